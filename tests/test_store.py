@@ -126,7 +126,8 @@ def test_an_unknown_argument_of_open_is_refused_with_the_one_that_was_meant(tmp_
     with pytest.raises(OptionError, match="unknown argument brokername: did you mean broker_name"):
         rmqstore.open(tmp_path / "s", brokername="b")
     with pytest.raises(
-        OptionError, match=r"unknown argument log: there are .*commitlogs, config, consumequeue"
+        OptionError,
+        match=r"unknown argument log: there are .*commitlogs, conf, config, consumequeue",
     ):
         rmqstore.open(tmp_path / "s", mode="a", log="x")
 
@@ -519,13 +520,25 @@ def test_errors_survive_pickling(error: RmqStoreError) -> None:
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_errors_can_be_put_in_other_words(error: RmqStoreError) -> None:
-    shouted = error.rephrased(str.upper)
-    assert type(shouted) is type(error)
-    assert shouted.args == tuple(
-        part.upper() if isinstance(part, str) else part for part in error.args
-    )
-    assert str(shouted).upper() == str(error).upper()
+def test_errors_without_arguments_stay_as_they_are(error: RmqStoreError) -> None:
+    renamed = error.named(lambda argument: argument.name.upper())
+    assert (type(renamed), renamed.args) == (type(error), error.args)
+
+
+def test_arguments_in_errors_get_other_names() -> None:
+    no_crc = errors.Argument("check_crc", value=False)
+    text = errors.Text("set ", no_crc, " or ", errors.listed("tags", "limit"))
+    assert text == "set check_crc=False or tags and limit"
+    error = errors.CorruptRecordError("/s/tags", 5, text)
+    assert str(error) == f"/s/tags, physical offset 5: {text}"
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        renamed = one.named(lambda argument: f"<{argument.name}|{argument.value}>")
+        assert type(renamed) is errors.CorruptRecordError
+        assert renamed.args == (
+            "/s/tags",
+            5,
+            "set <check_crc|False> or <tags|None> and <limit|None>",
+        )
 
 
 def test_every_public_error_is_tried_above() -> None:

@@ -1,16 +1,15 @@
 """Spark's option names for the argument names of the core, also in the errors of the core.
 
-The core knows nothing of Spark: its errors say ``fail_on_data_loss=False`` where a user of Spark
-has to set ``failOnDataLoss=false``. Every method that Spark calls translates such errors.
+The core knows nothing of Spark: its errors name the argument ``fail_on_data_loss=False`` where a
+user of Spark has to set ``failOnDataLoss=false``. Every method that Spark calls names it so.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rmqstore.errors import RmqStoreError
+from rmqstore.errors import Argument, RmqStoreError
 
 SELECTION_ARGUMENTS = {
     "subscribe": "subscribe",
@@ -57,19 +56,15 @@ _OPTIONS = {
     for option, argument in (SELECTION_ARGUMENTS | VIEW_ARGUMENTS | _OTHER_ARGUMENTS).items()
     if argument != option
 }
-# A plain word is a name only if "=" follows. In paths and quoted values there are no names.
-_NAMES = "|".join(argument if "_" in argument else f"{argument}(?==)" for argument in _OPTIONS)
-_ARGUMENT = re.compile(rf"(?<![\w./'\"-])({_NAMES})(?![\w./'\"-])(=True\b|=False\b|=(?!\S))?")
 
 
-def in_option_names(text: str) -> str:
-    """Return a text of the core with options, and values as Spark writes them, for arguments."""
-
-    def as_option(match: re.Match[str]) -> str:
-        value = match[2] or ""
-        return _OPTIONS[match[1]] + value.lower().rstrip("=")
-
-    return _ARGUMENT.sub(as_option, text)
+def option_of(argument: Argument) -> str:
+    """Return the option that stands for an argument of the core, with its value as Spark has it."""
+    name = _OPTIONS.get(argument.name, argument.name)
+    if argument.value in (None, ""):
+        return name
+    value = str(argument.value)
+    return f"{name}={value.lower() if isinstance(argument.value, bool) else value}"
 
 
 @contextmanager
@@ -78,7 +73,7 @@ def option_names() -> Iterator[None]:
     try:
         yield
     except RmqStoreError as err:
-        translated = err.rephrased(in_option_names)
+        translated = err.named(option_of)
         if translated.args == err.args:
             raise
         raise translated.with_traceback(err.__traceback__) from err.__cause__

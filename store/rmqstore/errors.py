@@ -1,9 +1,9 @@
 """What can go wrong with a store: one class for each thing that a caller can act on, and findings.
 
 Every class keeps its parameters in ``args``, so that an error raised in a Spark worker unpickles on
-the driver. Texts name the arguments of this package, such as ``fail_on_data_loss=False``; whoever
-wraps the package and calls them otherwise translates the texts with
-:meth:`RmqStoreError.rephrased`.
+the driver. Where a text names an argument of this package, it is a :class:`Text`, which knows that:
+it reads ``fail_on_data_loss=False`` in Python, and whoever gives the argument another name, such as
+an option of a command, names it so by :meth:`RmqStoreError.named`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,70 @@ from collections.abc import Callable
 from typing import NamedTuple, Self
 
 
+class Argument(NamedTuple):
+    """An argument that a text names.
+
+    Attributes:
+        name: its name in Python.
+        value: what it should be; "" where the reader has to choose that.
+    """
+
+    name: str
+    value: str | bool | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f"{self.name}={self.value}"
+
+
+class Text(str):
+    """A text in which some words are arguments. As a string it names them as Python does."""
+
+    __slots__ = ("parts",)
+    parts: tuple[str | Argument, ...]
+
+    def __new__(cls, *parts: str | Argument) -> Self:
+        """Join parts, which may be such texts themselves."""
+        text = super().__new__(cls, "".join(map(str, parts)))
+        flat = [part.parts if isinstance(part, Text) else (part,) for part in parts]
+        text.parts = tuple(part for some in flat for part in some)
+        return text
+
+    def __reduce__(self) -> tuple[type[Text], tuple[str | Argument, ...]]:
+        return Text, self.parts
+
+    def named(self, name: Callable[[Argument], str]) -> str:
+        """Return the text with other names of arguments.
+
+        Args:
+            name: returns what stands for an argument.
+        """
+        return "".join(name(part) if isinstance(part, Argument) else part for part in self.parts)
+
+
+def about(argument: str, text: str) -> Text:
+    """Return a text that begins with the name of an argument."""
+    return Text(Argument(argument), text)
+
+
+def listed(*names: str) -> Text:
+    """Return the names of arguments, joined by "and"."""
+    parts: list[str | Argument] = []
+    for name in names:
+        parts += [" and ", Argument(name)]
+    return Text(*parts[1:])
+
+
 class RmqStoreError(Exception):
     """Base of every error that this package raises on purpose."""
 
-    def rephrased(self, rephrase: Callable[[str], str]) -> Self:
-        """Return the same error with its texts in other words.
+    def named(self, name: Callable[[Argument], str]) -> Self:
+        """Return the same error with other names of arguments in its texts.
 
         Args:
-            rephrase: takes a text and returns what replaces it.
+            name: returns what stands for an argument.
         """
-        return type(self)(
-            *(rephrase(part) if isinstance(part, str) else part for part in self.args)
-        )
+        parts = (part.named(name) if isinstance(part, Text) else part for part in self.args)
+        return type(self)(*parts)
 
 
 class StoreFormatError(RmqStoreError):

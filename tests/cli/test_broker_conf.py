@@ -84,7 +84,7 @@ def test_files_of_several_brokers_name_their_stores(
     [
         (["stat"], "Missing argument 'PATH'"),
         (["stat", "/", "/"], "unexpected extra argument"),
-        (["stat", "-c", "/none.conf"], "Invalid value for '-c' / '--conf': conf /none.conf"),
+        (["stat", "-c", "/none.conf"], "-c/--conf /none.conf: there is no such file"),
         (["topics"], "name stores by PATH..., or by --brokers, or by --conf"),
         (["topics", "/", "/", "--commitlog", "/"], "--commitlog: for one store only"),
     ],

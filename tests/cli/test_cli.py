@@ -224,14 +224,14 @@ def test_permissive_dump_shows_damage_among_the_rest_and_ends_with_1(tmp_path: P
         pytest.param(["get", "ABCDEF"], "32 or 56 hex digits", id="no id"),
         pytest.param(["dump", "-t", "Nope"], "no topic Nope", id="no such topic"),
         pytest.param(["dump", "-o", "3"], "-o needs -t", id="offset without queue"),
-        pytest.param(["dump", "-b", "soon"], "starting_timestamp", id="no time"),
+        pytest.param(["dump", "-b", "soon"], "-b/--begin 'soon'", id="no time"),
         pytest.param(
             ["dump", "--where", "offset = 1"],
             "'offset' is not a column",
             id="condition on no column",
         ),
         pytest.param(
-            ["dump", "--filter", "queueOffset = 1"], "into where=", id="filter on a column"
+            ["dump", "--filter", "queueOffset = 1"], "into --where", id="filter on a column"
         ),
         pytest.param(["export", "-", "--format", "jsonl"], "rmqstore dump", id="export to stdout"),
         pytest.param(

@@ -17,13 +17,20 @@ from pyspark_rmqstore.limited_stream_reader import LimitedStreamReader
 from pyspark_rmqstore.option_names import (
     SELECTION_ARGUMENTS,
     VIEW_ARGUMENTS,
-    in_option_names,
     option_names,
+    option_of,
 )
 from pyspark_rmqstore.options import NAMES, parse_read_options, parse_stream_options
 from pyspark_rmqstore.view_options import parse_view_options
 from pyspark_rmqstore.view_reader import RmqStoreViewReader
-from rmqstore.errors import CorruptRecordError, NotAStoreError, OffsetOutOfRangeError, OptionError
+from rmqstore.errors import (
+    Argument,
+    CorruptRecordError,
+    NotAStoreError,
+    OffsetOutOfRangeError,
+    OptionError,
+    Text,
+)
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.views.schema import view_spec
 from rmqstore.store.opening import create
@@ -45,32 +52,19 @@ def expired(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("text", "translated"),
+    ("argument", "option"),
     [
-        (
-            "gone; fail_on_data_loss=False reads what is left",
-            "gone; failOnDataLoss=false reads what is left",
-        ),
-        (
-            "ignore_log_end=True with mode=DROPMALFORMED",
-            "ignoreLogEnd=true with mode=DROPMALFORMED",
-        ),
-        (
-            "starting_offsets_by_timestamp_strategy=latest",
-            "startingOffsetsByTimestampStrategy=latest",
-        ),
-        ("starting_offsets of T-0 is 3", "startingOffsets of T-0 is 3"),
-        ("the log's own folders with commitlogs=", "the log's own folders with storePathCommitLog"),
-        ("msg_key and msg_id: give one", "msgKey and msgId: give one"),
-        (
-            "/data/msg_key/store: commitlogs of 'msg_key'",
-            "/data/msg_key/store: commitlogs of 'msg_key'",
-        ),
-        ("my_starting_offsets is not msg_keys", "my_starting_offsets is not msg_keys"),
+        (Argument("fail_on_data_loss", value=False), "failOnDataLoss=false"),
+        (Argument("ignore_log_end", value=True), "ignoreLogEnd=true"),
+        (Argument("mode", "DROPMALFORMED"), "mode=DROPMALFORMED"),
+        (Argument("starting_offsets"), "startingOffsets"),
+        (Argument("commitlogs", ""), "storePathCommitLog"),
+        (Argument("subscribe"), "subscribe"),
     ],
+    ids=str,
 )
-def test_arguments_become_options_and_nothing_else_changes(text: str, translated: str) -> None:
-    assert in_option_names(text) == translated
+def test_options_stand_for_arguments(argument: Argument, option: str) -> None:
+    assert option_of(argument) == option
 
 
 @pytest.mark.parametrize("arguments", [SELECTION_ARGUMENTS, VIEW_ARGUMENTS])
@@ -83,8 +77,9 @@ def test_options_are_translated_from_arguments_that_the_core_has(arguments: dict
 
 def test_a_translated_error_keeps_class_fields_and_cause_and_survives_pickling() -> None:
     cause = ValueError("as it came")
+    text = Text("set ", Argument("ignore_log_end", value=True))
     with pytest.raises(CorruptRecordError) as caught, option_names():
-        raise CorruptRecordError("/store/msg_key", 17, "set ignore_log_end=True") from cause
+        raise CorruptRecordError("/store/msg_key", 17, text) from cause
     copy = pickle.loads(pickle.dumps(caught.value))
     for err in (caught.value, copy):
         assert (err.path, err.offset, err.reason) == ("/store/msg_key", 17, "set ignoreLogEnd=true")

@@ -21,6 +21,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rmqstore.errors import (
+    Argument,
     OptionError,
     RmqStoreError,
     StoreFormatError,
@@ -52,6 +53,42 @@ err_console = Console(stderr=True)
 
 
 Command = Callable[..., None]
+# Parameters of verbs that are called otherwise than the argument that they stand for.
+_PARAMETERS = {
+    "starting_timestamp": ("begin",),
+    "ending_timestamp": ("end",),
+    "timestamp": ("time",),
+    "subscribe": ("topics", "topic"),
+    "assign": ("queue_id",),
+    "starting_offsets": ("offset",),
+    "include_system_topics": ("with_system",),
+    "scan": ("scan_by",),
+    "msg_key": ("keys",),
+    "msg_id": ("ids",),
+    "msg_tags": ("tags",),
+    "consumer_group": ("group",),
+    "default_queue_nums": ("queue_nums",),
+    "path": ("path", "paths"),
+}
+
+
+def flag_of(argument: Argument) -> str:
+    """Return what stands for an argument of the core in the command that runs.
+
+    Where it has no such option, the argument is named as one of Python.
+    """
+    context = click.get_current_context(silent=True)
+    known = {} if context is None else {each.name: each for each in context.command.params}
+    names = (argument.name, *_PARAMETERS.get(argument.name, ()))
+    option = next((known[name] for name in names if name in known), None)
+    if option is None:
+        return f"{argument} (in Python)" if "_" in argument.name else str(argument)
+    if isinstance(option, click.Argument):
+        return str(option.human_readable_name).strip("[].").upper()
+    if argument.value in (None, ""):
+        return "/".join(option.opts)
+    longest = max(option.opts, key=len)
+    return longest if argument.value is True else f"{longest} {argument.value}"
 
 
 def ends_clearly(command: Command) -> Command:
@@ -65,9 +102,12 @@ def ends_clearly(command: Command) -> Command:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(PIPE_CLOSED)
         except StoreFormatError as err:
-            click.echo(f"damage: {err}", err=True)
+            click.echo(f"damage: {err.named(flag_of)}", err=True)
             sys.exit(DAMAGE)
-        except (RmqStoreError, OSError) as err:
+        except RmqStoreError as err:
+            click.echo(f"error: {err.named(flag_of)}", err=True)
+            sys.exit(USAGE)
+        except OSError as err:
             click.echo(f"error: {err}", err=True)
             sys.exit(USAGE)
 

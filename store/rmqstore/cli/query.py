@@ -123,7 +123,7 @@ def _offsets(
         raise click.UsageError("--time needs -t")
     topics = match_topics(names, store.topics(), include_system_topics=with_system)
     store.session.require_topics(parse_selection(subscribe=topics))
-    timestamp = parse_timestamp("--time", time)
+    timestamp = parse_timestamp("timestamp", time)
     with err_console.status("searching"):
         rows = [
             (topic, queue_id, timestamp, offset)

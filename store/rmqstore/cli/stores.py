@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rmqstore.cli.common import Command
+from rmqstore.cli.common import Command, flag_of
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
@@ -116,15 +116,19 @@ class StoreFolder(click.Path):
 
 
 def _read_confs(
-    context: click.Context, option: click.Parameter, value: str | tuple[str, ...] | None
+    context: click.Context, _option: click.Parameter, value: str | tuple[str, ...] | None
 ) -> None:
     """Keep the settings of brokers' files for :func:`given_options`."""
     files = (value,) if isinstance(value, str) else value or ()
     try:
         confs = tuple(read_conf(file) for file in files)
     except OptionError as err:
-        raise click.BadParameter(str(err), context, option) from err
+        raise click.UsageError(_said(err), context) from err
     context.meta[f"{_META}confs"] = confs
+
+
+def _said(err: OptionError) -> str:
+    return str(err.named(flag_of))
 
 
 def conf_option(*flags: str, several: bool = False) -> Callable[[Command], Command]:
@@ -192,6 +196,11 @@ def parts_elsewhere(command: Command) -> Command:
     return command
 
 
+class _StoreArgument(click.Argument):
+    def get_error_hint(self, _context: click.Context | None) -> str:
+        return "'PATH'"
+
+
 def store_path(command: Command) -> Command:
     """Add the argument that names a store, and the options in ``StoreOptions``, to a command.
 
@@ -199,7 +208,12 @@ def store_path(command: Command) -> Command:
     number of values, which lets other arguments follow it.
     """
     argument = click.argument(
-        "path", metavar="[PATH]", nargs=-1, type=StoreFolder(), callback=_one_path
+        "path",
+        cls=_StoreArgument,
+        metavar="[PATH]",
+        nargs=-1,
+        type=StoreFolder(),
+        callback=_one_path,
     )
     for parameter in (*_HOW_TO_OPEN, conf_option("-c", "--conf"), argument):
         command = parameter(command)
@@ -218,11 +232,11 @@ def _one_path(
     if not confs:
         if context.resilient_parsing:
             return None
-        raise click.MissingParameter("give it, or --conf", context, argument, param_hint="'PATH'")
+        raise click.MissingParameter("Give it, or --conf.", context, argument)
     try:
         return Path(root_of(None, confs[0]))
     except OptionError as err:
-        raise click.UsageError(str(err), context) from err
+        raise click.UsageError(_said(err), context) from err
 
 
 def open_store(
@@ -284,7 +298,9 @@ def _with_stores(command: Command, conf: Callable[[Command], Command]) -> Comman
             metavar="FILE",
             help="A .json or .toml file, or a JSON object, with stores by broker name.",
         ),
-        click.argument("paths", metavar="[PATH]...", nargs=-1, type=StoreFolder()),
+        click.argument(
+            "paths", cls=_StoreArgument, metavar="[PATH]...", nargs=-1, type=StoreFolder()
+        ),
     ):
         command = parameter(command)
     return command

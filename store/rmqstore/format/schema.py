@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, about
 
 WRITE_TYPES: Final[dict[str, pa.DataType]] = {
     "topic": pa.string(),
@@ -138,8 +138,13 @@ def select_columns(names: Iterable[str]) -> pa.Schema:
     unknown = [name for name in columns if name not in _TYPES]
     if unknown:
         raise OptionError(
-            f"columns: unknown column {', '.join(unknown)}; a message has {', '.join(_TYPES)}"
+            about(
+                "columns",
+                f": unknown column {', '.join(unknown)}; a message has {', '.join(_TYPES)}",
+            )
         )
     if not columns or len(set(columns)) < len(columns):
-        raise OptionError(f"columns: name at least one column, and each only once; got {columns}")
+        raise OptionError(
+            about("columns", f": name at least one column, each only once; got {columns}")
+        )
     return pa.schema([ALL_COLUMNS.field(name) for name in columns])

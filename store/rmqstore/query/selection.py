@@ -13,7 +13,7 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import Argument, OptionError, Text, about, listed
 from rmqstore.format.topics import is_system_topic
 from rmqstore.query.times import parse_timestamp
 
@@ -22,6 +22,9 @@ LATEST, EARLIEST = -1, -2
 GROUP_PREFIX = "group:"
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _BLANKS = "".join(map(chr, range(0x21)))  # the characters that String.trim of Java takes away
+
+BY_LOG = Argument("scan", "commitlog")
+_NOTHING_TO_READ = ": a batch read would have nothing to read; name offsets or a time"
 
 # (broker name or None, topic, queue id)
 QueueKey = tuple[str | None, str, int]
@@ -71,12 +74,10 @@ class Selection:
         }
         names = [name for name, value in choices.items() if value is not None]
         if len(names) > 1:
-            raise OptionError(f"{' and '.join(names)}: give at most one of them")
+            raise OptionError(Text(listed(*names), ": give at most one of them"))
         if self.timestamp_strategy not in ("latest", "error"):
-            raise OptionError(
-                f"starting_offsets_by_timestamp_strategy {self.timestamp_strategy!r}: "
-                "must be latest or error"
-            )
+            text = f" {self.timestamp_strategy!r}: must be latest or error"
+            raise OptionError(about("starting_offsets_by_timestamp_strategy", text))
 
     @property
     def is_open(self) -> bool:
@@ -111,13 +112,20 @@ class Selection:
         """
         if self.bounds_by_queue:
             raise OptionError(
-                "scan=commitlog and look-ups know no queue offsets: "
-                "start and end them by starting_timestamp and ending_timestamp"
+                Text(
+                    BY_LOG,
+                    " and look-ups know no queue offsets: start and end them by ",
+                    listed("starting_timestamp", "ending_timestamp"),
+                )
             )
         if self.timestamp_strategy == "error":
             raise OptionError(
-                "starting_offsets_by_timestamp_strategy=error: "
-                "scan=commitlog and look-ups do not look at queues"
+                Text(
+                    Argument("starting_offsets_by_timestamp_strategy", "error"),
+                    ": ",
+                    BY_LOG,
+                    " and look-ups do not look at queues",
+                )
             )
 
 
@@ -126,7 +134,9 @@ def parse_topics(value: str | Iterable[str]) -> tuple[str, ...]:
     names = value.split(",") if isinstance(value, str) else value
     topics = [name.strip() for name in names]
     if not topics or not all(topics):
-        raise OptionError(f"subscribe {value!r}: a comma list of topics, none of them empty")
+        raise OptionError(
+            about("subscribe", f" {value!r}: a comma list of topics, none of them empty")
+        )
     return tuple(dict.fromkeys(topics))
 
 
@@ -136,7 +146,7 @@ def parse_pattern(value: str) -> str:
         re.compile(value)
     except re.error as err:
         raise OptionError(
-            f"subscribe_pattern {value!r} is not a regular expression: {err}"
+            about("subscribe_pattern", f" {value!r} is not a regular expression: {err}")
         ) from err
     return value
 
@@ -147,7 +157,9 @@ def parse_assign(value: str | Mapping[str, Iterable[int]]) -> dict[str, frozense
     queue_ids: dict[str, frozenset[int]] = {}
     for topic, queues in table.items():
         if not isinstance(queues, list | tuple | set | frozenset | range):
-            raise OptionError(f"assign: {topic!r} needs a list of queue ids, got {queues!r}")
+            raise OptionError(
+                about("assign", f": {topic!r} needs a list of queue ids, got {queues!r}")
+            )
         queue_ids[topic] = frozenset(_integer("assign", queue) for queue in queues)
     return queue_ids
 
@@ -180,14 +192,14 @@ def _offset(name: str, value: object) -> int:
     offset = _integer(name, value)
     if offset < EARLIEST:
         raise OptionError(
-            f"{name}: offset {offset}; -2 is earliest, -1 latest, others count from 0"
+            about(name, f": offset {offset}; -2 is earliest, -1 latest, others count from 0")
         )
     return offset
 
 
 def _integer(name: str, value: object) -> int:
     if isinstance(value, bool) or not re.fullmatch(r"-?\d+", str(value).strip()):
-        raise OptionError(f"{name}: {value!r} is not an integer")
+        raise OptionError(about(name, f": {value!r} is not an integer"))
     return int(str(value))
 
 
@@ -197,10 +209,10 @@ def _table(name: str, value: object, example: str) -> Mapping[str, Any]:
             value = json.loads(value)
         except json.JSONDecodeError as err:
             raise OptionError(
-                f"{name} {value!r}: neither a known word nor JSON like {example} ({err})"
+                about(name, f" {value!r}: neither a known word nor JSON like {example} ({err})")
             ) from err
     if not isinstance(value, Mapping):
-        raise OptionError(f"{name}: a table like {example}, got {value!r}")
+        raise OptionError(about(name, f": a table like {example}, got {value!r}"))
     return value
 
 
@@ -218,7 +230,7 @@ def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey,
     for topic, queues in table.items():
         if not isinstance(queues, Mapping):
             raise OptionError(
-                f"{name}: {topic!r} needs a table of queues and {what}, got {queues!r}"
+                about(name, f": {topic!r} needs a table of queues and {what}, got {queues!r}")
             )
         for key, inner in queues.items():
             if isinstance(inner, Mapping):
@@ -238,7 +250,7 @@ def parse_tags(tags: str | None) -> frozenset[str] | None:
         return None
     names = frozenset(tag.strip(_BLANKS) for tag in tags.split("||")) - {""}
     if not names:
-        raise OptionError(f"tags {tags!r}: must be tags separated by ||, or *")
+        raise OptionError(about("tags", f" {tags!r}: must be tags separated by ||, or *"))
     return names
 
 
@@ -298,7 +310,10 @@ def parse_selection(
         or ending_offsets_by_timestamp is not None
     ):
         raise OptionError(
-            "ending_offsets, ending_timestamp and ending_offsets_by_timestamp: a stream has no end"
+            Text(
+                listed("ending_offsets", "ending_timestamp", "ending_offsets_by_timestamp"),
+                ": a stream has no end",
+            )
         )
     start_time = _optional_time("starting_timestamp", starting_timestamp)
     end_time = _optional_time("ending_timestamp", ending_timestamp)
@@ -325,22 +340,22 @@ def _optional_time(name: str, value: int | str | datetime | None) -> int | None:
 def _require_span(start: Bound, end: Bound) -> None:
     """Refuse bounds that leave a batch nothing to read."""
     if start.default == LATEST:
-        raise OptionError(
-            "starting_offsets=latest: a batch read would have nothing to read; "
-            "name offsets or a time"
-        )
+        raise OptionError(Text(Argument("starting_offsets", "latest"), _NOTHING_TO_READ))
     if end.default == EARLIEST:
-        raise OptionError(
-            "ending_offsets=earliest: a batch read would have nothing to read; "
-            "name offsets or a time"
-        )
+        raise OptionError(Text(Argument("ending_offsets", "earliest"), _NOTHING_TO_READ))
     if LATEST in start.offsets.values():
         raise OptionError(
-            f"starting_offsets: {LATEST} (latest) would leave a batch read nothing of that queue"
+            about(
+                "starting_offsets",
+                f": {LATEST} (latest) would leave a batch read nothing of that queue",
+            )
         )
     if EARLIEST in end.offsets.values():
         raise OptionError(
-            f"ending_offsets: {EARLIEST} (earliest) would leave a batch read nothing of that queue"
+            about(
+                "ending_offsets",
+                f": {EARLIEST} (earliest) would leave a batch read nothing of that queue",
+            )
         )
 
 

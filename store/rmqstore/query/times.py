@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, about
 
 # A smaller number is hardly ever meant as ms: as such it lies before 3 March 1973.
 _FIRST_PLAIN_MS: Final = 100_000_000_000
@@ -35,7 +35,7 @@ def parse_timestamp(name: str, value: str | float | datetime) -> int:
     20261121 is a date, and 1700000000 counts seconds. ``ms:NUMBER`` takes any number as it is.
 
     Args:
-        name: of the option, for errors.
+        name: of the argument, for errors.
         value: epoch ms, ISO-8601, ``now``, ``today``, ``yesterday``, a time relative to now
             (``-1h``, ``now-30m``; units ms, s, m, h, d, w), or a datetime. Days begin in UTC, and
             a time is in UTC unless it names another zone.
@@ -51,12 +51,12 @@ def parse_timestamp(name: str, value: str | float | datetime) -> int:
     number = text.removeprefix(_CERTAIN_MS)
     if re.fullmatch(r"-?\d{1,40}", number):
         if number == text and (meant := misread(int(number))):
-            raise OptionError(f"{name} {text!r}: {meant}, or {_CERTAIN_MS}{text} to insist")
+            raise OptionError(about(name, f" {text!r}: {meant}, or {_CERTAIN_MS}{text} to insist"))
         return int(number)
     try:
         return _millis(parse_time(text))
     except (ValueError, OverflowError) as err:
-        raise OptionError(f"{name} {text!r}: {_FORMS}") from err
+        raise OptionError(about(name, f" {text!r}: {_FORMS}")) from err
 
 
 def is_relative(value: object) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase, translate
 from typing import Final
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, about
 from rmqstore.format.topics import is_system_topic, system_topic_pattern
 
 _WILDCARDS: Final = frozenset("*?[")
@@ -45,7 +45,7 @@ def match_topics(
             reason = "no topic"
             if matching:
                 reason = "only system topics, which include_system_topics=True lets it match"
-            raise OptionError(f"subscribe {name!r} matches {reason}")
+            raise OptionError(about("subscribe", f" {name!r} matches {reason}"))
         topics |= dict.fromkeys(chosen)
     return tuple(topics)
 

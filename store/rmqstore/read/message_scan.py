@@ -13,12 +13,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import Argument, OptionError, Text, about
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING, VERBATIM, select_columns
 from rmqstore.progress import Tally, ignore_progress
 from rmqstore.query.conditions import NO_PRUNING
 from rmqstore.query.keys import Wanted
-from rmqstore.query.selection import Selection, parse_tags
+from rmqstore.query.selection import BY_LOG, Selection, parse_tags
 from rmqstore.query.sql92.filter import parse_filter
 from rmqstore.query.where.where import Where, parse_where, within_places
 from rmqstore.read.lookup.candidates import Found
@@ -103,19 +103,27 @@ class MessageScan:
     def __post_init__(self) -> None:
         """Refuse arguments that contradict one another."""
         if self.by not in ("queue", "commitlog"):
-            raise OptionError(f"scan {self.by!r}: queue or commitlog")
+            raise OptionError(about("scan", f" {self.by!r}: queue or commitlog"))
         if self.include_pending and (self.wanted or self.by != "queue"):
-            raise OptionError("include_pending: only a read by queue knows what is pending")
+            raise OptionError(
+                about("include_pending", ": only a read by queue knows what is pending")
+            )
         if self.last is not None:
             if self.wanted or self.include_pending:
-                raise OptionError("last: it goes neither with look-ups nor with include_pending")
+                raise OptionError(
+                    Text(
+                        Argument("last"),
+                        ": it goes neither with look-ups nor with ",
+                        Argument("include_pending"),
+                    )
+                )
             if self.last < 1:
-                raise OptionError(f"last {self.last}: it must be a positive integer")
+                raise OptionError(about("last", f" {self.last}: it must be a positive integer"))
 
     def batches(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         """Return the messages of a store as batches with the columns of ``spec``."""
         if self.include_pending:
-            session.require_store("include_pending")
+            session.require_store(Text(Argument("include_pending")))
         batches = self._told(session)._read(session)  # noqa: SLF001 - another one of this class
         if self.include_pending:
             batches = chain(batches, self.kept(self._pending(session)))
@@ -232,7 +240,7 @@ class MessageScan:
         return chain(lost, in_tier, messages)
 
     def _by_log(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
-        session.require_local("scan=commitlog")
+        session.require_local(Text(BY_LOG))
         chosen = log_filter(self.selection, self.spec.schema.names)
         session.warn_unknown_topics(self.selection)
         pieces = [session.log_slice()]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from rmqstore.errors import CorruptConfigError, UnsupportedFeatureError
+from rmqstore.errors import Argument, CorruptConfigError, Text, UnsupportedFeatureError
 from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.selection import Selection, require_named
@@ -236,8 +236,11 @@ class OpenStore(Closing):
         batch_topics = {*self.queues.batch_topics()} & {*self.chosen_queues(selection)}
         if batch_topics:
             raise UnsupportedFeatureError(
-                f"{', '.join(sorted(batch_topics))}: a record holds several messages "
-                "(queue.type=BatchCQ), exact copies are of records: use scan=commitlog"
+                Text(
+                    f"{', '.join(sorted(batch_topics))}: a record holds several messages "
+                    "(queue.type=BatchCQ), exact copies are of records: use ",
+                    Argument("scan", "commitlog"),
+                )
             )
 
     def warn_unknown_topics(

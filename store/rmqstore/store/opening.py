@@ -14,6 +14,7 @@ from rmqstore.errors import (
     OptionError,
     StoreStateError,
     UnsupportedFeatureError,
+    about,
 )
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.selection import require_arguments
@@ -168,7 +169,7 @@ def open_for(
         raise OptionError(f"mode {mode!r}: must be 'r' to read or 'a' to append")
     if tiered is not None:
         raise UnsupportedFeatureError(
-            "tiered=: tiered storage is read only; leave it out to append"
+            about("tiered", ": tiered storage is read only; leave it out to append")
         )
     paths = find_store(path, storage=storage, **folders)
     return StoreWriter(
@@ -278,7 +279,7 @@ def open_cluster(
         names = dict.fromkeys(_expanded(brokers, storage_options))
     files = [conf] if isinstance(conf, (str, os.PathLike)) else conf
     if not names and not files:
-        raise OptionError("brokers: name at least one store")
+        raise OptionError(about("brokers", ": name at least one store"))
     with ExitStack() as stack:
         opened = [
             stack.enter_context(

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.errors import IllegalMessageError, OptionError
+from rmqstore.errors import IllegalMessageError, OptionError, about
 from rmqstore.format.columns.buffers import array_bytes, booleans, mask_of, numbers, texts
 from rmqstore.format.columns.dispatch_requests import DispatchProperties, rows_by_queue
 from rmqstore.format.columns.hosts import Hosts, pack_host, pack_hosts
@@ -88,19 +88,18 @@ class WriteSpec:
     def __post_init__(self) -> None:
         """Refuse values out of their domain."""
         if self.queue_selector == MACHINE_ROOM_SELECTOR:
-            raise OptionError(
-                "queue_selector 'machineRoom': RocketMQ's SelectMessageQueueByMachineRoom selects "
-                "no queue, so a send with it fails, and all queues of a store are of one broker; "
+            text = (
+                " 'machineRoom': RocketMQ's SelectMessageQueueByMachineRoom selects no queue, "
+                "so a send with it fails, and all queues of a store are of one broker; "
                 f"use one of {', '.join(SELECTORS)}, or give queueId"
             )
+            raise OptionError(about("queue_selector", text))
         if self.queue_selector not in SELECTORS:
-            raise OptionError(
-                f"queue_selector {self.queue_selector!r}: must be one of {', '.join(SELECTORS)}"
-            )
+            text = f" {self.queue_selector!r}: must be one of {', '.join(SELECTORS)}"
+            raise OptionError(about("queue_selector", text))
         if self.default_queue_nums < 1:
-            raise OptionError(
-                f"default_queue_nums {self.default_queue_nums}: must be a positive integer"
-            )
+            text = f" {self.default_queue_nums}: must be a positive integer"
+            raise OptionError(about("default_queue_nums", text))
         compressor(self.compression)
 
 

@@ -13,6 +13,7 @@ import math
 import re
 from typing import NamedTuple
 
+from rmqstore.errors import Argument, Text
 from rmqstore.query.sql92.numbers import INT_MAX, Number, compare_doubles, parse_double, parse_long
 from rmqstore.query.sql92.tree import (
     And,
@@ -82,7 +83,7 @@ def parse(text: str) -> Parsed:
 class _Parser(Tokens):
     """Looks one token ahead, as RocketMQ's parser does: text after that may be anything."""
 
-    _SUBJECT = "SQL92 filter"
+    _SUBJECT = Text("SQL92 ", Argument("filter"))
     _PATTERN = _TOKEN
     _KEYWORDS = _KEYWORDS
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Final
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import Argument, OptionError, Text
 
 _ALIKE: Final = 0.75  # how alike two names must be, of 1: `price` is not a slip for `topic`
 
@@ -27,10 +27,10 @@ def require_column(name: str, known: Sequence[str], where: str) -> None:
     columns = {column.replace("_", "").lower(): column for column in known}
     matches = get_close_matches(name.replace("_", "").lower(), columns, 1, _ALIKE)
     if matches:
-        hint = f"did you mean {columns[matches[0]]}?"
+        hint = Text(f"did you mean {columns[matches[0]]}?")
     else:
-        hint = f"there are {', '.join(known)}; properties go into filter="
-    raise OptionError(f"{where}: {name[:100]!r} is not a column: {hint}")
+        hint = Text(f"there are {', '.join(known)}; properties go into ", Argument("filter", ""))
+    raise OptionError(Text(where, f": {name[:100]!r} is not a column: ", hint))
 
 
 def require_columns(names: Iterable[str], known: Sequence[str], where: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from rmqstore.errors import Argument, Text
 from rmqstore.query.times import misread, parse_time
 from rmqstore.query.tokens import END, Token, Tokens, shortened
 from rmqstore.query.where.columns import require_column
@@ -54,7 +55,7 @@ def parse(text: str, columns: pa.Schema) -> Condition:
 
 
 class _Parser(Tokens):
-    _SUBJECT = "where"
+    _SUBJECT = Argument("where")
     _PATTERN = _TOKEN
     _KEYWORDS = _KEYWORDS
 
@@ -170,8 +171,11 @@ class _Parser(Tokens):
             return self._truth(self._expect("name", f"TRUE or FALSE to compare {name} with"))
         raise self._refused(
             self._token.start,
-            f"{name} cannot be compared; "
-            "filter= asks for properties, where= takes a pyarrow expression too",
+            Text(
+                f"{name} cannot be compared; ",
+                Argument("filter", ""),
+                " asks for properties; a pyarrow expression can do more",
+            ),
         )
 
     def _string(self, token: Token) -> str:

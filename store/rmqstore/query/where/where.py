@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, about
 from rmqstore.query.conditions import Pruning
 from rmqstore.query.tokens import shortened
 from rmqstore.query.where.columns import require_columns
@@ -67,10 +67,10 @@ def parse_where(where: str | pc.Expression | None, columns: pa.Schema) -> Where 
         return Where(_fields(names, columns), pruning_of(condition), condition)
     if not isinstance(where, pc.Expression):
         raise OptionError(
-            f"where: text or a pyarrow.compute.Expression, got {type(where).__name__}"
+            about("where", f": text or a pyarrow.compute.Expression, got {type(where).__name__}")
         )
     expressed = take_apart(where) or _by_name(where, columns)
-    require_columns(expressed.columns, columns.names, f"where {shortened(str(where))}")
+    require_columns(expressed.columns, columns.names, about("where", f" {shortened(str(where))}"))
     _filtered(pa.RecordBatch.from_pylist([], columns), where)
     return Where(_fields(expressed.columns, columns), expressed.pruning, where)
 
@@ -108,7 +108,10 @@ def _by_name(where: pc.Expression, columns: pa.Schema) -> Expressed:
     text = str(where)
     if "FieldPath(" in text:
         raise OptionError(
-            f"where {shortened(text)}: name columns, their numbers change with what a scan reads"
+            about(
+                "where",
+                f" {shortened(text)}: name columns, their numbers change with what a scan reads",
+            )
         )
     return Expressed(Pruning(), frozenset(name for name in columns.names if name in text))
 
@@ -125,6 +128,6 @@ def _filtered(batch: pa.RecordBatch, expression: pc.Expression) -> pa.RecordBatc
         rows = pa.concat_tables([part.filter(expression) for part in parts]).combine_chunks()
     except (pa.ArrowException, TypeError) as err:
         raise OptionError(
-            f"where {shortened(str(expression))}: {str(err).partition(chr(10))[0]}"
+            about("where", f" {shortened(str(expression))}: {str(err).partition(chr(10))[0]}")
         ) from err
     return next(iter(rows.to_batches()), batch.slice(0, 0))

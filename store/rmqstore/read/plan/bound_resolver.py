@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from rmqstore.errors import OffsetOutOfRangeError, OptionError
+from rmqstore.errors import Argument, OffsetOutOfRangeError, OptionError, Text, about
 from rmqstore.query.selection import EARLIEST, LATEST, Bound, Selection
 from rmqstore.read.plan.time_search import FoundTimes
 from rmqstore.spans import QueueKey
@@ -130,8 +130,11 @@ class BoundResolver:
         is_start = side is self._start
         if first == span[1] and is_start and self._selection.timestamp_strategy == "error":
             raise OffsetOutOfRangeError(
-                f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; "
-                "starting_offsets_by_timestamp_strategy=latest begins at the end of such queues"
+                Text(
+                    f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; ",
+                    Argument("starting_offsets_by_timestamp_strategy", "latest"),
+                    " begins at the end of such queues",
+                )
             )
         return first
 
@@ -145,12 +148,14 @@ class BoundResolver:
         if side is self._end and queue_offset < low:
             # The range ends before the messages that are left; its start shows a loss.
             return low
-        text = (
-            f"{side.argument} of {topic}-{queue_id} is {queue_offset}, "
-            f"the queue holds {low} to {high} (excluded)"
+        text = about(
+            side.argument,
+            f" of {topic}-{queue_id} is {queue_offset}, the queue holds {low} to {high} (excluded)",
         )
         if self._fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads what is left")
+            raise OffsetOutOfRangeError(
+                Text(text, "; ", Argument("fail_on_data_loss", value=False), " reads what is left")
+            )
         logger.warning("data loss: %s; reading what is left", text)
         return min(max(queue_offset, low), high)
 

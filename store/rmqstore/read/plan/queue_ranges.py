@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from functools import cached_property
 from itertools import islice
 
-from rmqstore.errors import CorruptQueueError, UnsupportedFeatureError
+from rmqstore.errors import Argument, CorruptQueueError, Text, UnsupportedFeatureError
 from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.format.schema import Message
 from rmqstore.query.conditions import NO_PRUNING, Pruning
@@ -122,8 +122,11 @@ class QueueRanges:
             return
         if are_queues_unreadable(self._paths):
             raise UnsupportedFeatureError(
-                f"{self._paths.rocksdb_queues} holds RocksDB queues (storeType=defaultRocksDB); "
-                f"{INSTALL_ROCKSDB}, or read the messages by log with scan=commitlog"
+                Text(
+                    f"{self._paths.rocksdb_queues} holds RocksDB queues (storeType=defaultRocksDB);"
+                    f" {INSTALL_ROCKSDB}, or read the messages by log with ",
+                    Argument("scan", "commitlog"),
+                )
             )
         if selection is not None and may_choose_light_queues(selection):
             self._report_light_queues(selection)
@@ -133,10 +136,11 @@ class QueueRanges:
         chosen = choose_topics(selection, sorted(counts))
         if not chosen:
             return
-        text = (
+        text = Text(
             f"{describe_light_queues(counts, chosen)} lie in {self._paths.rocksdb_queues} alone, "
-            f"a RocksDB database; {INSTALL_ROCKSDB}; "
-            "scan=commitlog has their records, under the topic that they were sent to"
+            f"a RocksDB database; {INSTALL_ROCKSDB}; ",
+            Argument("scan", "commitlog"),
+            " has their records, under the topic that they were sent to",
         )
         if selection.named_topics:
             raise UnsupportedFeatureError(text)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError
+from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError, Text
 from rmqstore.format.layout import Bytes
 from rmqstore.format.record import Expected, check_record
 from rmqstore.read.scan.rows import Fault, expected_columns, lost_rows
-from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
 from rmqstore.read.scan.stages import Rows
 from rmqstore.spans import LostStretch
 
@@ -100,7 +100,7 @@ def _lose(stretch: LostStretch, spec: ReadSpec) -> None:
     span = f"from {stretch.start} to {stretch.end}"
     text = f"{stretch.path}: the log {span} is gone: {stretch.reason}"
     if spec.fail_on_data_loss:
-        raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads on without it")
+        raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " reads on without it"))
     logger.warning("data loss: %s", text)
 
 

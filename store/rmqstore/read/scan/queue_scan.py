@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError, RmqStoreError
+from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError, RmqStoreError, Text
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import (
     LMQ_PREFIX,
@@ -29,7 +29,7 @@ from rmqstore.read.scan.joined_files import FileSharing, JoinedFiles
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import Fault, UnitRows, expected_columns, lost_rows
 from rmqstore.read.scan.shared_records import shared_pipeline
-from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
 from rmqstore.read.scan.tags_codes import OpenExt, keep_resolved, resolve_codes
 from rmqstore.read.scan.unit_merge import WINDOW_UNITS, UnitMerge
 from rmqstore.spans import QueueSlice
@@ -160,8 +160,8 @@ class QueueScan:
             name = f"{piece.topic}-{piece.queue_id}"
             text = f"queue offsets {start} to {low} of {name} are gone: {err}"
             if self._spec.fail_on_data_loss:
-                advice = "fail_on_data_loss=False reads on without them"
-                raise OffsetOutOfRangeError(f"{text}; {advice}") from err
+                advice = Text(READS_ON, " reads on without them")
+                raise OffsetOutOfRangeError(Text(text, "; ", advice)) from err
             logger.warning("data loss: %s", text)
             return low, queue.units(low, min(low + count, high))
 
@@ -271,7 +271,7 @@ class QueueScan:
             f"(physical offset {physical_offset} in {self._log.folders}): {reason}"
         )
         if self._spec.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads on without them")
+            raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " reads on without them"))
         logger.warning("data loss: %s", text)
 
     def _refuse_units(self, part: UnitRows, reason: str | None = None) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, Text
 from rmqstore.format.columns.decode import decode_columns
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.property_decode import parse_entries, property_column
@@ -28,7 +28,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.format.topics import is_system_topic
 from rmqstore.query.keys import KEY_SEPARATOR, NOTHING_WANTED, Wanted
-from rmqstore.query.selection import Selection
+from rmqstore.query.selection import BY_LOG, Selection
 
 
 class LogFilter(NamedTuple):
@@ -153,7 +153,11 @@ def log_filter(
     selection.require_by_log()
     if "tagsCode" in columns:
         raise OptionError(
-            "tagsCode stands in the ConsumeQueue, which scan=commitlog and look-ups do not read"
+            Text(
+                "tagsCode stands in the ConsumeQueue, which ",
+                BY_LOG,
+                " and look-ups do not read",
+            )
         )
     queues: Mapping[str, frozenset[int] | None] | None = selection.assign
     if selection.subscribe is not None:

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.errors import OffsetOutOfRangeError, Text
 from rmqstore.format.columns.search import know_their_places
 from rmqstore.format.columns.walk import total_sizes
 from rmqstore.format.layout import FIXED_PART_V4, Positions
 from rmqstore.read.scan.assembler import Assembler, plain_pipeline
 from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.scan.spec import READS_ON, ReadSpec
 from rmqstore.storage.log.commitlog import CommitLog
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class PlaceScan:
                 assembler = Assembler(self._spec, self._log, segment, self._pipeline)
             except OffsetOutOfRangeError as err:
                 if self._spec.fail_on_data_loss:
-                    text = f"{err}; fail_on_data_loss=False reads on without it"
+                    text = Text(f"{err}; ", READS_ON, " reads on without it")
                     raise OffsetOutOfRangeError(text) from err
                 logger.warning("data loss: %s", err)
                 continue

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import Argument, OptionError, about
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, MESSAGE, PENDING, select_columns
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.query.sql92.filter import Filter
 
+READS_ON: Final = Argument("fail_on_data_loss", value=False)  # what errors of lost messages advise
 FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
 
@@ -34,11 +36,11 @@ class ReadSpec:
     def __post_init__(self) -> None:
         """Refuse an unknown mode and unknown columns."""
         if self.mode not in MODES:
-            raise OptionError(f"mode {self.mode!r}: one of {', '.join(MODES)}")
+            raise OptionError(about("mode", f" {self.mode!r}: one of {', '.join(MODES)}"))
         known = {*ALL_COLUMNS.names, *PENDING.names, self.corrupt_column}
         unknown = set(self.schema.names) - known
         if unknown:
-            raise OptionError(f"columns: unknown {', '.join(sorted(unknown))}")
+            raise OptionError(about("columns", f": unknown {', '.join(sorted(unknown))}"))
 
 
 def scan_schema(
@@ -75,7 +77,7 @@ def require_limit(limit: int) -> None:
         OptionError: it is not.
     """
     if limit < 1:
-        raise OptionError(f"limit {limit}: it must be a positive integer")
+        raise OptionError(about("limit", f" {limit}: it must be a positive integer"))
 
 
 def _first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

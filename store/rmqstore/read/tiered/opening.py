@@ -6,7 +6,14 @@ import os
 from pathlib import Path
 from typing import Unpack
 
-from rmqstore.errors import NotAStoreError, OptionError, UnsupportedFeatureError
+from rmqstore.errors import (
+    NotAStoreError,
+    OptionError,
+    Text,
+    UnsupportedFeatureError,
+    about,
+    listed,
+)
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.read.session import StoreSession
 from rmqstore.read.tiered.session import TieredSession
@@ -56,7 +63,10 @@ def open_session(
         return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
     if isinstance(storage, RemoteStorage):
         raise UnsupportedFeatureError(
-            f"tiered=: {path} is not on a local disk; read the tiered storage by itself, by its URI"
+            about(
+                "tiered",
+                f": {path} is not on a local disk; read the tiered storage by itself, by its URI",
+            )
         )
     name = broker_name or BrokerConfig(paths).broker_name()
     tier = find_tier(tiered, storage, name)
@@ -96,7 +106,7 @@ def _open_tier(
     """Open tiered storage alone."""
     misplaced = sorted(name for name, value in others.items() if value)
     if misplaced:
-        raise OptionError(f"{', '.join(misplaced)}: {path} is tiered storage, not a store")
+        raise OptionError(Text(listed(*misplaced), f": {path} is tiered storage, not a store"))
     tier = find_tier(path, storage, broker_name)
     name = broker_name or tier.broker_name
     return TieredSession(_no_store(tier.folder), tier, broker_name=name)

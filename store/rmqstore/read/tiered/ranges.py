@@ -23,12 +23,14 @@ from rmqstore.errors import (
     OffsetOutOfRangeError,
     OptionError,
     StoreFormatError,
+    Text,
 )
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import Selection
 from rmqstore.read.plan.bound_resolver import BoundResolver
 from rmqstore.read.plan.queue_ranges import QueueRanges, choose_queues, slices_of
 from rmqstore.read.plan.time_search import first_stored_at
+from rmqstore.read.scan.spec import READS_ON
 from rmqstore.spans import FOREVER, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.tiered.queues import TieredQueues
@@ -298,7 +300,7 @@ class JoinedRanges:
             f"local store begins after them, and {self._tiered.tier.folder} ends before them"
         )
         if fails:
-            raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False reads on without them")
+            raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " reads on without them"))
         logger.warning("data loss: %s", text)
 
 

@@ -8,7 +8,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from rmqstore.errors import UnsupportedFeatureError
+from rmqstore.errors import Argument, Text, UnsupportedFeatureError
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import LATEST, Bound, Selection
 from rmqstore.read.open_store import QueueInfo
@@ -92,13 +92,15 @@ class TieredSession(StoreSession):
         Raises:
             UnsupportedFeatureError: always, as some messages are in tiered storage.
         """
-        advice = "read it by queue; a filter on columns finds messages too"
-        if not self._is_alone:
-            advice += "; without tiered= the local store is read alone"
-        raise UnsupportedFeatureError(
-            f"{request} is not supported with tiered storage ({self._tiered.tier.folder}), which "
-            f"has a log for each queue in place of the broker's: {advice}"
+        text = Text(
+            request,
+            f" is not supported with tiered storage ({self._tiered.tier.folder}), which has a log "
+            "for each queue: read it by queue; a filter on columns finds messages too",
         )
+        if not self._is_alone:
+            alone = Text("; without ", Argument("tiered", ""), " the local store is read alone")
+            text = Text(text, alone)
+        raise UnsupportedFeatureError(text)
 
     def require_store(self, request: str) -> None:
         """Refuse a request that needs a local store, if only tiered storage is read.

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, about
 from rmqstore.query.allocation import Sharing, parse_sharing
 from rmqstore.query.arguments import BOUND_ARGUMENTS
 from rmqstore.query.selection import Selection, parse_selection
@@ -69,8 +69,11 @@ class ViewSpec:
         """Refuse a mode that views do not have."""
         if self.mode not in VIEW_MODES:
             raise OptionError(
-                f"mode {self.mode!r}: a view is not stopped by damage; "
-                "PERMISSIVE shows it, DROPMALFORMED leaves it out"
+                about(
+                    "mode",
+                    f" {self.mode!r}: a view is not stopped by damage; "
+                    "PERMISSIVE shows it, DROPMALFORMED leaves it out",
+                )
             )
 
     @property
@@ -100,10 +103,15 @@ def select_view_columns(view: str, names: Iterable[str]) -> pa.Schema:
     unknown = [name for name in chosen if name not in known.names]
     if unknown:
         raise OptionError(
-            f"columns: unknown {', '.join(unknown)}; view {view} has {', '.join(known.names)}"
+            about(
+                "columns",
+                f": unknown {', '.join(unknown)}; view {view} has {', '.join(known.names)}",
+            )
         )
     if not chosen or len(set(chosen)) < len(chosen):
-        raise OptionError(f"columns: name each column once and at least one, got {chosen}")
+        raise OptionError(
+            about("columns", f": name each column once and at least one, got {chosen}")
+        )
     return pa.schema([known.field(name) for name in chosen])
 
 
@@ -177,4 +185,4 @@ def require_allowed(view: str, arguments: Iterable[str]) -> None:
         views = ALLOWED.get(name, ())
         if view not in views:
             where = f"it is for {', '.join(views)}" if views else "it is for messages"
-            raise OptionError(f"{name} has no meaning with view {view}: {where}")
+            raise OptionError(about(name, f" has no meaning with view {view}: {where}"))

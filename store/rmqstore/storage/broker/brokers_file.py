@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, about
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import read_small
 
@@ -70,6 +70,6 @@ def names_by_path(brokers: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     for name, paths in brokers.items():
         for path in paths:
             if path in names:
-                raise OptionError(f"brokers: a path of {name} is named twice")
+                raise OptionError(about("brokers", f": a path of {name} is named twice"))
             names[path] = name
     return names

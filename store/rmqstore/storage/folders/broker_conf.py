@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from rmqstore.errors import OptionError, UnreadableFileError
+from rmqstore.errors import Argument, OptionError, Text, UnreadableFileError, about
 from rmqstore.storage.broker.store_config import StoreConfig, read_properties
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import path_of
@@ -36,11 +36,11 @@ def read_conf(conf: str | os.PathLike[str]) -> BrokerSettings:
     try:
         found = read_properties(file)
     except FileNotFoundError as err:
-        raise OptionError(f"conf {file}: there is no such file") from err
+        raise OptionError(about("conf", f" {file}: there is no such file")) from err
     except (UnreadableFileError, OptionError, OSError) as err:
-        raise OptionError(f"conf: {err}") from err
+        raise OptionError(about("conf", f": {err}")) from err
     if found and not any(_KEY.fullmatch(key) and value for key, value in found.items()):
-        raise OptionError(f"conf {file}: this is not the properties file of a broker")
+        raise OptionError(about("conf", f" {file}: this is not the properties file of a broker"))
     return BrokerSettings(str(file), {key: value.strip() for key, value in found.items()})
 
 
@@ -56,10 +56,18 @@ def root_of(
     if path is not None:
         return path
     if conf is None:
-        raise OptionError("path: name the folder of the store, or conf=, its broker's file")
+        raise OptionError(
+            Text(
+                Argument("path"),
+                ": name the folder of the store, or its broker's file, ",
+                Argument("conf", ""),
+            )
+        )
     settings = read_conf(conf)
     if not settings.values.get(ROOT_KEY):
-        raise OptionError(f"conf {settings.file} has no {ROOT_KEY}: give the path of the store too")
+        raise OptionError(
+            about("conf", f" {settings.file} has no {ROOT_KEY}: give the path of the store too")
+        )
     return path_of(settings.values[ROOT_KEY])
 
 
@@ -72,7 +80,7 @@ def sizes_of(conf: BrokerSettings | None) -> StoreConfig:
     try:
         return StoreConfig().updated({} if conf is None else conf.values)
     except OptionError as err:
-        raise OptionError(f"conf {conf and conf.file}: {err}") from err
+        raise OptionError(about("conf", f" {conf and conf.file}: {err}")) from err
 
 
 def log_folders(conf: BrokerSettings, root: Path) -> tuple[Path, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rmqstore.errors import NotAStoreError, OptionError
+from rmqstore.errors import Argument, NotAStoreError, OptionError, Text
 from rmqstore.storage.files.paths import is_text, segment_files
 from rmqstore.storage.files.storage import Storage, is_folder, path_of
 
@@ -29,8 +29,11 @@ def find_dledger_logs(
         missing = next((folder for folder in folders if not is_folder(storage, folder)), None)
         if missing is not None:
             raise NotAStoreError(
-                f"{base}: there is no folder {missing}, which dledger_logs= names as one that "
-                "holds the files of a DLedger log"
+                Text(
+                    f"{base}: there is no folder {missing}, which ",
+                    Argument("dledger_logs", ""),
+                    " names as one that holds the files of a DLedger log",
+                )
             )
         return folders
     by_id = {
@@ -41,13 +44,19 @@ def find_dledger_logs(
     listed = ", ".join(f"{node} in {folder}" for node, folder in by_id.items()) or "none"
     if self_id is not None and self_id not in by_id:
         raise OptionError(
-            f"{base}: dledger_self_id={self_id} names a node without a DLedger log; "
-            f"there are: {listed}"
+            Text(
+                f"{base}: ",
+                Argument("dledger_self_id", self_id),
+                f" names a node without a DLedger log; there are: {listed}",
+            )
         )
     if self_id is None and len(by_id) > 1:
         raise OptionError(
-            f"{base} holds the DLedger logs of several nodes ({listed}); "
-            "choose one of them with dledger_self_id="
+            Text(
+                f"{base} holds the DLedger logs of several nodes ({listed}); "
+                "choose one of them with ",
+                Argument("dledger_self_id", ""),
+            )
         )
     return tuple(folder for node, folder in by_id.items() if self_id in (None, node))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rmqstore.errors import NotAStoreError, StoreStateError, UnreadableFileError
+from rmqstore.errors import Argument, NotAStoreError, StoreStateError, Text, UnreadableFileError
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import UNFINISHED_COPY, BrokerSettings, StorePaths
 from rmqstore.storage.files.storage import Storage, is_folder, path_of
@@ -77,9 +77,12 @@ def find_store(
     missing = next((log for log in needed if not is_folder(storage, log)), None)
     if missing is not None:
         refuse_part(base, storage)
-        hint = "give the folder that holds commitlog/, or the log's own folders with commitlogs="
         raise NotAStoreError(
-            f"{base} is not a RocketMQ store: there is no folder {missing}; {hint}"
+            Text(
+                f"{base} is not a RocketMQ store: there is no folder {missing}; "
+                "give the folder that holds commitlog/, or the log's own folders with ",
+                Argument("commitlogs", ""),
+            )
         )
     return StorePaths(
         root=base,

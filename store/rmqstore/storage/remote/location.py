@@ -12,13 +12,21 @@ from os import environ
 from typing import Any, Final
 from urllib.parse import unquote
 
-from rmqstore.errors import OptionError, RemoteReadError, UnsupportedFeatureError
+from rmqstore.errors import (
+    Argument,
+    OptionError,
+    RemoteReadError,
+    Text,
+    UnsupportedFeatureError,
+    about,
+)
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage, UriPath
 from rmqstore.storage.remote.remote_storage import RemoteStorage
 
 Path = str | os.PathLike[str]
 Options = Mapping[str, object]
+_OPTIONS: Final = Argument("storage_options")
 
 SECRETS: Final = (
     "access_key", "secret_key", "session_token", "access_token", "account_key", "sas_token",
@@ -55,27 +63,36 @@ def require_known(path: Path, options: Options | None = None) -> None:
     """
     if not is_uri(path):
         if options:
-            raise OptionError("storage_options: a store on the local disk takes none")
+            raise OptionError(about("storage_options", ": a store on the local disk takes none"))
         return
     scheme, _, rest = os.fspath(path).partition(":")
     scheme, host = scheme.lower(), rest.lstrip("/").partition("/")[0]
     has_user = ":" in host.rpartition("@")[0] or ("@" in host and not scheme.startswith("abfs"))
     if has_user:
         raise OptionError(
-            f"{scheme}://***@{host.rpartition('@')[2]}: credentials do not belong in a URI; "
-            "leave them to the environment, or set storage_options="
+            Text(
+                f"{scheme}://***@{host.rpartition('@')[2]}: credentials do not belong in a URI; "
+                "leave them to the environment, or set ",
+                Argument("storage_options", ""),
+            )
         )
     if scheme not in _MAKERS:
         raise UnsupportedFeatureError(
-            f"no file system is known for {scheme}://: hand one over with filesystem=, "
-            f"or use one of {', '.join(f'{name}://' for name in _MAKERS)}"
+            Text(
+                f"no file system is known for {scheme}://: hand one over with ",
+                Argument("filesystem", ""),
+                f", or use one of {', '.join(f'{name}://' for name in _MAKERS)}",
+            )
         )
     names = _MAKERS[scheme][0]
     unknown = sorted(set(options or ()) - set(names))
     if unknown:
         raise OptionError(
-            f"storage_options: {', '.join(map(repr, unknown))} is not an option of {scheme}://, "
-            f"which has {', '.join(names)}"
+            Text(
+                _OPTIONS,
+                f": {', '.join(map(repr, unknown))} is not an option of {scheme}://, "
+                f"which has {', '.join(names)}",
+            )
         )
 
 
@@ -96,7 +113,9 @@ def locate(
     text = os.fspath(path)
     if filesystem is not None:
         if options:
-            raise OptionError("storage_options: filesystem= knows how to reach the store already")
+            raise OptionError(
+                Text(_OPTIONS, ": ", Argument("filesystem", ""), " knows how to reach it already")
+            )
         return _handed_over(text, filesystem)
     uri = _URI.fullmatch(text)
     require_known(path, options)
@@ -306,13 +325,15 @@ def _number(given: dict[str, Any], name: str, default: float) -> float:
     try:
         return float(given.get(name, default))
     except ValueError:
-        raise OptionError(f"storage_options: {name} must be a number of seconds") from None
+        raise OptionError(
+            about("storage_options", f": {name} must be a number of seconds")
+        ) from None
 
 
 def _boolean(given: dict[str, Any], name: str) -> bool:
     value = str(given.get(name, False)).lower()
     if value not in ("true", "false"):
-        raise OptionError(f"storage_options: {name} {value!r} must be true or false")
+        raise OptionError(about("storage_options", f": {name} {value!r} must be true or false"))
     return value == "true"
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
+from rmqstore.errors import Argument, CorruptDatabaseError, Text, UnsupportedFeatureError
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage
 
@@ -89,8 +89,11 @@ class Snapshot:
         self._list()
         if sum(size for _, size, _ in self.fingerprint) > _MAX_COPIED_BYTES:
             raise UnsupportedFeatureError(
-                f"{self._database} is a database of more than {_MAX_COPIED_BYTES >> 30} GiB in a "
-                "remote storage: copy the store to a local disk, or use scan=commitlog"
+                Text(
+                    f"{self._database} is a database of more than {_MAX_COPIED_BYTES >> 30} GiB "
+                    "in a remote storage: copy the store to a local disk, or use ",
+                    Argument("scan", "commitlog"),
+                )
             )
         for name, size, _ in self.fingerprint:
             content = self._storage.read_bytes(self._database / name, size)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import CorruptRecordError, Finding
+from rmqstore.errors import Argument, CorruptRecordError, Finding, Text
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.framing.framing import StopKind
 from rmqstore.progress import Progress, ignore_progress
@@ -174,12 +174,17 @@ class Repairer:
             raise CorruptRecordError(
                 end.path,
                 end.physical_offset,
-                f"{end.reason}; good records follow at {follows}. "
-                "A broker that opens this store drops them: copy them out first "
-                "(ignore_log_end=True with mode=DROPMALFORMED reads them; "
-                "so does rmqstore export --ignore-log-end --mode DROPMALFORMED), "
-                "then open the store with truncate=True (rmqstore rebuild --truncate), "
-                "which keeps a copy of what it cuts",
+                Text(
+                    f"{end.reason}; good records follow at {follows}. "
+                    "A broker that opens this store drops them: copy them out first (",
+                    Argument("ignore_log_end", value=True),
+                    " with ",
+                    Argument("mode", "DROPMALFORMED"),
+                    " reads them; so does rmqstore export --ignore-log-end --mode DROPMALFORMED), "
+                    "then open the store with ",
+                    Argument("truncate", value=True),
+                    " (rmqstore rebuild --truncate), which keeps a copy of what it cuts",
+                ),
             )
 
     def _find_record(self, segment: Segment, start: int) -> int | None:

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
+from rmqstore.errors import Argument, CorruptConfigError, OptionError, RmqStoreError, Text
 from rmqstore.format.layout import Bytes
 from rmqstore.read.views.source import ViewSource
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
@@ -125,8 +125,11 @@ class Broker:
         """
         if self.faults:
             raise OptionError(
-                f"{self.faults[0]}; give only one of the two, "
-                "or set broker_name to different names if they are of different brokers"
+                Text(
+                    f"{self.faults[0]}; give only one of the two, or set ",
+                    Argument("broker_name"),
+                    " to different names if they are of different brokers",
+                )
             )
 
     def note(self, replica: Member) -> str:

@@ -1,0 +1,82 @@
+"""Errors on the command line name its options, those of Python its arguments."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import rmqstore
+from pyspark_rmqstore.option_names import option_of
+from rmqstore.cli import main
+from rmqstore.errors import OptionError
+from rmqstore.query.times import parse_timestamp
+
+Golden = Callable[[str], Path]
+TIME = "epoch milliseconds, an ISO-8601 time"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["dump", "STORE", "-b", "soon"], f"error: -b/--begin 'soon': {TIME}"),
+        (["dump", "STORE", "-e", "2026"], "error: -e/--end '2026': as epoch milliseconds"),
+        (["query", "STORE", "-k", "a b"], "error: -k/--key 'a b': a key must not be empty"),
+        (["query", "STORE", "-t", "LivePlain", "--time", "x"], f"error: --time 'x': {TIME}"),
+        (["dump", "STORE", "--where", "x = 1"], "error: --where 'x = 1', character 1: 'x' is not"),
+        (["dump", "STORE", "--columns", "x"], "error: --columns: unknown column x"),
+        (["dump", "STORE", "--tags", "||"], "error: -s/--tags '||': must be tags separated by"),
+        (["dump", "STORE", "--filter", "queueOffset > 3"], "put the condition into --where"),
+        (["view", "files", "STORE", "--columns", "x"], "error: --columns: unknown x; view files"),
+        (["assign", "STORE", "-g", "", "-c", "c"], "error: -g/--group: name the consumer group"),
+        (["stat", "STORE", "--dledger-self-id", "n7"], "--dledger-self-id n7 names a node without"),
+        (["stat", "STORE/.."], "or the log's own folders with --commitlog"),
+        (["stat", "STORE", "--storage-option", "a=b"], "error: --storage-option: a store on the"),
+        (["copy", "STORE", "/lake/copy", "--since", "soon"], f"error: --since 'soon': {TIME}"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_an_error_names_the_option_of_the_verb(
+    golden_store: Golden, words: list[str], text: str
+) -> None:
+    store = str(golden_store("live"))
+    done = CliRunner().invoke(main, [word.replace("STORE", store) for word in words])
+    assert done.exit_code == 2
+    assert text in done.stderr
+
+
+def test_what_only_python_can_do_is_said_so(golden_store: Golden, tmp_path: Path) -> None:
+    root = shutil.copytree(golden_store("expired"), tmp_path / "store")
+    first, *_ = sorted((root / "commitlog").iterdir())
+    first.unlink()
+    done = CliRunner().invoke(main, ["dump", str(root), "-t", "ExpA", "-i", "0", "-o", "0"])
+    assert "fail_on_data_loss=False (in Python) reads" in done.stderr
+
+
+def test_an_error_has_a_name_for_each_place() -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_timestamp("starting_timestamp", "soon")
+    assert str(caught.value).startswith("starting_timestamp 'soon': ")
+    assert str(caught.value.named(option_of)).startswith("startingTimestamp 'soon': ")
+
+
+NAMES = (
+    "fail_on_data_loss|ignore_log_end|starting_timestamp|ending_timestamp|starting_offsets|"
+    "ending_offsets|storage_options|dledger_self_id|msg_key|include_pending|broker_name"
+)
+
+
+def test_no_error_of_the_core_names_an_argument_in_plain_text() -> None:
+    """Such an argument would keep its name in every place."""
+    root = Path(rmqstore.__file__).parent
+    plain = re.compile(rf"^[^#\n]*\"[^\"\n]*\b(?:{NAMES})(?:=| '|: )[^\"\n]*\"", re.MULTILINE)
+    found = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        if plain.search(path.read_text(encoding="utf-8"))
+    }
+    assert found <= {"storage/recovery/store_ends.py"}, "that is a warning"
