@@ -59,7 +59,7 @@ _PARAMETERS = {
     "ending_timestamp": ("end",),
     "timestamp": ("time",),
     "subscribe": ("topics", "topic"),
-    "assign": ("queue_id",),
+    "assign": ("queue_ids",),
     "starting_offsets": ("offset",),
     "include_system_topics": ("with_system",),
     "scan": ("scan_by",),

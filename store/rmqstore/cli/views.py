@@ -1,15 +1,18 @@
-"""The verbs that show what stores are made of, as rows: view, topics, groups, brokers."""
+"""The verbs that show what stores are made of, as rows: view, topics, groups, brokers, describe."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import cast
 
 import click
+import pyarrow as pa
 
 from rmqstore.cli.common import ends_clearly, main, some_topics, with_system_topics
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import open_stores, store_paths
+from rmqstore.inspect.describe import describe, select_described
 from rmqstore.query.arguments import ViewArguments
 from rmqstore.read.views.schema import ALLOWED, VIEWS
 from rmqstore.store.cluster import StoreCluster
@@ -110,6 +113,45 @@ def show_brokers(
 ) -> None:
     """Show whose stores these are, where their logs begin and end, and which replicas are read."""
     _show("stores", paths, brokers, (), columns, output)
+
+
+@main.command("describe")
+@store_paths
+@_some_columns
+@ends_clearly
+@gives_rows()
+def describe_stores(
+    paths: tuple[Path, ...], brokers: str | None, columns: str | None, output: Output
+) -> None:
+    """Show what a store is: kind, broker, state, sizes of files, where its log begins and ends.
+
+    A table has a line for each of these and a column for each store, the other formats a row for
+    each store.
+    """
+    with open_stores(paths, brokers) as stores:
+        rows = describe(stores)
+    if columns is not None:
+        rows = rows.select(select_described(columns))
+    if output.is_table:
+        rows = _turned(rows)
+    output.write(rows.schema, rows.to_batches())
+
+
+def _turned(rows: pa.Table) -> pa.Table:
+    """Return a table with a row for each column, and a column for each row."""
+    cells = [[_in_words(row[name]) for name in rows.column_names] for row in rows.to_pylist()]
+    names = ["what", *(f"store {number}" for number, _ in enumerate(cells, 1))]
+    return pa.table([rows.column_names, *cells], ["what", "is"] if len(cells) == 1 else names)
+
+
+def _in_words(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return "\n".join(value) or "-"
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds")
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _show(

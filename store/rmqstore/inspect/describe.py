@@ -1,0 +1,240 @@
+"""What a store is, in one row: its kind, its broker, its sizes, where its log begins and ends.
+
+Files are listed and a few of them are looked at, so the time hardly depends on what they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from rmqstore.errors import OptionError, RmqStoreError, about
+from rmqstore.format.topics import is_system_topic
+from rmqstore.read.session import StoreSession
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.index.index_file import index_files, read_header
+from rmqstore.storage.index.sizes import IndexSizes, find_sizes
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import window_at
+from rmqstore.storage.recovery.log_end import find_written_end, last_record_before
+from rmqstore.store.message_store import MessageStore
+
+T = TypeVar("T")
+CLOSED, OPEN, NOT_CLOSED = "closed", "open", "not closed"
+
+_HEAD_BYTES: Final = 1 << 16  # of a file, in which its first record is looked for
+_TIME: Final = pa.timestamp("ms", "UTC")
+DESCRIPTION: Final = pa.schema(
+    [
+        ("path", pa.string()),
+        ("brokerName", pa.string()),
+        ("clusterName", pa.string()),
+        ("brokerId", pa.int64()),
+        ("brokerAddr", pa.string()),
+        ("log", pa.string()),
+        ("queuesIn", pa.string()),
+        ("version", pa.string()),
+        ("state", pa.string()),
+        ("minOffset", pa.int64()),
+        ("maxOffset", pa.int64()),
+        ("firstStoreTimestamp", _TIME),
+        ("lastStoreTimestamp", _TIME),
+        ("logFiles", pa.int64()),
+        ("mappedFileSizeCommitLog", pa.int64()),
+        ("mappedFileSizeConsumeQueue", pa.int64()),
+        ("mapperFileSizeBatchConsumeQueue", pa.int64()),
+        ("indexFiles", pa.int64()),
+        ("maxHashSlotNum", pa.int64()),
+        ("maxIndexNum", pa.int64()),
+        ("topics", pa.int64()),
+        ("systemTopics", pa.int64()),
+        ("queues", pa.int64()),
+        ("groups", pa.int64()),
+        ("configFiles", pa.list_(pa.string())),
+        ("parts", pa.list_(pa.string())),
+        ("notRead", pa.list_(pa.string())),
+        ("reason", pa.string()),
+    ]
+)
+# What a store may have beside log, queues and index, by the name in its root.
+_PARTS: Final = {
+    "timerwheel": "timed messages",
+    "rocksdbstore": "RocksDB of 5.4 or later",
+    "consumequeue_ext": "extended units of queues",
+    "batchconsumequeue": "batch queues",
+    "epochFileCheckpoint": "epochs of controller mode",
+    ".rmqstore": "files of this package",
+}
+_IN_ROOT: Final = ("broker.conf", "brokerIdentity", "checkpoint")
+
+
+def describe(stores: Iterable[MessageStore]) -> pa.Table:
+    """Return a row of :data:`DESCRIPTION` for each store.
+
+    What damage hides is null, and ``reason`` says why.
+
+    Raises:
+        UnsupportedFeatureError: only tiered storage is read, which has no such files.
+    """
+    return pa.Table.from_pylist([_Row(store.session).values() for store in stores], DESCRIPTION)
+
+
+def select_described(names: str) -> list[str]:
+    """Return columns of :data:`DESCRIPTION` that are named in a text, separated by commas.
+
+    Raises:
+        OptionError: a name is unknown.
+    """
+    chosen = [name.strip() for name in names.split(",")]
+    unknown = [name for name in chosen if name not in DESCRIPTION.names]
+    if unknown:
+        known = ", ".join(DESCRIPTION.names)
+        text = f": unknown {', '.join(unknown)}; a description has {known}"
+        raise OptionError(about("columns", text))
+    return chosen
+
+
+class _Row:
+    def __init__(self, session: StoreSession) -> None:
+        session.require_store("describe")
+        self._session, self._paths = session, session.paths
+        self._reasons: list[str] = []
+
+    def values(self) -> dict[str, object]:
+        session, paths = self._session, self._paths
+        identity = self._known(session.config.identity)
+        kind = self._known(session.kind)
+        topics = self._known(self._topics) or set()
+        n_system = sum(map(is_system_topic, topics))
+        groups = self._known(session.config.groups)
+        sizes = self._known(self._index_sizes)
+        return {
+            "path": str(paths.root),
+            "brokerName": session.view_broker_name,
+            "clusterName": identity and identity.cluster,
+            "brokerId": identity and identity.broker_id,
+            "brokerAddr": identity and identity.address,
+            "log": kind and kind.log,
+            "queuesIn": kind and kind.queues,
+            "version": kind and f"{kind.version} or later",
+            "state": _state(paths),
+            **self._log(),
+            "mappedFileSizeConsumeQueue": self._known(self._queue_file_size),
+            "mapperFileSizeBatchConsumeQueue": self._known(self._batch_file_size),
+            "indexFiles": len(index_files(paths.index, paths.storage)),
+            "maxHashSlotNum": sizes and sizes.n_slots,
+            "maxIndexNum": sizes and sizes.n_items,
+            "topics": len(topics) - n_system,
+            "systemTopics": n_system,
+            "queues": self._known(self._n_queues),
+            "groups": None if groups is None else len(groups),
+            "configFiles": self._config_files(),
+            "parts": self._parts(),
+            "notRead": [] if kind is None else list(kind.not_read),
+            "reason": "; ".join(self._reasons) or None,
+        }
+
+    def _known(self, look: Callable[[], T]) -> T | None:
+        """Return what a look gives, None with its reason if damage hides it."""
+        try:
+            return look()
+        except (RmqStoreError, OSError) as err:
+            if str(err) not in self._reasons:
+                self._reasons.append(str(err))
+            return None
+
+    def _log(self) -> dict[str, object]:
+        log = self._session.log
+        lengths = {segment.size for segment in log.segments} - {0}
+        end = self._known(self._end)
+        last = self._known(lambda: None if end is None else last_record_before(log, end))
+        first = self._known(lambda: _first_record(log))
+        return {
+            "minOffset": log.min_offset,
+            "maxOffset": end,
+            "firstStoreTimestamp": self._stored_at(first),
+            "lastStoreTimestamp": self._stored_at(last),
+            "logFiles": len(log.segments),
+            "mappedFileSizeCommitLog": max(lengths, default=None),
+        }
+
+    def _end(self) -> int:
+        end = self._session.ends.of_records()
+        return find_written_end(self._session.log) if end is None else end
+
+    def _stored_at(self, physical_offset: int | None) -> int | None:
+        log = self._session.log
+        return self._known(
+            lambda: None if physical_offset is None else log.store_timestamp(physical_offset)
+        )
+
+    def _index_sizes(self) -> IndexSizes | None:
+        storage = self._paths.storage
+        for path in index_files(self._paths.index, storage):
+            if read_header(path, storage)["index_count"] > 1:
+                return find_sizes(path, IndexSizes.of(StoreConfig()), storage)
+        return None
+
+    def _queue_file_size(self) -> int | None:
+        paths = self._paths
+        files = (file for topic in paths.topics() for file in paths.queue_files(topic))
+        return _size_of_first(paths, files)
+
+    def _batch_file_size(self) -> int | None:
+        paths = self._paths
+        files = (file for topic in paths.batch_topics() for file in paths.batch_files(topic))
+        return _size_of_first(paths, files)
+
+    def _topics(self) -> set[str]:
+        paths, config = self._paths, self._session.config
+        if paths.rocksdb_queues is not None:
+            return {*self._session.known_topics()}
+        return {*paths.topics(), *paths.batch_topics(), *config.topics()}
+
+    def _n_queues(self) -> int:
+        """Return the number of queues; those that a recovery would make are not looked for."""
+        session, paths = self._session, self._paths
+        if paths.rocksdb_queues is not None:
+            return sum(len(session.queue_ids(topic)) for topic in session.topics())
+        return len(paths.queues()) + len(paths.batch_queues())
+
+    def _config_files(self) -> list[str]:
+        paths = self._paths
+        given = [] if paths.settings is None else [paths.settings.file]
+        in_root = [name for name in _IN_ROOT if paths.storage.exists(paths.root / name)]
+        entries = paths.storage.list_folder(paths.config)
+        names = sorted(entry.name for entry in entries if not entry.name.endswith(".bak"))
+        return [*given, *in_root, *(f"config/{name}" for name in names)]
+
+    def _parts(self) -> list[str]:
+        paths = self._paths
+        found = [text for name, text in _PARTS.items() if paths.storage.exists(paths.root / name)]
+        return [*found, "tiered storage"] if self._session.is_tiered else found
+
+
+def _state(paths: StorePaths) -> str:
+    """Tell whether a broker or a writer has the store open, died with it open, or closed it."""
+    if not paths.has_abort:
+        return CLOSED
+    return OPEN if paths.storage.is_locked(paths.lock) else NOT_CLOSED
+
+
+def _size_of_first(paths: StorePaths, files: Iterator[Path]) -> int | None:
+    file = next(files, None)
+    return None if file is None else paths.storage.size(file)
+
+
+def _first_record(log: CommitLog) -> int | None:
+    """Return the physical offset of the first record of the log, None if no file begins with one.
+
+    Files are made ahead of the records, so the last ones may be empty.
+    """
+    for segment in log.segments:
+        starts = window_at(log, segment, segment.start, segment.end, _HEAD_BYTES).records.starts
+        if len(starts):
+            return segment.start + int(starts[0])
+    return None

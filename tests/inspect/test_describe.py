@@ -1,0 +1,138 @@
+"""What a store is: one row, whatever its kind and its state."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import goldens
+import rmqstore
+from memory_storage import MemoryStorage
+from rmqstore.cli import main
+from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.inspect.describe import DESCRIPTION, describe, select_described
+from rmqstore.storage.files.lock import StoreLock
+
+Golden = Callable[[str], Path]
+
+
+def row_of(root: Path, **how: Any) -> dict[str, Any]:
+    with rmqstore.open(root, **how) as store:
+        (row,) = describe([store]).to_pylist()
+    return row
+
+
+@pytest.mark.parametrize(
+    "name", [*goldens.EVERY, *goldens.OF_GROUPS, *goldens.OF_GROUPS_CRASHED, *goldens.NEWEST]
+)
+def test_every_golden_store_is_described(golden_store: Golden, name: str) -> None:
+    root = golden_store(name)
+    row = row_of(root)
+    assert row["reason"] is None
+    with rmqstore.open(root) as store:
+        stored = store.view("stores").read_all().to_pylist()[0]
+        queues = store.view("queues", include_system_topics=True, columns="topic,queueId")
+        kind = store.session.kind()
+        n_queues = queues.read_all().num_rows
+        times = store.scan(
+            scan="commitlog", columns="storeTimestamp", include_system_topics=True,
+            mode="DROPMALFORMED",
+        ).read_all()["storeTimestamp"].to_pylist()  # fmt: skip
+    for column in ("brokerName", "clusterName", "brokerId", "minOffset", "maxOffset"):
+        assert row[column] == stored[column], column
+    assert (row["log"], row["queuesIn"], row["version"]) == (
+        kind.log, kind.queues, f"{kind.version} or later",
+    )  # fmt: skip
+    if name not in goldens.CRASHED:  # which lack queues that a recovery makes
+        assert row["queues"] == n_queues
+    if times:
+        assert row["firstStoreTimestamp"] == times[0]
+        assert row["lastStoreTimestamp"] == times[-1]
+    else:
+        assert row["lastStoreTimestamp"] is None
+    conf = goldens.summary(name).get("conf") or {}
+    for key in ("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxIndexNum"):
+        if key in conf and row[key] is not None:
+            assert row[key] == int(conf[key]), key
+
+
+def test_a_store_is_closed_open_or_neither(golden_store: Golden, tmp_path: Path) -> None:
+    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    assert row_of(root)["state"] == "closed"
+    (root / "abort").touch()
+    assert row_of(root)["state"] == "not closed"
+    lock = StoreLock(root / "lock")
+    try:
+        assert row_of(root)["state"] == "open"
+    finally:
+        lock.release()
+
+
+def test_parts_and_configuration_are_named(golden_store: Golden, tmp_path: Path) -> None:
+    row = row_of(golden_store("controller"))
+    assert row["parts"] == ["epochs of controller mode"]
+    assert row["configFiles"] == ["brokerIdentity", "checkpoint"]
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerName=mine\nbrokerIP1=10.0.0.1\n")
+    row = row_of(golden_store("live"), conf=conf)
+    assert row["configFiles"][0] == str(conf)
+    assert (row["brokerName"], row["brokerAddr"]) == ("mine", "10.0.0.1:10911")
+    assert "config/topics.json" in row["configFiles"]
+    assert "timed messages" in row["parts"]
+    (text,) = row_of(golden_store("tiered"))["notRead"]
+    assert "messages in tiered storage" in text
+
+
+def test_damage_leaves_a_hole_and_a_reason(golden_store: Golden, tmp_path: Path) -> None:
+    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    (root / "config" / "consumerOffset.json").write_text("{")
+    row = row_of(root)
+    assert row["groups"] is None
+    assert "consumerOffset.json" in row["reason"]
+    assert row["queues"] == 44
+
+
+def test_another_storage_is_described_as_well(golden_store: Golden) -> None:
+    storage = MemoryStorage(golden_store("live"))
+    row = row_of(storage.root, storage=storage)
+    assert {**row, "path": ""} == {**row_of(golden_store("live")), "path": ""}
+
+
+def test_tiered_storage_alone_is_refused(golden_store: Golden) -> None:
+    with (
+        rmqstore.open(golden_store("tiered") / "tieredstore") as store,
+        pytest.raises(UnsupportedFeatureError, match="describe is not supported with tiered"),
+    ):
+        describe([store])
+
+
+def test_columns_are_chosen_by_name() -> None:
+    assert select_described("state, path") == ["state", "path"]
+    with pytest.raises(OptionError, match="columns: unknown x; a description has path, brokerName"):
+        select_described("x")
+
+
+def test_the_verb_gives_a_row_for_each_store_or_a_column_in_a_table(golden_store: Golden) -> None:
+    roots = [str(golden_store("live")), str(golden_store("crash"))]
+    shown = CliRunner().invoke(main, ["describe", *roots, "--json"])
+    assert shown.exit_code == 0, shown.output
+    rows = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [(row["path"], row["state"]) for row in rows] == [
+        (roots[0], "closed"),
+        (roots[1], "not closed"),
+    ]
+    assert list(rows[0]) == DESCRIPTION.names
+    table = CliRunner().invoke(main, ["describe", *roots, "--columns", "state,maxOffset"]).stdout
+    cells = [line.strip("│┃ ").split("│") for line in table.splitlines() if line[0] == "│"]
+    assert [[cell.strip() for cell in row] for row in cells] == [
+        ["state", "closed", "not closed"],
+        ["maxOffset", "232,925", "254,104"],
+    ]
+    refused = CliRunner().invoke(main, ["describe", roots[0], "--columns", "x"])
+    assert "error: --columns: unknown x" in refused.output
