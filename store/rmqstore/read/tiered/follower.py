@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from rmqstore.errors import OffsetOutOfRangeError, OptionError
+from rmqstore.errors import Argument, OffsetOutOfRangeError, OptionError, Text
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.message_scan import MessageScan
+from rmqstore.read.scan.spec import READS_ON
 from rmqstore.read.session import StoreSession
 from rmqstore.read.tiered.tail import follow
 from rmqstore.spans import QueueKey, QueueSlice
@@ -34,7 +35,9 @@ class Follower:
             OptionError: the scan is one by log, or a look-up.
         """
         if request.by != "queue" or request.wanted or request.include_pending:
-            raise OptionError("only the messages of queues can be followed: scan=queue")
+            raise OptionError(
+                Text("only the messages of queues can be followed: ", Argument("scan", "queue"))
+            )
         self._session, self._request = session, request
         self._tail = follow(session, request.selection)
         paths = session.paths
@@ -123,6 +126,6 @@ class Follower:
         if start < min(first, end):
             text = f"{key[0]}-{key[1]}: offsets {start} to {first} (excluded) were deleted unread"
             if self._request.spec.fail_on_data_loss:
-                raise OffsetOutOfRangeError(f"{text}; fail_on_data_loss=False goes on without them")
+                raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " goes on without them"))
             logger.warning("data loss: %s", text)
         return max(start, first)
