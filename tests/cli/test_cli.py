@@ -221,7 +221,7 @@ def test_permissive_dump_shows_damage_among_the_rest_and_ends_with_1(tmp_path: P
     ("arguments", "message"),
     [
         pytest.param(["get", "259"], "no message begins", id="no message there"),
-        pytest.param(["get", "ABCDEF"], "32 or 56 hex digits", id="no id"),
+        pytest.param(["get", "ABCDEF"], "not found: ABCDEF: no message has", id="no id"),
         pytest.param(["dump", "-t", "Nope"], "no topic Nope", id="no such topic"),
         pytest.param(["dump", "-o", "3"], "-o needs -t", id="offset without queue"),
         pytest.param(["dump", "-b", "soon"], "-b/--begin 'soon'", id="no time"),

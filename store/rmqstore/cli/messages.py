@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import wraps
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import click
 import pyarrow as pa
@@ -245,6 +245,10 @@ def some_bodies(command: Command) -> Command:
     return with_body(with_charset(run))
 
 
+@overload
+def columns_to_read(columns: str, bodies: BodyForm | None) -> str: ...
+@overload
+def columns_to_read(columns: str | None, bodies: BodyForm | None) -> str | None: ...
 def columns_to_read(columns: str | None, bodies: BodyForm | None) -> str | None:
     """Return the columns to read, without bodies that are not written."""
     if bodies is None or bodies.name != "none":

@@ -23,7 +23,7 @@ from rmqstore.exchange.json_rows import BASE64, json_rows
 from rmqstore.read.scan.spec import first_rows
 
 EMPTY: Final = 3  # the exit code of --fail-if-empty
-_TABLE, _JSON = "table", "json"
+_TABLE, _JSON, _PRETTY = "table", "json", "pretty"
 _LIVE: Final = (_TABLE, "jsonl", "csv")  # forms for rows of which nobody knows the last
 _LIVE_WIDTH: Final = 12  # characters of a cell, at least, if the widest is not known
 _FRAMED_ROWS: Final = 1000  # Rich takes seconds for more
@@ -78,6 +78,11 @@ class Output(NamedTuple):
         elif self.format_name == _JSON:
             rows = [row for batch in counted() for row in json_rows(batch)]
             sys.stdout.buffer.write(orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n")
+        elif self.format_name == _PRETTY:
+            for batch in counted():
+                for row in json_rows(batch):
+                    line = orjson.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+                    sys.stdout.buffer.write(line)
         else:
             write_stream(sys.stdout.buffer, self.format_name, schema, counted())
         sys.stdout.flush()
@@ -166,7 +171,7 @@ def _with_output(command: Command, default: str, *amount: Callable[[Command], Co
         click.option(
             "--format",
             "format_name",
-            type=click.Choice((_TABLE, _JSON, *FORMATS)),
+            type=click.Choice((_TABLE, _JSON, _PRETTY, *FORMATS)),
             help=f"Form of the rows; {default} by default, or what the name of --output tells.",
         ),
         click.option("--json", "as_json", is_flag=True, help="The same as --format jsonl."),
@@ -209,7 +214,7 @@ def _checked(name: str | None, target: Path | None, default: str, *, overwrite: 
             raise OptionError("--format parquet: give --output FILE, or a pipe")
         return name or default
     require_new(target, overwrite=overwrite)
-    if name in (_TABLE, _JSON):
+    if name in (_TABLE, _JSON, _PRETTY):
         raise OptionError(f"--format {name}: a file takes one of {', '.join(FORMATS)}")
     return name or format_of(target)
 

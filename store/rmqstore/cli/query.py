@@ -1,7 +1,8 @@
-"""The verb that finds messages: query."""
+"""The verbs that find messages: query, get."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.cli.common import (
+    USAGE,
     ends_clearly,
     err_console,
     main,
@@ -30,6 +32,8 @@ from rmqstore.cli.messages import (
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import open_store, store_path
 from rmqstore.exchange.bodies import BodyForm
+from rmqstore.format.schema import Message, select_columns
+from rmqstore.inspect.message_ids import find_messages
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection
 from rmqstore.query.times import parse_timestamp
@@ -178,3 +182,40 @@ def _messages(
         )
         rows = rows.take(pc.sort_indices(rows.column("storeTimestamp"))).select(names)
     return rows
+
+
+@main.command()
+@store_path
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@matching_topics
+@some_columns
+@shows_progress
+@ends_clearly
+@gives_rows("pretty")
+@some_bodies
+def get(
+    path: Path,
+    ids: tuple[str, ...],
+    topics: tuple[str, ...],
+    columns: str | None,
+    output: Output,
+    bodies: BodyForm | None,
+) -> None:
+    """Show the messages that IDs name: physical offsets, offset message ids or unique keys.
+
+    A unique key is that of a message and of its retries, dead letters and forms before its
+    delivery: all of them are shown, oldest first, or those of the topics given. What names no
+    message is said on stderr; the exit code is 2 then.
+    """
+    names = columns_to_read(columns or ",".join(Message._fields), bodies)
+    schema = select_columns(name.strip() for name in names.split(","))
+    with open_store(path) as store:
+        chosen = topic_arguments(store, topics, (), with_system=True, by_log=False)
+        with progress_bar("searching", stays=False) as progress:
+            store.session.progress = progress
+            found = find_messages(store, ids, chosen)
+    output.write_any(*in_form(found.table(schema).to_reader(), bodies))
+    for name, reason in found.missing.items():
+        click.echo(f"not found: {name}: {reason}", err=True)
+    if found.missing:
+        sys.exit(USAGE)

@@ -1,8 +1,7 @@
-"""The verbs that show what a store holds: stat, dump, get."""
+"""The verbs that show what a store holds: stat, dump."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -36,12 +35,9 @@ from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import open_store, store_path
 from rmqstore.errors import RmqStoreError
 from rmqstore.exchange.bodies import BodyForm
-from rmqstore.exchange.json_rows import jsonable
 from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.query.selection import Selection, parse_selection
 from rmqstore.store.message_store import MessageStore
-
-_ID_DIGITS = 32
 
 
 @main.command()
@@ -150,18 +146,3 @@ def dump(
     if n_damaged:
         click.echo(f"damage: {n_damaged} records; see {CORRUPT_RECORD}", err=True)
         sys.exit(DAMAGE)
-
-
-@main.command()
-@store_path
-@click.argument("place")
-@ends_clearly
-def get(path: Path, place: str) -> None:
-    """Show one message by its PLACE.
-
-    PLACE is an offset message id (32 or 56 hex digits), or a physical offset in decimal.
-    """
-    is_offset = place.isdecimal() and len(place) < _ID_DIGITS
-    with open_store(path) as store:
-        message = store.get(int(place) if is_offset else place)
-    click.echo(json.dumps(jsonable(message._asdict()), ensure_ascii=False, indent=2))

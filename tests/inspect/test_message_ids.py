@@ -1,0 +1,85 @@
+"""Messages by every id that rows of messages show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import goldens
+import rmqstore
+import store_builder as build
+from rmqstore.inspect.message_ids import find_messages
+from tiers import split
+
+Golden = Callable[[str], Path]
+
+IDS = ("msgId", "offsetMsgId", "commitLogOffset")
+OTHERS = [name for name in goldens.EVERY if name not in ("live", "lmq", "batch-cq", "crash")]
+
+
+@pytest.mark.parametrize(
+    "name", split(["live", "lmq", "batch-cq", "crash", "dledger", "controller", *OTHERS], 6)
+)
+def test_every_id_that_is_shown_finds_its_message(golden_store: Golden, name: str) -> None:
+    with rmqstore.open(golden_store(name)) as store:
+        columns = (*IDS, "topic", "queueOffset")
+        rows = store.scan(include_system_topics=True, columns=columns).read_all().to_pylist()
+        rows = rows[:: max(1, len(rows) // 15)]
+        for kind in IDS:
+            # Look-ups know the keys of records, not those of messages that share one.
+            if (name, kind) == ("batch-cq", "msgId"):
+                continue
+            found = find_messages(store, [str(row[kind]) for row in rows])
+            assert not found.missing
+            places = {(row[kind], row["commitLogOffset"]) for row in found.rows}
+            assert places >= {(row[kind], row["commitLogOffset"]) for row in rows}
+
+
+def test_ids_of_all_kinds_go_together_in_their_order(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        scan = store.scan(subscribe="LivePlain", columns=",".join(IDS), limit=4)
+        one, two, three, four = scan.read_all().to_pylist()
+        ids = [
+            two["msgId"], "no such id", str(one["commitLogOffset"]), "1",
+            four["offsetMsgId"].lower(), "99999999", three["msgId"],
+        ]  # fmt: skip
+        found = find_messages(store, ids)
+        assert [row["msgId"] for row in found.rows] == [
+            row["msgId"] for row in (two, one, four, three)
+        ]
+        assert list(found.missing) == ["1", "99999999", "no such id"]
+        assert "no message begins at" in found.missing["1"]
+        assert "the log reaches from 0 to" in found.missing["99999999"]
+        elsewhere = find_messages(store, [two["msgId"]], {"subscribe": ["LiveTx"]})
+        assert (elsewhere.rows, [*elsewhere.missing]) == ([], [two["msgId"]])
+
+
+def test_a_unique_key_gives_the_retries_and_dead_letters_too(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        dead = store.scan(subscribe="%DLQ%CG_retry", limit=1).read_all().to_pylist()[0]
+        found = find_messages(store, [dead["msgId"]]).rows
+        topics = [row["topic"] for row in found]
+        assert topics[0] == "LiveRetry"
+        assert topics[-1] == "%DLQ%CG_retry"
+        assert {"%RETRY%CG_retry", "SCHEDULE_TOPIC_XXXX"} <= {*topics}
+        places = [row["commitLogOffset"] for row in found]
+        assert places == sorted(places)
+
+
+def test_the_host_in_an_id_may_be_that_of_another_broker(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        row = store.scan(subscribe="LivePlain", limit=1).read_all().to_pylist()[0]
+        other = f"0A0000FF00002A9F{row['commitLogOffset']:016X}"
+        (found,) = find_messages(store, [other]).rows
+        assert found["msgId"] == row["msgId"]
+
+
+def test_a_unique_key_that_looks_like_an_id_of_another_record(tmp_path: Path) -> None:
+    stored = build.Store()
+    key = f"0A0000FF00002A9F{0:016X}"  # an offset message id of the first record, by its form
+    stored.append(build.Record(body=b"first"))
+    stored.append(build.Record(body=b"second", properties=f"UNIQ_KEY\x01{key}\x02".encode()))
+    with rmqstore.open(stored.write(tmp_path / "s")) as store:
+        assert [row["body"] for row in find_messages(store, [key]).rows] == [b"second"]
