@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import wraps
 from typing import Any, Final, overload
 
@@ -10,6 +10,7 @@ import click
 import pyarrow as pa
 
 from rmqstore.cli.common import BYTES, Command, repeated, with_system_topics
+from rmqstore.errors import OptionError
 from rmqstore.exchange.bodies import FORMS, BodyForm, parse_body_form
 from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE
 from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
@@ -243,6 +244,15 @@ def some_bodies(command: Command) -> Command:
     )
     with_charset = click.option("--charset", help="Charset of bodies; utf-8 if not given.")
     return with_body(with_charset(run))
+
+
+def columns_of(columns: str, known: Sequence[str]) -> list[str]:
+    """Return the names of columns, and refuse those that there are not."""
+    names = [name.strip() for name in columns.split(",")]
+    for name in names:
+        if name not in known:
+            raise OptionError(f"columns: unknown column {name}; there are {', '.join(known)}")
+    return names
 
 
 @overload

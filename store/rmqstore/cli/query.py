@@ -1,4 +1,4 @@
-"""The verbs that find messages: query, get."""
+"""The verbs that find messages: query, get, trace."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rmqstore.cli.common import (
     with_system_topics,
 )
 from rmqstore.cli.messages import (
+    columns_of,
     columns_to_read,
     in_form,
     matching_topics,
@@ -34,6 +35,7 @@ from rmqstore.cli.stores import open_store, store_path
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import Message, select_columns
 from rmqstore.inspect.message_ids import find_messages
+from rmqstore.inspect.trace import trace
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection
 from rmqstore.query.times import parse_timestamp
@@ -219,3 +221,26 @@ def get(
         click.echo(f"not found: {name}: {reason}", err=True)
     if found.missing:
         sys.exit(USAGE)
+
+
+@main.command("trace")
+@store_path
+@click.argument("message_id", metavar="ID")
+@some_columns
+@shows_progress
+@ends_clearly
+@gives_rows()
+def trace_message(path: Path, message_id: str, columns: str | None, output: Output) -> None:
+    """Show what became of a message: its records, and which groups have passed them.
+
+    ID is a unique key, an offset message id or a physical offset, of the message or of any of its
+    retries and dead letters. There is a row for each record and each group that consumes its topic.
+    """
+    with open_store(path) as store, progress_bar("searching", stays=False) as progress:
+        store.session.progress = progress
+        rows = trace(store, message_id)
+    if columns is not None:
+        rows = rows.select(columns_of(columns, rows.column_names))
+    elif output.is_table:
+        rows = rows.drop(["msgId", "offsetMsgId"])
+    output.write(rows.schema, rows.to_batches())

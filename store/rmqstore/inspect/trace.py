@@ -1,0 +1,177 @@
+"""What became of one message: its records in all topics, and what consumer groups have passed.
+
+A copy that a broker or a client makes of a message keeps its unique key: retries, dead letters,
+and what waits for its delay or for the end of its transaction. Copies of a message without that key
+are found by the id of their origin, which takes reading all retries and dead letters.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rmqstore.errors import MessageNotFoundError, RmqStoreError
+from rmqstore.format.layout import PROPERTY_UNIQ_KEY, SCHEDULE_TOPIC
+from rmqstore.format.schema import ALL_COLUMNS
+from rmqstore.format.system_topics.retries import KnownNames, is_copy_topic, origin_of
+from rmqstore.format.topics import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    ROCKSDB_HALF_TOPIC,
+    TIMER_TOPIC,
+)
+from rmqstore.inspect.message_ids import find_messages
+from rmqstore.read.views.messages.dead_letters import known_names
+from rmqstore.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_OF_RECORD: Final = (
+    "topic", "queueId", "queueOffset", "storeTimestamp", "reconsumeTimes", "msgId", "offsetMsgId",
+    "commitLogOffset",
+)  # fmt: skip
+COLUMNS: Final = pa.schema(
+    [
+        ("kind", pa.string()),
+        *(ALL_COLUMNS.field(name) for name in _OF_RECORD[:5]),
+        ("consumerGroup", pa.string()),
+        ("consumerOffset", pa.int64()),
+        ("state", pa.string()),
+        *(ALL_COLUMNS.field(name) for name in _OF_RECORD[5:]),
+    ]
+)
+MESSAGE, RETRY, DEAD_LETTER = "message", "retry", "deadLetter"
+DELAYED, TIMED, PREPARED = "delayed", "timed", "prepared"
+CONSUMED, NOT_CONSUMED, UNKNOWN = "consumed", "not consumed", "unknown"
+DELIVERED, WAITING = "delivered", "waiting"
+_KINDS: Final = {
+    SCHEDULE_TOPIC: DELAYED,
+    TIMER_TOPIC: TIMED,
+    HALF_TOPIC: PREPARED,
+    ROCKSDB_HALF_TOPIC: PREPARED,
+}
+_MAX_ROUNDS: Final = 4  # a copy leads to its origin, and that to its other copies
+
+Row = dict[str, Any]
+Offsets = Mapping[str, Mapping[tuple[str, int], int]]  # by group, topic and queue id
+
+
+def trace(store: MessageStore, message_id: str) -> pa.Table:
+    """Return what became of a message, with the columns :data:`COLUMNS`, oldest record first.
+
+    Each record has a row for each consumer group that has committed an offset of its topic, and at
+    least one row. ``state`` tells of a group whether its offset has passed the record, unknown if
+    it has none of the queue; of a delayed message whether the broker has delivered it.
+
+    Args:
+        store: the store.
+        message_id: any id of any record of the message; see ``message_ids``.
+
+    Raises:
+        MessageNotFoundError: no message has the id.
+        CorruptRecordError: a record is damaged.
+    """
+    records = _records(store, message_id)
+    offsets: Offsets = {}
+    delays: Mapping[int, int] = {}
+    try:
+        offsets = store.session.config.committed_offsets()
+        delays = store.session.config.delay_offsets()
+    except (RmqStoreError, OSError) as err:
+        logger.warning("%s; what groups have consumed is not known", err)
+    known = known_names(store.session.view_source)
+    rows = [row for record in records for row in _rows(record, offsets, delays, known)]
+    return pa.Table.from_pylist(rows, schema=COLUMNS)
+
+
+def _records(store: MessageStore, message_id: str) -> list[Row]:
+    """Return all records of a message in the order of the log."""
+    found = find_messages(store, [message_id])
+    if not found.rows:
+        raise MessageNotFoundError(f"{message_id}: {found.missing[message_id]}")
+    records: dict[int, Row] = {}
+    seen = {message_id}
+    rows = found.rows
+    for _ in range(_MAX_ROUNDS):
+        records |= {row["commitLogOffset"]: row for row in rows}
+        ids = {one for row in rows for one in _related(row)} - seen
+        seen |= ids
+        if not ids:
+            break
+        rows = find_messages(store, sorted(ids)).rows
+    without_key = [row["offsetMsgId"] for row in records.values() if not _unique_key(row)]
+    for row in _copies(store, without_key):
+        records[row["commitLogOffset"]] = row
+    return [records[place] for place in sorted(records)]
+
+
+def _unique_key(row: Row) -> str | None:
+    return dict(row["properties"]).get(PROPERTY_UNIQ_KEY)
+
+
+def _related(row: Row) -> Iterator[str]:
+    """Yield the unique key of a record, and the id of its origin if it is a copy."""
+    key = _unique_key(row)
+    if key:
+        yield key
+    origin = origin_of(row["topic"], dict(row["properties"]))
+    if origin is not None and origin.message_id:
+        yield origin.message_id
+
+
+def _copies(store: MessageStore, ids: Iterable[str]) -> list[Row]:
+    """Return the retries and dead letters whose origin has one of some ids."""
+    names = ", ".join(f"'{one}'" for one in ids)
+    if not names:
+        return []
+    columns = ["commitLogOffset", "msgId"]
+    where = f"originMsgId IN ({names})"
+    copies = store.view("deadLetters", columns=columns, where=where).to_arrow().to_pylist()
+    if store.session.is_tiered:
+        return find_messages(store, [copy["msgId"] for copy in copies]).rows
+    return find_messages(store, [str(copy["commitLogOffset"]) for copy in copies]).rows
+
+
+def _rows(
+    record: Row, offsets: Offsets, delays: Mapping[int, int], known: KnownNames
+) -> Iterator[Row]:
+    """Yield the rows of one record."""
+    topic, queue_id = record["topic"], record["queueId"]
+    origin = origin_of(topic, dict(record["properties"]), known)
+    row = {name: record[name] for name in _OF_RECORD}
+    row["kind"] = _kind(topic)
+    row["consumerGroup"] = None if origin is None else origin.group
+    if topic == SCHEDULE_TOPIC:
+        next_offset = delays.get(queue_id + 1)  # the queue of a delay level
+        yield row | {"state": _state(record, next_offset, DELIVERED, WAITING)}
+        return
+    if row["kind"] in (TIMED, PREPARED):  # only the broker consumes these
+        yield row
+        return
+    consumers = {
+        group: of_group.get((topic, queue_id))
+        for group, of_group in sorted(offsets.items())
+        if any(name == topic for name, _ in of_group)
+    }
+    if row["kind"] == RETRY and origin is not None:
+        consumers.setdefault(origin.group, None)
+    for group, offset in consumers.items():
+        state = _state(record, offset, CONSUMED, NOT_CONSUMED)
+        yield row | {"consumerGroup": group, "consumerOffset": offset, "state": state}
+    if not consumers:
+        yield row
+
+
+def _kind(topic: str) -> str:
+    if is_copy_topic(topic):
+        return DEAD_LETTER if topic.startswith(DLQ_PREFIX) else RETRY
+    return _KINDS.get(topic, MESSAGE)
+
+
+def _state(record: Row, next_offset: int | None, passed: str, not_passed: str) -> str:
+    if next_offset is None:
+        return UNKNOWN
+    return passed if next_offset > record["queueOffset"] else not_passed
