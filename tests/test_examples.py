@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import goldens
 import rmqstore
 from rmqstore.inspect.verify import verify
 
@@ -171,3 +175,146 @@ def test_example_counts_by_batch(golden_store: Callable[[str], Path], tmp_path: 
             "08_foreach_batch.py", golden_store("live"), tmp_path / "table", tmp_path / "checkpoint"
         )
     assert "|LivePlain      |210     |106965|" in shown
+
+
+@pytest.mark.spark
+def test_example_alerts_before_retention_wins(tmp_path: Path) -> None:
+    root = goldens.unpack("live", tmp_path)
+    arguments = ("06_stream_to_parquet.py", root, tmp_path / "archive", tmp_path / "checkpoint")
+    assert "new messages" in run(*arguments, 24)  # the first run has nothing to compare with
+    (root / "commitlog" / f"{0:020d}").unlink()  # as retention does
+    assert "ALERT LivePlain-0: the archive is 0.01 hours ahead" in failing(*arguments, 24)
+    assert "0 new messages" in run(*arguments)  # no margin is asked for
+
+
+def failing(script: str, *arguments: object) -> str:
+    """Run an example that ends with exit code 1; return what it says."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / script), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+    )
+    assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout + done.stderr
+
+
+def test_example_reprocesses_dead_letters_once(tmp_path: Path) -> None:
+    root, again = goldens.unpack("live", tmp_path), tmp_path / "again"
+    script = ("10_reprocess_dead_letters.py", root, again, "CG_retry")
+    shown = run(*script)
+    assert "4 dead letters of CG_retry are in" in shown
+    assert "LiveRetry: 4" in shown
+    assert "nothing new: all 4" in run(*script)
+    with rmqstore.open(root) as store:
+        first = store.scan(subscribe="LiveRetry", columns="msgId,body,tags,keys").read_all()
+        letter = store.scan(subscribe="%DLQ%CG_retry").read_all().slice(1, 1)
+    with rmqstore.open(root, mode="a") as writer:  # one more dead letter
+        writer.append(letter)
+    assert "1 dead letters of CG_retry" in run(*script)
+    with rmqstore.open(again) as store:
+        rows = store.scan().read_all()
+        assert not list(verify(store))
+    assert rows["topic"].to_pylist() == ["LiveRetry"] * 5
+    assert set(rows["reconsumeTimes"].to_pylist()) == {0}
+    originals = {row["msgId"]: row for row in first.to_pylist()}
+    for row in rows.to_pylist():
+        properties = dict(row["properties"])
+        assert not {"RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "REAL_TOPIC", "DELAY"} & set(properties)
+        assert properties["REPROCESSED_FROM"].startswith("%DLQ%CG_retry@")
+        assert originals[row["msgId"]].items() <= row.items()
+
+
+def test_example_audits_lag_over_days(tmp_path: Path) -> None:
+    root, history = goldens.unpack("live", tmp_path), tmp_path / "history"
+    offsets = root / "config" / "consumerOffset.json"
+
+    def audit(plain: int, order: int) -> str:
+        table = {"LivePlain@steady": {"0": plain}, "LiveOrder@behind": {"0": order}}
+        offsets.write_text(json.dumps({"offsetTable": table}))
+        offsets.with_suffix(".json.bak").unlink(missing_ok=True)
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "examples" / "11_lag_audit.py"), root, history],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode in (0, 1), done.stderr
+        assert (done.returncode == 1) == ("LiveOrder-0" in done.stdout)
+        return done.stdout
+
+    assert "no group stands or falls behind" in audit(10, 12)
+    assert "no group stands or falls behind" in audit(20, 8)
+    shown = audit(15, 5)
+    assert "BEHIND  behind in LiveOrder-0 of broker-a: lag" in shown
+    assert "steady in" not in shown  # it has a lag, but one that goes up and down
+    assert len(list(history.glob("*.parquet"))) == 3
+    (history / min(path.name for path in history.iterdir())).unlink()
+    shown = audit(30, 8)
+    assert "STANDS  behind in LiveOrder-0 of broker-a: at 8, lag" in shown
+
+
+def test_example_migrates_a_cluster(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+    live = goldens.unpack("live", tmp_path)
+    replica = shutil.copytree(live, tmp_path / "replica")
+    file, target = tmp_path / "brokers.json", tmp_path / "moved"
+    file.write_text(json.dumps({"a": [str(live), str(replica)], "b": str(golden_store("crash"))}))
+    for _ in range(2):
+        assert "the same queues and offsets" in run("12_migrate_cluster.py", file, target)
+    with rmqstore.open_cluster(target / "brokers.json") as moved:
+        with rmqstore.open_cluster(file) as before:
+            columns = "brokerName,topic,queueId,queueOffset,body"
+            assert moved.scan(columns=columns).read_all() == before.scan(columns=columns).read_all()
+        assert not [finding for store in moved.stores.values() for finding in verify(store)]
+    with rmqstore.open(live, mode="a") as writer:
+        writer.append(pa.table({"topic": ["LivePlain"], "body": pa.array([b"late"], pa.binary())}))
+    shown = failing("12_migrate_cluster.py", file, target)
+    assert "queues a/LivePlain/0: [0, 54] became [0, 53]" in shown
+
+
+def test_example_extracts_and_removes_one_person(
+    golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root, extract, target = golden_store("live"), tmp_path / "p.parquet", tmp_path / "store"
+    shown = run("13_one_person.py", root, extract, target, "retry-3")
+    # the message, its retry in the schedule topic and in its own, and the dead letter
+    assert "4 messages, with retries and dead letters" in shown
+    assert "0 messages are found by the keys" in shown
+    found = pq.read_table(extract)
+    assert set(found["topic"].to_pylist()) == {
+        "LiveRetry", "SCHEDULE_TOPIC_XXXX", "%RETRY%CG_retry", "%DLQ%CG_retry"
+    }  # fmt: skip
+    words = b"retry-3"
+    everything = b"".join(path.read_bytes() for path in target.rglob("*") if path.is_file())
+    assert words not in everything
+    assert words in b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
+    key = ["topic", "queueId", "queueOffset"]
+    with rmqstore.open(root) as old, rmqstore.open(target) as new:
+        assert not list(verify(new))
+        columns = [*key, "body", "keys", "bornTimestamp"]
+        before = old.scan(columns=columns, include_system_topics=True).read_all().to_pylist()
+        after = new.scan(columns=columns, include_system_topics=True).read_all().to_pylist()
+        assert new.view("groups").read_all().drop_columns("brokerName") == (
+            old.view("groups").read_all().drop_columns("brokerName")
+        )
+    gone = [row for row in before if row not in after]
+    assert len(after) == len(before)
+    assert {row["keys"] for row in gone} == {"retry-3"}
+    assert [row for row in after if row not in before] == [
+        {**row, "body": b"", "keys": None} for row in gone
+    ]
+
+
+def test_example_replays_a_window(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+    begin, end = "2026-11-21T02:17:02.400", "2026-11-21T02:17:02.600"
+    arguments = (golden_store("live"), tmp_path / "test", "LivePlain", begin, end)
+    assert "LivePlain-3: 6 messages" in run("14_replay_window.py", *arguments)
+    assert "exists already" in failing("14_replay_window.py", *arguments)
+    with rmqstore.open(golden_store("live")) as store:
+        expected = store.scan(
+            subscribe="LivePlain", starting_timestamp=begin, ending_timestamp=end, columns=SAME
+        ).read_all()
+    with rmqstore.open(tmp_path / "test") as store:
+        found = store.scan(columns=SAME).read_all()
+        assert not list(verify(store))
+    assert len(found) == 25
+    assert by_queue(found) == by_queue(expected)
