@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -318,3 +319,20 @@ def test_example_replays_a_window(golden_store: Callable[[str], Path], tmp_path:
         assert not list(verify(store))
     assert len(found) == 25
     assert by_queue(found) == by_queue(expected)
+
+
+def test_example_of_a_job_that_read_kafka_counts_words(
+    golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    shown = run(
+        "10_move_kafka_job.py",
+        golden_store("live"),
+        "LivePlain",
+        tmp_path / "result",
+        tmp_path / "checkpoint",
+    )
+    with rmqstore.open(golden_store("live")) as store:
+        bodies = store.scan(subscribe="LivePlain", columns="body").to_arrow()["body"].to_pylist()
+    words = sum(len(re.findall("[a-zA-Z]+", body.decode(errors="replace"))) for body in bodies)
+    assert "key binary, value binary, topic string, partition int, offset bigint" in shown
+    assert f"{words} words in 3 rows" in shown

@@ -18,7 +18,6 @@ from pyspark_rmqstore.opened_stores import open_ref
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.packing import AnyPortion
-from pyspark_rmqstore.pushdown import push_filters
 from pyspark_rmqstore.read_stores import each_store, stores_to_read
 from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.tasks import SplitReader
@@ -143,8 +142,7 @@ class FilteringReader(RmqStoreReader):
 
         Runs in a worker, before :meth:`partitions`.
         """
-        self._splits.pushed, rest = push_filters(filters, self._splits.schema)
-        return rest
+        return self._splits.push(filters)
 
 
 def log_to_spark() -> None:

@@ -18,10 +18,29 @@ from rmqstore.storage.remote.location import is_uri, local_path, require_known
 # Options that Spark itself passes to a source, or that users set for Spark.
 _SPARK_OWN = {"path", "paths", "queryname", "checkpointlocation", "timezone", "recursivefilelookup"}
 
+KAFKA = "kafka"  # option columns: those of Spark's Kafka source
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|min|m|h|d|)", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+
+
+# Options of Spark's Kafka source that say how to reach Kafka, which no store asks for.
+_KAFKA_OWN = re.compile(
+    r"(kafka|kafkaConsumer|fetchOffset)\..*|groupIdPrefix", re.IGNORECASE | re.DOTALL
+)
+
+
+def without_kafka_own(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options without those that only a job that reads Kafka needs, if it reads as that one.
+
+    With ``columns=kafka`` a job need not change its options. They may hold secrets.
+    """
+    columns = next((value for key, value in options.items() if key.lower() == "columns"), "")
+    if columns.strip().lower() != KAFKA:
+        return dict(options)
+    return {key: value for key, value in options.items() if not _KAFKA_OWN.fullmatch(key)}
 
 
 def known_options(options: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:

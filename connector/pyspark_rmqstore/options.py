@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pyspark_rmqstore.option_names import SELECTION_ARGUMENTS, option_names
 from pyspark_rmqstore.option_values import (
+    KAFKA,
     absolute_path,
     boolean,
     count,
@@ -15,6 +16,7 @@ from pyspark_rmqstore.option_values import (
     known_options,
     one_or_many,
     size,
+    without_kafka_own,
     word,
 )
 from pyspark_rmqstore.store_options import STORE_PATHS, StoreRef, parse_stores
@@ -29,7 +31,7 @@ _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
     "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss",
     "ignoreLogEnd", "brokerName", "brokers", "msgKey", "msgKeyLimit", "msgId", "msgTags",
-    "indexOnly", "filter", "includePending", "storageOptions",
+    "indexOnly", "filter", "includePending", "storageOptions", "includeHeaders",
 )  # fmt: skip
 _LOOKUP = ("msgKey", "msgKeyLimit", "msgId", "msgTags", "indexOnly")
 _STREAM = (
@@ -44,9 +46,14 @@ DEFAULT_SPLIT, _DEFAULT_DELAY = "128m", "15m"
 
 @dataclass(frozen=True, slots=True)
 class ColumnOptions:
-    """The options that determine the columns, validated."""
+    """The options that determine the columns, validated.
+
+    With ``is_kafka`` they are those of Spark's Kafka source, and ``columns`` is None.
+    """
 
     columns: tuple[str, ...] | None
+    is_kafka: bool
+    include_headers: bool
     mode: str
     corrupt_column: str
     include_pending: bool
@@ -92,8 +99,16 @@ def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     """Parse the options that determine the columns; raises as :func:`parse_read_options` does."""
     given = _known(options)
     columns = given.get("columns")
+    is_kafka = columns is not None and columns.strip().lower() == KAFKA
+    if is_kafka:
+        _require_plain_rows(given)
+        columns = None
+    elif "includeHeaders" in given:
+        raise OptionError("includeHeaders: with columns=kafka only; column properties has them")
     return ColumnOptions(
         columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
+        is_kafka=is_kafka,
+        include_headers=boolean(given, "includeHeaders", default=False),
         mode=word(given, "mode", ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")),
         corrupt_column=_corrupt_column(given),
         include_pending=boolean(given, "includePending", default=False),
@@ -191,6 +206,8 @@ def _read_options(
         )
     return ReadOptions(
         columns=chosen.columns,
+        is_kafka=chosen.is_kafka,
+        include_headers=chosen.include_headers,
         mode=chosen.mode,
         corrupt_column=chosen.corrupt_column,
         include_pending=chosen.include_pending,
@@ -227,6 +244,16 @@ def _parse_look_up(given: Mapping[str, str], selection: Selection, *, streaming:
     return wanted
 
 
+def _require_plain_rows(given: Mapping[str, str]) -> None:
+    """Refuse options with which rows need columns that Kafka's source does not have."""
+    if given.get("mode", "").upper() == "PERMISSIVE":
+        raise OptionError(
+            "columns=kafka: no column says what is damaged; set mode to FAILFAST or DROPMALFORMED"
+        )
+    if boolean(given, "includePending", default=False):
+        raise OptionError("columns=kafka: no column says what is pending; leave out includePending")
+
+
 def _corrupt_column(given: Mapping[str, str]) -> str:
     name = given.get("columnNameOfCorruptRecord", CORRUPT_RECORD)
     if not name or name in ALL_COLUMNS.names:
@@ -238,7 +265,7 @@ def _corrupt_column(given: Mapping[str, str]) -> str:
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options by their documented spelling."""
-    given = known_options(options, NAMES)
+    given = known_options(without_kafka_own(options), NAMES)
     view = given.pop("view", "messages")
     if view != "messages":
         raise OptionError(f"view {view!r}: views are for batch reads; a stream reads messages")

@@ -7,7 +7,7 @@ Source: DataSourceReader.pushFilters of PySpark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +25,8 @@ _EQUAL: Final[dict[str, Kind]] = {"EqualTo": "IN", "EqualNullSafe": "IN", "In": 
 _ORDERS: Final[dict[str, Kind]] = {
     "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
 }  # fmt: skip
+# Columns that look different in a read that gives them other names: bytes for text.
+_CHANGED: Final = frozenset({"keys", "properties"})
 
 
 @dataclass(frozen=True)
@@ -42,18 +44,19 @@ class PushedFilters:
 
 
 def push_filters(
-    filters: Iterable[Filter], schema: pa.Schema
+    filters: Iterable[Filter], schema: pa.Schema, names: Mapping[str, str] | None = None
 ) -> tuple[PushedFilters, list[Filter]]:
     """Return the accepted filters, and those that are left to Spark.
 
     Args:
         filters: filters that rows must all meet.
         schema: the Arrow schema of the read.
+        names: the column of the read for each column that a filter may name, if they differ.
     """
     conditions: list[Comparison] = []
     rest: list[Filter] = []
     for pushed in filters:
-        condition = _condition(pushed, schema)
+        condition = _condition(pushed, schema, names)
         if condition is None:
             rest.append(pushed)
         else:
@@ -62,11 +65,15 @@ def push_filters(
     return PushedFilters(tuple(conditions), pruning), rest
 
 
-def _condition(pushed: Filter, schema: pa.Schema) -> Comparison | None:
+def _condition(
+    pushed: Filter, schema: pa.Schema, names: Mapping[str, str] | None
+) -> Comparison | None:
     attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
     if len(attribute) != 1:
         return None
-    name = attribute[0]
+    name = attribute[0] if names is None else names.get(attribute[0], "")
+    if name in _CHANGED and names is not None:
+        return None
     if name not in schema.names or name not in PRUNED_COLUMNS:
         return None
     kind = type(pushed).__name__

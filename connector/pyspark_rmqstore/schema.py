@@ -45,6 +45,10 @@ _NULL_IF_PENDING = {"queueOffset", "tagsCode"}
 
 def default_schema(options: ColumnOptions) -> StructType:
     """Return the columns that the options request, as Spark types."""
+    if options.is_kafka:
+        from pyspark_rmqstore.kafka_columns import kafka_schema
+
+        return kafka_schema(include_headers=options.include_headers)
     corrupt = options.corrupt_column if options.mode == "PERMISSIVE" else None
     extra = _extra(options)
     names = list(options.columns or (*MESSAGE.names, *extra))
@@ -62,10 +66,16 @@ def _extra(options: ColumnOptions) -> list[str]:
 def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
     """Return the Arrow schema for a Spark schema, which may be a user's projection.
 
+    With ``columns=kafka`` it is that of the messages, before their columns become those of Kafka.
+
     Raises:
         OptionError: a column is unknown or named twice, its type is neither its own nor a safe
             widening of it, or a column that may be null is declared NOT NULL.
     """
+    if options.is_kafka:
+        from pyspark_rmqstore.kafka_columns import columns_of_messages
+
+        return columns_of_messages(schema, include_headers=options.include_headers)
     require_names(schema, options.columns, but=options.corrupt_column)
     return pa.schema([_arrow_field(field, options) for field in schema.fields])
 

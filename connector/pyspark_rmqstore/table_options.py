@@ -13,7 +13,12 @@ from collections.abc import Mapping
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.option_values import brokers, stated_paths, storage_options
+from pyspark_rmqstore.option_values import (
+    brokers,
+    stated_paths,
+    storage_options,
+    without_kafka_own,
+)
 from rmqstore.errors import OptionError
 from rmqstore.storage.remote.location import SECRETS, require_known
 
@@ -34,14 +39,14 @@ def stated_options(options: Mapping[str, str]) -> dict[str, str]:
     holds twice, with a prefix and without.
     """
     if not creates_table(options):
-        return dict(options)
+        return without_kafka_own(options)
     given = _lowered(options)
     stated = {
         key.removeprefix(_STATED): value for key, value in given.items() if key.startswith(_STATED)
     }
     if "path" in given:  # the LOCATION of the table
         stated["path"] = given["path"]
-    return stated
+    return without_kafka_own(stated)
 
 
 @option_names()

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.kafka_columns import MADE_OF, as_kafka
 from pyspark_rmqstore.opened_stores import open_in_task
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions
@@ -31,7 +33,7 @@ from pyspark_rmqstore.planning import (
     cut_rows,
     plan_log,
 )
-from pyspark_rmqstore.pushdown import PushedFilters
+from pyspark_rmqstore.pushdown import PushedFilters, push_filters
 from pyspark_rmqstore.schema import arrow_schema
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.format.schema import select_columns
@@ -43,6 +45,9 @@ from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import LogSlice, QueueSlice
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +67,7 @@ class SplitReader:
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
         self._options = options
         self.schema = arrow_schema(schema, options)
+        self._names = schema.fieldNames()
         self.pushed = PushedFilters()
 
     def spec(self, store: StoreSession) -> ReadSpec:
@@ -77,6 +83,12 @@ class SplitReader:
             filter=options.filter,
             broker_name=store.broker_name,
         )
+
+    def push(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Accept the filters that prune, and return the others."""
+        names = MADE_OF if self._options.is_kafka else None
+        self.pushed, rest = push_filters(filters, self.schema, names)
+        return rest
 
     def planned(self, store: StoreSession) -> list[SampledSlice]:
         """Return the ranges of queues that the options name, with samples at their two ends."""
@@ -294,7 +306,7 @@ class SplitReader:
         for batch in self._read_split(store, split, self.spec(store)):
             matches = self.pushed.keep(batch)
             if matches.num_rows:
-                yield matches
+                yield as_kafka(matches, self._names) if self._options.is_kafka else matches
 
     def _read_split(
         self, store: StoreSession, split: InputPartition, spec: ReadSpec
