@@ -262,6 +262,11 @@ def test_what_needs_one_log_is_refused(golden_store: GoldenStore) -> None:
         pytest.raises(UnsupportedFeatureError, match="view groups"),
     ):
         store.view("groups")
+    with (
+        rmqstore.open(tier_of(root)) as store,
+        pytest.raises(UnsupportedFeatureError, match="view consumed"),
+    ):
+        store.view("consumed")
     with rmqstore.open(root, tiered=tier_of(root)) as store:
         assert store.count(include_pending=True) == store.count()
     with pytest.raises(UnsupportedFeatureError, match="read only"):
