@@ -190,6 +190,35 @@ def _keep_quiet(context: click.Context, _option: click.Parameter, value: bool) -
 shows_progress = click.option(
     "-q", "--quiet", is_flag=True, expose_value=False, callback=_keep_quiet, help="No progress."
 )
+
+
+def asks_first(command: Command) -> Command:
+    """Add the options of a verb that changes a store: ``dry_run`` and ``yes``."""
+    for option in (
+        click.option("-y", "--yes", is_flag=True, help="Do not ask on a terminal."),
+        click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing."),
+    ):
+        command = option(command)
+    return command
+
+
+def must_ask(*, yes: bool) -> bool:
+    """Tell whether a person is there to be asked; scripts are not."""
+    return not yes and sys.stdin.isatty()
+
+
+def confirm(lines: list[str], question: str, *, dry_run: bool) -> None:
+    """Say what a verb will change, and ask whether it shall; end the command if not.
+
+    A dry run says it on stdout and ends the command.
+    """
+    for line in lines:
+        click.echo(line, err=not dry_run)
+    if dry_run:
+        click.get_current_context().exit()
+    click.confirm(question, abort=True, err=True)
+
+
 with_system_topics = click.option(
     "--all", "with_system", is_flag=True, help="Include system topics."
 )

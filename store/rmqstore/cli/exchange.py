@@ -13,10 +13,13 @@ import click
 import pyarrow as pa
 
 from rmqstore.cli.common import (
+    asks_first,
+    confirm,
     counted,
     ends_clearly,
     err_console,
     main,
+    must_ask,
     progress_bar,
     require_new,
     shows_progress,
@@ -41,6 +44,7 @@ from rmqstore.exchange.files import (
 )
 from rmqstore.exchange.json_input import read_json_lines
 from rmqstore.exchange.parquet import read_parquet
+from rmqstore.inspect.changes import planned_append
 from rmqstore.storage.folders.broker_conf import sizes_of
 from rmqstore.store.opening import create, is_store, open_for
 from rmqstore.write.messages import SELECTORS, WriteSpec
@@ -134,6 +138,7 @@ def export_messages(
 )
 @conf_option("-c", "--conf", "--config")
 @parts_elsewhere
+@asks_first
 @shows_progress
 @ends_clearly
 def import_messages(
@@ -148,12 +153,14 @@ def import_messages(
     compression: str,
     uniq_key: str,
     allow_system_topics: bool,
+    dry_run: bool,
+    yes: bool,
 ) -> None:
     """Append all rows of SOURCES to the store at PATH, or after an error none of them.
 
     A source is a Parquet or JSON Lines file (also .jsonl.gz and .jsonl.zst), a folder of Parquet
     files, or - for JSON Lines from stdin. Rows keep their order. The store is made if it does not
-    exist. No broker may run on it meanwhile.
+    exist. No broker may run on it meanwhile. On a terminal it says what will change, and asks.
     """
     given = given_options()
     folders, sizes = given.folders, sizes_of(given.conf)
@@ -171,8 +178,16 @@ def import_messages(
     batches = chain.from_iterable(rows for _, rows in parts)
     counts = [count for count, _ in parts if count is not None]
     total = sum(counts) if len(counts) == len(parts) else None
+    is_there = is_store(path, **folders)
+    if dry_run:
+        planned = planned_append(path, batches, spec, verbatim=verbatim, **folders)
+        confirm(planned, "", dry_run=True)
+    if _STDIO not in sources and must_ask(yes=yes):
+        kind = "the store" if is_there else "a new store"
+        text = f"{path}: all rows of {', '.join(map(str, sources))} are appended to {kind}"
+        confirm([text if total is None else f"{text}; rows: {total:,}"], "Import?", dry_run=False)
     with err_console.status(f"opening {path}"):
-        if is_store(path, **folders):
+        if is_there:
             store = open_for(path, "a", spec=spec, **folders)
         else:
             store = create(path, spec=spec, conf=given.conf)

@@ -6,10 +6,20 @@ from pathlib import Path
 
 import click
 
-from rmqstore.cli.common import ends_clearly, err_console, main, progress_bar, shows_progress
+from rmqstore.cli.common import (
+    asks_first,
+    confirm,
+    ends_clearly,
+    err_console,
+    main,
+    must_ask,
+    progress_bar,
+    shows_progress,
+)
 from rmqstore.cli.output import Output, gives_findings, show_findings
 from rmqstore.cli.stores import given_options, open_store, store_path
 from rmqstore.errors import OptionError
+from rmqstore.inspect.changes import planned_rebuild
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.storage.remote.location import is_uri
 from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable, has_unreadable_queues
@@ -44,20 +54,26 @@ def verify(path: Path, output: Output) -> None:
     is_flag=True,
     help="Cut a damaged log even if good records follow; a copy is kept.",
 )
+@asks_first
 @shows_progress
 @ends_clearly
 @gives_findings
-def rebuild(path: Path, truncate: bool, output: Output) -> None:
+def rebuild(path: Path, truncate: bool, dry_run: bool, yes: bool, output: Output) -> None:
     """Build ConsumeQueues and IndexFiles again from the CommitLog.
 
     The store is locked meanwhile, so no broker may run on it. Records that cannot have a unit, and
-    other damage that remains, are listed; the exit code is 1 then.
+    other damage that remains, are listed; the exit code is 1 then. On a terminal it says what will
+    change, and asks.
     """
     given = given_options()
     if given.tiered is not None:
         raise OptionError("--tiered: rebuild is for the local store; leave it out")
     if given.storage_options and not is_uri(path):  # opening the latter says more
         raise OptionError("--storage-option: only a store on the local disk can be rebuilt")
+    if dry_run or must_ask(yes=yes):
+        with err_console.status(f"looking for the end of the log of {path}"):
+            lines = planned_rebuild(path, truncate=truncate, **given.folders)
+        confirm(lines, "Rebuild?", dry_run=dry_run)
     with err_console.status(f"looking for the end of the log of {path}"):
         store = open_for(path, "a", truncate=truncate, **given.folders)
     with store, progress_bar(f"building queues and index of {path}") as progress:

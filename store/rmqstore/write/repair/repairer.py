@@ -92,20 +92,11 @@ class Repairer:
         """
         was_closed = not self._paths.has_abort
         checkpoint = read_checkpoint(self._paths)
-        # where an append of ours began that was not completed
-        append_start = read_intent(self._paths)
         is_checked = check_log or truncate
-        clean_end = self._take_clean_end()
-        if clean_end is not None and was_closed and append_start is None and not is_checked:
-            end = LogEnd(clean_end.physical_offset, "", "", 0, clean_end.last_store_timestamp)
-        else:
-            clean_end = None
-            scanned_by = Checkpoint.all_safe() if was_closed else checkpoint
-            end = before_our_blank(self._log, find_log_end(self._log, scanned_by), append_start)
-            self._cut_log(end, append_start, was_closed=was_closed, truncate=truncate)
+        end, is_noted = self.cut_log(truncate=truncate, check_log=check_log)
         if not was_closed:
             self._ask_for_recovery(self._log.min_offset, checkpoint)
-        is_trusted = clean_end is not None or self._may_trust_queues(end, checkpoint)
+        is_trusted = is_noted or self._may_trust_queues(end, checkpoint)
         if was_closed and not is_checked and is_trusted and self._is_newest_built():
             queues_end = self.queues.unchecked_after = end.physical_offset
         else:
@@ -117,6 +108,35 @@ class Repairer:
             self._disk.delete_tree(self._paths.new_log)
         self._disk.delete(self._paths.append_intent)
         return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
+
+    def cut_log(self, *, truncate: bool = False, check_log: bool = False) -> tuple[LogEnd, bool]:
+        """Find where the log ends, and remove what lies after it; the first step of a repair.
+
+        Args:
+            truncate: as for :meth:`repair`.
+            check_log: as for :meth:`repair`.
+
+        Returns:
+            The end, and whether our last writer noted it and the bytes of the log prove it.
+
+        Raises:
+            CorruptRecordError: as :meth:`repair` does.
+        """
+        was_closed = not self._paths.has_abort
+        # where an append of ours began that was not completed
+        append_start = read_intent(self._paths)
+        noted = self._take_clean_end()
+        if (
+            noted is not None
+            and was_closed
+            and append_start is None
+            and not (check_log or truncate)
+        ):
+            return LogEnd(noted.physical_offset, "", "", 0, noted.last_store_timestamp), True
+        scanned_by = Checkpoint.all_safe() if was_closed else read_checkpoint(self._paths)
+        end = before_our_blank(self._log, find_log_end(self._log, scanned_by), append_start)
+        self._cut_log(end, append_start, was_closed=was_closed, truncate=truncate)
+        return end, False
 
     def _cut_log(
         self, end: LogEnd, append_start: int | None, *, was_closed: bool, truncate: bool

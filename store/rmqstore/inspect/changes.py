@@ -1,0 +1,117 @@
+"""What a verb would change in a store, in words, without a change."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+from typing import Unpack
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore.format.encoding.records import RecordColumns, require_room
+from rmqstore.query.arguments import FolderArguments
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.broker.topic_table import queue_nums
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.folders.broker_conf import read_conf, sizes_of
+from rmqstore.storage.folders.find import find_store
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.store.opening import is_store
+from rmqstore.write.existing_store import existing_config, require_local, require_writable
+from rmqstore.write.messages import MessageMaker, WriteSpec
+from rmqstore.write.repair.rebuild_plan import plan_rebuild
+from rmqstore.write.verbatim import verbatim_columns
+
+
+def planned_rebuild(
+    path: str | os.PathLike[str], *, truncate: bool = False, **folders: Unpack[FolderArguments]
+) -> list[str]:
+    """Return what a rebuild of a store would change; see ``write.repair.rebuild_plan``.
+
+    Raises:
+        UnsupportedFeatureError: the store is of a kind that cannot be written.
+        StoreLockedError: a broker or a writer has the store.
+        CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
+    """
+    paths, sizes = _writable(path, folders)
+    return plan_rebuild(paths, sizes, truncate=truncate).lines()
+
+
+def _writable(
+    path: str | os.PathLike[str], folders: FolderArguments
+) -> tuple[StorePaths, StoreConfig]:
+    """Return a store that a writer may open, and the sizes of its files."""
+    paths = find_store(path, **folders)
+    require_local(paths)
+    require_writable(paths)
+    with closing(CommitLog(paths.commitlogs)) as log:
+        return paths, existing_config(paths, log, sizes_of(paths.settings))
+
+
+def planned_append(
+    path: str | os.PathLike[str],
+    batches: Iterable[pa.RecordBatch],
+    spec: WriteSpec,
+    *,
+    verbatim: bool = False,
+    **folders: Unpack[FolderArguments],
+) -> list[str]:
+    """Return what an append of rows would change: a line for the store, and one for each topic.
+
+    All rows are looked at, so a row that would be refused is refused here.
+
+    Args:
+        path: the store, which need not exist.
+        batches: the rows.
+        spec: how messages are made of them.
+        verbatim: whether the rows hold records as stored.
+        folders: as for ``rmqstore.open``.
+
+    Raises:
+        IllegalMessageError: a row cannot be stored.
+        StoreLockedError: a broker or a writer has the store.
+    """
+    nums: dict[str, int] = {}
+    if is_store(path, **folders):
+        paths, sizes = _writable(path, folders)
+        plan, nums = plan_rebuild(paths, sizes), queue_nums(paths)
+        lines = [f"{path}: rows are appended after physical offset {plan.log_end:,}"]
+        lines += map(str, plan.log_changes)
+    else:
+        conf = folders.get("conf")
+        sizes = sizes_of(None if conf is None else read_conf(conf))
+        lines = [f"{path}: a new store is made"]
+    rows = _Rows()
+    maker = MessageMaker(replace(spec, queue_nums=nums))
+    for batch in batches:
+        columns = verbatim_columns(batch) if verbatim else maker.make(batch, rows.count)
+        require_room(columns.sizes(), sizes.mapped_file_size_commit_log, rows.count)
+        rows.add(columns)
+    for topic, count in sorted(rows.by_topic.items()):
+        known = "" if topic in nums else ", a new topic"
+        lines.append(f"{topic}{known}: {count:,} rows in {len(rows.queues[topic]):,} queues")
+    return [*lines, f"{rows.count:,} rows of {len(rows.by_topic):,} topics"]
+
+
+class _Rows:
+    """Counts rows by topic, and the queues that they go to."""
+
+    def __init__(self) -> None:
+        self.by_topic: Counter[str] = Counter()
+        self.queues: dict[str, set[int]] = {}
+
+    @property
+    def count(self) -> int:
+        """The number of all rows."""
+        return self.by_topic.total()
+
+    def add(self, columns: RecordColumns) -> None:
+        """Count the rows of a batch."""
+        for code, topic in enumerate(columns.topics.names):
+            queue_ids = columns.queue_ids[columns.topics.codes == code]
+            self.by_topic[topic] += len(queue_ids)
+            self.queues.setdefault(topic, set()).update(np.unique(queue_ids).tolist())

@@ -1,0 +1,149 @@
+"""What rebuild and import say that they will change is what they change."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import goldens
+import rmqstore
+from rmqstore.cli import main
+from rmqstore.errors import CorruptRecordError, IllegalMessageError, StoreLockedError
+from rmqstore.inspect.changes import planned_append, planned_rebuild
+from rmqstore.storage.files.lock import StoreLock
+from rmqstore.storage.folders.find import find_store
+from rmqstore.write.messages import WriteSpec
+from rmqstore.write.repair.rebuild_plan import CLEARED, plan_rebuild
+
+Golden = Callable[[str], Path]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def contents(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("name", ["basic", "live", "empty", "batch-cq", *goldens.CRASHED])
+def test_a_dry_run_says_what_the_rebuild_then_changes(
+    golden_store: Golden, tmp_path: Path, name: str
+) -> None:
+    root = shutil.copytree(golden_store(name), tmp_path / "store")
+    before = contents(root)
+    plan = plan_rebuild(find_store(root), truncate=True)
+    said = run("rebuild", root, "--truncate", "--dry-run")
+    assert said.exit_code == 0
+    assert said.stdout.splitlines() == plan.lines()
+    assert contents(root) == before, "a dry run changes nothing"
+    log_before = {name for name in before if name.startswith("commitlog/")}
+    assert run("rebuild", root, "--truncate").exit_code in (0, 1)
+    after = contents(root)
+    changed = {name for name in log_before if after.get(name) != before[name]}
+    assert changed == {f"commitlog/{change.path.name}" for change in plan.log_changes}
+    for change in plan.log_changes:
+        assert change.path.exists() == (change.what == CLEARED)
+    with rmqstore.open(root) as store:
+        assert store.view("stores").read_all()["maxOffset"].to_pylist() == [plan.log_end]
+
+
+def test_a_dry_run_meets_what_would_stop_the_rebuild(golden_store: Golden, tmp_path: Path) -> None:
+    root = shutil.copytree(golden_store("basic"), tmp_path / "store")
+    (root / "abort").touch()
+    file = min((root / "commitlog").iterdir())
+    data = bytearray(file.read_bytes())
+    data[200:260] = bytes(60)
+    file.write_bytes(data)
+    before = contents(root)
+    with pytest.raises(CorruptRecordError, match="good records follow"):
+        planned_rebuild(root)
+    assert run("rebuild", root, "--dry-run").exit_code == 1
+    assert planned_rebuild(root, truncate=True)[0].startswith(f"{root}: the log reaches from 0 to")
+    lock = StoreLock(root / "lock")
+    try:
+        with pytest.raises(StoreLockedError):
+            planned_rebuild(root, truncate=True)
+    finally:
+        lock.release()
+    assert {**contents(root), "lock": ""} == {**before, "lock": ""}
+
+
+def rows(*topics: str) -> list[pa.RecordBatch]:
+    return [pa.RecordBatch.from_pydict({"topic": list(topics), "body": [b"x"] * len(topics)})]
+
+
+def test_an_append_is_planned_by_topic(golden_store: Golden, tmp_path: Path) -> None:
+    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    before = contents(root)
+    lines = planned_append(root, rows("LivePlain", "New", "New"), WriteSpec())
+    assert lines == [
+        f"{root}: rows are appended after physical offset 232,925",
+        "LivePlain: 1 rows in 1 queues",
+        "New, a new topic: 2 rows in 2 queues",
+        "3 rows of 2 topics",
+    ]
+    with pytest.raises(IllegalMessageError, match="row 1"):
+        planned_append(root, rows("LivePlain", "no/topic"), WriteSpec())
+    assert contents(root) == before
+
+
+def test_a_dry_import_counts_what_the_import_appends(golden_store: Golden, tmp_path: Path) -> None:
+    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    source = tmp_path / "rows.parquet"
+    assert run("export", root, source, "-t", "LivePlain", "-t", "LiveTx").exit_code == 0
+    before = contents(root)
+    said = run("import", root, source, "--dry-run")
+    assert said.exit_code == 0, said.output
+    assert contents(root) == before
+    lines = said.stdout.splitlines()
+    counts = {line.split(":")[0]: int(line.split()[1].replace(",", "")) for line in lines[1:-1]}
+    with rmqstore.open(root) as store:
+        old = {topic: store.count(subscribe=topic) for topic in counts}
+    assert run("import", root, source).exit_code == 0
+    with rmqstore.open(root) as store:
+        assert {topic: store.count(subscribe=topic) for topic in counts} == {
+            topic: old[topic] + count for topic, count in counts.items()
+        }
+    new = run("import", tmp_path / "new", source, "--dry-run")
+    assert new.stdout.startswith(f"{tmp_path / 'new'}: a new store is made\n")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture
+def person(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let verbs believe that a person is at the terminal."""
+    for module in ("verify", "exchange"):
+        monkeypatch.setattr(f"rmqstore.cli.{module}.must_ask", lambda *, yes: not yes)
+
+
+@pytest.mark.usefixtures("person")
+def test_a_person_is_asked_and_may_refuse(golden_store: Golden, tmp_path: Path) -> None:
+    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    source = tmp_path / "rows.jsonl"
+    source.write_text('{"topic": "New", "body": "x"}\n')
+    before = contents(root)
+    for words in (["rebuild", root], ["import", root, source]):
+        refused = CliRunner().invoke(main, list(map(str, words)), input="n\n")
+        assert refused.exit_code == 1
+        assert "[y/N]" in refused.stderr
+        assert str(root) in refused.stderr
+        assert contents(root) == before
+    for words in (["rebuild", root], ["import", root, source]):
+        assert CliRunner().invoke(main, list(map(str, words)), input="y\n").exit_code == 0
+        assert "[y/N]" not in run(*words, "--yes").stderr
+
+
+def test_a_script_is_not_asked(golden_store: Golden, tmp_path: Path) -> None:
+    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    assert "[y/N]" not in run("rebuild", root).output
