@@ -27,6 +27,8 @@ from rmqstore.errors import (
     StoreFormatError,
 )
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.folders.find import find_store
 
 try:
     import click
@@ -42,8 +44,10 @@ try:
     from rich.progress import Progress as ProgressBar
     from rich.table import Column
     from rich.text import Text
+
+    from rmqstore.cli.help import SETTINGS, Verbs
 except ImportError as err:  # pragma: no cover - the message is the point
-    needed = "the command line needs click and rich: pip install click rich"
+    needed = "the command line needs click, rich and rich-click: pip install rich-click"
     print(f"{needed} ({err})", file=sys.stderr)  # noqa: T201
     raise SystemExit(2) from err
 
@@ -155,7 +159,7 @@ def repeated(
         restore()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Verbs, context_settings=SETTINGS)
 @click.version_option(package_name="pyspark-rmqstore")
 def main() -> None:
     """Work on the files of an Apache RocketMQ store without a broker.
@@ -219,11 +223,28 @@ def confirm(lines: list[str], question: str, *, dry_run: bool) -> None:
     click.confirm(question, abort=True, err=True)
 
 
+def complete_topics(context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
+    """Return the topics of the stores that a command line names so far, for a shell."""
+    # Before an option that lacks its value click leaves arguments as they are.
+    given = *context.args, context.params.get("path"), *(context.params.get("paths") or ())
+    topics: set[str] = set()
+    for path in (Path(one) for one in given if one):
+        with suppress(RmqStoreError, OSError):
+            paths = find_store(path)
+            topics |= {*paths.topics(), *paths.batch_topics(), *BrokerConfig(paths).topics()}
+    return sorted(topic for topic in topics if topic.startswith(incomplete))
+
+
 with_system_topics = click.option(
     "--all", "with_system", is_flag=True, help="Include system topics."
 )
 some_topics = click.option(
-    "-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated."
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    shell_complete=complete_topics,
+    help="Only this topic; may be repeated.",
 )
 
 

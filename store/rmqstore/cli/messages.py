@@ -9,7 +9,7 @@ from typing import Any, Final, overload
 import click
 import pyarrow as pa
 
-from rmqstore.cli.common import BYTES, Command, repeated, with_system_topics
+from rmqstore.cli.common import BYTES, Command, complete_topics, repeated, with_system_topics
 from rmqstore.errors import OptionError
 from rmqstore.exchange.bodies import FORMS, BodyForm, parse_body_form
 from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE
@@ -30,6 +30,7 @@ matching_topics = click.option(
     "--topic",
     "topics",
     multiple=True,
+    shell_complete=complete_topics,
     help="Only this topic, or those that match a pattern such as 'Order*'; may be repeated.",
 )
 some_queues = click.option(

@@ -1,0 +1,122 @@
+"""The help of the command line: verbs in groups, options in groups, two examples for each verb."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+import rich_click
+from rich.text import Text
+from rich_click import RichGroup
+
+_VERBS: Final = {
+    "See what a store is": [
+        "describe", "stat", "topics", "groups", "brokers", "view", "assign", "routes",
+    ],
+    "Read messages": ["dump", "get", "query", "trace", "export"],
+    "Check": ["verify", "report", "doctor"],
+    "Change and copy": ["rebuild", "import", "copy"],
+}  # fmt: skip
+_OPTIONS: Final[dict[str, list[str]]] = {
+    "Options": [],  # what is in no other group; they come first
+    "Which store": [
+        "--conf", "--brokers", "--commitlog", "--consumequeue", "--index", "--dledger-log",
+        "--dledger-self-id", "--tiered", "--storage-option",
+    ],
+    "Output": [
+        "--format", "--json", "--output", "--overwrite", "--limit", "--fail-if-empty", "--quiet",
+    ],
+}  # fmt: skip
+# Each is run by tests/cli/test_help.py.
+EXAMPLES: Final = {
+    "assign": (
+        "rmqstore assign /data/rocketmq/store -g CG_part -c host-1@17 -c host-2@23",
+        "rmqstore assign /data/rocketmq/store -g billing -t Orders -c c1 --strategy AVG_BY_CIRCLE",
+    ),
+    "brokers": (
+        "rmqstore brokers /data/rocketmq/store /data/rocketmq/crashed",
+        "rmqstore brokers -c /data/rocketmq/broker.conf --json",
+    ),
+    "copy": (
+        "rmqstore copy /data/rocketmq/store /lake/store-copy",
+        "rmqstore copy /data/rocketmq/store /lake/orders-store --since -30d -t Orders",
+    ),
+    "describe": (
+        "rmqstore describe /data/rocketmq/store",
+        "rmqstore describe -c /data/rocketmq/broker.conf --columns state,maxOffset --json",
+    ),
+    "doctor": ("rmqstore doctor", "rmqstore doctor /data/rocketmq/store --json"),
+    "dump": (
+        "rmqstore dump /data/rocketmq/store -t Orders --tags paid -n 10",
+        "rmqstore dump /data/rocketmq/store -t Orders -b -7d --columns keys,body",
+    ),
+    "export": (
+        "rmqstore export /data/rocketmq/store /lake/orders.parquet -t Orders",
+        "rmqstore export /data/rocketmq/store /lake/orders.jsonl.gz -t Orders -b -7d",
+    ),
+    "get": (
+        "rmqstore get /data/rocketmq/store 496",
+        "rmqstore get /data/rocketmq/store 7F0000010000904D00000000000001F0",
+    ),
+    "groups": (
+        "rmqstore groups /data/rocketmq/store",
+        "rmqstore groups /data/rocketmq/store -t LivePlain --format csv",
+    ),
+    "import": (
+        "rmqstore import /data/rocketmq/other rows.jsonl",
+        "rmqstore import /data/rocketmq/other rows.jsonl -t OrdersReplay --dry-run",
+    ),
+    "query": (
+        "rmqstore query /data/rocketmq/store -t Orders -k order-17",
+        "rmqstore query /data/rocketmq/store -t Orders --time -1h",
+    ),
+    "rebuild": (
+        "rmqstore rebuild /data/rocketmq/store --dry-run",
+        "rmqstore rebuild /data/rocketmq/crashed --truncate --yes",
+    ),
+    "report": (
+        "rmqstore report /data/rocketmq/store -o report.html",
+        "rmqstore report /data/rocketmq/store -o quick.html --no-verify",
+    ),
+    "routes": (
+        "rmqstore routes /data/rocketmq/store",
+        "rmqstore routes -c /data/rocketmq/broker.conf -t Orders --json",
+    ),
+    "stat": (
+        "rmqstore stat /data/rocketmq/store -t Orders",
+        "rmqstore stat -c /data/rocketmq/broker.conf --all --json",
+    ),
+    "topics": (
+        "rmqstore topics /data/rocketmq/store",
+        "rmqstore topics /data/rocketmq/store --columns topic,messages --format csv",
+    ),
+    "verify": (
+        "rmqstore verify /data/rocketmq/store",
+        "rmqstore verify /data/rocketmq/store --json",
+    ),
+    "view": (
+        "rmqstore view files /data/rocketmq/store",
+        "rmqstore view commitlog /data/rocketmq/store --columns commitLogOffset,storeSize -n 5",
+    ),
+}
+SETTINGS: Final = {
+    "help_option_names": ["-h", "--help"],
+    "rich_help_config": rich_click.RichHelpConfiguration(
+        command_groups={"*": [{"name": name, "commands": verbs} for name, verbs in _VERBS.items()]},
+        option_groups={"*": [{"name": name, "options": flags} for name, flags in _OPTIONS.items()]},
+    ),
+}
+
+
+class Verbs(RichGroup):
+    """The verbs, with their examples under their help."""
+
+    main = click.Group.main  # errors stay one line, for logs and scripts
+
+    def add_command(self, cmd: click.Command, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        """Add a verb."""
+        examples = EXAMPLES.get(cmd.name or "", ())
+        if examples:  # Text keeps the lines as they are
+            text = "\n".join(["Examples", *(f"  {example}" for example in examples)])
+            cmd.epilog = Text(text)  # type: ignore[assignment]
+        super().add_command(cmd, *args, **kwargs)

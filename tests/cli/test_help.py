@@ -1,0 +1,82 @@
+"""Help: every verb is in a group and has two examples that run; a shell completes topics."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+from click.testing import CliRunner
+
+import manual
+from rmqstore.cli import main
+from rmqstore.cli.help import EXAMPLES
+
+Golden = Callable[[str], Path]
+
+
+def helped(*words: str) -> str:
+    shown = CliRunner().invoke(main, [*words, "--help"], env={"COLUMNS": "120"})
+    assert shown.exit_code == 0
+    return shown.stdout
+
+
+def test_every_verb_is_in_a_group_and_has_two_examples() -> None:
+    text = helped()
+    assert "─ Commands ─" not in text, "the group of what is in no group"
+    for verb in main.commands:
+        assert f"│ {verb} " in text
+    assert {verb: len(EXAMPLES.get(verb, ())) for verb in main.commands} == dict.fromkeys(
+        main.commands, 2
+    )
+
+
+@pytest.mark.parametrize("verb", sorted(main.commands))
+def test_the_help_of_a_verb_shows_its_examples(verb: str) -> None:
+    text = helped(verb)
+    for example in EXAMPLES[verb]:
+        assert f"  {example}" in text
+    assert text.index("─ Options ─") < text.index("─ Which store ─")
+
+
+def test_every_example_runs(
+    golden_store: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manual.make_places(golden_store, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text('{"topic": "New", "body": "x"}\n')
+    for verb in main.commands:
+        for example in EXAMPLES[verb]:
+            name, *words = shlex.split(manual.placed(example, tmp_path))
+            assert (name, words[0]) == ("rmqstore", verb)
+            done = CliRunner().invoke(main, words)
+            assert done.exit_code == 0, f"{example}: {done.output}"
+
+
+def test_errors_are_one_line_without_a_frame() -> None:
+    refused = CliRunner().invoke(main, ["stat"])
+    assert refused.exit_code == 2
+    assert refused.stderr.splitlines()[-1].startswith("Error: Missing argument 'PATH'")
+
+
+@pytest.mark.parametrize(
+    ("words", "incomplete", "completed"),
+    [
+        (["stat", "STORE", "-t"], "LiveT", ["LiveTimer", "LiveTx"]),
+        (["topics", "STORE", "-t"], "LiveTx", ["LiveTx"]),
+        (["dump", "STORE", "-t"], "nothing", []),
+        (["dump", "-t"], "Live", []),
+        (["stat", "STORE"], "--fail", ["--fail-if-empty"]),
+        ([], "des", ["describe"]),
+    ],
+    ids=str,
+)
+def test_a_shell_completes_topics_options_and_verbs(
+    golden_store: Golden, words: list[str], incomplete: str, completed: list[str]
+) -> None:
+    store = str(golden_store("live"))
+    shell = ShellComplete(main, {}, "rmqstore", "_RMQSTORE_COMPLETE")
+    given = [store if word == "STORE" else word for word in words]
+    assert [item.value for item in shell.get_completions(given, incomplete)] == completed
