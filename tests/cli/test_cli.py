@@ -389,3 +389,15 @@ def test_the_package_runs_as_the_command_and_ends_when_its_reader_has_gone(
         assert process.stderr is not None
         stderr = process.stderr.read()
     assert (process.returncode, stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("verb", ["stat", "topics", "brokers"])
+def test_verbs_that_show_views_import_no_pandas(golden_store: Golden, verb: str) -> None:
+    code = (
+        "import sys\n"
+        "from rmqstore.cli import main\n"
+        "main(sys.argv[1:], standalone_mode=False)\n"
+        "assert 'pandas' not in sys.modules\n"
+    )
+    command = [sys.executable, "-c", code, verb, str(golden_store("basic")), "--json"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

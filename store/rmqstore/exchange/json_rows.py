@@ -14,7 +14,8 @@ from typing import IO, Any, Final
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from rmqstore.format.columns.buffers import numbers_of
 
 BASE64: Final = "Base64"
 # the metadata of a column of text that is JSON already
@@ -144,7 +145,7 @@ def json_values(column: pa.Array) -> list[Any]:
 def _times(column: pa.Array) -> list[str | None]:
     """Return times as ISO-8601 with milliseconds."""
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    times = pc.fill_null(micros, 0).to_numpy(zero_copy_only=False).view("datetime64[us]")
+    times = numbers_of(micros).view("datetime64[us]")
     texts = np.datetime_as_string(times.astype("datetime64[ms]")).tolist()
     if not column.null_count:
         return [text + _ZONE for text in texts]

@@ -8,7 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmqstore.format.columns.buffers import booleans, mask_of, numbers, texts
+from rmqstore.format.columns.buffers import (
+    booleans,
+    booleans_where,
+    mask_of,
+    numbers,
+    numbers_of,
+    texts,
+    texts_where,
+)
 
 SOME = np.arange(37) % 3 == 0
 
@@ -34,3 +42,25 @@ def test_masks(start: int, count: int) -> None:
 @pytest.mark.parametrize("values", [[], [""], ["a", "", "ü", "日本", "a" * 100]])
 def test_texts(values: list[str]) -> None:
     assert texts(values).equals(pa.array(values, pa.string()))
+
+
+@pytest.mark.parametrize(
+    "values", [[], [None], ["a", None, "", "\u00fc", None], [None] * 9 + ["b"]], ids=str
+)
+def test_texts_where_some_are_missing(values: list[str | None]) -> None:
+    assert texts_where(values).equals(pa.array(values, pa.string()))
+
+
+@pytest.mark.parametrize("count", [0, 1, 8, 9, 100])
+def test_booleans_where_some_are_missing(count: int) -> None:
+    values, valid = (np.arange(count) % step == 0 for step in (2, 3))
+    assert booleans_where(values, valid).equals(pa.array(values, mask=~valid))
+
+
+@pytest.mark.parametrize("taken", [slice(None), slice(3, 7), slice(0, 0)])
+def test_numbers_of_an_array(taken: slice) -> None:
+    numbers = np.arange(10, dtype=np.int32)
+    array = pa.array(numbers)[taken]
+    assert numbers_of(array).tolist() == numbers[taken].tolist()
+    times = pa.array(numbers.astype(np.int64)).cast(pa.timestamp("us"))
+    assert numbers_of(times.cast(pa.int64())[taken]).tolist() == numbers[taken].tolist()

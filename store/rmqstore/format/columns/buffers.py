@@ -48,6 +48,12 @@ def booleans(values: Mask) -> pa.Array:
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits)])
 
 
+def booleans_where(values: Mask, valid: Mask) -> pa.Array:
+    """Return booleans as an Arrow array, null where ``valid`` is False."""
+    bits = [pa.py_buffer(np.packbits(mask, bitorder="little")) for mask in (valid, values)]
+    return pa.Array.from_buffers(pa.bool_(), len(values), bits)
+
+
 def mask_of(values: pa.BooleanArray) -> Mask:
     """Return booleans without nulls as a mask, (n,).
 
@@ -65,6 +71,21 @@ def texts(values: Sequence[str]) -> pa.Array:
     return pa.Array.from_buffers(
         pa.string(), len(encoded), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
     )
+
+
+def texts_where(values: Sequence[str | None]) -> pa.Array:
+    """Return texts as an Arrow array, null where there is None."""
+    valid = np.array([value is not None for value in values], np.bool_)
+    filled = texts([value or "" for value in values])
+    validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.string(), len(values), [validity, *filled.buffers()[1:]])
+
+
+def numbers_of(values: pa.Array) -> NDArray[Any]:
+    """Return fixed-width numbers as an array, (n,); what stands in place of nulls may be any."""
+    dtype = np.dtype(values.type.to_pandas_dtype())
+    stored = np.frombuffer(values.buffers()[1] or b"", dtype)
+    return stored[values.offset : values.offset + len(values)]
 
 
 def gather_spans(buf: Bytes, starts: Positions, lengths: Positions, kind: pa.DataType) -> pa.Array:

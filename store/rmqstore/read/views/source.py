@@ -11,6 +11,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmqstore.format.columns.buffers import (
+    booleans_where,
+    mask_of,
+    numbers_of,
+    numbers_where,
+    texts,
+    texts_where,
+)
 from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP
 from rmqstore.format.schema import TIMESTAMP
 from rmqstore.query.selection import Selection
@@ -179,7 +187,7 @@ def to_batch(
         if column.name in columns:
             values = columns[column.name]
         elif column.name == BROKER_NAME:
-            values = pa.repeat(pa.scalar(source.broker_name), count)
+            values = texts([source.broker_name] * count)
         else:
             values = pa.nulls(count, column.type)
         array = values if isinstance(values, pa.Array) else pa.array(values)
@@ -214,12 +222,14 @@ def _from_rows(
             continue
         values = [row.get(name) for row in rows]
         if kind == TIMESTAMP:
-            millis = [_within(value, pa.int64()) for value in values]
-            columns[name] = times(pa.array(millis, pa.int64()))
+            columns[name] = _times_where(*_numbers(values, pa.int64()))
         elif pa.types.is_integer(kind):
-            columns[name] = pa.array([_within(value, kind) for value in values], kind)
+            columns[name] = numbers_where(*_numbers(values, kind))
         elif kind == pa.string():
-            columns[name] = pa.array([_text(value) for value in values], kind)
+            columns[name] = texts_where([_text(value) for value in values])
+        elif pa.types.is_boolean(kind):
+            valid = np.array([value is not None for value in values], np.bool_)
+            columns[name] = booleans_where(np.array(values, np.bool_), valid)
         else:
             columns[name] = pa.array(values, kind)
     return to_batch(spec, source, columns, len(rows))
@@ -227,11 +237,25 @@ def _from_rows(
 
 def times(millis: NDArray[np.int64] | pa.Array) -> pa.Array:
     """Return times (n,) in ms as a timestamp column; those out of the calendar become null."""
-    array = millis if isinstance(millis, pa.Array) else pa.array(millis)
-    known = array.fill_null(0).to_numpy()
-    outside = (known < FIRST_TIMESTAMP) | (known > LAST_TIMESTAMP)
-    mask = outside | array.is_null().to_numpy(zero_copy_only=False)
-    return pa.array(np.where(outside, 0, known) * 1000, mask=mask).view(TIMESTAMP)
+    if not isinstance(millis, pa.Array):
+        return _times_where(millis, np.ones(len(millis), np.bool_))
+    valid = mask_of(millis.is_valid())
+    return _times_where(numbers_of(millis.cast(pa.int64())), valid)
+
+
+def _times_where(millis: NDArray[np.int64], valid: NDArray[np.bool_]) -> pa.Array:
+    valid = valid & (millis >= FIRST_TIMESTAMP) & (millis <= LAST_TIMESTAMP)
+    return numbers_where(np.where(valid, millis, 0) * 1000, valid).view(TIMESTAMP)
+
+
+def _numbers(
+    values: Sequence[object], kind: pa.DataType
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return numbers (n,) that a column can hold, and which there are, (n,)."""
+    known = [_within(value, kind) for value in values]
+    valid = np.array([value is not None for value in known], np.bool_)
+    numbers = np.array([0 if value is None else value for value in known], kind.to_pandas_dtype())
+    return numbers, valid
 
 
 def _within(value: object, kind: pa.DataType) -> object:

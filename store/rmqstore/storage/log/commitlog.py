@@ -308,17 +308,15 @@ class CommitLog:
             OffsetOutOfRangeError: no file covers the offset.
         """
         place = self.locate(physical_offset)
-        path = str(place.segment.path)
         stored_head = self.read(*place, MAX_FIXED_BYTES)
         if not knows_its_place(stored_head, 0, physical_offset):
-            raise CorruptRecordError(
-                path, physical_offset, "no record begins here, though a queue says so"
-            )
+            reason = "no record begins here, though a queue says so"
+            raise CorruptRecordError(str(place.segment.path), physical_offset, reason)
         (sys_flag,) = _SYS_FLAG.unpack_from(stored_head.data)
         stored: int = _TIME.unpack_from(stored_head.data, _TIME_POSITIONS[sys_flag & _HOSTS_V6])[0]
         if not FIRST_TIMESTAMP <= stored <= LAST_TIMESTAMP:
             reason = f"store_timestamp {stored} is not in the years 1 to 9999"
-            raise CorruptRecordError(path, physical_offset, reason)
+            raise CorruptRecordError(str(place.segment.path), physical_offset, reason)
         return stored
 
     def store_timestamps(self, physical_offsets: Positions) -> tuple[Positions, Mask]:

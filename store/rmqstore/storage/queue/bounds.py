@@ -85,7 +85,7 @@ def weights_of(queue: Queue, start: int, end: int) -> NDArray[np.int64]:
 
     Raises as :meth:`units` does.
     """
-    return np.clip(queue.units(start, end).sizes, 0, MAX_FILE_BYTES)
+    return np.minimum(np.maximum(queue.units(start, end).sizes, 0), MAX_FILE_BYTES)
 
 
 def first_existing(queue: Queue, end: int, min_physical_offset: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from rmqstore.storage.queue.bounds import (
 from rmqstore.storage.queue.units import Units
 
 _UNIT = QUEUE_UNIT.itemsize
+_FIELDS = struct.Struct(">qiq")  # of QUEUE_UNIT
 
 
 class ConsumeQueue:
@@ -86,8 +88,13 @@ class ConsumeQueue:
         segment = self._files.find(queue_offset * _UNIT)
         if segment is None:
             return 0, 0, 0
-        units = self._read(segment, queue_offset, queue_offset + 1)
-        return units[0].item() if len(units) else (0, 0, 0)
+        position = queue_offset * _UNIT - segment.start
+        stored = np.empty(_UNIT, np.uint8)
+        count = self._files.open(segment).read_into(stored, position)
+        if count < _UNIT or position + _UNIT > segment.size:
+            return 0, 0, 0
+        physical_offset, size, tags_code = _FIELDS.unpack(stored.data)
+        return physical_offset, size, tags_code
 
     def units(self, start: int, end: int) -> Units:
         """Return the units ``[start, end)``, which have to lie in one of :meth:`runs`.
