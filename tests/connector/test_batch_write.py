@@ -373,6 +373,11 @@ def test_a_version_of_an_application_is_written_once(spark: SparkSession, tmp_pa
         assert len(read(spark, tmp_path / "s", brokerName="b")) == expected
     write(numbered(spark, 50), tmp_path / "s", txnAppId="job/2", txnVersion="1")
     assert len(read(spark, tmp_path / "s", brokerName="b")) == 150
+    write(numbered(spark, 5), tmp_path / "s")
+    history = spark.read.format("rmqstore").option("view", "commits").load(str(tmp_path / "s"))
+    assert history.select("commit", "messages", "txnAppId", "txnVersion").collect() == [
+        (1, 50, "job/1", 3), (2, 50, "job/1", 4), (3, 50, "job/2", 1), (4, 5, None, None)
+    ]  # fmt: skip
 
 
 def test_the_log_decides_whether_a_version_is_done(spark: SparkSession, tmp_path: Path) -> None:

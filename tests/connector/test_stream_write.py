@@ -93,6 +93,11 @@ def test_a_stream_copies_store_to_store_in_the_order_of_each_queue(
     assert by_queue(tmp_path / "b") == by_queue(source)
     with rmqstore.open(tmp_path / "b") as store:
         assert not list(verify(store))
+        commits = store.view("commits").to_arrow().to_pylist()
+        assert [row["txnVersion"] for row in commits] == [*range(12)]
+        assert len({row["txnAppId"] for row in commits}) == 1
+        assert sum(row["messages"] for row in commits) == store.count()
+        assert commits[0]["txnAppId"].startswith("query:")
     assert not (tmp_path / "b" / ".rmqstore" / "staging").exists()
 
 

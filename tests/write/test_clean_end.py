@@ -73,7 +73,7 @@ def contents(root: Path) -> dict[str, bytes]:
     return {
         names.get(path, str(path.relative_to(root))): path.read_bytes()
         for path in files
-        if path.name not in ("lock", "checkpoint", "end")
+        if path.name not in ("lock", "checkpoint", "end", "commits")
     }
 
 

@@ -36,6 +36,7 @@ from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import StorePaths, our_abort
 from rmqstore.storage.log.appender import LogAppend, Placement
 from rmqstore.storage.log.clean_end import CleanEnd, mark_as_closed
+from rmqstore.storage.log.commit_history import note_commit
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.queue.next_offsets import NextOffsets
@@ -303,6 +304,8 @@ class StoreWriter:
                 self._complete(start, end)
             if txn is not None:
                 self._ledger.done(txn[0])
+        if start != end or txn is not None:
+            note_commit(self._disk, self.paths, self._append, txn)
         self._append = self._begin(end)
 
     def abandon(self) -> None:

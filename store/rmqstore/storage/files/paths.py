@@ -164,6 +164,11 @@ class StorePaths:
         """The folder in which this package keeps its own files."""
         return self.root / ".rmqstore"
 
+    @property
+    def commits(self) -> Path:
+        """The file of our own history of commits."""
+        return self.own / "commits"
+
     def topics(self) -> list[str]:
         """Return the topics that have a queue folder, sorted."""
         return self._subfolders(self.consumequeue)

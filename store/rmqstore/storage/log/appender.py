@@ -86,6 +86,7 @@ class LogAppend:
         self._disk, self._paths = disk, paths
         self._files = LogFiles(disk, sorted(paths.commitlogs), file_size)
         self.start = self.end = end
+        self.n_records = 0  # that were written
         # physical offset after the last byte that may have been written, also by a failed write
         self._touched_end = end
         self._is_known_to_fit = False
@@ -137,6 +138,7 @@ class LogAppend:
             blank = np.array([(size, BLANK_MAGIC)], FRAME_HEAD).view(np.uint8)
             self._write_run(np.array([physical_offset]), np.array([0]), blank)
         self.end = placement.end
+        self.n_records += len(placement.physical_offsets)
 
     def _begin(self) -> OneWriteCommit:
         if self.start == 0 and NewLog.is_possible(self._disk, self._paths):

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from rmqstore.read.views.commitlog import plan_log, read_log
+from rmqstore.read.views.commits import plan_commits, read_commit_rows
 from rmqstore.read.views.consumequeue import plan_units, read_units
 from rmqstore.read.views.epochs import plan_epochs, read_epoch_rows
 from rmqstore.read.views.files import plan_files, read_files
@@ -35,6 +36,7 @@ _VIEWS: Final = {
     "index": _View(plan_index, read_index),
     "groups": _View(plan_groups, read_groups),
     "epochs": _View(plan_epochs, read_epoch_rows),
+    "commits": _View(plan_commits, read_commit_rows),
     "files": _View(plan_files, read_files),
     "deadLetters": _View(plan_dead_letters, read_dead_letters),
     "traces": _View(plan_traces, read_traces),

@@ -1,0 +1,165 @@
+"""What writers of ours have committed: ``.rmqstore/commits``, a line of JSON for each commit.
+
+It is a cache: it is written after a commit and never read to decide anything, so losing it, or a
+line of it, harms nothing. A file that is full becomes ``commits.older``, so there are always the
+newest ``MOST_COMMITS``, and a commit costs one line however many there are.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from rmqstore.errors import RmqStoreError
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.log.appender import LogAppend
+
+logger = logging.getLogger(__name__)
+
+MOST_COMMITS: Final = 10_000
+_MAX_LINE_BYTES: Final = 4096
+_MAX_BYTES: Final = 64 << 20  # that are read of a file
+_MAX_TEXT: Final = 512  # characters of a name
+_INT64: Final = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit.
+
+    Attributes:
+        number: 1 for the first one of the history, and one more for each that follows.
+        time: ms, when it was committed.
+        n_records: the records that it added to the log.
+        start: physical offset of the first of them; None without records.
+        end: physical offset after the last of them.
+        app_id, version: of the write, if it named them.
+    """
+
+    number: int
+    time: int
+    n_records: int
+    start: int | None
+    end: int | None
+    app_id: str | None = None
+    version: int | None = None
+
+
+def read_commits(paths: StorePaths) -> list[Commit]:
+    """Return the newest commits in order, without lines that cannot be understood."""
+    commits: list[Commit] = []
+    for file in (_older(paths.commits), paths.commits):
+        with suppress(FileNotFoundError):
+            commits += _parsed(paths.storage.read_bytes(file, _MAX_BYTES))
+    return commits[-MOST_COMMITS:]
+
+
+def note_commit(
+    disk: Disk, paths: StorePaths, append: LogAppend, txn: tuple[str, int] | None
+) -> None:
+    """Add an append that was just committed to the history, by the writer that holds the store.
+
+    A failure is only logged: all is committed, and an error would lead the caller to repeat it.
+
+    Args:
+        disk: changes the files.
+        paths: the files of the store.
+        append: what was committed.
+        txn: the id of the application and the version of the write, if it named them.
+    """
+    first, _ = append.marks()
+    file = paths.commits
+    try:
+        oldest, newest, size = _numbers(file)
+        if newest - oldest + 1 >= MOST_COMMITS or (size and not newest):
+            disk.rename(file, _older(file))
+            size = 0
+        if not size:
+            disk.make_folder(file.parent)
+            if not LOCAL.exists(file):
+                disk.create(file, 0)
+        commit = Commit(
+            number=newest + 1,
+            time=time.time_ns() // 1_000_000,
+            n_records=append.n_records,
+            start=None if first is None else first.physical_offset,
+            end=None if first is None else append.end,
+            app_id=txn[0][:_MAX_TEXT] if txn else None,
+            version=txn[1] if txn else None,
+        )
+        line = json.dumps(asdict(commit), separators=(",", ":")).encode()
+        # The line before it may be torn.
+        disk.write(file, size, b"\n" * bool(size) + line)
+    except (OSError, RmqStoreError) as err:
+        logger.warning("%s: all is committed, but the history lacks the commit: %s", file, err)
+
+
+def _numbers(file: Path) -> tuple[int, int, int]:
+    """Return the numbers of the oldest and the newest commit in a file, and its size.
+
+    They are 1 and 0 for a history that has none. The oldest counts as 1 if its line is torn.
+    """
+    try:
+        size = LOCAL.size(file)
+    except FileNotFoundError:
+        newest = _newest(_older(file))
+        return newest + 1, newest, 0
+    oldest = next(_parsed(LOCAL.read_bytes(file, _MAX_LINE_BYTES)), None)
+    return (oldest.number if oldest else 1), _newest(file), size
+
+
+def _newest(file: Path) -> int:
+    """Return the number of the last commit at the end of a file, 0 if there is none."""
+    try:
+        size = LOCAL.size(file)
+    except FileNotFoundError:
+        return 0
+    with LOCAL.open(file) as stored:
+        start = max(size - 2 * _MAX_LINE_BYTES, 0)
+        tail = stored.read(start, size - start).tobytes()
+    numbers = [commit.number for commit in _parsed(tail)]
+    return numbers[-1] if numbers else 0
+
+
+def _older(file: Path) -> Path:
+    return file.with_name(f"{file.name}.older")
+
+
+def _parsed(stored: bytes) -> Iterator[Commit]:
+    """Yield the commits of the lines that can be understood."""
+    for line in stored.split(b"\n"):
+        if len(line) > _MAX_LINE_BYTES:
+            continue
+        with suppress(ValueError, TypeError, RecursionError):
+            commit = Commit(**json.loads(line))
+            if _is_sound(commit):
+                yield commit
+
+
+def _is_sound(commit: Commit) -> bool:
+    """Tell whether the values of a line are of the types that they should be."""
+    names: Any = (commit.number, commit.time, commit.n_records)
+    if not all(_is_count(value) for value in names) or not commit.number:
+        return False
+    others: Any = (commit.start, commit.end, commit.version)
+    if not all(value is None or _is_count(value) for value in others):
+        return False
+    app_id: Any = commit.app_id
+    if app_id is None:
+        return True
+    if not isinstance(app_id, str) or len(app_id) > _MAX_TEXT:
+        return False
+    app_id.encode()  # a ValueError, if it is half a character
+    return True
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _INT64
