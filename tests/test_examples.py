@@ -325,7 +325,7 @@ def test_example_of_a_job_that_read_kafka_counts_words(
     golden_store: Callable[[str], Path], tmp_path: Path
 ) -> None:
     shown = run(
-        "10_move_kafka_job.py",
+        "15_move_kafka_job.py",
         golden_store("live"),
         "LivePlain",
         tmp_path / "result",

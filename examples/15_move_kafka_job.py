@@ -1,6 +1,6 @@
 """Count words of messages a minute, as a job that read Kafka did: only its source has changed.
 
-Usage: python examples/10_move_kafka_job.py STORE TOPIC RESULT CHECKPOINT
+Usage: python examples/15_move_kafka_job.py STORE TOPIC RESULT CHECKPOINT
 """
 
 from __future__ import annotations
