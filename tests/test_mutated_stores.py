@@ -20,7 +20,6 @@ import struct
 import sys
 import time
 import traceback
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -32,6 +31,7 @@ from click.testing import CliRunner
 
 import goldens
 import rmqstore
+import store_builder as build
 import tiers
 from mutations import mutate
 from reading import plain
@@ -292,7 +292,7 @@ def _contradiction(row: dict[str, Any], log: _Log, *, own_queue: bool) -> str | 
         "size": stored_size == size,
         "magic": magic in (V1, V2),
         "physical offset": place == start,
-        "body CRC": zlib.crc32(body) & 0x7FFFFFFF == crc == row["bodyCRC"] or not own_queue,
+        "body CRC": build.body_crc(body) == crc == row["bodyCRC"] or not own_queue,
         "flags": (sys_flag & 0x7FFFFFFF) == (row["sysFlag"] & 0x7FFFFFFF) or not own_queue,
     }
     if own_queue:

@@ -153,7 +153,7 @@ class Judge:
             "size": stored_size == size,
             "magic": magic in (build.V1, build.V2),
             "place": place == at,
-            "body": zlib.crc32(body) & 0x7FFFFFFF == crc == row["bodyCRC"],
+            "body": build.body_crc(body) == crc == row["bodyCRC"],
             "queue": (queue_id, queue_offset) == (row["queueId"], row["queueOffset"]),
         }
         if units is not None:

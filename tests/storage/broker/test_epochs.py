@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import shutil
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import rmqstore
+import store_builder as build
 from reading import rows
 from rmqstore import CorruptConfigError
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
@@ -28,7 +28,7 @@ def paths(golden_store: GoldenStore, tmp_path: Path) -> StorePaths:
 
 def packed(*lines: str, count: int | None = None, crc: int | None = None) -> str:
     listed = "".join(f"{line}\n" for line in lines)
-    actual = zlib.crc32(listed.encode()) & 0x7FFFFFFF
+    actual = build.body_crc(listed.encode())
     return f"{len(lines) if count is None else count}\n{actual if crc is None else crc}\n{listed}"
 
 
