@@ -60,6 +60,19 @@ def test_arguments_after_the_path_stay_where_they_are(conf: Path, tmp_path: Path
     assert run("get", tmp_path / "copy", 496).exit_code == 0
 
 
+def test_ids_follow_the_path_or_the_file(golden_store: Golden, conf: Path) -> None:
+    root = golden_store("live")
+    words = ["496", "7F0000010000904D00000000000001F0", "--columns", "keys", "--json"]
+    shown = run("get", root, *words)
+    assert shown.exit_code == 0, shown.output
+    assert run("get", "-c", conf, *words).stdout == shown.stdout
+    log = conf.parent / "log"
+    assert run("get", root, *words, "-c", conf, "--commitlog", log).stdout == shown.stdout
+    assert "Missing argument 'ID'" in run("get", root).output
+    assert "Missing argument 'PATH'" in run("get").output
+    assert "Path '/nowhere' does not exist" in run("get", "/nowhere", "496").output
+
+
 def test_a_path_beside_the_file_goes_first(golden_store: Golden, conf: Path) -> None:
     shown = run("brokers", golden_store("basic"), "-c", conf, "--commitlog",
                 golden_store("basic") / "commitlog", "--json")  # fmt: skip

@@ -90,6 +90,10 @@ EXAMPLES: Final = {
         "rmqstore topics /data/rocketmq/store",
         "rmqstore topics /data/rocketmq/store --columns topic,messages --format csv",
     ),
+    "trace": (
+        "rmqstore trace /data/rocketmq/store 496",
+        "rmqstore trace /data/rocketmq/store 7F0000010000904D00000000000001F0 --json",
+    ),
     "verify": (
         "rmqstore verify /data/rocketmq/store",
         "rmqstore verify /data/rocketmq/store --json",

@@ -31,7 +31,7 @@ from rmqstore.cli.messages import (
     where_queue,
 )
 from rmqstore.cli.output import Output, gives_rows
-from rmqstore.cli.stores import open_store, store_path
+from rmqstore.cli.stores import open_store, store_path, store_path_and_ids
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import Message, select_columns
 from rmqstore.inspect.message_ids import find_messages
@@ -187,8 +187,7 @@ def _messages(
 
 
 @main.command()
-@store_path
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@store_path_and_ids
 @matching_topics
 @some_columns
 @shows_progress

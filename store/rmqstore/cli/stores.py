@@ -14,6 +14,7 @@ from rmqstore.cli.common import Command, flag_of
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import path_of
 from rmqstore.storage.folders.broker_conf import read_conf, root_of
@@ -218,6 +219,33 @@ def store_path(command: Command) -> Command:
     for parameter in (*_HOW_TO_OPEN, conf_option("-c", "--conf"), argument):
         command = parameter(command)
     return command
+
+
+def store_path_and_ids(command: Command) -> Command:
+    """Do the same for a command that takes one or more ``ids`` after the path.
+
+    With ``--conf`` the first word is the path if there is such a folder or file, else an id.
+    """
+    argument = click.argument("ids", metavar="[PATH] ID...", nargs=-1, callback=_path_and_ids)
+    for parameter in (*_HOW_TO_OPEN, conf_option("-c", "--conf"), argument):
+        command = parameter(command)
+    return command
+
+
+def _path_and_ids(
+    context: click.Context, argument: click.Parameter, words: tuple[str, ...]
+) -> tuple[str, ...]:
+    if context.resilient_parsing:
+        return words
+    first, kind = words[:1], StoreFolder()
+    if first and context.meta.get(f"{_META}confs") and not is_uri(first[0]):
+        first = first if LOCAL.exists(first[0]) else ()
+    ids = words[len(first) :]
+    paths = tuple(kind.convert(word, _StoreArgument(["path"]), context) for word in first)
+    context.params["path"] = _one_path(context, _StoreArgument(["path"]), paths)
+    if not ids:
+        raise click.MissingParameter("Give at least one.", context, argument, param_hint="'ID'")
+    return ids
 
 
 def _one_path(
