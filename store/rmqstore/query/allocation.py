@@ -183,7 +183,11 @@ class Allocation(NamedTuple):
             case "MACHINE_ROOM":
                 if not self.rooms:
                     raise OptionError(
-                        Text(Argument("strategy", "MACHINE_ROOM"), " needs ", Argument("rooms"))
+                        Text(
+                            Argument("strategy", "MACHINE_ROOM"),
+                            ": name those that are consumed, with ",
+                            Argument("rooms"),
+                        )
                     )
                 return by_machine_room(in_order, names, self.rooms)
             case "MACHINE_ROOM_NEARBY":
