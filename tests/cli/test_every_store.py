@@ -38,7 +38,8 @@ VERBS = [
     *SCANS,
     *(f"view {name}" for name in sorted(VIEWS)),
     "describe", "stat --all", "topics --all", "groups", "brokers", "routes --all", "doctor",
-    "verify", "get", "trace", "assign -g CG_part -c one -c two", "dump --body hex", "dump --charset latin-1",
+    "verify", "get", "trace", "assign -g CG_part -c one -c two", "dump --body hex",
+    "dump --charset latin-1",
 ]  # fmt: skip
 # what reads RocksDB databases or clusters may be refused, but never with a traceback
 CODES = {0, 1, 2}

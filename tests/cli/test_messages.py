@@ -204,3 +204,21 @@ def test_queries_take_patterns_and_queues(golden_store: Golden) -> None:
 def test_offsets_of_several_queues(golden_store: Golden) -> None:
     found = rows(run("dump", golden_store("live"), "-t", "LivePlain", "-i", 0, "-i", 2, "-o", 30))
     assert {(row["queueId"], row["queueOffset"] >= 30) for row in found} == {(0, True), (2, True)}
+
+
+@pytest.mark.parametrize("verb", ["topics", "groups", "routes", "view queues", "assign"])
+def test_views_take_patterns_too(golden_store: Golden, verb: str) -> None:
+    name, *options = verb.split()
+    if name == "assign":
+        options = ["-g", "CG_part", "-c", "one"]
+    command = [name, *options, golden_store("live"), "--json", "-t"]
+    found = rows(run(*command, "LiveP*"))
+    assert {row["topic"] for row in found} >= {"LivePlain"}
+    assert all(row["topic"].startswith("LiveP") for row in found)
+    both = rows(run(*command, "LivePlai?", "-t", "LiveTx"))
+    assert {row["topic"] for row in both} <= {"LivePlain", "LiveTx"}
+    if name in ("topics", "routes"):
+        assert not any(row["topic"].startswith("%") for row in rows(run(*command, "*")))
+        assert any(row["topic"].startswith("%") for row in rows(run(*command, "*", "--all")))
+    if name == "groups":
+        assert any(row["topic"].startswith("%RETRY%") for row in rows(run(*command, "*")))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import click
 
-from rmqstore.cli.common import ends_clearly, main, some_topics, with_system_topics
+from rmqstore.cli.common import ends_clearly, main, with_system_topics
+from rmqstore.cli.messages import matching_topics, topics_of_views
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import open_stores, store_paths, store_paths_beside_clients
 from rmqstore.query.allocation import STRATEGIES
@@ -22,7 +24,7 @@ _ON_THE_LINE = [name for name in STRATEGIES if name != "CONFIG"]
 @click.option(
     "-c", "--client", "clients", multiple=True, required=True, help="A client id; may be repeated."
 )
-@some_topics
+@matching_topics
 @click.option("--strategy", type=click.Choice(_ON_THE_LINE), default="AVG", show_default=True)
 @click.option(
     "--room",
@@ -48,21 +50,21 @@ def assign(
     The shares are those that clients of RocketMQ compute, by the same strategy. Without --topic
     they are of the topics that the group has committed offsets of.
     """
-    chosen: ViewArguments = {
+    chosen: dict[str, object] = {
         "consumer_group": group,
         "clients": clients,
         "strategy": strategy,
         "rooms": rooms or None,
-        "subscribe": topics or None,
     }
+    named = topics_of_views(topics, with_system=False)
     with open_stores(paths, brokers) as stores:
-        rows = StoreCluster(stores).view("assignments", **chosen)
+        rows = StoreCluster(stores).view("assignments", **cast("ViewArguments", chosen | named))
         output.write(rows.schema, rows)
 
 
 @main.command()
 @store_paths
-@some_topics
+@matching_topics
 @with_system_topics
 @ends_clearly
 @gives_rows()
@@ -77,7 +79,8 @@ def routes(
 
     PATH... are the stores of all brokers of a cluster, also of replicas.
     """
-    chosen: ViewArguments = {"subscribe": topics or None, "include_system_topics": with_system}
+    named = topics_of_views(topics, with_system=with_system)
+    named["include_system_topics"] = with_system
     with open_stores(paths, brokers) as stores:
-        rows = StoreCluster(stores).view("routes", **chosen)
+        rows = StoreCluster(stores).view("routes", **named)
         output.write(rows.schema, rows)

@@ -221,6 +221,19 @@ def topic_arguments(
     return chosen
 
 
+def topics_of_views(topics: tuple[str, ...], *, with_system: bool) -> TopicArguments:
+    """Return the topics that -t chooses, as arguments of views, also of several stores.
+
+    Args:
+        topics: names and patterns.
+        with_system: whether patterns match system topics.
+    """
+    if any(map(is_pattern, topics)):
+        pattern = regular_expression(topics, include_system_topics=with_system)
+        return {"subscribe_pattern": pattern}
+    return {"subscribe": topics} if topics else {}
+
+
 def where_queue(
     queue_ids: tuple[int, ...], where: str | None, chosen: TopicArguments
 ) -> str | None:

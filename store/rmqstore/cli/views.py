@@ -9,7 +9,8 @@ from typing import cast
 import click
 import pyarrow as pa
 
-from rmqstore.cli.common import ends_clearly, main, some_topics, with_system_topics
+from rmqstore.cli.common import ends_clearly, main, with_system_topics
+from rmqstore.cli.messages import matching_topics, some_columns, topics_of_views
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import open_stores, store_paths
 from rmqstore.inspect.describe import describe, select_described
@@ -24,13 +25,12 @@ _ARGUMENTS = {
     "--begin": "starting_timestamp",
     "--end": "ending_timestamp",
 }
-_some_columns = click.option("--columns", help="Columns, separated by commas; all by default.")
 
 
 @main.command()
 @click.argument("name", type=click.Choice(list(VIEWS), case_sensitive=False))
 @store_paths
-@some_topics
+@matching_topics
 @click.option("-g", "--group", "consumer_group", help="Only this consumer group.")
 @click.option(
     "-b",
@@ -43,7 +43,7 @@ _some_columns = click.option("--columns", help="Columns, separated by commas; al
     "-e", "--end", "ending_timestamp", metavar="TIME", help="Views of messages: stored before."
 )
 @with_system_topics
-@_some_columns
+@some_columns
 @ends_clearly
 @gives_rows()
 def view(
@@ -69,9 +69,9 @@ def view(
 
 @main.command("topics")
 @store_paths
-@some_topics
+@matching_topics
 @with_system_topics
-@_some_columns
+@some_columns
 @ends_clearly
 @gives_rows()
 def show_topics(
@@ -88,8 +88,8 @@ def show_topics(
 
 @main.command()
 @store_paths
-@some_topics
-@_some_columns
+@matching_topics
+@some_columns
 @ends_clearly
 @gives_rows()
 def groups(
@@ -105,7 +105,7 @@ def groups(
 
 @main.command("brokers")
 @store_paths
-@_some_columns
+@some_columns
 @ends_clearly
 @gives_rows()
 def show_brokers(
@@ -117,7 +117,7 @@ def show_brokers(
 
 @main.command("describe")
 @store_paths
-@_some_columns
+@some_columns
 @ends_clearly
 @gives_rows()
 def describe_stores(
@@ -169,9 +169,9 @@ def _show(
         raise click.UsageError(f"-t does not go with view {name}")
     if with_system and name not in ALLOWED["include_system_topics"]:
         raise click.UsageError(f"--all does not go with view {name}")
-    chosen = cast("ViewArguments", arguments)
-    if topics:
-        chosen["subscribe"] = topics
+    is_for_all = name not in ALLOWED["include_system_topics"]
+    named = topics_of_views(topics, with_system=with_system or is_for_all)
+    chosen = cast("ViewArguments", {**arguments, **named})
     if with_system:
         chosen["include_system_topics"] = True
     with open_stores(paths, brokers) as stores:
