@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import struct
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pyarrow as pa
 from measure import Case, measure, ratio, report
 
 import rmqstore
+from rmqstore.exchange.json_input import read_json_lines
+from rmqstore.exchange.json_rows import json_lines
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.columns.walk import walk
@@ -75,6 +78,32 @@ def queue_by_queue(path: Path, topic: str, queues: int) -> Case:
     return run
 
 
+def json_lines_out(path: Path) -> Case:
+    """Write all columns as JSON Lines into memory."""
+
+    def run() -> int:
+        with rmqstore.open(path) as store:
+            messages = store.scan(check_crc=False)
+            rows = 0
+            for batch in messages:
+                rows += len(json_lines(batch))
+            return rows
+
+    return run
+
+
+def json_lines_in(path: Path) -> Case:
+    """Read what :func:`json_lines_out` writes, of the first rows."""
+    with rmqstore.open(path) as store:
+        text = b"".join(line for batch in store.scan(limit=100_000) for line in json_lines(batch))
+
+    def run() -> int:
+        with TextIOWrapper(BytesIO(text), encoding="utf-8") as file:
+            return sum(batch.num_rows for batch in read_json_lines(file, "memory"))
+
+    return run
+
+
 def plain_walk(data: Bytes) -> Case:
     """Follow the chain of sizes with a struct loop."""
 
@@ -117,6 +146,8 @@ def main() -> None:
         "walk": lambda: len(walk(data, 0, len(data), 0).starts),
         "walk, struct loop": plain_walk(data),
         "full, CRC checked": lambda: _checked(arguments.store),
+        "JSON Lines out": json_lines_out(arguments.store),
+        "JSON Lines in": json_lines_in(arguments.store),
     }
     if arguments.mixed:
         cases["full, mixed data"] = scan(arguments.mixed, include_system_topics=True)

@@ -88,15 +88,15 @@ def trace(store: MessageStore, message_id: str) -> pa.Table:
 
 
 def _records(store: MessageStore, message_id: str) -> list[Row]:
-    """Return all records of a message in the order of the log."""
+    """Return all records of a message, oldest first."""
     found = find_messages(store, [message_id])
     if not found.rows:
         raise MessageNotFoundError(f"{message_id}: {found.missing[message_id]}")
-    records: dict[int, Row] = {}
+    records: dict[tuple[Any, ...], Row] = {}
     seen = {message_id}
     rows = found.rows
     for _ in range(_MAX_ROUNDS):
-        records |= {row["commitLogOffset"]: row for row in rows}
+        records |= {_place(row): row for row in rows}
         ids = {one for row in rows for one in _related(row)} - seen
         seen |= ids
         if not ids:
@@ -104,8 +104,14 @@ def _records(store: MessageStore, message_id: str) -> list[Row]:
         rows = find_messages(store, sorted(ids)).rows
     without_key = [row["offsetMsgId"] for row in records.values() if not _unique_key(row)]
     for row in _copies(store, without_key):
-        records[row["commitLogOffset"]] = row
-    return [records[place] for place in sorted(records)]
+        records[_place(row)] = row
+    # Each queue in tiered storage has a log of its own.
+    order = "storeTimestamp" if store.session.is_tiered else "commitLogOffset"
+    return sorted(records.values(), key=lambda row: (row[order], _place(row)))
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("commitLogOffset", "topic", "queueId", "queueOffset"))
 
 
 def _unique_key(row: Row) -> str | None:
