@@ -95,13 +95,23 @@ def test_files_of_several_brokers_name_their_stores(
 @pytest.mark.parametrize(
     ("words", "text"),
     [
+        (["verify"], "Missing argument 'PATH'"),
         (["stat"], "Missing argument 'PATH'"),
-        (["stat", "/", "/"], "unexpected extra argument"),
+        (["verify", "/", "/"], "unexpected extra argument"),
         (["stat", "-c", "/none.conf"], "-c/--conf /none.conf: there is no such file"),
-        (["topics"], "name stores by PATH..., or by --brokers, or by --conf"),
+        (["topics"], "Name stores by PATH..., or by --brokers, or by --conf"),
+        (["topics", "/", "--brokers", '{"a": "/"}'], "name stores by PATH..., or by --brokers, or"),
         (["topics", "/", "/", "--commitlog", "/"], "--commitlog: for one store only"),
     ],
-    ids=["no path", "two paths", "no file", "no stores", "folders of several"],
+    ids=[
+        "no path",
+        "no paths",
+        "two paths",
+        "no file",
+        "no stores",
+        "two ways",
+        "folders of several",
+    ],
 )
 def test_what_names_no_store_is_refused(words: list[str], text: str) -> None:
     done = run(*words)

@@ -32,7 +32,14 @@ from rmqstore.cli.messages import (
     some_bodies,
     some_messages,
 )
-from rmqstore.cli.stores import conf_option, given_options, open_store, parts_elsewhere, store_path
+from rmqstore.cli.stores import (
+    conf_option,
+    each_store,
+    given_options,
+    open_as_one,
+    parts_elsewhere,
+    store_paths,
+)
 from rmqstore.errors import OptionError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.exchange.files import (
@@ -65,7 +72,7 @@ _verbatim = click.option(
 
 
 @main.command("export")
-@store_path
+@store_paths
 @click.argument("target", type=click.Path(path_type=Path))
 @some_messages
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="At most N messages.")
@@ -76,7 +83,8 @@ _verbatim = click.option(
 @ends_clearly
 @some_bodies
 def export_messages(
-    path: Path,
+    paths: tuple[Path, ...],
+    brokers: str | None,
     target: Path,
     named_format: str | None,
     verbatim: bool,
@@ -88,7 +96,8 @@ def export_messages(
 ) -> None:
     """Write messages to TARGET, a Parquet (.parquet), JSON Lines (.jsonl) or CSV (.csv) file.
 
-    Its columns are those of a read. .gz or .zst at the end of the name compresses a file of text.
+    PATH may be several stores, of which one of each broker is read, one after the other. The
+    columns are those of a read. .gz or .zst at the end of the name compresses a file of text.
     """
     for name, value in (("--columns", columns), ("--body or --charset", bodies)):
         if verbatim and value is not None:
@@ -98,10 +107,11 @@ def export_messages(
     require_new(target, overwrite=overwrite)
     format_name = named_format or format_of(target)
     with (
-        open_store(path, ignore_log_end=ignore_log_end) as store,
+        open_as_one(paths, brokers, ignore_log_end=ignore_log_end) as store,
         progress_bar(f"exporting to {target}", SCAN_UNITS[choice["scan_by"]]) as progress,
     ):
-        store.session.progress = progress
+        for one in each_store(store):
+            one.session.progress = progress
         columns = columns_to_read(columns, bodies)
         reader = scan(store, verbatim=verbatim, columns=columns, **choice)
         write_file(target, format_name, *in_form(reader, bodies))

@@ -10,6 +10,7 @@ import click
 import pyarrow as pa
 
 from rmqstore.cli.common import BYTES, Command, complete_topics, repeated, with_system_topics
+from rmqstore.cli.stores import each_store
 from rmqstore.errors import OptionError
 from rmqstore.exchange.bodies import FORMS, BodyForm, parse_body_form
 from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE
@@ -19,7 +20,9 @@ from rmqstore.query.selection import parse_selection
 from rmqstore.query.topic_patterns import is_pattern, match_topics, regular_expression
 from rmqstore.read.message_scan import parse_scan
 from rmqstore.read.tiered.follower import Follower
+from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
+from rmqstore.store.scan import Scan
 
 _PAUSE, _REMOTE_PAUSE = 0.5, 5.0  # seconds between two looks at a store that is followed
 # what the progress of a scan counts
@@ -93,7 +96,7 @@ def some_messages(command: Command) -> Command:
 
 
 def scan(
-    store: MessageStore,
+    store: MessageStore | StoreCluster,
     *,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
@@ -104,7 +107,7 @@ def scan(
     scan_by: ScanOrder,
     where: str | None,
     **others: Any,  # noqa: ANN401 - arguments of MessageStore.scan
-) -> pa.RecordBatchReader:
+) -> Scan:
     """Return the messages that the options of :func:`some_messages` choose."""
     offsets = offsets_from(topics, queue_ids, offset)
     chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=scan_by == "commitlog")
@@ -190,7 +193,7 @@ def offsets_from(
 
 
 def topic_arguments(
-    store: MessageStore,
+    store: MessageStore | StoreCluster,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
     with_system: bool,
@@ -200,7 +203,7 @@ def topic_arguments(
     """Return the topics and queues that -t, -i and --all choose, as arguments of a scan.
 
     Args:
-        store: the store.
+        store: the store, or several.
         topics: names and patterns; all topics if empty.
         queue_ids: ids of queues, which all topics have that are given by name.
         with_system: whether system topics are chosen, which are not given by name.
@@ -215,9 +218,8 @@ def topic_arguments(
     elif by_log:
         chosen["subscribe_pattern"] = regular_expression(topics, include_system_topics=with_system)
     else:
-        chosen["subscribe"] = match_topics(
-            topics, store.session.known_topics(), include_system_topics=with_system
-        )
+        known = {topic for one in each_store(store) for topic in one.session.known_topics()}
+        chosen["subscribe"] = match_topics(topics, sorted(known), include_system_topics=with_system)
     return chosen
 
 
@@ -282,7 +284,7 @@ def columns_to_read(columns: str | None, bodies: BodyForm | None) -> str | None:
 
 
 def in_form(
-    reader: pa.RecordBatchReader, bodies: BodyForm | None
+    reader: pa.RecordBatchReader | Scan, bodies: BodyForm | None
 ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     """Return the columns and the batches of messages, with bodies in a form."""
     if bodies is None:

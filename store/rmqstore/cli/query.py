@@ -31,7 +31,14 @@ from rmqstore.cli.messages import (
     where_queue,
 )
 from rmqstore.cli.output import Output, gives_rows
-from rmqstore.cli.stores import open_store, store_path, store_path_and_ids
+from rmqstore.cli.stores import (
+    each_store,
+    open_as_one,
+    open_store,
+    store_path,
+    store_path_and_ids,
+    store_paths,
+)
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import Message, select_columns
 from rmqstore.inspect.message_ids import find_messages
@@ -41,11 +48,13 @@ from rmqstore.query.selection import parse_selection
 from rmqstore.query.times import parse_timestamp
 from rmqstore.query.topic_patterns import match_topics
 from rmqstore.read.lookup.candidates import SMALL_GAPS
+from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 
 _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,msgId,storeSize,commitLogOffset"
 _OFFSETS = pa.schema(
     [
+        ("brokerName", pa.string()),  # where there are several
         ("topic", pa.string()),
         ("queueId", pa.int32()),
         ("timestamp", pa.timestamp("ms", "UTC")),
@@ -55,7 +64,7 @@ _OFFSETS = pa.schema(
 
 
 @main.command()
-@store_path
+@store_paths
 @matching_topics
 @some_queues
 @click.option(
@@ -91,7 +100,8 @@ _OFFSETS = pa.schema(
 @gives_rows(limit_help="Only the newest N messages.")
 @some_bodies
 def query(
-    path: Path,
+    paths: tuple[Path, ...],
+    brokers: str | None,
     topics: tuple[str, ...],
     time: str | None,
     columns: str | None,
@@ -102,12 +112,13 @@ def query(
     """Find messages by key, id or tags, through the index; or queue offsets by time.
 
     All matches are found, however many there are. Parts of the log that the index does not cover
-    are read; stderr says so. A table has a few columns, the other formats have all.
+    are read; stderr says so. A table has a few columns, the other formats have all. PATH may be
+    several stores, of which one of each broker is searched.
     """
     named = [name for name in ("keys", "ids", "tags") if lookup[name]]
     if len(named) + (time is not None) != 1:
         raise click.UsageError("give one of -k, -m, --tags and --time")
-    with open_store(path) as store:
+    with open_as_one(paths, brokers) as store:
         if time is not None:
             others = ("begin", "end", "index_only", "queue_ids")
             if columns or bodies or any(lookup[name] for name in others):
@@ -117,33 +128,39 @@ def query(
             return
         if output.is_table and columns is None:
             columns = _COLUMNS if bodies is None else f"{_COLUMNS},body"
+            if isinstance(store, StoreCluster):
+                columns = f"brokerName,{columns}"
         found = _messages(store, topics, columns_to_read(columns, bodies), **lookup)
         newest = found.slice(max(0, found.num_rows - (output.limit or found.num_rows)))
         output.write(*in_form(newest.to_reader(), bodies))
 
 
 def _offsets(
-    store: MessageStore, names: tuple[str, ...], time: str, *, with_system: bool
+    store: MessageStore | StoreCluster, names: tuple[str, ...], time: str, *, with_system: bool
 ) -> pa.RecordBatch:
     if not names:
         raise click.UsageError("--time needs -t")
     topics = match_topics(names, store.topics(), include_system_topics=with_system)
-    store.session.require_topics(parse_selection(subscribe=topics))
+    stores = each_store(store)
+    if len(stores) == 1:
+        stores[0].session.require_topics(parse_selection(subscribe=topics))
     timestamp = parse_timestamp("timestamp", time)
     with err_console.status("searching"):
         rows = [
-            (topic, queue_id, timestamp, offset)
+            (one.broker_name, topic, queue_id, timestamp, offset)
+            for one in stores
             for topic in topics
-            for queue_id, offset in store.offsets_at(topic, time).items()
+            for queue_id, offset in one.offsets_at(topic, time).items()
         ]
     columns = [
         pa.array([row[number] for row in rows], field.type) for number, field in enumerate(_OFFSETS)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=_OFFSETS)
+    offsets = pa.RecordBatch.from_arrays(columns, schema=_OFFSETS)
+    return offsets if len(stores) > 1 else offsets.select(_OFFSETS.names[1:])
 
 
 def _messages(
-    store: MessageStore,
+    store: MessageStore | StoreCluster,
     topics: tuple[str, ...],
     columns: str | None,
     *,
@@ -159,26 +176,32 @@ def _messages(
     chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=False)
     selection = parse_selection(**chosen, starting_timestamp=begin, ending_timestamp=end)
     wanted = parse_wanted(keys or None, ids or None, tags or None)
-    n_uncovered = store.session.find(wanted, selection).n_uncovered_bytes
+    stores = each_store(store)
+    n_uncovered = sum(one.session.find(wanted, selection).n_uncovered_bytes for one in stores)
     if n_uncovered > SMALL_GAPS:
         consequence = "are not searched" if index_only else "are read"
         text = f"{n_uncovered:,} bytes of the log are not covered by the index: they {consequence}"
         click.echo(text, err=True)
+    # Stores come one after the other, and so do the queues of tiered storage.
+    is_in_order = len(stores) == 1 and not stores[0].session.is_tiered
+    tables = []
     with progress_bar("searching", stays=False) as progress:
-        store.session.progress = progress
-        reader = store.scan(
-            **chosen,
-            starting_timestamp=begin,
-            ending_timestamp=end,
-            where=where_queue(queue_ids, None, chosen),
-            msg_key=keys or None,
-            msg_id=ids or None,
-            msg_tags=tags or None,
-            index_only=index_only,
-            columns=None if store.session.is_tiered else columns,
-        )
-        rows = reader.read_all()
-    if store.session.is_tiered:  # its queues come one after the other
+        for one in stores:
+            one.session.progress = progress
+            found = one.scan(
+                **chosen,
+                starting_timestamp=begin,
+                ending_timestamp=end,
+                where=where_queue(queue_ids, None, chosen),
+                msg_key=keys or None,
+                msg_id=ids or None,
+                msg_tags=tags or None,
+                index_only=index_only,
+                columns=columns if is_in_order else None,
+            )
+            tables.append(found.read_all())
+    rows = pa.concat_tables(tables)
+    if not is_in_order:
         names = (
             rows.column_names if columns is None else [name.strip() for name in columns.split(",")]
         )

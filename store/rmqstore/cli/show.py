@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -32,48 +32,66 @@ from rmqstore.cli.messages import (
     topic_arguments,
 )
 from rmqstore.cli.output import Output, gives_rows
-from rmqstore.cli.stores import open_store, store_path
+from rmqstore.cli.stores import each_store, open_as_one, store_paths
 from rmqstore.errors import RmqStoreError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.query.selection import Selection, parse_selection
+from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 
 
 @main.command()
-@store_path
+@store_paths
 @matching_topics
 @with_system_topics
 @shows_progress
 @ends_clearly
 @gives_rows()
-def stat(path: Path, topics: tuple[str, ...], with_system: bool, output: Output) -> None:
+def stat(
+    paths: tuple[Path, ...],
+    brokers: str | None,
+    topics: tuple[str, ...],
+    with_system: bool,
+    output: Output,
+) -> None:
     """Show queues: offsets, number of messages, bytes, first and last store time.
 
     The table is followed by the kind of the store and by what of it is not read. For a broker
     in controller mode the epochs of its log follow. The exit code is 1 if a queue is damaged.
+    PATH may be several stores, of which one of each broker is shown.
     """
-    with open_store(path) as store:
+    with open_as_one(paths, brokers) as store:
+        stores = each_store(store)
         chosen = topic_arguments(store, topics, (), with_system, by_log=False)
         view = store.view("queues", **chosen)
-        total = _n_queues(store, parse_selection(**chosen))
-        batches = counted(view, f"reading {path}", total, unit="queues", stays=False)
+        total = _n_queues(stores, parse_selection(**chosen))
+        batches = counted(view, f"reading {_names(stores)}", total, unit="queues", stays=False)
         queues = pa.Table.from_batches(batches, view.schema)
         n_damaged = len(queues) - queues.column("reason").null_count
         if output.is_table:
-            queues = _without_empty(queues.drop(["brokerName"]), "reason")
+            shown = queues.drop(["brokerName"]) if len(stores) == 1 else queues
+            queues = _without_empty(shown, "reason")
         output.write(queues.schema, queues.to_batches())
         if output.is_table:
-            _show_kind(store)
+            for one in stores:
+                if len(stores) > 1:
+                    click.echo(f"{one.broker_name} ({one.paths.root}):")
+                _show_kind(one)
     if n_damaged:
         click.echo(f"damage: {n_damaged} queues; see reason", err=True)
         sys.exit(DAMAGE)
 
 
-def _n_queues(store: MessageStore, selection: Selection) -> int | None:
+def _names(stores: Sequence[MessageStore]) -> str:
+    return str(stores[0].paths.root) if len(stores) == 1 else f"{len(stores)} stores"
+
+
+def _n_queues(stores: Iterable[MessageStore], selection: Selection) -> int | None:
     """Return the number of queues of a selection; None if damage hides it."""
     try:
-        return sum(map(len, store.session.chosen_queues(selection).values()))
+        chosen = [store.session.chosen_queues(selection) for store in stores]
+        return sum(len(queue_ids) for queues in chosen for queue_ids in queues.values())
     except RmqStoreError:
         return None
 
@@ -99,7 +117,7 @@ def _epoch_text(epoch: dict[str, Any]) -> str:
 
 
 @main.command()
-@store_path
+@store_paths
 @some_messages
 @click.option(
     "-f",
@@ -112,7 +130,8 @@ def _epoch_text(epoch: dict[str, Any]) -> str:
 @gives_rows("jsonl")
 @some_bodies
 def dump(
-    path: Path,
+    paths: tuple[Path, ...],
+    brokers: str | None,
     ignore_log_end: bool,
     columns: str | None,
     follow: bool,
@@ -120,7 +139,10 @@ def dump(
     bodies: BodyForm | None,
     **choice: Any,  # noqa: ANN401 - see some_messages
 ) -> None:
-    """Write messages as JSON Lines. A body that is not UTF-8 is written as bodyBase64."""
+    """Write messages as JSON Lines. A body that is not UTF-8 is written as bodyBase64.
+
+    PATH may be several stores, of which one of each broker is read, one after the other.
+    """
     n_damaged = 0
     if follow:
         output.require_live()
@@ -133,14 +155,20 @@ def dump(
             yield batch
 
     unit = SCAN_UNITS[choice["scan_by"]]
-    with open_store(path, ignore_log_end=ignore_log_end) as store, ExitStack() as stack:
+    opened = open_as_one(paths, brokers, ignore_log_end=ignore_log_end)
+    with opened as store, ExitStack() as stack:
         choice["columns"] = columns_to_read(columns, bodies)
         if follow:
+            if isinstance(store, StoreCluster):
+                raise click.UsageError("--follow: for one store only")
             schema, messages = in_form(followed(store, **choice), bodies)
             output.write_live(schema, looked_at(messages))
         else:
             if not output.is_on_terminal:
-                store.session.progress = stack.enter_context(progress_bar(f"reading {path}", unit))
+                stores = each_store(store)
+                progress = stack.enter_context(progress_bar(f"reading {_names(stores)}", unit))
+                for one in stores:
+                    one.session.progress = progress
             schema, messages = in_form(scan(store, **choice), bodies)
             output.write(schema, looked_at(messages))
     if n_damaged:

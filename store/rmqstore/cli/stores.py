@@ -19,6 +19,7 @@ from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import path_of
 from rmqstore.storage.folders.broker_conf import read_conf, root_of
 from rmqstore.storage.remote.location import is_uri, local_path
+from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import open_for
 
@@ -335,7 +336,23 @@ def _with_stores(command: Command, conf: Callable[[Command], Command]) -> Comman
 
 
 @contextmanager
-def open_stores(paths: Sequence[Path], brokers: str | None) -> Iterator[list[MessageStore]]:
+def open_as_one(
+    paths: Sequence[Path], brokers: str | None, *, ignore_log_end: bool = False
+) -> Iterator[MessageStore | StoreCluster]:
+    """Open the only store that the arguments of a command name, or several as one."""
+    with open_stores(paths, brokers, ignore_log_end=ignore_log_end) as stores:
+        yield stores[0] if len(stores) == 1 else StoreCluster(stores)
+
+
+def each_store(opened: MessageStore | StoreCluster) -> list[MessageStore]:
+    """Return the stores that are read."""
+    return [*opened.stores.values()] if isinstance(opened, StoreCluster) else [opened]
+
+
+@contextmanager
+def open_stores(
+    paths: Sequence[Path], brokers: str | None, *, ignore_log_end: bool = False
+) -> Iterator[list[MessageStore]]:
     """Open the stores of a cluster, which the arguments of a command name."""
     names = {} if brokers is None else names_by_path(read_brokers(brokers))
     given = given_options()
@@ -346,12 +363,19 @@ def open_stores(paths: Sequence[Path], brokers: str | None) -> Iterator[list[Mes
         each = [(path, None, None) for path in paths]
         each += [(path_of(path), name, None) for path, name in names.items()]
         each += [(None, None, conf) for conf in given.confs]
+    elif not paths and brokers is None and not given.confs:
+        context = click.get_current_context()
+        argument = next(one for one in context.command.params if one.name == "paths")
+        hint = "Name stores by PATH..., or by --brokers, or by --conf."
+        raise click.MissingParameter(hint, context, argument)
     else:
         raise click.UsageError("name stores by PATH..., or by --brokers, or by --conf")
     if len(each) > 1 and given.for_one_store:
         raise click.UsageError(f"{', '.join(given.for_one_store)}: for one store only")
     with ExitStack() as stack:
         yield [
-            stack.enter_context(open_store(path, broker_name=name, conf=conf))
+            stack.enter_context(
+                open_store(path, broker_name=name, ignore_log_end=ignore_log_end, conf=conf)
+            )
             for path, name, conf in each
         ]

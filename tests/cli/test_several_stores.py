@@ -1,0 +1,95 @@
+"""Verbs that read several stores at once: stat, dump, query, export."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+import rmqstore
+from rmqstore.cli import main
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> list[Path]:
+    """Return the stores of two brokers, a replica of the first one in between."""
+    roots = []
+    for name, counts in (("x", {"T": 5, "U": 3}), ("y", {"T": 2, "V": 4})):
+        with rmqstore.create(tmp_path / name) as writer:
+            for topic, count in counts.items():
+                bodies = [f"{name}{number}" for number in range(count)]
+                keys = [f"k{number % 2}" for number in range(count)]
+                table = {"topic": [topic] * count, "body": bodies, "keys": keys}
+                writer.append(pa.table(table))
+        roots.append(tmp_path / name)
+    replica = Path(shutil.copytree(roots[0], tmp_path / "replica"))
+    brokers = {"a": [str(replica), str(roots[0])], "b": str(roots[1])}
+    (tmp_path / "brokers.json").write_text(json.dumps(brokers))
+    return roots
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, [*map(str, words)], catch_exceptions=False)
+
+
+def rows(*words: object) -> list[dict[str, Any]]:
+    done = run(*words, "--format", "jsonl")
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_dump_and_export_give_the_messages_of_all(stores: list[Path], tmp_path: Path) -> None:
+    found = rows("dump", *stores)
+    assert Counter((row["brokerName"], row["topic"]) for row in found) == {
+        ("x", "T"): 5, ("x", "U"): 3, ("y", "T"): 2, ("y", "V"): 4
+    }  # fmt: skip
+    named = rows("dump", "--brokers", tmp_path / "brokers.json", "-t", "[TV]")
+    assert Counter((row["brokerName"], row["topic"]) for row in named) == {
+        ("a", "T"): 5, ("b", "T"): 2, ("b", "V"): 4
+    }  # fmt: skip
+    assert len(rows("dump", *stores, "-t", "T", "-n", 6)) == 6
+    assert [row["body"] for row in rows("dump", *stores, "-t", "T", "--last", 1, "-i", 0)] == [
+        "x4", "y0"
+    ]  # fmt: skip
+    target = tmp_path / "all.parquet"
+    assert run("export", *stores, target, "-t", "T", "-t", "V").exit_code == 0
+    assert pq.read_table(target).num_rows == 11
+    refused = run("dump", *stores, "-t", "absent")
+    assert refused.exit_code == 2
+    assert "no topic absent in brokers x, y" in refused.output
+    followed = run("dump", *stores, "--follow")
+    assert followed.exit_code == 2
+    assert "--follow: for one store only" in followed.output
+
+
+def test_stat_shows_the_queues_of_all(stores: list[Path]) -> None:
+    found = rows("stat", *stores, "-t", "T")
+    assert Counter(row["brokerName"] for row in found) == {"x": 4, "y": 2}
+    assert sum(row["messages"] for row in found) == 7
+    table = run("stat", *stores).stdout
+    assert "brokerName" in table
+    assert f"x ({stores[0]}):" in table
+    assert "brokerName" not in run("stat", stores[0]).stdout
+
+
+def test_query_finds_messages_of_all_in_the_order_of_time(stores: list[Path]) -> None:
+    found = rows("query", *stores, "-k", "k1")
+    assert sorted(row["body"] for row in found) == ["x1", "x1", "x3", "y1", "y1", "y3"]
+    times = [row["storeTimestamp"] for row in found]
+    assert times == sorted(times)
+    of_topic = rows("query", *stores, "-t", "V", "-k", "k1", "--columns", "brokerName,body")
+    assert of_topic == [{"brokerName": "y", "body": "y1"}, {"brokerName": "y", "body": "y3"}]
+    newest = rows("query", *stores, "-k", "k1", "-n", 2)
+    assert [row["brokerName"] for row in newest] == ["y", "y"]
+    assert "brokerName" in run("query", *stores, "-k", "k1").stdout
+    at_time = rows("query", *stores, "-t", "T", "--time", "2000-01-01")
+    assert Counter(row["brokerName"] for row in at_time) == {"x": 4, "y": 2}
+    one = rows("query", stores[0], "-t", "T", "--time", "2000-01-01")
+    assert {*one[0]} == {"topic", "queueId", "timestamp", "queueOffset"}
