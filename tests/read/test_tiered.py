@@ -405,6 +405,7 @@ def test_a_broker_is_found_from_each_folder(golden_store: GoldenStore, tmp_path:
     for folder in (tmp_path, tmp_path / "missing", root / "config"):
         with pytest.raises(NotAStoreError, match="is not a folder of tiered storage"):
             rmqstore.open(root, tiered=folder)
+    for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(NotAStoreError, match="is not a RocketMQ store"):
             rmqstore.open(folder)
     with pytest.raises(OptionError, match=r"tiered: .* is tiered storage"):
