@@ -34,7 +34,7 @@ from rmqstore.errors import (
     StoreStateError,
     UnreadableFileError,
 )
-from rmqstore.inspect.report.facts import gather
+from rmqstore.inspect.report.gathering import gather
 from rmqstore.inspect.verify import verify
 from rmqstore.read.views.schema import VIEWS
 from rmqstore.storage.broker.config_files import BrokerConfig, integer
