@@ -87,7 +87,7 @@ _WORK: Final = _Work()
 
 
 def scan(
-    path: AnyPath | Several,
+    path: AnyPath | Several | None = None,
     *,
     columns: str | list[str] | pa.Schema | None = None,
     **options: Any,  # noqa: ANN401 - each has a type of its own there
@@ -95,7 +95,7 @@ def scan(
     """Return the messages of a store as a LazyFrame, which reads the store when it is collected.
 
     Args:
-        path: the store, or several, as :func:`rmqstore.open` takes them.
+        path: the store, or several, as :func:`rmqstore.open` takes them; None with ``conf``.
         columns: columns to offer; all by default. A query reads those that it needs.
         options: other arguments of :func:`rmqstore.open`, and those of ``MessageStore.scan`` except
             for ``where`` and ``limit``, in place of which the frame has ``filter`` and ``head``.
@@ -126,21 +126,23 @@ def scan(
         wanted = schema.names if names is None else names
         needed = {*wanted, *(() if predicate is None else predicate.meta.root_names())}
         chosen = pa.schema([field for field in schema if field.name in needed])
-        where = None if predicate is None else condition_of(predicate, known)
+        # Polars wants the first rows of all, of which those are left that meet the predicate. So
+        # with a number of rows no condition may leave any out before they are counted.
+        where = None if predicate is None or n_rows is not None else condition_of(predicate, known)
         left = n_rows
         if left == 0:
             return
         with open_for(path, **of_open) as opened:
             for batch in _WORK.steps(opened.scan(columns=chosen, where=where, **of_scan)):
                 frame = pl.DataFrame(batch)
+                if left is not None:
+                    frame = frame.head(left)
+                    left -= frame.height
                 if predicate is not None:
                     frame = frame.filter(predicate)
-                frame = frame.select(wanted)
-                yield frame if left is None else frame.head(left)
-                if left is not None:
-                    left -= frame.height
-                    if left <= 0:
-                        return
+                yield frame.select(wanted)
+                if left == 0:
+                    return
 
     return register_io_source(read, schema=pl.DataFrame(schema.empty_table()).schema)
 

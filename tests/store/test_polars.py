@@ -74,6 +74,8 @@ def test_a_filter_gives_what_polars_gives(
     assert chosen.collect().equals(every.filter(predicate).select("queueOffset", "topic"))
     first = frame.filter(predicate).head(3).collect()
     assert first.equals(every.filter(predicate).head(3))
+    after = frame.head(9).filter(predicate).collect()
+    assert after.equals(every.head(9).filter(predicate))
 
 
 @pytest.mark.parametrize(("predicate", "pruning"), PREDICATES, ids=lambda value: str(value)[:60])
