@@ -14,7 +14,8 @@ import orjson
 import pyarrow as pa
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.measure import measure_renderables
+from rich.table import Column, Table
 
 from rmqstore.cli.common import DAMAGE, Command, require_new
 from rmqstore.errors import Finding, OptionError
@@ -27,7 +28,7 @@ _TABLE, _JSON, _PRETTY = "table", "json", "pretty"
 _LIVE: Final = (_TABLE, "jsonl", "csv")  # forms for rows of which nobody knows the last
 _LIVE_WIDTH: Final = 12  # characters of a cell, at least, if the widest is not known
 _FRAMED_ROWS: Final = 1000  # Rich takes seconds for more
-_WIDE: Final = 180  # characters per line of a table that goes to a file or a pipe
+_UNBOUND: Final = Console(width=1 << 20)
 _FINDING: Final = pa.schema([(name, pa.string()) for name in Finding._fields])
 
 
@@ -227,10 +228,10 @@ def _print_table(names: list[str], batches: Iterable[pa.RecordBatch]) -> None:
     if not first:
         return
     if len(first) <= _FRAMED_ROWS:
-        table = Table(*names)
+        table = Table(*(Column(name, overflow="fold") for name in names))  # nothing is cut off
         for cells in first:
             table.add_row(*map(escape, cells))
-        console().print(table)
+        console(table).print(table)
         return
     widths = [max(map(len, column)) for column in zip(names, *first, strict=True)]
     for cells in chain([names], first, rows):
@@ -247,9 +248,11 @@ def _print_line(cells: list[str], widths: list[int]) -> None:
     click.echo("  ".join(padded).rstrip())
 
 
-def console() -> Console:
-    """Return the console for tables, as wide as the terminal if stdout is one."""
-    return Console() if sys.stdout.isatty() else Console(width=_WIDE)
+def console(table: Table) -> Console:
+    """Return the console for a table: as wide as the terminal, elsewhere as wide as the table."""
+    if sys.stdout.isatty():
+        return Console()
+    return Console(width=measure_renderables(_UNBOUND, _UNBOUND.options, [table]).maximum)
 
 
 def _cells(row: dict[str, Any], names: list[str]) -> list[str]:

@@ -181,7 +181,14 @@ def _groups(
         group.queues += 1
         if row["lag"] is None:
             continue
-        group.lag = (group.lag or 0) + row["lag"]
+        # What is deleted can no longer be consumed, and being ahead makes up for nothing elsewhere.
+        lag = min(max(row["lag"], 0), row["brokerOffset"] - row["minOffset"])
+        if row["lag"] < 0:
+            notes.append(
+                f"{row['consumerGroup']}: its offset {row['consumerOffset']:,} of "
+                f"{row['topic']}-{row['queueId']} is beyond the end {row['brokerOffset']:,}"
+            )
+        group.lag = (group.lag or 0) + lag
         before = earlier.get(row["consumerGroup"], {}).get((row["topic"], row["queueId"]))
         if before is not None:
             group.consumed = (group.consumed or 0) + max(row["consumerOffset"] - before, 0)
@@ -189,7 +196,7 @@ def _groups(
             group.lag_millis = max(group.lag_millis or 0, row["lagMillis"])
         queue = by_queue.get((row["topic"], row["queueId"]))
         if queue is not None:
-            queue.lag = max(queue.lag or 0, row["lag"])
+            queue.lag = max(queue.lag or 0, lag)
     for group in groups.values():
         group.level = _level_of(group)
     return sorted(groups.values(), key=lambda group: (-(group.lag or 0), group.group, group.topic))
