@@ -83,3 +83,13 @@ def test_a_unique_key_that_looks_like_an_id_of_another_record(tmp_path: Path) ->
     stored.append(build.Record(body=b"second", properties=f"UNIQ_KEY\x01{key}\x02".encode()))
     with rmqstore.open(stored.write(tmp_path / "s")) as store:
         assert [row["body"] for row in find_messages(store, [key]).rows] == [b"second"]
+
+
+def test_damage_elsewhere_does_not_hide_a_message(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("dledger-crash2")) as store:
+        columns = ("msgId", "commitLogOffset")
+        rows = store.scan(columns=columns, mode="DROPMALFORMED").read_all().to_pylist()
+        for row in rows[:: len(rows) // 10]:
+            for name in (row["msgId"], str(row["commitLogOffset"])):
+                found = [one["commitLogOffset"] for one in find_messages(store, [name]).rows]
+                assert row["commitLogOffset"] in found

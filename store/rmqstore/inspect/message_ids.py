@@ -94,7 +94,8 @@ def _look_up(
         return found
     chosen: TopicArguments = topics or {"include_system_topics": True}
     names = [name for name in ALL_COLUMNS.names if name != "tagsCode"]
-    for batch in store.scan(msg_id=list(ids), columns=names, **chosen):
+    # Damage elsewhere, which a warning names, must not hide what is intact.
+    for batch in store.scan(msg_id=list(ids), columns=names, mode="DROPMALFORMED", **chosen):
         for row in batch.to_pylist():
             for name in ids:
                 upper = name.upper() if is_offset_id(name) else name
