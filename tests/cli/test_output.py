@@ -144,13 +144,39 @@ def test_bytes_in_csv_that_are_not_text_are_base64(tmp_path: Path) -> None:
     assert json.loads(text["properties"]).keys() == {"UNIQ_KEY"}
 
 
+@pytest.mark.parametrize("compression", ["", ".gz"])
+@pytest.mark.parametrize("form", ["table", "json", "pretty", "jsonl", "csv"])
+def test_a_file_holds_what_would_be_printed(
+    golden_store: Golden, tmp_path: Path, form: str, compression: str
+) -> None:
+    target = tmp_path / f"topics.{form}{compression}"
+    verb = ("topics", golden_store("live"), "--format", form)
+    assert run(*verb, "--output", target).exit_code == 0
+    content = target.read_bytes()
+    text = gzip.decompress(content) if compression else content
+    assert text.decode() == run(*verb).stdout
+
+
+def test_the_name_of_a_file_tells_json(golden_store: Golden, tmp_path: Path) -> None:
+    assert run("topics", golden_store("live"), "--output", tmp_path / "t.json").exit_code == 0
+    assert len(json.loads((tmp_path / "t.json").read_bytes())) > 5
+
+
+def test_tables_that_no_terminal_shows_hold_everything(golden_store: Golden) -> None:
+    names = [row["consumerGroup"] for row in json.loads(
+        run("groups", golden_store("live"), "--format", "json").stdout
+    )]  # fmt: skip
+    shown = run("groups", golden_store("live")).stdout
+    assert all(f"│ {name} " in shown for name in names)
+    assert "…" not in shown
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("--output", "there.jsonl"), "--overwrite replaces it"),
         (("--output", "none/new.jsonl"), "there is no folder"),
         (("--output", "new.txt"), "the name does not tell the format"),
-        (("--output", "new.json", "--format", "table"), "a file takes one of parquet, jsonl, csv"),
         (("--output", "new.parquet.gz"), "Parquet is compressed inside"),
     ],
     ids=str,

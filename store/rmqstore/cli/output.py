@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
+from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TextIO
 
 import click
 import orjson
@@ -19,7 +20,7 @@ from rich.table import Column, Table
 
 from rmqstore.cli.common import DAMAGE, Command, require_new
 from rmqstore.errors import Finding, OptionError
-from rmqstore.exchange.files import FORMATS, format_of, write_file, write_stream
+from rmqstore.exchange.files import FORMATS, compression_of, format_of, new_file, write_stream
 from rmqstore.exchange.json_rows import BASE64, json_rows
 from rmqstore.read.scan.spec import first_rows
 
@@ -72,22 +73,31 @@ class Output(NamedTuple):
                 n_rows += len(batch)
                 yield batch
 
-        if self.target is not None:
-            write_file(self.target, self.format_name, schema, counted())
-        elif self.format_name == _TABLE:
-            _print_table(schema.names, counted())
+        if self.target is None:
+            self._write(sys.stdout, schema, counted())
+            sys.stdout.flush()
+            return n_rows
+        with new_file(self.target, self.format_name) as file:
+            text = TextIOWrapper(file, "utf-8")
+            self._write(text, schema, counted())
+            text.detach()
+        return n_rows
+
+    def _write(self, text: Any, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:  # noqa: ANN401 - a file of text above a binary one
+        sink = text.buffer
+        if self.format_name == _TABLE:
+            _print_table(text, schema.names, batches)
+            text.flush()
         elif self.format_name == _JSON:
-            rows = [row for batch in counted() for row in json_rows(batch)]
-            sys.stdout.buffer.write(orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n")
+            rows = [row for batch in batches for row in json_rows(batch)]
+            sink.write(orjson.dumps(rows, option=orjson.OPT_INDENT_2) + b"\n")
         elif self.format_name == _PRETTY:
-            for batch in counted():
+            for batch in batches:
                 for row in json_rows(batch):
                     line = orjson.dumps(row, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-                    sys.stdout.buffer.write(line)
+                    sink.write(line)
         else:
-            write_stream(sys.stdout.buffer, self.format_name, schema, counted())
-        sys.stdout.flush()
-        return n_rows
+            write_stream(sink, self.format_name, schema, batches)
 
     def require_live(self) -> None:
         """Refuse forms in which rows cannot be given as they come."""
@@ -215,12 +225,12 @@ def _checked(name: str | None, target: Path | None, default: str, *, overwrite: 
             raise OptionError("--format parquet: give --output FILE, or a pipe")
         return name or default
     require_new(target, overwrite=overwrite)
-    if name in (_TABLE, _JSON, _PRETTY):
-        raise OptionError(f"--format {name}: a file takes one of {', '.join(FORMATS)}")
+    if name is None and (target.stem if compression_of(target) else target.name).endswith(".json"):
+        return _JSON
     return name or format_of(target)
 
 
-def _print_table(names: list[str], batches: Iterable[pa.RecordBatch]) -> None:
+def _print_table(text: TextIO, names: list[str], batches: Iterable[pa.RecordBatch]) -> None:
     """Print rows with a frame, or if there are many, plainly and as they come."""
     names = _shown(names)
     rows = (_cells(row, names) for batch in batches for row in json_rows(batch))
@@ -231,11 +241,11 @@ def _print_table(names: list[str], batches: Iterable[pa.RecordBatch]) -> None:
         table = Table(*(Column(name, overflow="fold") for name in names))  # nothing is cut off
         for cells in first:
             table.add_row(*map(escape, cells))
-        console(table).print(table)
+        _console(text, table).print(table)
         return
     widths = [max(map(len, column)) for column in zip(names, *first, strict=True)]
     for cells in chain([names], first, rows):
-        _print_line(cells, widths)
+        _print_line(cells, widths, text)
 
 
 def _shown(names: list[str]) -> list[str]:
@@ -243,16 +253,18 @@ def _shown(names: list[str]) -> list[str]:
     return [name for name in names if name.removesuffix(BASE64) not in {*names} - {name}]
 
 
-def _print_line(cells: list[str], widths: list[int]) -> None:
+def _print_line(cells: list[str], widths: list[int], text: TextIO | None = None) -> None:
     padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-    click.echo("  ".join(padded).rstrip())
+    click.echo("  ".join(padded).rstrip(), file=text)
 
 
-def console(table: Table) -> Console:
+def _console(text: TextIO, table: Table) -> Console:
     """Return the console for a table: as wide as the terminal, elsewhere as wide as the table."""
-    if sys.stdout.isatty():
+    if text.isatty():
         return Console()
-    return Console(width=measure_renderables(_UNBOUND, _UNBOUND.options, [table]).maximum)
+    return Console(
+        file=text, width=measure_renderables(_UNBOUND, _UNBOUND.options, [table]).maximum
+    )
 
 
 def _cells(row: dict[str, Any], names: list[str]) -> list[str]:

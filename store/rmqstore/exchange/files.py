@@ -64,15 +64,26 @@ def write_file(
     Raises:
         OptionError: Parquet cannot be compressed as a whole.
     """
+    with new_file(target, format_name) as file:
+        write_stream(file, format_name, schema, batches)
+
+
+@contextmanager
+def new_file(target: Path, format_name: str) -> Iterator[IO[bytes]]:
+    """Open a file that gets its name when it is complete, compressed if its name says so.
+
+    Raises:
+        OptionError: Parquet cannot be compressed as a whole.
+    """
     compression = compression_of(target)
     if compression is not None and format_name == "parquet":
         raise OptionError(f"{target}: Parquet is compressed inside; leave {target.suffix} out")
     with _in_place(target) as path, path.open("wb") as file:
         if compression is None:
-            _WRITERS[format_name](file, schema, batches)
+            yield file
         else:
             with pa.CompressedOutputStream(pa.PythonFile(file, "w"), compression) as compressed:
-                _WRITERS[format_name](compressed, schema, batches)
+                yield compressed
 
 
 def write_stream(
