@@ -134,15 +134,26 @@ def export_messages(
     help="Queues of a new topic.",
 )
 @click.option(
-    "--queue-selector", type=click.Choice(SELECTORS), default=SELECTORS[0], show_default=True
+    "--queue-selector",
+    type=click.Choice(SELECTORS),
+    default=SELECTORS[0],
+    show_default=True,
+    help="How rows without a queueId are spread over the queues of their topic.",
 )
 @click.option(
     "--compression",
     type=click.Choice(["none", "zlib", "lz4", "zstd"]),
     default="none",
     show_default=True,
+    help="How bodies of 4 KiB and more are compressed, as producers do.",
 )
-@click.option("--uniq-key", type=click.Choice(["make", "keep"]), default="make", show_default=True)
+@click.option(
+    "--uniq-key",
+    type=click.Choice(["make", "keep"]),
+    default="make",
+    show_default=True,
+    help="Make a new unique key for each message, or keep those that the rows have.",
+)
 @click.option(
     "--allow-system-topics", is_flag=True, help="Also append to topics that belong to the broker."
 )

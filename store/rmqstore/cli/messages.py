@@ -63,6 +63,8 @@ def some_messages(command: Command) -> Command:
             "--mode",
             type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]),
             default="FAILFAST",
+            show_default=True,
+            help="What is done with damaged records: an error, left out, or kept as rows.",
         ),
         click.option(
             "--scan",
@@ -70,6 +72,7 @@ def some_messages(command: Command) -> Command:
             type=click.Choice(["queue", "commitlog"]),
             default="queue",
             show_default=True,
+            help="What queues lead to, or every record of the log in its order.",
         ),
         some_columns,
         click.option(
@@ -280,7 +283,10 @@ def columns_to_read(columns: str | None, bodies: BodyForm | None) -> str | None:
     if bodies is None or bodies.name != "none":
         return columns
     names = MESSAGE.names if columns is None else columns.split(",")
-    return ",".join(name for name in names if name.strip() != "body")
+    left = ",".join(name for name in names if name.strip() != "body")
+    if not left:
+        raise OptionError("--body none: leaves none of the --columns")
+    return left
 
 
 def in_form(

@@ -151,7 +151,7 @@ def _in_words(value: object) -> str:
         return "\n".join(value) or "-"
     if isinstance(value, datetime):
         return value.isoformat(timespec="milliseconds")
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return str(value)
 
 
 def _show(
