@@ -34,7 +34,7 @@ LAYERS = [
     ["read"],
     ["read.tiered"],
     ["store", "exchange"],
-    ["inspect", "polars"],
+    ["inspect", "polars", "copying.following.remoting"],
     ["inspect.report", "copying"],
     ["cli"],
     ["__main__"],

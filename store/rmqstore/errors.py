@@ -239,6 +239,31 @@ class OptionError(RmqStoreError, ValueError):
     """An option or argument is unknown, contradictory or out of its domain. The text names it."""
 
 
+class BrokerUnreachableError(RmqStoreError):
+    """A broker did not answer, or what came is not an answer. Fields: address, reason.
+
+    The same request may succeed later.
+    """
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(address, reason)
+        self.address, self.reason = address, reason
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.reason}"
+
+
+class BrokerRefusedError(RmqStoreError):
+    """A broker refused a request. Fields: address, code (of the answer), reason."""
+
+    def __init__(self, address: str, code: int, reason: str) -> None:
+        super().__init__(address, code, reason)
+        self.address, self.code, self.reason = address, code, reason
+
+    def __str__(self) -> str:
+        return f"{self.address} refused a request (code {self.code}): {self.reason}"
+
+
 class Finding(NamedTuple):
     """One disagreement within a store, which a check lists instead of raising an error."""
 

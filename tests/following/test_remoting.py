@@ -1,0 +1,258 @@
+"""The client of the ordinary port: frames, signatures, and servers that answer anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import random
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from rmqstore.copying.following.remoting.broker import Broker
+from rmqstore.copying.following.remoting.client import Address, Endpoint, RemotingClient
+from rmqstore.copying.following.remoting.credentials import Credentials
+from rmqstore.copying.following.remoting.frames import (
+    MAX_BODY_BYTES,
+    decode_answer,
+    encode_request,
+    frame_length,
+)
+from rmqstore.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    MalformedBytesError,
+    OptionError,
+)
+
+Serve = Callable[[socket.socket, dict[str, object]], None]
+
+
+def answer(opaque: object, body: bytes = b"", code: int = 0, flag: int = 1) -> bytes:
+    fields = {"code": code, "flag": flag, "opaque": opaque, "remark": "no right"}
+    header = json.dumps(fields).encode()
+    return struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
+
+
+@contextmanager
+def server(serve: Serve, tls: ssl.SSLContext | None = None) -> Iterator[Address]:
+    """Answer each request of one connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def run() -> None:
+            with suppress(OSError, struct.error):
+                connection, _ = listener.accept()
+                if tls is not None:
+                    connection = tls.wrap_socket(connection, server_side=True)
+                with connection:
+                    while True:
+                        length = struct.unpack(">i", connection.recv(4))[0]
+                        frame = b""
+                        while len(frame) < length:
+                            frame += connection.recv(length - len(frame))
+                        serve(
+                            connection,
+                            json.loads(frame[4 : 4 + struct.unpack_from(">i", frame)[0]]),
+                        )
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield Address("127.0.0.1", listener.getsockname()[1])
+
+
+def sent(frame: bytes) -> Serve:
+    return lambda connection, _request: connection.sendall(frame)
+
+
+def test_an_answer_is_taken_whatever_comes_before_it_and_however_it_is_cut() -> None:
+    def serve(connection: socket.socket, request: dict[str, object]) -> None:
+        frames = answer(99, b"of another") + answer(1, flag=0)
+        frames += answer(request["opaque"], b"x" * 10_000)
+        for start in range(0, len(frames), 777):
+            connection.sendall(frames[start : start + 777])
+
+    with server(serve) as address, RemotingClient(Endpoint(address)) as client:
+        for _ in range(2):
+            assert client.request(28).body == b"x" * 10_000
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\0",
+        struct.pack(">i", -1),
+        struct.pack(">i", 3),
+        struct.pack(">i", (1 << 31) - 1),
+        struct.pack(">ii", 8, 1 << 24 | 4) + b"abcd",
+        struct.pack(">ii", 8, 1000) + b"abcd",
+        struct.pack(">ii", 8, 4) + b"abcd",
+        struct.pack(">ii", 6, 2) + b"[]",
+        struct.pack(">ii", 6, 2) + b"{}",
+        struct.pack(">ii", 100_004, 100_000) + b"[" * 100_000,
+    ],
+)
+def test_bytes_that_are_not_an_answer_are_an_error(frame: bytes) -> None:
+    def serve(connection: socket.socket, _request: dict[str, object]) -> None:
+        connection.sendall(frame)
+        connection.close()
+
+    with (
+        server(serve) as address,
+        RemotingClient(Endpoint(address, timeout=2)) as client,
+        pytest.raises(BrokerUnreachableError, match="no answer to request 26"),
+    ):
+        client.request(26)
+
+
+def test_a_server_that_says_nothing_or_goes_on_slowly_costs_the_time_out_only() -> None:
+    def slowly(connection: socket.socket, request: dict[str, object]) -> None:
+        for byte in answer(request["opaque"], b"x" * 1000):
+            connection.sendall(bytes([byte]))
+            time.sleep(0.05)
+
+    for serve in (slowly, sent(b"")):
+        with server(serve) as address, RemotingClient(Endpoint(address, timeout=0.3)) as client:
+            began = time.monotonic()
+            with pytest.raises(BrokerUnreachableError):
+                client.request(26)
+            assert time.monotonic() - began < 2
+
+
+def test_random_bytes_are_never_an_answer_of_other_errors() -> None:
+    dice = random.Random(7)
+    good = answer(1, b'{"table":{}}')[4:]
+    for _ in range(3000):
+        frame = bytearray(good)
+        for _ in range(dice.randint(1, 4)):
+            frame[dice.randrange(len(frame))] = dice.randrange(256)
+        with suppress(MalformedBytesError):
+            decode_answer(bytes(frame))
+        with suppress(MalformedBytesError):
+            frame_length(dice.randbytes(4))
+    assert frame_length(struct.pack(">i", MAX_BODY_BYTES)) == MAX_BODY_BYTES
+
+
+def test_a_request_is_signed_over_the_values_of_its_fields_in_order_and_its_body() -> None:
+    signed = Credentials("user", "secret", "token").signed({"b": "2", "a": "1"}, b"body")
+    content = b"user" + b"token" + b"1" + b"2" + b"body"
+    expected = base64.b64encode(hmac.new(b"secret", content, hashlib.sha1).digest()).decode()
+    assert signed == {
+        "a": "1",
+        "b": "2",
+        "AccessKey": "user",
+        "SecurityToken": "token",
+        "Signature": expected,
+    }
+    assert "secret" not in repr(Credentials("user", "secret", "token"))
+
+
+def test_a_request_has_the_header_that_brokers_read() -> None:
+    frame = encode_request(21, 5, {"x": "ä"}, b"body")
+    length, size = struct.unpack_from(">ii", frame)
+    assert length == len(frame) - 4
+    assert size < 1 << 24
+    header = json.loads(frame[8 : 8 + size])
+    assert (header["code"], header["opaque"], header["flag"]) == (21, 5, 0)
+    assert header["extFields"] == {"x": "ä"}
+    assert frame[8 + size :] == b"body"
+
+
+def test_refusals_are_told_from_answers_that_may_pass() -> None:
+    for code, error in ((16, BrokerRefusedError), (2, BrokerUnreachableError)):
+
+        def serve(connection: socket.socket, request: dict[str, object], code: int = code) -> None:
+            connection.sendall(answer(request["opaque"], code=code))
+
+        with (
+            server(serve) as address,
+            RemotingClient(Endpoint(address)) as client,
+            pytest.raises(error, match="no right"),
+        ):
+            Broker(client, str(address)).settings()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"[]", b"{}", b'{"table":[]}', b'{"table":{"commitLogMinOffset":"x"}}',
+        b'{"table":{"commitLogMinOffset":"5","commitLogMaxOffset":"4"}}',
+        b'{"table":{"commitLogMinOffset":"0","commitLogMaxOffset":"99999999999999999999999"}}',
+        b'{"table":{"commitLogMinOffset":null,"commitLogMaxOffset":{}}}',
+        b"[" * 100_000, b"x" * (2 << 20),
+    ],
+)  # fmt: skip
+def test_bounds_that_cannot_be_are_an_error(body: bytes) -> None:
+    def serve(connection: socket.socket, request: dict[str, object]) -> None:
+        connection.sendall(answer(request["opaque"], body))
+
+    with (
+        server(serve) as address,
+        RemotingClient(Endpoint(address)) as client,
+        pytest.raises(BrokerUnreachableError),
+    ):
+        Broker(client, str(address)).bounds()
+
+
+def test_settings_leave_out_what_nobody_asked_for() -> None:
+    def serve(connection: socket.socket, request: dict[str, object]) -> None:
+        body = b'{"table":{"brokerVersionDesc":"V5_3_3"}}'
+        if request["code"] == 26:
+            body = b"brokerName=b\nsecretKey=hidden\nhaListenPort=10912\n"
+        connection.sendall(answer(request["opaque"], body))
+
+    with server(serve) as address, RemotingClient(Endpoint(address)) as client:
+        settings = Broker(client, str(address)).settings()
+    assert settings.given == {"brokerName": "b", "haListenPort": "10912"}
+    assert settings.version == (5, 3, 3)
+    assert settings.number("haListenPort") == 10912
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":1", "host:x", "host:0", "host:65536", "a:b:1"]
+)
+def test_an_address_is_host_and_port(text: str) -> None:
+    with pytest.raises(OptionError):
+        Address.parse(text)
+
+
+def test_addresses() -> None:
+    assert Address.parse("broker-a:10911") == Address("broker-a", 10911)
+    assert str(Address.parse("[::1]:10911")) == "[::1]:10911"
+
+
+def test_tls_is_used_if_it_is_given(tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out",
+         str(certificate), "-days", "2", "-subj", "/CN=localhost", "-addext",
+         "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    of_server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    of_server.load_cert_chain(certificate, key)
+    trusting = ssl.create_default_context(cafile=str(certificate))
+
+    def serve(connection: socket.socket, request: dict[str, object]) -> None:
+        connection.sendall(answer(request["opaque"], b"safe"))
+
+    with (
+        server(serve, of_server) as address,
+        RemotingClient(Endpoint(address, tls=trusting)) as client,
+    ):
+        assert client.request(28).body == b"safe"
+    with (
+        server(serve, of_server) as address,
+        pytest.raises(BrokerUnreachableError, match="certificate"),
+    ):
+        RemotingClient(Endpoint(address, tls=ssl.create_default_context()))
