@@ -35,7 +35,7 @@ LAYERS = [
     ["read.tiered"],
     ["store", "exchange"],
     ["inspect", "polars", "copying.following.remoting"],
-    ["inspect.report", "copying"],
+    ["inspect.report", "copying", "copying.following"],
     ["cli"],
     ["__main__"],
 ]

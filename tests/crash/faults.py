@@ -129,10 +129,10 @@ class FaultyDisk(Disk):
         self._unnamed = {file: folder for file, folder in self._unnamed.items() if folder != path}
         self._renamed = [rename for rename in self._renamed if rename[0].parent != path]
 
-    def make_folder(self, path: Path, *, is_flushed: bool = True, like: Path | None = None) -> None:
+    def make_folder(self, path: Path, **settings: Any) -> None:
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         self._unnamed.update({folder: folder.parent for folder in missing})
-        super().make_folder(path, is_flushed=is_flushed, like=like)
+        super().make_folder(path, **settings)
 
     def flush_all(self, paths: Any) -> None:
         for path in paths:

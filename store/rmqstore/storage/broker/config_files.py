@@ -61,13 +61,21 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
 
 def is_table(content: bytes) -> bool:
     """Tell whether bytes are the whole content of a broker's JSON file, which may be empty."""
-    text = content.decode(errors="replace")
     try:
-        if text.strip():
-            _parse(Path(), text)
+        table_of(content)
     except CorruptConfigError:
         return False
     return True
+
+
+def table_of(content: bytes) -> dict[str, Any]:
+    """Return the table in the content of a broker's JSON file, {} if it is empty.
+
+    Raises:
+        CorruptConfigError: it is not a JSON object, unquoted integer keys aside.
+    """
+    text = content.decode(errors="replace")
+    return _parse(Path(), text) if text.strip() else {}
 
 
 def _loads(text: str) -> object:

@@ -109,7 +109,14 @@ class Disk:
             path = path.parent
         self._real_folders.add(folder)
 
-    def make_folder(self, path: Path, *, is_flushed: bool = True, like: Path | None = None) -> None:
+    def make_folder(
+        self,
+        path: Path,
+        *,
+        is_flushed: bool = True,
+        like: Path | None = None,
+        is_private: bool = False,
+    ) -> None:
         """Create a folder and its missing parents.
 
         Args:
@@ -117,11 +124,12 @@ class Disk:
             is_flushed: wait until the new names are on the disk; else the next :meth:`flush_all`
                 does, so that many folders of one parent cost one flush of it.
             like: a folder whose mode it gets.
+            is_private: only its owner may use it, if it is new.
         """
         self.require_within(path)
         missing = [*takewhile(lambda folder: not folder.exists(), (path, *path.parents))]
         for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(mode=0o700 if is_private and folder == path else 0o777, exist_ok=True)
             if is_flushed:
                 self.flush_folder(folder.parent)
             else:

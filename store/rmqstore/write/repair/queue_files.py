@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from pathlib import Path
 
@@ -45,7 +46,7 @@ class QueueFiles:
         in_batches |= {
             topic for topic in configured if can_name_queues(topic) and not paths.queue_ids(topic)
         }
-        self.batch_topics = frozenset(in_batches)
+        self.batch_topics: AbstractSet[str] = frozenset(in_batches)
 
     def numbers(self) -> Iterator[int]:
         """Yield the number of queues of each topic."""

@@ -122,7 +122,14 @@ class _NoDisk(Disk):
         super().__init__()
         self.changes: list[LogChange] = []
 
-    def make_folder(self, path: Path, *, is_flushed: bool = True, like: Path | None = None) -> None:
+    def make_folder(
+        self,
+        path: Path,
+        *,
+        is_flushed: bool = True,
+        like: Path | None = None,
+        is_private: bool = False,
+    ) -> None:
         """Make no folder."""
 
     def create(self, path: Path, size: int, content: object = None) -> None:

@@ -38,7 +38,10 @@ def truncate_log(disk: Disk, log: CommitLog, end: LogEnd, copies: Path | None) -
     """
     truncation = _Truncation(disk, end, copies)
     for segment in log.segments:
-        is_later = segment.start >= end.physical_offset and segment.start > log.min_offset
+        # The first file stays, even if it is empty, unless the log ends before it.
+        is_later = segment.start >= end.physical_offset and (
+            segment.start > min(log.min_offset, end.physical_offset)
+        )
         if is_later or not segment.size:
             truncation.remove_file(segment)
         elif segment.start <= end.physical_offset < segment.end:

@@ -1,0 +1,235 @@
+"""Queues and index of a copy, built after its log as far as that is on the disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Final
+
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
+from rmqstore.format.framing.framing import StopKind
+from rmqstore.storage.broker.checkpoint import read_checkpoint
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.index.index_file import index_files, read_header
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import window_at
+from rmqstore.storage.queue.appender import QueueAppender
+from rmqstore.storage.recovery.log_end import last_record_before
+from rmqstore.write.existing_store import existing_config
+from rmqstore.write.repair.dispatch import Dispatcher
+from rmqstore.write.repair.queue_files import QueueFiles
+from rmqstore.write.saved_checkpoint import SavedCheckpoint
+
+logger = logging.getLogger(__name__)
+
+STEP_BYTES: Final = 16 << 20  # of the log, after which queues and index are brought to the disk
+
+
+class _BatchTopics(AbstractSet[str]):
+    """The topics whose queues are BatchConsumeQueues; others are looked up when they come."""
+
+    def __init__(
+        self, paths: StorePaths, known: AbstractSet[str], is_batch_topic: Callable[[str], bool]
+    ) -> None:
+        self._is_batch = dict.fromkeys(paths.topics(), False) | dict.fromkeys(known, True)
+        self._is_batch_topic = is_batch_topic
+
+    def __contains__(self, topic: object) -> bool:
+        if not isinstance(topic, str):
+            return False
+        if topic not in self._is_batch:
+            self._is_batch[topic] = self._is_batch_topic(topic)
+        return self._is_batch[topic]
+
+    def __iter__(self) -> Iterator[str]:
+        return (topic for topic, is_batch in self._is_batch.items() if is_batch)
+
+    def __len__(self) -> int:
+        return sum(self._is_batch.values())
+
+    def __bool__(self) -> bool:
+        return True  # a topic that is not known yet may be one of these
+
+
+class QueueBuilder:
+    """Builds queues and index from a log that only grows, step by step.
+
+    Args:
+        disk: performs all changes.
+        paths: the files of the copy.
+        config: sizes of new files, and what is indexed.
+        is_batch_topic: tells whether the queues of a topic are BatchConsumeQueues. It is asked once
+            for each topic, before the first unit is written.
+
+    Attributes:
+        built: physical offset up to which queues and index are on the disk.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        paths: StorePaths,
+        config: StoreConfig,
+        is_batch_topic: Callable[[str], bool],
+    ) -> None:
+        self._disk, self._paths = disk, paths
+        self._log = CommitLog(paths.commitlogs)
+        self._config = existing_config(paths, self._log, config)
+        self._checkpoint = SavedCheckpoint(disk, paths, read_checkpoint(paths))
+        self._queues = QueueFiles(disk, paths, self._config)
+        self._queues.batch_topics = _BatchTopics(paths, self._queues.batch_topics, is_batch_topic)
+        self._appenders: dict[tuple[str, int], QueueAppender] = {}
+        self._dispatcher: Dispatcher | None = None
+        self._last_store_timestamp = 0
+        self.built = self._log.min_offset
+
+    def recover(self, built: int, *, was_closed: bool) -> None:
+        """Remove what may be half built.
+
+        Args:
+            built: physical offset up to which queues and index were on the disk.
+            was_closed: whether nothing was built after it.
+        """
+        self._log.refresh()
+        start = max(built, self._log.min_offset)
+        self._queues.cut(start, was_closed=was_closed)
+        start = self._without_index_after(start, keeps_last=was_closed)
+        if start < built:
+            self._ask_for_recovery(start)
+        self.built = start
+
+    def cut(self, end: int) -> None:
+        """Remove units and items of records from a physical offset on, all of which are whole."""
+        self._appenders.clear()
+        self._dispatcher = None
+        self._log.close()
+        self._log = CommitLog(self._paths.commitlogs)
+        self.recover(min(self.built, end), was_closed=True)
+
+    def _without_index_after(self, end: int, *, keeps_last: bool) -> int:
+        """Delete the index files that hold items of records at or after a physical offset.
+
+        Args:
+            end: the physical offset.
+            keeps_last: whether the last file is whole; else it is deleted too.
+
+        Returns:
+            The physical offset from which the index has to be built again.
+        """
+        files = index_files(self._paths.index)
+        start = end
+        for number, path in reversed([*enumerate(files)]):
+            header = read_header(path)
+            is_last = number == len(files) - 1
+            is_good = header["end_timestamp"] and header["end_phy_offset"] < end
+            if is_good and (keeps_last or not is_last):
+                break
+            self._disk.delete(path)
+            begin = int(read_header(files[number - 1])["end_phy_offset"]) if number else 0
+            start = max(min(start, begin), self._log.min_offset)
+        if start < end:
+            self._disk.flush_folder(self._paths.index)
+        return start
+
+    def _ask_for_recovery(self, start: int) -> None:
+        """Let a broker that finds this unfinished build queues and index from a place on."""
+        segment = self._log.find(start)
+        if segment is not None:
+            self._checkpoint.save(built=self._time_at(segment.start))
+
+    def _time_at(self, physical_offset: int | None) -> int:
+        """Return the store time of the record at a physical offset, 0 if it cannot be told."""
+        try:
+            return 0 if physical_offset is None else self._log.store_timestamp(physical_offset)
+        except (CorruptRecordError, OffsetOutOfRangeError):
+            return 0
+
+    def step(self, end: int) -> bool:
+        """Build a part of what is missing before a physical offset, and bring it to the disk.
+
+        Args:
+            end: where a record ends; the log is on the disk up to there.
+
+        Returns:
+            Whether all of it is built.
+        """
+        start = self.built
+        if start >= end:
+            return True
+        if end > self._log.max_offset:
+            self._log.refresh()
+        stop = self._boundary(start, end)
+        last_record = last_record_before(self._log, stop)
+        last_time = self._time_at(last_record)
+        self._last_store_timestamp = max(self._last_store_timestamp, last_time)
+        for segment in self._log.segments:
+            if start <= segment.start < stop:
+                self._checkpoint.set_back(self._time_at(segment.start))
+        self._checkpoint.save(index=self._last_store_timestamp)
+        self._dispatch(start, stop)
+        self._checkpoint.set_dispatched(last_record or 0)
+        self._checkpoint.save(built=self._last_store_timestamp)
+        self.built = stop
+        return stop == end
+
+    def _boundary(self, start: int, end: int) -> int:
+        """Return where a step ends: after a record, or at the end of a file."""
+        segment = self._log.find(start)
+        if segment is None or end - start <= STEP_BYTES:
+            return end
+        limit = min(segment.end, end)
+        if limit - start <= STEP_BYTES:
+            return limit
+        window = window_at(self._log, segment, start, limit, STEP_BYTES)
+        is_cut_by_size = window.damage is None and window.records.kind is not StopKind.BLANK
+        return window.stopped if is_cut_by_size else limit
+
+    def _dispatch(self, start: int, stop: int) -> None:
+        """Build units and items; a queue whose files do not fit the log is built again."""
+        while True:
+            dispatcher = self._dispatcher or self._new_dispatcher()
+            dispatcher.dispatch(start, stop)
+            dispatcher.flush()
+            for finding in dispatcher.findings:
+                logger.warning("%s %s: %s", *finding)
+            dispatcher.findings.clear()
+            if not dispatcher.misfits:
+                self._dispatcher = dispatcher
+                return
+            for key, err in dispatcher.misfits.items():
+                logger.warning("%s; the queue is built again from the log", err)
+                self._queues.empty(Path(err.path))
+                self._appenders.pop(key, None)
+            self._dispatcher = None
+            start = self._log.min_offset
+
+    def _new_dispatcher(self) -> Dispatcher:
+        self._disk.make_folder(self._paths.index)
+        return Dispatcher(
+            self._disk,
+            self._log,
+            self._paths.index,
+            self._config,
+            self._appender,
+            self._queues.batch_topics,
+            is_tolerant=True,
+        )
+
+    def _appender(self, topic: str, queue_id: int) -> QueueAppender:
+        key = (topic, queue_id)
+        if key not in self._appenders:
+            self._appenders[key] = self._queues.appender(topic, queue_id)
+        return self._appenders[key]
+
+    def protect(self) -> None:
+        """Let a broker that opens the copy after a crash keep the index."""
+        self._checkpoint.cover_index()
+        self._checkpoint.save()
+
+    def close(self) -> None:
+        """Close the files that were read."""
+        self._log.close()

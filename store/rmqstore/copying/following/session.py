@@ -1,0 +1,320 @@
+"""One connection to a broker's port for replicas: it compares, then appends.
+
+The thread that reads the stream is the one that reports: a follower that hangs is cut off by the
+broker, which must not keep files for it that retention has to delete.
+
+Source: DefaultHAClient.java, DefaultHAConnection.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from contextlib import closing
+from enum import Enum
+from typing import Final, Protocol
+
+import numpy as np
+
+from rmqstore.copying.following.agreement import Extent, Verdict, judge, request_at
+from rmqstore.copying.following.ha_stream import NEVER, HaStream, Piece, report
+from rmqstore.copying.following.log_copy import LogCopy
+from rmqstore.copying.following.remoting.broker import Bounds
+from rmqstore.copying.following.remoting.client import Address
+from rmqstore.copying.following.settings import FollowSettings
+from rmqstore.errors import BrokerUnreachableError, MalformedBytesError, StoreStateError
+
+logger = logging.getLogger(__name__)
+
+_BUFFER_BYTES: Final = 1 << 20
+_BOUNDS_SECONDS: Final = 1.0  # between two questions where the log of the broker ends
+# Syncs take at most about a fifth of the time while there is little to copy.
+_SYNC_SHARE: Final = 4.0
+_SYNC_SECONDS: Final = 0.05
+
+
+class Ended(Enum):
+    """Why a session ended."""
+
+    STOPPED = "it was asked to stop, or the copy is as far as was asked for"
+    CLOSED = "the connection ended"
+    COMPARE_MORE = "the logs differ before the part that was compared"
+
+
+class _ConnectionEndedError(Exception):
+    """The connection ended, or is given up. The text says why."""
+
+
+def _connect(address: Address, seconds: float) -> socket.socket:
+    try:
+        return socket.create_connection((address.host, address.port), seconds)
+    except OSError as err:
+        raise _ConnectionEndedError(f"no connection: {err}") from err
+
+
+def _send(connection: socket.socket, message: bytes) -> None:
+    try:
+        connection.sendall(message)
+    except OSError as err:  # also a time-out, after which a part of the message may be sent
+        raise _ConnectionEndedError(str(err)) from err
+
+
+def _receive(connection: socket.socket, buffer: memoryview) -> int:
+    """Return how many bytes came, 0 if none did for a while."""
+    try:
+        count = connection.recv_into(buffer)
+    except TimeoutError:
+        return 0
+    except OSError as err:
+        raise _ConnectionEndedError(str(err)) from err
+    if not count:
+        raise _ConnectionEndedError("the broker closed the connection")
+    return count
+
+
+class Owner(Protocol):
+    """Who keeps the state of the copy."""
+
+    def sync(self) -> None:
+        """Bring the copy and its state to the disk."""
+
+    def cut(self, end: int, reason: str) -> None:
+        """Cut the copy at the end of a record."""
+
+    def ask_bounds(self) -> Bounds:
+        """Return where the log of the broker begins and ends by now."""
+
+    def tick(self) -> None:
+        """Do what is done now and then."""
+
+
+class Session:
+    """One connection, from the request until it ends.
+
+    Args:
+        copy: the log of the copy.
+        owner: who keeps its state.
+        settings: how the broker is followed.
+        stop: set to end the session.
+        compared: physical offset from which the logs are compared; a record of the copy begins
+            there, or the copy does.
+        extent: what the copy holds.
+        bounds: where the log of the broker begins and ends.
+        goal: physical offset at which the session ends, None to go on.
+    """
+
+    def __init__(
+        self,
+        copy: LogCopy,
+        owner: Owner,
+        settings: FollowSettings,
+        stop: threading.Event,
+        *,
+        compared: int,
+        extent: Extent,
+        bounds: Bounds,
+        file_size: int,
+        goal: int | None,
+    ) -> None:
+        self._copy, self._owner, self._settings, self._stop = copy, owner, settings, stop
+        self._compared, self._extent, self._low = compared, extent, bounds.low
+        self._goal = goal
+        self._request = request_at(compared, bounds, file_size)
+        self._stream = HaStream(self._request)
+        self._is_comparing = compared < extent.end
+        self._agreed_from = copy.record_end(compared) if self._is_comparing else None
+        self._file_size = file_size
+        self._is_idle = False  # the broker said that it has no more
+        self._bounds_at = float("-inf")
+        self._synced_at = time.monotonic()
+        self._sync_seconds = 0.0
+        if self._request > compared and not self._is_comparing:
+            copy.append(b"\0")  # byte 0, which cannot be asked for
+
+    def run(self, address: Address) -> Ended:
+        """Connect, and follow until something ends it.
+
+        Raises:
+            StoreStateError: the logs have nothing in common.
+            CorruptRecordError: the broker's log is not a chain of records.
+            OSError: the copy cannot be written.
+        """
+        try:
+            with closing(_connect(address, self._settings.timing.first_header)) as connection:
+                _send(connection, report(self._request))
+                connection.settimeout(self._settings.timing.poll)
+                return self._follow(connection)
+        except _ConnectionEndedError as err:
+            logger.info("%s: %s", address, err)
+            return Ended.CLOSED
+
+    def _follow(self, connection: socket.socket) -> Ended:
+        timing = self._settings.timing
+        buffer = memoryview(bytearray(self._portion()))
+        began = received_at = time.monotonic()
+        reported_at, n_received = float("-inf"), 0
+        while not self._stop.is_set() and not self._has_arrived():
+            count = _receive(connection, buffer)
+            now = time.monotonic()
+            if count:
+                received_at, n_received = now, n_received + count
+                ended = self._take_all(self._pieces(buffer[:count]))
+                if ended is not None:
+                    return ended
+            elif now - received_at > self._patience():
+                raise _ConnectionEndedError(f"nothing came for {self._patience():.0f} s")
+            self._sync_if_due(is_drained=count < len(buffer))
+            if time.monotonic() - now > timing.stall:
+                raise _ConnectionEndedError("the copy takes too long for what came")
+            if self._stream.has_begun and time.monotonic() - reported_at >= timing.report:
+                _send(connection, report(self._reported()))
+                reported_at = time.monotonic()
+            self._owner.tick()
+            self._keep_rate(n_received, began)
+        return Ended.STOPPED
+
+    def _pieces(self, data: memoryview) -> list[Piece]:
+        try:
+            return self._stream.feed(data)
+        except MalformedBytesError as err:
+            raise _ConnectionEndedError(err.reason) from err
+
+    def _patience(self) -> float:
+        """Return how many seconds may pass without a byte."""
+        timing = self._settings.timing
+        return timing.silence if self._stream.has_begun else timing.first_header
+
+    def _portion(self) -> int:
+        """Return how many bytes are read at once."""
+        rate = self._settings.max_rate
+        if rate is None:
+            return _BUFFER_BYTES
+        return max(min(_BUFFER_BYTES, int(rate * self._settings.timing.poll)), 1)
+
+    def _keep_rate(self, n_received: int, began: float) -> None:
+        """Sleep a little if bytes came faster than they may; the broker's sender slows down."""
+        if self._settings.max_rate is not None:
+            ahead = n_received / self._settings.max_rate - (time.monotonic() - began)
+            if ahead > 0:
+                self._stop.wait(min(ahead, self._settings.timing.report / 4))
+
+    def _reported(self) -> int:
+        """Return what is reported: never more than the broker has and the disk holds."""
+        if self._settings.acknowledge == "never":
+            return NEVER
+        return min(self._stream.position, self._copy.durable_end)
+
+    def _has_arrived(self) -> bool:
+        if self._goal is None or self._is_comparing:
+            return False
+        return self._copy.end >= self._goal or (self._is_idle and self._settings.once)
+
+    def _sync_if_due(self, *, is_drained: bool) -> None:
+        copy, settings = self._copy, self._settings
+        if copy.end == copy.durable_end:
+            return
+        since = time.monotonic() - self._synced_at
+        rest = max(_SYNC_SECONDS, _SYNC_SHARE * self._sync_seconds)
+        is_due = since >= settings.sync_seconds or copy.unsynced >= settings.sync_bytes
+        if is_due or (is_drained and since >= rest) or self._has_arrived():
+            began = time.monotonic()
+            self._owner.sync()
+            self._synced_at = time.monotonic()
+            self._sync_seconds = self._synced_at - began
+
+    def _take_all(self, pieces: list[Piece]) -> Ended | None:
+        """Take the pieces of one read; those to append are joined."""
+        joined: list[memoryview] = []
+        for piece in pieces:
+            if piece.is_heartbeat:
+                self._append(joined)
+                ended = self._take_heartbeat(piece.physical_offset)
+            elif self._is_comparing:
+                ended = self._compare(piece)
+            else:
+                self._is_idle = False
+                joined.append(piece.data)
+                continue
+            if ended is not None:
+                return ended
+        self._append(joined)
+        return None
+
+    def _append(self, joined: list[memoryview]) -> None:
+        if joined:
+            self._copy.append(joined[0] if len(joined) == 1 else b"".join(joined))
+            joined.clear()
+
+    def _take_heartbeat(self, position: int) -> Ended | None:
+        copy = self._copy
+        if not self._is_comparing:
+            self._is_idle = position == copy.end
+            return None
+        now = time.monotonic()
+        if now - self._bounds_at < _BOUNDS_SECONDS:
+            return None
+        self._bounds_at = now
+        try:
+            bounds = self._owner.ask_bounds()
+        except BrokerUnreachableError as err:
+            logger.info("%s", err)
+            return Ended.CLOSED
+        if position < bounds.low:
+            return Ended.CLOSED  # the next connection begins with the new bounds
+        self._low = bounds.low
+        if bounds.high == position:
+            return self._differ(position, "the broker's log ends here")
+        return None
+
+    def _compare(self, piece: Piece) -> Ended | None:
+        """Compare bytes with those of the copy; append those that follow its end."""
+        place, data = piece.physical_offset, piece.data
+        while data and place < self._copy.end:
+            in_file = self._file_size - place % self._file_size
+            part = data[: min(len(data), in_file, self._copy.end - place)]
+            theirs = np.frombuffer(part, np.uint8)
+            own = self._copy.read(place, len(part))
+            differing = np.flatnonzero(own != theirs)
+            if len(differing):
+                first = int(differing[0])
+                ended = self._differ(place + first, "the broker has other bytes here")
+                if ended is None:
+                    self._copy.append(data[first:])
+                return ended
+            place += len(part)
+            data = data[len(part) :]
+        if place >= self._copy.end:
+            self._is_comparing = False
+            if data:
+                self._copy.append(data)
+        return None
+
+    def _differ(self, place: int, reason: str) -> Ended | None:
+        """Decide what follows from a difference at a physical offset.
+
+        If the copy is cut, its position is that offset afterwards.
+
+        Raises:
+            StoreStateError: nothing is known to be the same.
+        """
+        has_agreed = self._agreed_from is not None and place >= self._agreed_from
+        verdict = judge(
+            has_agreed=has_agreed, compared=self._compared, extent=self._extent, low=self._low
+        )
+        if verdict is Verdict.COMPARE_MORE:
+            return Ended.COMPARE_MORE
+        if verdict is Verdict.NOTHING_IN_COMMON:
+            raise StoreStateError(
+                f"the log of the broker and the copy differ at physical offset {place}, and no "
+                f"record from {self._compared} on is the same: the broker has another log by now. "
+                "Nothing was changed; follow it into a new folder"
+            )
+        boundary = self._copy.boundary_before(self._compared, place)
+        held = b"" if boundary == place else self._copy.read(boundary, place - boundary).tobytes()
+        self._owner.cut(boundary, reason)
+        self._is_comparing = False
+        if held:
+            self._copy.append(held)
+        return None

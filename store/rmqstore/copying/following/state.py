@@ -1,0 +1,126 @@
+"""What a follower knows of its copy: ``.rmqstore/follow.json``.
+
+The file says which broker the copy is of, and how far the copy is on the disk. It is never ahead of
+the bytes that it speaks of.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from rmqstore.errors import StoreStateError, UnreadableFileError
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.storage import read_small
+
+_VERSION: Final = 1
+_NAME: Final = "follow.json"
+_MAX_BYTES: Final = 64 << 10
+_MAX_OFFSET: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class FollowState:
+    """A copy and its source.
+
+    Attributes:
+        cluster: name of the cluster that the broker belongs to.
+        broker: name of the broker; its id may change.
+        address: where it was reached the last time.
+        file_size: bytes of each file of the log.
+        begin: physical offset of the first byte of the copy.
+        end: physical offset after the last record that is on the disk.
+        built: physical offset up to which queues and index are on the disk.
+        is_closed: whether the follower ended properly.
+        store_type: how the source keeps its queues; the copy has them in files.
+        n_cuts: how many times an end of the copy was cut because the source does not have it.
+        last_cut: where it was cut the last time, -1 if never.
+        last_cut_bytes: how many bytes that were.
+        last_cut_at: when, epoch ms.
+        last_cut_kept: the folder with the bytes that were cut.
+        tables_at: when the tables were written, epoch ms, 0 if never.
+        source_end: physical offset of the end of the source's log when it was last known.
+        behind_seconds: how old the last record was, in seconds, if the source had more.
+        n_connections: how many connections the follower has made since it was started.
+        updated_at: when this was written, epoch ms.
+    """
+
+    cluster: str
+    broker: str
+    address: str
+    file_size: int
+    begin: int
+    end: int
+    built: int
+    is_closed: bool = False
+    store_type: str = ""
+    n_cuts: int = 0
+    last_cut: int = -1
+    last_cut_bytes: int = 0
+    last_cut_at: int = 0
+    last_cut_kept: str = ""
+    tables_at: int = 0
+    source_end: int = 0
+    behind_seconds: float = 0.0
+    n_connections: int = 0
+    updated_at: int = 0
+
+    def with_cut(self, end: int, n_bytes: int, at: int, kept: Path) -> FollowState:
+        """Return the state after an end of the copy was cut."""
+        return replace(
+            self,
+            end=end,
+            built=min(self.built, end),
+            n_cuts=self.n_cuts + 1,
+            last_cut=end,
+            last_cut_bytes=n_bytes,
+            last_cut_at=at,
+            last_cut_kept=str(kept),
+        )
+
+
+def state_path(paths: StorePaths) -> Path:
+    """Return the path of the file."""
+    return paths.own / _NAME
+
+
+def write_state(disk: Disk, paths: StorePaths, state: FollowState) -> None:
+    """Replace the file, and wait until it is on the disk."""
+    content = json.dumps({"version": _VERSION, **asdict(state)}, indent=1)
+    disk.replace(state_path(paths), content.encode())
+
+
+def read_state(paths: StorePaths) -> FollowState | None:
+    """Return the state of a copy, None if the store is not a copy of a follower.
+
+    Raises:
+        StoreStateError: the file is damaged, or of a later version.
+    """
+    path = state_path(paths)
+    try:
+        stored: Any = json.loads(read_small(paths.storage, path, _MAX_BYTES))
+        version = stored.pop("version")
+        names = {field.name for field in fields(FollowState)}
+        state = FollowState(**{name: value for name, value in stored.items() if name in names})
+    except FileNotFoundError:
+        return None
+    except (UnreadableFileError, ValueError, TypeError, KeyError, AttributeError) as err:
+        raise StoreStateError(
+            f"{path} is damaged ({err}): copy the broker into a new folder"
+        ) from err
+    except RecursionError as err:
+        raise StoreStateError(f"{path} is damaged: copy the broker into a new folder") from err
+    if version != _VERSION:
+        raise StoreStateError(f"{path} is of version {version}, which this package does not know")
+    types = {"str": str, "int": int, "bool": bool, "float": (int, float)}
+    if not all(
+        isinstance(getattr(state, field.name), types[str(field.type)])  # type: ignore[arg-type]
+        for field in fields(FollowState)
+    ):
+        raise StoreStateError(f"{path} is damaged: a value has the wrong type")
+    if not 0 <= state.begin <= state.end < _MAX_OFFSET or state.file_size < 1:
+        raise StoreStateError(f"{path} is damaged: {state.begin} to {state.end} is not a log")
+    return state

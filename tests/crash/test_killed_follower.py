@@ -1,0 +1,115 @@
+"""A follower that dies at any change to the disk, also by a power cut: its copy becomes exact."""
+
+from __future__ import annotations
+
+import copy
+import random
+import shutil
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiers
+from crash.faults import Cut, FaultyDisk
+from following.fake_master import FakeMaster, more
+from following.followers import TIMING, follow_once, require_exact
+from rmqstore.copying.following.follower import Follower, follow_status
+from rmqstore.copying.following.remoting.client import Address, Endpoint
+from rmqstore.copying.following.settings import FollowSettings
+from rmqstore.errors import StoreStateError
+from store_builder import Store
+
+pytestmark = pytest.mark.crash
+
+CHANGES = (
+    "create", "write", "flush", "flush_folder", "flush_all", "make_folder", "rename", "delete",
+    "replace", "write_new", "clear", "clear_append", "scatter", "close", "delete_tree",
+)  # fmt: skip
+
+
+class SharedDisk(FaultyDisk):
+    """A disk that both threads of a follower change, and that dies for both at once."""
+
+    def __init__(self, at: int | None = None, power: random.Random | None = None) -> None:
+        super().__init__(at, power)
+        guard = threading.RLock()
+        for name in CHANGES:
+            setattr(self, name, self._guarded(getattr(self, name), guard))
+
+    @staticmethod
+    def _guarded(change: Any, guard: Any) -> Any:
+        def changed(*args: Any, **settings: Any) -> Any:
+            with guard:
+                return change(*args, **settings)
+
+        return changed
+
+
+def follow_with(disk: SharedDisk, master: FakeMaster, target: Path) -> None:
+    settings = FollowSettings(once=True, timing=TIMING, sync_bytes=4000)
+    endpoint = Endpoint(Address.parse(master.address))
+    Follower(endpoint, target, settings, threading.Event(), make_disk=lambda: disk).run()
+
+
+def logs(*, is_cut: bool) -> tuple[Store, Store]:
+    """Return the log of a copy, and what its master has later."""
+    first = Store(segment_bytes=1 << 13)
+    more(first, 60)
+    later = copy.deepcopy(first)
+    if is_cut:
+        more(first, 40)
+        more(later, 70, mark=b"other", time_ms=9_000)
+    else:
+        more(later, 110)
+    return first, later
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("power", [None, 1, 2])
+@pytest.mark.parametrize("n_places", tiers.sampled(6, 60))
+def test_whatever_a_dead_follower_leaves_becomes_an_exact_copy(
+    n_places: int, power: int | None, is_cut: bool, tmp_path: Path
+) -> None:
+    dice = random.Random(power)
+    first, later = logs(is_cut=is_cut)
+    base = tmp_path / "base"
+    with FakeMaster(first) as master:
+        follow_once(master, base)
+    counted = SharedDisk()
+    with FakeMaster(later) as master:
+        follow_with(counted, master, shutil.copytree(base, tmp_path / "count"))
+        require_exact(tmp_path / "count", later)
+        for at in sorted(dice.sample(range(counted.n_changes), n_places)):
+            target = shutil.copytree(base, tmp_path / f"at-{at}")
+            disk = SharedDisk(at, None if power is None else random.Random(power * 1000 + at))
+            with suppress(Cut):
+                follow_with(disk, master, target)
+            state, is_running = follow_status(target)
+            assert not is_running
+            assert state.built <= state.end <= max(first.end, later.end)
+            follow_once(master, target)
+            require_exact(target, later)
+            shutil.rmtree(target)
+
+
+@pytest.mark.parametrize("power", [None, 1])
+@pytest.mark.parametrize("n_places", tiers.sampled(6, 40))
+def test_a_new_copy_may_die_anywhere(n_places: int, power: int | None, tmp_path: Path) -> None:
+    dice = random.Random(power)
+    log, _ = logs(is_cut=False)
+    counted = SharedDisk()
+    with FakeMaster(log) as master:
+        follow_with(counted, master, tmp_path / "count")
+        for at in sorted(dice.sample(range(counted.n_changes), n_places)):
+            target = tmp_path / f"at-{at}"
+            disk = SharedDisk(at, None if power is None else random.Random(power * 1000 + at))
+            with suppress(Cut):
+                follow_with(disk, master, target)
+            with suppress(StoreStateError):
+                follow_status(target)
+            follow_once(master, target)
+            require_exact(target, log)
+            shutil.rmtree(target)

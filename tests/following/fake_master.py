@@ -1,0 +1,184 @@
+"""A master in a thread: its ordinary port and its port for replicas, over a log built by hand."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Self
+
+from store_builder import Record, Store
+
+TOPICS = {
+    "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 1},
+    "topicConfigTable": {
+        "T": {
+            "topicName": "T", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "order": False,
+            "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "attributes": {},
+        }
+    },
+}  # fmt: skip
+SETTINGS = {
+    "brokerClusterName": "C", "brokerName": "b", "brokerId": "0", "brokerRole": "ASYNC_MASTER",
+    "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "100", "maxIndexNum": "400",
+    "enableControllerMode": "false",
+}  # fmt: skip
+
+
+def more(log: Store, count: int, *, size: int = 100, mark: bytes = b"", time_ms: int = 0) -> None:
+    """Append messages of topic T."""
+    for number in range(count):
+        body = mark + bytes([number % 251]) * size
+        stored_at = 1_700_000_000_000 + (time_ms or len(log.placed))
+        log.append(Record(queue_id=number % 3, body=body, store_timestamp=stored_at))
+
+
+class FakeMaster:
+    """Serves a log; every attribute may be changed while it does.
+
+    Attributes:
+        log: the log.
+        low: physical offset where it begins.
+        n_requests: the requests of followers so far, each with the reports after it.
+        mangle: what becomes of a frame before it is sent.
+        batch: bytes of the log in a frame.
+    """
+
+    def __init__(self, log: Store, *, batch: int = 3000) -> None:
+        self.log, self.low, self.batch = log, 0, batch
+        self.settings = {**SETTINGS, "mappedFileSizeCommitLog": str(log.segment_bytes)}
+        self.version = "V5_3_3"
+        self.tables: dict[int, bytes] = {
+            21: json.dumps(TOPICS).encode(),
+            43: b'{"offsetTable":{"T@G":{0:1,1:2}}}',
+            45: b'{"offsetTable":{}}',
+            201: b'{"subscriptionGroupTable":{}}',
+        }
+        self.answer_code = 0
+        self.heartbeat = 0.05
+        self.mangle: Callable[[bytes], bytes] = lambda frame: frame
+        self.reports: list[list[int]] = []
+        self.connections: list[socket.socket] = []
+        self._is_over = threading.Event()
+        self._remoting, self._ha = self._listen(self._answer), self._listen(self._serve)
+        self.settings["haListenPort"] = str(self._ha.getsockname()[1])
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._remoting.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self.cut_connections()
+        for listener in (self._remoting, self._ha):
+            listener.close()
+
+    def cut_connections(self) -> None:
+        """Close the connections of all followers."""
+        for connection in self.connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _listen(self, serve: Callable[[socket.socket], None]) -> socket.socket:
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def accept() -> None:
+            while not self._is_over.is_set():
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threading.Thread(target=self._run, args=(serve, connection), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        return listener
+
+    def _run(self, serve: Callable[[socket.socket], None], connection: socket.socket) -> None:
+        with suppress(OSError, ValueError), connection:
+            serve(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        while True:
+            length = struct.unpack(">i", _exactly(connection, 4))[0]
+            frame = _exactly(connection, length)
+            size = struct.unpack(">i", frame[:4])[0]
+            request = json.loads(frame[4 : 4 + size])
+            code, body = self._answer_to(request["code"])
+            header = json.dumps(
+                {"code": code, "flag": 1, "opaque": request["opaque"], "remark": "why"}
+            ).encode()
+            connection.sendall(
+                struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
+            )
+
+    def _answer_to(self, code: int) -> tuple[int, bytes]:
+        if self.answer_code:
+            return self.answer_code, b""
+        if code == 26:
+            return 0, "".join(f"{name}={value}\n" for name, value in self.settings.items()).encode()
+        if code == 28:
+            table = {
+                "commitLogMinOffset": str(self.low),
+                "commitLogMaxOffset": str(self.log.end),
+                "brokerVersionDesc": self.version,
+            }
+            return 0, json.dumps({"table": table}).encode()
+        return (0, self.tables[code]) if code in self.tables else (3, b"")
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Send the log as a master does, from the first offset that is not negative."""
+        self.connections.append(connection)
+        reports: list[int] = []
+        self.reports.append(reports)
+        connection.settimeout(0.005)
+        place: int | None = None
+        sent_at = time.monotonic()
+        while not self._is_over.is_set():
+            with suppress(TimeoutError):
+                received = connection.recv(8)
+                if not received:
+                    return
+                reports.append(struct.unpack(">q", received)[0])
+                if place is None and reports[0] >= 0:
+                    place = reports[0] or self.log.end - self.log.end % self.log.segment_bytes
+                    sent_at = time.monotonic()
+            if place is None:
+                continue
+            while self.low <= place < self.log.end:
+                body = self._body(place)
+                connection.sendall(self.mangle(struct.pack(">qi", place, len(body)) + body))
+                place += len(body)
+                sent_at = time.monotonic()
+            if time.monotonic() - sent_at >= self.heartbeat:
+                connection.sendall(struct.pack(">qi", place, 0))
+                sent_at = time.monotonic()
+
+    def _body(self, place: int) -> bytes:
+        start = place - place % self.log.segment_bytes
+        position = place - start
+        stop = min(position + self.batch, self.log.segment_bytes)
+        if start + stop > self.log.end:
+            stop = self.log.end - start
+        return bytes(self.log.segments[start][position:stop])
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        piece = connection.recv(count - len(received))
+        if not piece:
+            raise OSError("closed")
+        received += piece
+    return received
+
+
+def content(log: Store) -> dict[str, Any]:
+    """Return the files that an exact copy of a log has, by name."""
+    return {f"{start:020d}": bytes(data) for start, data in log.segments.items() if start < log.end}

@@ -1,0 +1,92 @@
+"""Followers for tests, with short pauses, and what a copy has to be afterwards."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import rmqstore
+from following.fake_master import FakeMaster, content
+from rmqstore.copying.following.follower import Follower
+from rmqstore.copying.following.remoting.client import Address, Endpoint
+from rmqstore.copying.following.settings import FollowProgress, FollowSettings, Timing
+from rmqstore.inspect.verify import verify
+from store_builder import Store
+
+TIMING = Timing(
+    pause=0.05, report=0.1, first_header=1.0, silence=1.0, stall=10.0, poll=0.02, bounds=0.2
+)
+
+
+def follower(
+    address: str, target: Path, stop: threading.Event | None = None, **settings: Any
+) -> Follower:
+    given = {"timing": TIMING, **settings}
+    endpoint = Endpoint(Address.parse(address), timeout=5.0)
+    return Follower(endpoint, target, FollowSettings(**given), stop or threading.Event())
+
+
+def follow_once(master: FakeMaster, target: Path, **settings: Any) -> FollowProgress:
+    """Copy the log up to the end that it has now."""
+    return follower(master.address, target, once=True, **settings).run()
+
+
+class Following:
+    """A follower in a thread."""
+
+    def __init__(self, address: str, target: Path, **settings: Any) -> None:
+        self.stop = threading.Event()
+        self.follower = follower(address, target, self.stop, **settings)
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.follower.run()
+        except BaseException as err:  # noqa: BLE001 - raised in the test
+            self.error = err
+
+    def end(self) -> None:
+        self.stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        if self.error is not None:
+            raise self.error
+
+
+@contextmanager
+def following(address: str, target: Path, **settings: Any) -> Iterator[Following]:
+    run = Following(address, target, **settings)
+    try:
+        yield run
+    finally:
+        run.end()
+
+
+def wait_for(is_so: Callable[[], bool], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.01)
+
+
+def files(target: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((target / "commitlog").iterdir())}
+
+
+def require_exact(target: Path, log: Store, begin: int = 0) -> None:
+    """Require a closed store that has the log, and all that follows from it."""
+    assert not (target / "abort").exists()
+    expected = {name: data for name, data in content(log).items() if int(name) >= begin}
+    assert files(target) == expected
+    with rmqstore.open(target) as store:
+        assert list(verify(store)) == []
+        offsets = store.scan(columns="commitLogOffset").read_all().column(0).to_pylist()
+    assert sorted(offsets) == [
+        at.physical_offset for at in log.placed if at.physical_offset >= begin
+    ]

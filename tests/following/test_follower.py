@@ -1,0 +1,302 @@
+"""A follower and a fake master: the copy is exact, whatever happens on the way."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+import rmqstore
+import tiers
+from following.fake_master import FakeMaster, more
+from following.followers import files, follow_once, following, require_exact, wait_for
+from rmqstore.copying.following.follower import follow_status
+from rmqstore.copying.following.ha_stream import NEVER
+from rmqstore.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    CorruptRecordError,
+    StoreLockedError,
+    StoreStateError,
+    UnsupportedFeatureError,
+)
+from store_builder import Record, Store
+
+FILE_BYTES = 1 << 14
+
+
+def log_of(count: int, **record: int) -> Store:
+    log = Store(segment_bytes=FILE_BYTES)
+    more(log, count, **record)
+    return log
+
+
+@pytest.mark.parametrize("count", [0, 1, 50, 400, 1000])
+def test_a_copy_of_a_log_that_is_at_rest_is_exact(count: int, tmp_path: Path) -> None:
+    log = log_of(count)
+    with FakeMaster(log) as master:
+        done = follow_once(master, tmp_path / "copy")
+        assert (done.begin, done.end, done.queues_end) == (0, log.end, log.end)
+    if count:
+        require_exact(tmp_path / "copy", log)
+
+
+def test_a_copy_grows_with_the_log_and_goes_on_after_a_stop(tmp_path: Path) -> None:
+    log, target = log_of(10), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        for turn in range(4):
+            with following(master.address, target) as run:
+                for _ in range(5):
+                    more(log, 37 + turn)
+                    wait_for(lambda: run.follower._now().queues_end == log.end)
+            require_exact(target, log)
+        assert all(reports[1:] and set(reports[1:]) == {NEVER} for reports in master.reports)
+
+
+def test_tables_are_shown_when_the_log_has_reached_them(tmp_path: Path) -> None:
+    log, target = log_of(100), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+        for name, code in (("topics.json", 21), ("consumerOffset.json", 43)):
+            assert (target / "config" / name).read_bytes() == master.tables[code]
+    with rmqstore.open(target) as store:
+        groups = store.view("groups").read_all().to_pylist()
+    assert {(row["consumerGroup"], row["queueId"], row["consumerOffset"]) for row in groups} >= {
+        ("G", 0, 1),
+        ("G", 1, 2),
+    }
+
+
+def test_what_is_on_the_disk_is_acknowledged_if_that_is_asked_for(tmp_path: Path) -> None:
+    log = log_of(300)
+    with (
+        FakeMaster(log) as master,
+        following(master.address, tmp_path / "copy", acknowledge="synced"),
+    ):
+        wait_for(lambda: bool(master.reports) and log.end in master.reports[0])
+    assert sorted(master.reports[0][1:]) == master.reports[0][1:]
+
+
+def test_a_new_copy_may_begin_with_the_last_file(tmp_path: Path) -> None:
+    log = log_of(500)
+    with FakeMaster(log) as master:
+        done = follow_once(master, tmp_path / "copy", start="last-file")
+    assert done.begin == log.end - log.end % FILE_BYTES
+    assert list(files(tmp_path / "copy")) == [f"{done.begin:020d}"]
+
+
+def test_a_log_whose_first_files_were_deleted_is_copied_from_its_first_file(tmp_path: Path) -> None:
+    log = log_of(500)
+    with FakeMaster(log) as master:
+        master.low = 2 * FILE_BYTES
+        follow_once(master, tmp_path / "copy")
+    kept = copy.deepcopy(log)
+    for start in (0, FILE_BYTES):
+        del kept.segments[start]
+    require_exact(tmp_path / "copy", kept, 2 * FILE_BYTES)
+
+
+@pytest.mark.parametrize("overlap", [600, 5000, 1 << 20])
+@pytest.mark.parametrize("n_lost", [1, 30, 200])
+@pytest.mark.parametrize("n_more", [0, 1, 500])
+def test_an_end_that_the_master_has_lost_is_cut_and_kept(
+    n_lost: int, n_more: int, overlap: int, tmp_path: Path
+) -> None:
+    target = tmp_path / "copy"
+    common = log_of(300)
+    longer, other = copy.deepcopy(common), copy.deepcopy(common)
+    more(longer, n_lost)
+    more(other, n_more, mark=b"other", time_ms=10_000)
+    with FakeMaster(longer) as master:
+        follow_once(master, target)
+    before = files(target)
+    with FakeMaster(other) as master:
+        done = follow_once(master, target, overlap=overlap)
+    assert done.n_cuts == 1
+    require_exact(target, other)
+    state, is_running = follow_status(target)
+    assert not is_running
+    # A difference inside of a record cuts before it: all bytes of the record are kept.
+    assert state.last_cut == common.end
+    for path in Path(state.last_cut_kept).iterdir():
+        name, _, first = path.name.partition(".")
+        cut_from = int(first or name) - int(name)
+        kept = path.read_bytes()
+        assert kept == before[name][cut_from : cut_from + len(kept)]
+        assert not before[name][cut_from + len(kept) :].strip(b"\0")
+        before[name] = before[name][:cut_from]
+    rest = b"".join(data for name, data in before.items() if int(name) >= common.end)
+    assert not rest
+
+
+def test_a_log_without_a_common_record_is_refused(tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    with FakeMaster(log_of(300)) as master:
+        follow_once(master, target)
+    before = files(target)
+    with (
+        FakeMaster(log_of(200, time_ms=77_000)) as master,
+        pytest.raises(StoreStateError, match="another log"),
+    ):
+        follow_once(master, target, overlap=1000)
+    assert files(target) == before
+    assert not (target / "abort").exists()
+
+
+def test_a_gap_is_refused(tmp_path: Path) -> None:
+    target, log = tmp_path / "copy", log_of(100)
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+        before = files(target)
+        more(log, 600)
+        master.low = 3 * FILE_BYTES
+        with pytest.raises(StoreStateError, match="gap"):
+            follow_once(master, target)
+    assert files(target) == before
+
+
+@pytest.mark.parametrize("seed", tiers.split(range(20), 4))
+def test_a_connection_that_breaks_again_and_again_leaves_an_exact_copy(
+    seed: int, tmp_path: Path
+) -> None:
+    dice = random.Random(seed)
+    log = log_of(100)
+    with (
+        FakeMaster(log, batch=dice.choice([17, 500, 3000])) as master,
+        following(master.address, tmp_path / "copy", sync_seconds=0.05) as run,
+    ):
+        for _ in range(8):
+            more(log, dice.randrange(60), size=dice.choice([1, 100, 4000]))
+            if dice.random() < 0.7:
+                master.cut_connections()
+        wait_for(lambda: run.follower._now().queues_end == log.end)
+    require_exact(tmp_path / "copy", log)
+
+
+def test_other_sources_are_refused(tmp_path: Path) -> None:
+    target, log = tmp_path / "copy", log_of(50)
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+        for name, value, match in (
+            ("brokerName", "other", "is a copy of broker 'b'"),
+            ("mappedFileSizeCommitLog", "32768", "makes files of 32768"),
+        ):
+            good, master.settings[name] = master.settings[name], value
+            with pytest.raises(StoreStateError, match=match):
+                follow_once(master, target)
+            master.settings[name] = good
+
+
+@pytest.mark.parametrize("name", ["enableControllerMode", "enableDLegerCommitLog"])
+def test_other_kinds_of_replication_are_refused_before_a_byte_is_sent(
+    name: str, tmp_path: Path
+) -> None:
+    with FakeMaster(log_of(5)) as master:
+        master.settings[name] = "true"
+        with pytest.raises(UnsupportedFeatureError):
+            follow_once(master, tmp_path / "copy")
+        assert not master.reports
+
+
+def test_a_sync_master_of_4_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
+    log = log_of(50)
+    with FakeMaster(log) as master:
+        master.settings["brokerRole"], master.version = "SYNC_MASTER", "V4_9_8"
+        with pytest.raises(StoreStateError, match="SYNC_MASTER"):
+            follow_once(master, tmp_path / "copy")
+        assert not master.reports
+        follow_once(master, tmp_path / "copy", allow_sync_master=True)
+    require_exact(tmp_path / "copy", log)
+
+
+def test_refusals_and_failures_of_the_ordinary_port_are_told(tmp_path: Path) -> None:
+    with FakeMaster(log_of(5)) as master:
+        master.answer_code = 16
+        with pytest.raises(BrokerRefusedError, match="code 16"):
+            follow_once(master, tmp_path / "copy")
+        master.answer_code = 2
+        with pytest.raises(BrokerUnreachableError, match="why"):
+            follow_once(master, tmp_path / "copy", reconnect=False)
+
+
+def test_a_copy_that_is_in_use_and_a_folder_of_something_else_are_refused(tmp_path: Path) -> None:
+    target, log = tmp_path / "copy", log_of(50)
+    with FakeMaster(log) as master, following(master.address, target) as run:
+        wait_for(lambda: run.follower._now().end == log.end)
+        with pytest.raises(StoreLockedError):
+            follow_once(master, target)
+        other = Store().write(tmp_path / "other")
+        before = sorted(path.name for path in other.iterdir())
+        with pytest.raises(StoreStateError, match="is not a copy"):
+            follow_once(master, other)
+        assert sorted(path.name for path in other.iterdir()) == before
+
+
+def test_a_master_whose_log_is_no_chain_of_records_ends_the_copy_before_it(tmp_path: Path) -> None:
+    target, log = tmp_path / "copy", log_of(100)
+    bad = log.placed[60].physical_offset
+    log.put(bad + 4, b"\1\2\3\4")
+    with FakeMaster(log) as master, pytest.raises(CorruptRecordError, match=str(bad)):
+        follow_once(master, target)
+    state, _ = follow_status(target)
+    assert state.end == bad
+    with rmqstore.open(target) as store:
+        assert store.scan().read_all().num_rows == 60
+
+
+def test_bytes_after_what_the_state_vouches_for_are_kept_and_cleared(tmp_path: Path) -> None:
+    target, log = tmp_path / "copy", log_of(100)
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+        path = max((target / "commitlog").iterdir())
+        position = log.end % FILE_BYTES
+        data = bytearray(path.read_bytes())
+        data[position : position + 4] = b"junk"
+        path.write_bytes(data)
+        more(log, 30)
+        follow_once(master, target)
+    require_exact(target, log)
+    kept = list((target / ".rmqstore" / "cut").rglob("*.*"))
+    assert any(path.is_file() and path.read_bytes() == b"junk" for path in kept)
+
+
+def test_a_reader_beside_a_follower_sees_what_was_copied(tmp_path: Path) -> None:
+    target, log = tmp_path / "copy", log_of(100)
+    with FakeMaster(log) as master, following(master.address, target) as run:
+        for _ in range(3):
+            wait_for(lambda: run.follower._now().queues_end == log.end)
+            with rmqstore.open(target) as store:
+                assert store.scan().read_all().num_rows == len(log.placed)
+            more(log, 200)
+
+
+def test_batch_queues_are_built_as_such(tmp_path: Path) -> None:
+    target, log = tmp_path / "copy", log_of(20)
+    with FakeMaster(log) as master, following(master.address, target) as run:
+        wait_for(lambda: run.follower._now().queues_end == log.end)
+        tables = json.loads(master.tables[21])
+        entry = tables["topicConfigTable"]["T"] | {
+            "topicName": "B",
+            "attributes": {"queue.type": "BatchCQ"},
+        }
+        tables["topicConfigTable"]["B"] = entry
+        master.tables[21] = json.dumps(tables).encode()
+        for number in range(5):
+            log.append(Record(topic="B", body=b"%d" % number, store_timestamp=1_700_000_009_000))
+        wait_for(lambda: run.follower._now().queues_end == log.end)
+    assert (target / "batchconsumequeue" / "B").is_dir()
+    assert not (target / "consumequeue" / "B").exists()
+
+
+def test_a_rate_is_kept(tmp_path: Path) -> None:
+    log = log_of(300)
+    with (
+        FakeMaster(log) as master,
+        following(master.address, tmp_path / "copy", max_rate=log.end // 3) as run,
+    ):
+        wait_for(lambda: run.follower._now().end > 0)
+        assert run.follower._now().end < log.end
+        wait_for(lambda: run.follower._now().end == log.end)

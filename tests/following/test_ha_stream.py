@@ -1,0 +1,101 @@
+"""The stream of the port for replicas, without a socket."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+from rmqstore.copying.following.agreement import (
+    Extent,
+    Verdict,
+    compared_from,
+    judge,
+    larger,
+    request_at,
+)
+from rmqstore.copying.following.ha_stream import MAX_BODY_BYTES, NEVER, HaStream, report
+from rmqstore.copying.following.remoting.broker import Bounds
+from rmqstore.errors import MalformedBytesError
+
+
+def frame(place: int, body: bytes) -> bytes:
+    return struct.pack(">qi", place, len(body)) + body
+
+
+def fed(data: bytes, cuts: list[int], request: int = 100) -> tuple[bytes, list[int]]:
+    """Return the bytes of the log in a stream that comes in portions, and its heartbeats."""
+    stream, joined, beats = HaStream(request), b"", list[int]()
+    for low, high in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        for piece in stream.feed(memoryview(data)[low:high]):
+            if piece.is_heartbeat:
+                beats.append(piece.physical_offset)
+            else:
+                assert piece.physical_offset == request + len(joined)
+                joined += bytes(piece.data)
+    assert stream.position == request + len(joined)
+    return joined, beats
+
+
+def test_any_portions_give_the_same_bytes() -> None:
+    dice = random.Random(3)
+    bodies = [b"", b"a", b"", b"x" * 32768, b"bc", b"", b"y" * 70_000]
+    data, place = b"", 100
+    for body in bodies:
+        data += frame(place, body)
+        place += len(body)
+    expected = b"".join(bodies), [100, 101, 100 + 32771]
+    assert fed(data, []) == expected
+    for cut in range(1, 60):
+        assert fed(data, [cut]) == expected
+    for _ in range(50):
+        assert fed(data, sorted(dice.sample(range(1, len(data)), dice.randint(1, 20)))) == expected
+
+
+@pytest.mark.parametrize(
+    "header",
+    [(101, 5), (99, 0), (-1, 5), (0, 5), (100, -1), (100, MAX_BODY_BYTES + 1), (100, 1 << 30)],
+)
+def test_other_offsets_and_impossible_sizes_are_refused(header: tuple[int, int]) -> None:
+    stream = HaStream(100)
+    with pytest.raises(MalformedBytesError):
+        stream.feed(memoryview(struct.pack(">qi", *header)))
+    assert not stream.has_begun
+
+
+def test_a_report_is_one_number_and_never_is_far_below_every_limit() -> None:
+    assert report(NEVER) == bytes.fromhex("c000000000000000")
+    assert report(1) == bytes(7) + b"\1"
+    assert -(1 << 63) < NEVER - (1 << 61) < 0
+
+
+@pytest.mark.parametrize(
+    ("extent", "bounds", "expected"),
+    [
+        (Extent(0, 0), Bounds(0, 0), 0),
+        (Extent(0, 50), Bounds(0, 90), 40),
+        (Extent(0, 90), Bounds(0, 50), 40),
+        (Extent(45, 50), Bounds(0, 90), 45),
+        (Extent(0, 50), Bounds(48, 90), 48),
+        (Extent(64, 64), Bounds(64, 90), 64),
+    ],
+)
+def test_what_is_compared(extent: Extent, bounds: Bounds, expected: int) -> None:
+    assert compared_from(extent, bounds, 10) == expected
+
+
+def test_byte_0_of_a_log_of_several_files_is_not_asked_for() -> None:
+    assert request_at(0, Bounds(0, 99), 100) == 0
+    assert request_at(0, Bounds(0, 100), 100) == 1
+    assert request_at(7, Bounds(0, 100), 100) == 7
+
+
+def test_what_follows_from_a_difference() -> None:
+    extent = Extent(10, 100)
+    assert judge(has_agreed=True, compared=50, extent=extent, low=0) is Verdict.CUT
+    assert judge(has_agreed=False, compared=50, extent=extent, low=0) is Verdict.COMPARE_MORE
+    nothing = Verdict.NOTHING_IN_COMMON
+    assert judge(has_agreed=False, compared=10, extent=extent, low=0) is nothing
+    assert judge(has_agreed=False, compared=50, extent=extent, low=50) is nothing
+    assert larger(8) > 8
