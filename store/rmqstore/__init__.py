@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rmqstore.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
     CommitError,
     CorruptConfigError,
     CorruptIndexError,
@@ -25,6 +27,8 @@ from rmqstore.errors import (
 if TYPE_CHECKING:
     from rmqstore import polars
     from rmqstore.copying.copier import copy
+    from rmqstore.copying.following.follower import follow, follow_status
+    from rmqstore.copying.following.settings import FollowProgress
     from rmqstore.format.schema import Message
     from rmqstore.read.open_store import QueueInfo
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
@@ -39,11 +43,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BrokerRefusedError",
+    "BrokerUnreachableError",
     "CommitError",
     "CorruptConfigError",
     "CorruptIndexError",
     "CorruptQueueError",
     "CorruptRecordError",
+    "FollowProgress",
     "IllegalMessageError",
     "Message",
     "MessageNotFoundError",
@@ -66,6 +73,8 @@ __all__ = [
     "__version__",
     "copy",
     "create",
+    "follow",
+    "follow_status",
     "open",
     "open_cluster",
     "polars",
@@ -75,6 +84,7 @@ __all__ = [
 # Imported when first asked for: Spark starts processes that need a few modules of the package, and
 # none of these.
 _HOMES = {
+    "FollowProgress": "copying.following.settings:FollowProgress",
     "Message": "format.schema:Message",
     "MessageStore": "store.message_store:MessageStore",
     "QueueInfo": "read.open_store:QueueInfo",
@@ -85,6 +95,8 @@ _HOMES = {
     "WriteSpec": "write.messages:WriteSpec",
     "copy": "copying.copier:copy",
     "create": "store.opening:create",
+    "follow": "copying.following.follower:follow",
+    "follow_status": "copying.following.follower:follow_status",
     "open": "store.opening:open_for",
     "open_cluster": "store.opening:open_cluster",
     "polars": "polars",

@@ -14,6 +14,8 @@ import manual
 from rmqstore.cli import main
 from rmqstore.cli.help import EXAMPLES
 
+WITHOUT_A_STORE = {"follow"}  # the source is a broker, which no example has
+
 Golden = Callable[[str], Path]
 
 
@@ -38,7 +40,8 @@ def test_the_help_of_a_verb_shows_its_examples(verb: str) -> None:
     text = helped(verb)
     for example in EXAMPLES[verb]:
         assert f"  {example}" in text
-    assert text.index("─ Options ─") < text.index("─ Which store ─")
+    if verb not in WITHOUT_A_STORE:
+        assert text.index("─ Options ─") < text.index("─ Which store ─")
 
 
 def test_every_example_runs(
@@ -47,7 +50,7 @@ def test_every_example_runs(
     manual.make_places(golden_store, tmp_path)
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text('{"topic": "New", "body": "x"}\n')
-    for verb in main.commands:
+    for verb in main.commands.keys() - WITHOUT_A_STORE:
         for example in EXAMPLES[verb]:
             name, *words = shlex.split(manual.placed(example, tmp_path))
             assert (name, words[0]) == ("rmqstore", verb)

@@ -15,7 +15,7 @@ _VERBS: Final = {
     ],
     "Read messages": ["dump", "get", "query", "trace", "export"],
     "Check": ["verify", "report", "doctor"],
-    "Change and copy": ["rebuild", "import", "copy"],
+    "Change and copy": ["rebuild", "import", "copy", "follow"],
 }  # fmt: skip
 _OPTIONS: Final[dict[str, list[str]]] = {
     "Options": [],  # what is in no other group; they come first
@@ -53,6 +53,10 @@ EXAMPLES: Final = {
     "export": (
         "rmqstore export /data/rocketmq/store /lake/orders.parquet -t Orders",
         "rmqstore export /data/rocketmq/store /lake/orders.jsonl.gz -t Orders -b -7d",
+    ),
+    "follow": (
+        "rmqstore follow broker-a:10911 /lake/broker-a",
+        "rmqstore follow --status /lake/broker-a",
     ),
     "get": (
         "rmqstore get /data/rocketmq/store 496",

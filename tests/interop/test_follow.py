@@ -1,0 +1,155 @@
+"""A real broker under load is followed; both are killed again and again: the copy is exact."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rmqstore
+from interop.background import BackgroundWork
+from interop.broker import RealBroker, free_ports
+from interop.conftest import JARS
+from interop.rocketmq import RocketMQ, resolve_jars
+from rmqstore.inspect.verify import verify
+
+SIZES = {
+    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100,
+    "maxIndexNum": 400, "haSendHeartbeatInterval": 1000,
+}  # fmt: skip
+TOPIC = "Load"
+FILE_BYTES = SIZES["mappedFileSizeCommitLog"]
+
+
+class Load(BackgroundWork):
+    """Messages of many sizes, from a real producer."""
+
+    def __init__(self, broker: RealBroker, real: RocketMQ, dice: random.Random) -> None:
+        super().__init__()
+        self._real, self._dice, self.n_sent = real, dice, 0
+        self._producer = real.rocketmq.client.producer.DefaultMQProducer("load")
+        self._producer.setNamesrvAddr(broker.namesrv_address)
+        self._producer.start()
+
+    def step(self, number: int) -> None:
+        body = self._dice.randbytes(self._dice.choice([1, 100, 1000, 5000, 100_000]))
+        message = self._real.rocketmq.common.message.Message(TOPIC, "tag", f"k{number}", body)
+        self._producer.send(message)
+        self.n_sent += 1
+
+
+class Process:
+    """A follower in a process of its own."""
+
+    def __init__(self, address: str, target: Path, log: Path) -> None:
+        self._log = log.open("ab")
+        command = [sys.executable, "-m", "rmqstore", "follow", address, str(target)]
+        self._process = subprocess.Popen(
+            [*command, "--tables-interval", "1"], stdout=self._log, stderr=self._log
+        )
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(30)
+        self._log.close()
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """End it as systemd does; it has to end by itself."""
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.wait(60) == 128 + signal.SIGTERM
+        self._log.close()
+
+
+def wait_for(is_so: Callable[[], bool], seconds: float = 90) -> None:
+    until = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.1)
+
+
+def end_of(target: Path) -> int:
+    """Return how far the copy says that it is."""
+    try:
+        state = json.loads((target / ".rmqstore" / "follow.json").read_bytes())
+    except FileNotFoundError:
+        return 0
+    return min(int(state["end"]), int(state["built"]))
+
+
+@contextmanager
+def broker_of(home: Path, root: Path, ports: list[int]) -> Iterator[tuple[RocketMQ, RealBroker]]:
+    """Start a broker in a JVM of its own, which the test may kill."""
+    home.mkdir()
+    real = RocketMQ("5.3.3", resolve_jars("5.3.3", JARS), home)
+    try:
+        broker = RealBroker(real, root, SIZES, ports)
+        broker.set_queues(TOPIC, 4)
+        yield real, broker
+    finally:
+        real.kill()
+
+
+def require_exact(root: Path, target: Path, end: int) -> None:
+    """Require that the copy has the bytes of the broker's log, and that all follows from it."""
+    for path in sorted((root / "commitlog").iterdir()):
+        start = int(path.name)
+        if start < end:
+            size = min(end - start, FILE_BYTES)
+            copied = (target / "commitlog" / path.name).read_bytes()
+            assert copied[:size] == path.read_bytes()[:size], path.name
+            assert not copied[size:].strip(b"\0")
+            assert len(copied) == FILE_BYTES
+    with rmqstore.open(target) as store:
+        assert list(verify(store)) == []
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize(
+    ("n_lives", "n_kills"), [(2, 2), pytest.param(6, 4, marks=pytest.mark.slow)]
+)
+def test_a_copy_is_exact_whoever_is_killed(
+    n_lives: int, n_kills: int, rocketmq: RocketMQ, tmp_path: Path
+) -> None:
+    dice = random.Random(n_lives)
+    root, target, ports = tmp_path / "master", tmp_path / "copy", free_ports(3)
+    address = f"127.0.0.1:{ports[1]}"
+    follower = Process(address, target, tmp_path / "follow.log")
+    for life in range(n_lives):
+        with broker_of(tmp_path / f"jvm-{life}", root, ports) as (real, broker):
+            is_last = life == n_lives - 1
+            with Load(broker, real, dice):
+                for _ in range(n_kills):
+                    time.sleep(dice.uniform(0.5, 3))
+                    follower.kill()
+                    follower = Process(address, target, tmp_path / "follow.log")
+                before = end_of(target)
+                wait_for(lambda before=before: end_of(target) > before)
+            if is_last:
+                end = int(broker.controller.getMessageStore().getMaxPhyOffset())
+                wait_for(lambda end=end: end_of(target) == end)
+                time.sleep(3)  # the tables of this end are asked for and written
+    follower.stop()
+    require_exact(root, target, end)
+    sizes: dict[str, Any] = {
+        name: value for name, value in SIZES.items() if name != "haSendHeartbeatInterval"
+    }
+    with rmqstore.open(target) as store:
+        rows = store.scan(subscribe=TOPIC, columns="queueId").read_all()
+    with rocketmq.open(target, **sizes) as opened:
+        opened.wait()
+        assert opened.store.getMaxPhyOffset() == end
+        ranges = [opened.queue_range(TOPIC, queue_id) for queue_id in range(4)]
+    assert sum(high - low for low, high in ranges) == len(rows) > 100
+    assert TOPIC in json.loads((target / "config" / "topics.json").read_bytes())["topicConfigTable"]
