@@ -78,6 +78,7 @@ class FakeMaster:
         self._is_over.set()
         self.cut_connections()
         for listener in (self._remoting, self._ha):
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
             listener.close()
 
     def cut_connections(self) -> None:
