@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 _WAIT_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 1.0
-# A flush of many queues takes some time; building rests for a few times as long.
-_REST: Final = 2.0
+# A flush of many queues takes some time; building rests for as long.
+_REST: Final = 1.0
 _MOST_REST_SECONDS: Final = 1.0
 
 
