@@ -70,6 +70,25 @@ def test_tables_are_shown_when_the_log_has_reached_them(tmp_path: Path) -> None:
     }
 
 
+def test_tables_wait_for_the_log(tmp_path: Path) -> None:
+    log, target = log_of(100), tmp_path / "copy"
+    file = target / "config" / "consumerOffset.json"
+    with (
+        FakeMaster(log) as master,
+        following(master.address, target, tables_seconds=0.3, max_rate=log.end // 2) as run,
+    ):
+        wait_for(lambda: run.follower._now().end > 0)
+        assert not file.exists()
+        wait_for(file.exists)
+        assert run.follower._now().end == log.end
+        master.tables[43] = b'{"offsetTable":{"T@G":{0:9}}}'
+        wait_for(lambda: file.read_bytes() == master.tables[43])
+    assert (
+        file.with_name("consumerOffset.json.bak").read_bytes()
+        == b'{"offsetTable":{"T@G":{0:1,1:2}}}'
+    )
+
+
 def test_what_is_on_the_disk_is_acknowledged_if_that_is_asked_for(tmp_path: Path) -> None:
     log = log_of(300)
     with (

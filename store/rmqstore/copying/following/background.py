@@ -48,6 +48,7 @@ class Metadata:
         self._bounds = Bounds(0, 0)
         self._kinds: dict[str, bool] = {}
         self._kinds_asked_at = float("-inf")
+        self._newest: Facts | None = None
         self._untaken: Facts | None = None
 
     def start(self) -> None:
@@ -71,6 +72,7 @@ class Metadata:
         with self._guard:
             self._bounds = facts.bounds
             self._kinds, self._kinds_asked_at = kinds, facts.asked_at
+            self._newest = facts
             if self._untaken is None:  # one that waits for the copy would wait for ever else
                 self._untaken = facts
         return facts
@@ -84,10 +86,10 @@ class Metadata:
             self._untaken = None
             return facts
 
-    def drop(self) -> None:
-        """Drop tables that were not taken, because the copy was cut."""
+    def use_newest(self) -> None:
+        """Drop older tables, which may wait for an end that the broker has lost."""
         with self._guard:
-            self._untaken = None
+            self._untaken = self._newest
 
     def is_batch_topic(self, topic: str, needed_at: float, give_up: Callable[[], bool]) -> bool:
         """Tell whether a topic has BatchConsumeQueues.

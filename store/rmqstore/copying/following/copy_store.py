@@ -266,7 +266,7 @@ class CopyStore:
         write_state(self._disk, self.paths, self.state)
         self.log.cut(end, reason, folder)
         self._builder.cut(end)
-        self._metadata.drop()
+        self._metadata.use_newest()
         self.log.last_store_timestamp = self._last_store_timestamp()
         self._start_building()
 

@@ -212,6 +212,7 @@ class Follower:
 
     def _connect(self) -> Ended:
         facts = self._metadata.ask()
+        self._metadata.use_newest()
         source = source_of(
             facts.settings,
             self._endpoint,
