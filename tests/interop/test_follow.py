@@ -43,8 +43,8 @@ class Load(BackgroundWork):
 
     def step(self, number: int) -> None:
         body = self._dice.randbytes(self._dice.choice([1, 100, 1000, 5000, 100_000]))
-        message = self._real.rocketmq.common.message.Message(TOPIC, "tag", f"k{number}", body)
         try:
+            message = self._real.rocketmq.common.message.Message(TOPIC, "tag", f"k{number}", body)
             self._producer.send(message)
         except Py4JError:
             if not self.is_over:
