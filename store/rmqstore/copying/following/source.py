@@ -14,7 +14,12 @@ from rmqstore.errors import (
     Text,
     UnsupportedFeatureError,
 )
-from rmqstore.storage.broker.config_files import BATCH_QUEUES, QUEUE_TYPE, table_of
+from rmqstore.storage.broker.config_files import (
+    BATCH_QUEUES,
+    MAX_TABLE_BYTES,
+    QUEUE_TYPE,
+    table_of,
+)
 from rmqstore.storage.broker.store_config import StoreConfig
 
 _DEFAULT_FILE_BYTES: Final = 1 << 30
@@ -146,8 +151,11 @@ def source_of(
 
 def batch_topics_of(tables: dict[str, bytes]) -> dict[str, bool]:
     """Return the topics in the tables of a broker, and whether each has BatchConsumeQueues."""
+    content = tables.get("topics.json", b"")
+    if len(content) > MAX_TABLE_BYTES:  # no reader of stores takes it either
+        return {}
     try:
-        topics: Any = table_of(tables.get("topics.json", b"")).get("topicConfigTable")
+        topics: Any = table_of(content).get("topicConfigTable")
     except CorruptConfigError:
         return {}
     if not isinstance(topics, dict):
