@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import random
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rmqstore
 import tiers
 from following.fake_master import FakeMaster, more
-from following.followers import files, follow_once, following, require_exact, wait_for
-from rmqstore.copying.following.follower import follow_status
+from following.followers import TIMING, files, follow_once, following, require_exact, wait_for
+from rmqstore.copying.following.follower import Follower, follow_status
 from rmqstore.copying.following.ha_stream import NEVER
+from rmqstore.copying.following.remoting.client import Address, Endpoint
+from rmqstore.copying.following.settings import FollowSettings
 from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -23,6 +28,7 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
+from rmqstore.storage.files.disk import Disk
 from store_builder import Record, Store
 
 FILE_BYTES = 1 << 14
@@ -319,3 +325,35 @@ def test_a_rate_is_kept(tmp_path: Path) -> None:
         wait_for(lambda: run.follower._now().end > 0)
         assert run.follower._now().end < log.end
         wait_for(lambda: run.follower._now().end == log.end)
+
+
+class SmallDisk(Disk):
+    """A disk that is full after some writes."""
+
+    def __init__(self, n_writes: int) -> None:
+        super().__init__()
+        self._n_left = n_writes
+
+    def write(self, path: Path, position: int, data: Any) -> None:
+        self._n_left -= 1
+        if self._n_left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        super().write(path, position, data)
+
+
+@pytest.mark.parametrize("n_writes", [0, 3, 6, 10])
+def test_a_full_disk_ends_a_copy_that_goes_on_later(n_writes: int, tmp_path: Path) -> None:
+    log, target = log_of(300), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        endpoint = Endpoint(Address.parse(master.address))
+        settings = FollowSettings(once=True, timing=TIMING)
+        with pytest.raises(StoreStateError, match="the disk is full"):
+            Follower(
+                endpoint,
+                target,
+                settings,
+                threading.Event(),
+                make_disk=lambda: SmallDisk(n_writes),
+            ).run()
+        follow_once(master, target)
+    require_exact(target, log)
