@@ -282,6 +282,7 @@ PARTS_OF_FILES = {f"rmqstore.storage.files.{name}" for name in ("regular", "mapp
 LOOKS_AT_OTHER_FILES = {
     "cli.common": "the folder of an output file, and the null device in place of a closed pipe",
     "cli.exchange": "files that are exported to and imported from",
+    "cli.output": "text above a file that exchange.files opens",
     "cli.report": "the page that is written, which must not be written into the store",
     "exchange.files": "files that are exported to",
     "exchange.json_lines": "files that are exported to",
