@@ -104,6 +104,16 @@ def end_of(target: Path) -> int:
     return min(int(state["end"]), int(state["built"]))
 
 
+def topics_of(target: Path) -> dict[str, Any]:
+    """Return the topics that the copy knows."""
+    try:
+        table: dict[str, Any] = json.loads((target / "config" / "topics.json").read_bytes())
+    except FileNotFoundError:
+        return {}
+    topics: dict[str, Any] = table["topicConfigTable"]
+    return topics
+
+
 @contextmanager
 def broker_of(home: Path, root: Path, ports: list[int]) -> Iterator[tuple[RocketMQ, RealBroker]]:
     """Start a broker in a JVM of its own, which the test may kill."""
@@ -176,7 +186,7 @@ def test_a_copy_is_exact_whoever_is_killed(
                 end = int(broker.controller.getMessageStore().getMaxPhyOffset())
                 wait_for(lambda end=end: end_of(target) == end)
             if life == n_lives - 1:
-                time.sleep(3)  # the tables of this end are asked for and written
+                wait_for(lambda: TOPIC in topics_of(target))
         if life < n_lives - 1:
             lose_end(root, dice.choice([200_000, 700, 0]) if life else 200_000)
     follower.stop()
@@ -193,4 +203,4 @@ def test_a_copy_is_exact_whoever_is_killed(
         assert opened.store.getMaxPhyOffset() == end
         ranges = [opened.queue_range(TOPIC, queue_id) for queue_id in range(4)]
     assert sum(high - low for low, high in ranges) == len(rows) > 100
-    assert TOPIC in json.loads((target / "config" / "topics.json").read_bytes())["topicConfigTable"]
+    assert TOPIC in topics_of(target)
