@@ -8,7 +8,7 @@ import pytest
 
 from rmqstore.errors import OptionError
 from rmqstore.format.topics import SYSTEM_TOPICS, is_system_topic, system_topic_pattern
-from rmqstore.query.topic_patterns import match_topics, regular_expression
+from rmqstore.query.topic_patterns import match_topics, nearest_topics, regular_expression
 
 KNOWN = ["%DLQ%g", "%RETRY%g", "Orders", "Orders_EU", "SCHEDULE_TOPIC_XXXX", "X|y", "c_REPLY_TOPIC"]
 
@@ -44,3 +44,11 @@ def test_names_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize("topic", [*KNOWN, *sorted(SYSTEM_TOPICS), "rmq_sys_x", "%LMQ%a", "TBW"])
 def test_the_expression_of_system_topics(topic: str) -> None:
     assert bool(re.fullmatch(system_topic_pattern(), topic)) == is_system_topic(topic)
+
+
+def test_an_unknown_topic_is_told_from_those_there_are() -> None:
+    assert nearest_topics(["Order"], KNOWN) == f"it has: {', '.join(KNOWN)}"
+    assert nearest_topics(["Order"], []) == "it has: none"
+    many = [f"Orders{number}" for number in range(16_000)]
+    assert nearest_topics(["Orders9999x"], many).startswith("it has 16,000 topics, the nearest")
+    assert nearest_topics(["something else"], many) == "it has 16,000 topics"

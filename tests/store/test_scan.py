@@ -218,3 +218,24 @@ def test_a_missing_library_is_named_with_what_installs_it(
         pytest.raises(RmqStoreError, match=f"pip install {module}"),
     ):
         getattr(store.scan(), read)()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "complaint"),
+    [
+        ({"starting_physical_offset": -1}, "starting_physical_offset -1: must not be negative"),
+        ({"ending_physical_offset": -1}, "ending_physical_offset -1: must not be negative"),
+        (
+            {"starting_physical_offset": 900, "ending_physical_offset": 100},
+            "starting_physical_offset 900: lies after the end 100",
+        ),
+    ],
+)
+def test_bounds_by_physical_offset_that_leave_nothing_are_refused(
+    golden_store: Golden, bounds: dict[str, int], complaint: str
+) -> None:
+    with (
+        rmqstore.open(golden_store("basic")) as store,
+        pytest.raises(OptionError, match=complaint),
+    ):
+        store.scan(**bounds)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from typing import Any
 from rmqstore.errors import Argument, OptionError, Text, about, listed
 from rmqstore.format.topics import is_system_topic
 from rmqstore.query.times import parse_timestamp
+from rmqstore.query.topic_patterns import nearest_topics
 
 # Source: KafkaOffsetRangeLimit, whose numbers Spark users know.
 LATEST, EARLIEST = -1, -2
@@ -372,8 +373,8 @@ def require_named(selection: Selection, known: Mapping[str, set[int]], where: st
     """
     missing = sorted(selection.named_topics - set(known))
     if missing:
-        existing = ", ".join(sorted(known)) or "none"
-        raise OptionError(f"no topic {', '.join(missing)} in {where}; it has: {existing}")
+        existing = nearest_topics(missing, known)
+        raise OptionError(f"no topic {', '.join(missing)} in {where}; {existing}")
     for topic, queues in (selection.assign or {}).items():
         missing_ids = sorted(queues - known[topic])
         if missing_ids:

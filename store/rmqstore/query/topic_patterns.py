@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from fnmatch import fnmatchcase, translate
 from typing import Final
 
 from rmqstore.errors import OptionError, about
 from rmqstore.format.topics import is_system_topic, system_topic_pattern
 
+_FEW_TOPICS: Final = 12
 _WILDCARDS: Final = frozenset("*?[")
 
 
@@ -48,6 +50,20 @@ def match_topics(
             raise OptionError(about("subscribe", f" {name!r} matches {reason}"))
         topics |= dict.fromkeys(chosen)
     return tuple(topics)
+
+
+def nearest_topics(missing: Iterable[str], known: Collection[str]) -> str:
+    """Return, in words, the topics that there are: all if they are few, else those nearest.
+
+    Args:
+        missing: names that no topic has.
+        known: all topics.
+    """
+    if len(known) <= _FEW_TOPICS:
+        return f"it has: {', '.join(sorted(known)) or 'none'}"
+    near = dict.fromkeys(one for name in missing for one in get_close_matches(name, known, 5))
+    nearest = f", the nearest {', '.join(near)}" if near else ""
+    return f"it has {len(known):,} topics{nearest}"
 
 
 def regular_expression(names: Iterable[str], *, include_system_topics: bool) -> str:

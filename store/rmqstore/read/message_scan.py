@@ -323,6 +323,14 @@ def _estimate_found(session: StoreSession, found: Found, *, index_only: bool) ->
     return n_bytes if index_only else n_bytes + found.n_uncovered_bytes
 
 
+def _require_places(start: int | None, end: int | None) -> None:
+    for name, offset in (("starting_physical_offset", start), ("ending_physical_offset", end)):
+        if offset is not None and offset < 0:
+            raise OptionError(about(name, f" {offset}: must not be negative"))
+    if start is not None and end is not None and start > end:
+        raise OptionError(about("starting_physical_offset", f" {start}: lies after the end {end}"))
+
+
 def parse_scan(
     selection: Selection,
     *,
@@ -356,6 +364,7 @@ def parse_scan(
         corrupt_column=corrupt_column,
     )
     known = known_columns(schema, include_pending=include_pending)
+    _require_places(*places)
     condition = within_places(parse_where(where, known), *places)
     tag_set = parse_tags(tags)
     spec = ReadSpec(
