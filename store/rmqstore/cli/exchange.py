@@ -157,7 +157,7 @@ def export_messages(
 @click.option(
     "--allow-system-topics", is_flag=True, help="Also append to topics that belong to the broker."
 )
-@conf_option("-c", "--conf", "--config")
+@conf_option("-c", "--conf", "--config", beside_path=True)
 @parts_elsewhere
 @asks_first
 @shows_progress
