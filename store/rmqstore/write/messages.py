@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.errors import IllegalMessageError, OptionError, about
+from rmqstore.errors import IllegalMessageError, OptionError, Text, about
 from rmqstore.format.columns.buffers import array_bytes, booleans, mask_of, numbers, texts
 from rmqstore.format.columns.dispatch_requests import DispatchProperties, rows_by_queue
 from rmqstore.format.columns.hosts import Hosts, pack_host, pack_hosts
@@ -311,9 +311,8 @@ class _Refusal:
         self._first_row = first_row
 
     def __call__(self, row: int, status: str, reason: str) -> Never:
-        raise IllegalMessageError(
-            f"row {self._first_row + row}: {status}: {reason}; nothing was written"
-        )
+        place = f"row {self._first_row + row}: {status}: "
+        raise IllegalMessageError(Text(place, reason, "; nothing was written"))
 
 
 def _checked(batch: pa.RecordBatch) -> dict[str, pa.Array]:
