@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase, translate
 from typing import Final
 
-from rmqstore.errors import OptionError, about
+from rmqstore.errors import Argument, OptionError, Text, about
 from rmqstore.format.topics import is_system_topic, system_topic_pattern
 
 _FEW_TOPICS: Final = 12
@@ -44,10 +44,14 @@ def match_topics(
             topic for topic in matching if include_system_topics or not is_system_topic(topic)
         ]
         if not chosen:
-            reason = "no topic"
+            text = about("subscribe", f" {name!r} matches no topic")
             if matching:
-                reason = "only system topics, which include_system_topics=True lets it match"
-            raise OptionError(about("subscribe", f" {name!r} matches {reason}"))
+                text = Text(
+                    about("subscribe", f" {name!r} matches only system topics, which "),
+                    Argument("include_system_topics", value=True),
+                    " lets it match",
+                )
+            raise OptionError(text)
         topics |= dict.fromkeys(chosen)
     return tuple(topics)
 
