@@ -251,3 +251,12 @@ def test_no_finding_is_an_empty_answer_in_every_format(
     assert (tmp_path / "findings.csv").read_text() == '"part","place","text"\n'
     built = run("rebuild", tmp_path / "copy", "--format", "json")
     assert (built.exit_code, built.stdout) == (0, "[]\n")
+
+
+def test_an_export_of_nothing_says_so(golden_store: Golden, tmp_path: Path) -> None:
+    verb = ("export", golden_store("empty"), tmp_path / "rows.csv")
+    shown = run(*verb)
+    assert (shown.exit_code, shown.stderr) == (0, "nothing found\n")
+    assert run(*verb, "--overwrite", "--fail-if-empty").exit_code == 3
+    verb = ("export", golden_store("one"), tmp_path / "one.csv", "--fail-if-empty")
+    assert run(*verb).exit_code == 0

@@ -32,6 +32,7 @@ from rmqstore.cli.messages import (
     some_bodies,
     some_messages,
 )
+from rmqstore.cli.output import EMPTY, Counted
 from rmqstore.cli.stores import (
     conf_option,
     each_store,
@@ -79,6 +80,7 @@ _verbatim = click.option(
 @_format
 @_verbatim
 @click.option("--overwrite", is_flag=True, help="Replace TARGET if it exists.")
+@click.option("--fail-if-empty", is_flag=True, help=f"Exit with {EMPTY} if there is no row.")
 @shows_progress
 @ends_clearly
 @some_bodies
@@ -89,6 +91,7 @@ def export_messages(
     named_format: str | None,
     verbatim: bool,
     overwrite: bool,
+    fail_if_empty: bool,
     ignore_log_end: bool,
     columns: str | None,
     bodies: BodyForm | None,
@@ -114,7 +117,13 @@ def export_messages(
             one.session.progress = progress
         columns = columns_to_read(columns, bodies)
         reader = scan(store, verbatim=verbatim, columns=columns, **choice)
-        write_file(target, format_name, *in_form(reader, bodies))
+        schema, batches = in_form(reader, bodies)
+        rows = Counted(batches)
+        write_file(target, format_name, schema, rows)
+    if not rows.n_rows:
+        click.echo("nothing found", err=True)
+        if fail_if_empty:
+            sys.exit(EMPTY)
 
 
 @main.command("import")

@@ -33,6 +33,19 @@ _UNBOUND: Final = Console(width=1 << 20)
 _FINDING: Final = pa.schema([(name, pa.string()) for name in Finding._fields])
 
 
+class Counted:
+    """Batches whose rows are counted as they pass."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.n_rows = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches:
+            self.n_rows += len(batch)
+            yield batch
+
+
 class Output(NamedTuple):
     """Where rows go, and in what form."""
 
@@ -65,23 +78,16 @@ class Output(NamedTuple):
 
     def write_any(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
         """Write rows as :meth:`write` does, and return how many there are."""
-        n_rows = 0
-
-        def counted() -> Iterator[pa.RecordBatch]:
-            nonlocal n_rows
-            for batch in batches if self.limit is None else first_rows(batches, self.limit):
-                n_rows += len(batch)
-                yield batch
-
+        rows = Counted(batches if self.limit is None else first_rows(batches, self.limit))
         if self.target is None:
-            self._write(sys.stdout, schema, counted())
+            self._write(sys.stdout, schema, rows)
             sys.stdout.flush()
-            return n_rows
+            return rows.n_rows
         with new_file(self.target, self.format_name) as file:
             text = TextIOWrapper(file, "utf-8")
-            self._write(text, schema, counted())
+            self._write(text, schema, rows)
             text.detach()
-        return n_rows
+        return rows.n_rows
 
     def _write(self, text: Any, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:  # noqa: ANN401 - a file of text above a binary one
         sink = text.buffer
