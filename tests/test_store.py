@@ -504,6 +504,8 @@ ERRORS = [
     errors.RemoteReadError("what", "why", 3),
     errors.StoreStateError("why"),
     errors.CommitError("why"),
+    errors.BrokerUnreachableError("broker:10911", "why"),
+    errors.BrokerRefusedError("broker:10911", 17, "why"),
 ]
 
 

@@ -289,8 +289,7 @@ def progress_bar(doing: str, unit: str = BYTES, *, stays: bool = True) -> Iterat
     with ProgressBar(*parts, console=err_console, expand=True, transient=not stays) as bar:
         task = bar.add_task(doing, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
-        done = bar.tasks[0].completed
-        bar.update(task, total=done, visible=done > 0)  # what took one step has no progress
+        bar.update(task, total=bar.tasks[0].completed)
 
 
 def _description() -> Column:
