@@ -78,6 +78,7 @@ class CopyStore:
         self._builder: QueueBuilder | None = None
         self._building: Building | None = None
         self._metadata: Metadata | None = None
+        self._is_whole = True  # whether no cut is under way, and none has failed
 
     @property
     def log(self) -> LogCopy:
@@ -215,7 +216,7 @@ class CopyStore:
         self.state = replace(
             self.state,
             end=end,
-            built=self._building.built,
+            built=min(self._building.built, end),  # a cut may not have come to the queues
             is_closed=is_closed,
             tables_at=self._building.tables_at or self.state.tables_at,
             source_end=high,
@@ -248,6 +249,7 @@ class CopyStore:
         assert self._builder is not None
         assert self._metadata is not None
         assert self.state is not None
+        self._is_whole = False
         self._building.drop()
         self._building.check()
         self.log.sync()
@@ -269,6 +271,7 @@ class CopyStore:
         self._metadata.use_newest()
         self.log.last_store_timestamp = self._last_store_timestamp()
         self._start_building()
+        self._is_whole = True
 
     def _messages_from(self, start: int) -> Counter[str]:
         """Return the number of messages from a record on, by topic."""
@@ -288,18 +291,30 @@ class CopyStore:
         return counts
 
     def close(self) -> None:
-        """Complete queues and index, and leave a store that was closed; release the lock."""
+        """Complete queues and index, and leave a store that was closed; release the lock.
+
+        After a change that failed, and if completing fails, this is :meth:`abandon`.
+        """
+        if self._log is None or not (self._is_whole and self._log.is_whole):
+            self.abandon()
+            return
         try:
-            if self._log is not None and self._building is not None:
-                self._log.forget_begun()
-                self.sync()
-                self._building.finish()
-                self.write_state(is_closed=True)
-                end = CleanEnd(self._log.end, self._log.last_store_timestamp)
-                self._log.log.refresh()
-                mark_as_closed(self._disk, self.paths, self._log.log, end)
-        finally:
-            self._release()
+            self._complete()
+        except BaseException:
+            self.abandon()
+            raise
+        self._release()
+
+    def _complete(self) -> None:
+        if self._building is None:
+            return
+        self.log.forget_begun()
+        self.sync()
+        self._building.finish()
+        self.write_state(is_closed=True)
+        end = CleanEnd(self.log.end, self.log.last_store_timestamp)
+        self.log.log.refresh()
+        mark_as_closed(self._disk, self.paths, self.log.log, end)
 
     def abandon(self) -> None:
         """Bring to the disk what is whole, as far as possible, and release the lock."""

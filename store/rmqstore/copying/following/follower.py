@@ -185,11 +185,7 @@ class Follower:
 
     def _close(self) -> None:
         self._metadata.stop()
-        try:
-            self._store.close()
-        except BaseException:
-            self._store.abandon()
-            raise
+        self._store.close()
 
     def _follow(self) -> None:
         while not self._stop.is_set():

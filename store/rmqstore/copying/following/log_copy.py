@@ -56,6 +56,7 @@ class LogCopy:
         end: physical offset after the last whole record that was written.
         durable_end: the same of what is on the disk.
         last_store_timestamp: of the last record that was appended, epoch ms; 0 before the first.
+        is_whole: whether no change is under way; a change that failed is for ever.
     """
 
     def __init__(
@@ -66,6 +67,8 @@ class LogCopy:
         self.log = CommitLog(paths.commitlogs)
         self.end = self.durable_end = end
         self.last_store_timestamp = 0
+        self.is_whole = True
+        self._flush_error: OSError | None = None
         self._pending = bytearray()  # the beginning of a record
         self._needed = 0  # bytes of the record that has begun, as far as is known
         self._blank: tuple[int, bytes] | None = None  # bytes of it that came, and its head
@@ -88,8 +91,10 @@ class LogCopy:
         if self._blank is not None:
             n_come = self._blank[0]
             path, first = self._path(self.end), self.end % self._file_size
+            self.is_whole = False
             if LOCAL.exists(path):
                 self._disk.clear(path, first, first + n_come)
+            self.is_whole = True
         self._pending.clear()
         self._needed, self._blank = 0, None
 
@@ -99,12 +104,18 @@ class LogCopy:
         Raises:
             CorruptRecordError: they are not records that belong here.
         """
-        done = 0
-        while done < len(data):
-            left = self._file_size - self.position % self._file_size
-            part = data[done : done + left]
-            self._append_in_file(part, is_end=len(part) == left)
-            done += len(part)
+        self.is_whole = False
+        try:
+            done = 0
+            while done < len(data):
+                left = self._file_size - self.position % self._file_size
+                part = data[done : done + left]
+                self._append_in_file(part, is_end=len(part) == left)
+                done += len(part)
+        except CorruptRecordError:  # of what would come next, of which nothing is written
+            self.is_whole = True
+            raise
+        self.is_whole = True
 
     def _append_in_file(self, data: memoryview | bytes, *, is_end: bool) -> None:
         if self._blank is None:
@@ -194,12 +205,24 @@ class LogCopy:
         self._disk.write(path, physical_offset % self._file_size, data)
 
     def sync(self) -> None:
-        """Wait until all whole records are on the disk."""
+        """Wait until all whole records are on the disk.
+
+        Raises:
+            OSError: it cannot be told what is on the disk, now or at an earlier call. A system
+                reports lost bytes once, and a second flush succeeds without them.
+        """
+        if self._flush_error is not None:
+            raise self._flush_error
         end = self.end
-        for path in self._touched:
-            self._disk.flush(path)
+        try:
+            for path in self._touched:
+                self._disk.flush(path)
+            if self._has_new_file:
+                self._disk.flush_folder(self._folder)
+        except OSError as err:
+            self._flush_error = err
+            raise
         if self._has_new_file:
-            self._disk.flush_folder(self._folder)
             self._has_new_file = False
             self.log.refresh()
         self._touched.clear()
@@ -256,6 +279,8 @@ class LogCopy:
             reason: why, for the log.
             copies: folder for what is cut.
         """
+        self.is_whole = False
+        self.end, self.durable_end = end, min(self.durable_end, end)
         self._pending.clear()
         self._needed, self._blank = 0, None
         self.log.refresh()
@@ -264,7 +289,8 @@ class LogCopy:
         self._disk.flush_folder(self._folder)
         self.log.close()
         self.log = CommitLog(self._paths.commitlogs)  # files of the same names are made again
-        self.end = self.durable_end = end
+        self.durable_end = end
+        self.is_whole = True
 
     def close(self) -> None:
         """Close the files that were read."""

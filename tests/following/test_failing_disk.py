@@ -1,0 +1,130 @@
+"""Disks that fail, and interrupts of a change: the state of a copy is never ahead of its log."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from following.fake_master import FakeMaster, more
+from following.followers import TIMING, follow_once, require_exact
+from rmqstore.copying.following.follower import Follower, follow_status
+from rmqstore.copying.following.remoting.client import Address, Endpoint
+from rmqstore.copying.following.settings import FollowSettings
+from rmqstore.errors import StoreStateError
+from rmqstore.storage.files.disk import Disk
+from store_builder import Store
+
+FILE_BYTES = 1 << 14
+
+
+def log_of(count: int) -> Store:
+    log = Store(segment_bytes=FILE_BYTES)
+    more(log, count)
+    return log
+
+
+def follow_with(disk: Disk, master: FakeMaster, target: Path, **settings: Any) -> None:
+    endpoint = Endpoint(Address.parse(master.address))
+    given = FollowSettings(once=True, timing=TIMING, **settings)
+    Follower(endpoint, target, given, threading.Event(), make_disk=lambda: disk).run()
+
+
+class ForgetfulDisk(Disk):
+    """A disk that loses bytes of the log and says so once, as Linux does."""
+
+    n_failed = 0
+
+    def flush(self, path: Path) -> None:
+        if path.parent.name == "commitlog" and not self.n_failed:
+            self.n_failed += 1
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        super().flush(path)
+
+
+def test_the_state_stays_where_it_was_after_a_flush_that_failed(tmp_path: Path) -> None:
+    log, target = log_of(100), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+        before, _ = follow_status(target)
+        more(log, 100)
+        with pytest.raises(StoreStateError, match="Input/output error"):
+            follow_with(ForgetfulDisk(), master, target)
+        after, _ = follow_status(target)
+        assert after.end == before.end
+        assert not after.is_closed
+        follow_once(master, target)
+    require_exact(target, log)
+
+
+class InterruptedDisk(Disk):
+    """A disk at one of whose changes of the log an interrupt or an error comes."""
+
+    def __init__(self, change: str, error: BaseException) -> None:
+        super().__init__()
+        self._error = error
+        original = getattr(self, change)
+
+        def changed(path: Path, *args: Any, **settings: Any) -> None:
+            if path.parent.name == "commitlog" and self.is_armed:
+                raise self._error
+            original(path, *args, **settings)
+
+        self.is_armed = False
+        setattr(self, change, changed)
+
+    def replace(self, path: Path, text: bytes) -> None:
+        super().replace(path, text)
+        if path.name == "follow.json" and json.loads(text)["n_cuts"]:
+            self.is_armed = True
+
+
+@pytest.mark.parametrize("change", ["clear_append", "rename", "write"])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full"), StoreStateError("a link")]
+)
+def test_a_cut_that_does_not_return_leaves_the_lower_end_and_a_store_that_is_open(
+    change: str, error: BaseException, tmp_path: Path
+) -> None:
+    target, common = tmp_path / "copy", log_of(100)
+    longer, other = copy.deepcopy(common), copy.deepcopy(common)
+    more(longer, 300)
+    more(other, 20, mark=b"other", time_ms=10_000)
+    with FakeMaster(longer) as master:
+        follow_once(master, target)
+    with FakeMaster(other) as master:
+        with pytest.raises((KeyboardInterrupt, StoreStateError)):
+            follow_with(InterruptedDisk(change, error), master, target)
+        state, is_running = follow_status(target)
+        assert not is_running
+        assert state.end == common.end
+        assert state.built <= state.end
+        assert not state.is_closed
+        assert (target / "abort").exists()
+        follow_once(master, target)
+    require_exact(target, other)
+
+
+def test_the_state_is_not_written_after_the_lock_was_released(tmp_path: Path) -> None:
+    target, log = tmp_path / "copy", log_of(50)
+    was_locked = []
+
+    class FullDisk(Disk):
+        def replace(self, path: Path, text: bytes) -> None:
+            if path.name == "follow.json":
+                _, is_running = follow_status(target) if path.exists() else (None, True)
+                was_locked.append(is_running)
+                if json.loads(text)["is_closed"]:
+                    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+            super().replace(path, text)
+
+    with FakeMaster(log) as master, pytest.raises(StoreStateError, match="full"):
+        follow_with(FullDisk(), master, target)
+    assert len(was_locked) > 2
+    assert all(was_locked)
+    assert not follow_status(target)[0].is_closed
