@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
 
-from store_builder import Record, Store
+from store_builder import Record, Store, properties
 
 TOPICS = {
     "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 1},
@@ -30,11 +30,14 @@ SETTINGS = {
 
 
 def more(log: Store, count: int, *, size: int = 100, mark: bytes = b"", time_ms: int = 0) -> None:
-    """Append messages of topic T."""
+    """Append messages of topic T, each with a key of its own."""
     for number in range(count):
         body = mark + bytes([number % 251]) * size
         stored_at = 1_700_000_000_000 + (time_ms or len(log.placed))
-        log.append(Record(queue_id=number % 3, body=body, store_timestamp=stored_at))
+        keys = properties({"KEYS": f"k{len(log.placed)}"})
+        log.append(
+            Record(queue_id=number % 3, body=body, properties=keys, store_timestamp=stored_at)
+        )
 
 
 class FakeMaster:

@@ -18,6 +18,7 @@ from rmqstore.copying.following.remoting.client import Address, Endpoint
 from rmqstore.copying.following.settings import FollowSettings
 from rmqstore.errors import StoreStateError
 from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.index.index_file import index_files, read_header
 from store_builder import Store
 
 FILE_BYTES = 1 << 14
@@ -128,3 +129,52 @@ def test_the_state_is_not_written_after_the_lock_was_released(tmp_path: Path) ->
     assert len(was_locked) > 2
     assert all(was_locked)
     assert not follow_status(target)[0].is_closed
+
+
+class DyingDisk(Disk):
+    """A disk of a process that is killed after it has deleted a file of the index."""
+
+    is_dead = False
+
+    def delete(self, path: Path) -> None:
+        self._require_alive()
+        super().delete(path)
+        self.is_dead |= path.parent.name == "index"
+
+    def replace(self, path: Path, text: bytes) -> None:
+        self._require_alive()
+        super().replace(path, text)
+
+    def write(self, path: Path, position: int, data: Any) -> None:
+        self._require_alive()
+        super().write(path, position, data)
+
+    def _require_alive(self) -> None:
+        if self.is_dead:
+            raise KeyboardInterrupt
+
+
+def indexed(target: Path) -> int:
+    return sum(int(read_header(path)["index_count"]) - 1 for path in index_files(target / "index"))
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_an_index_whose_file_was_deleted_before_a_kill_is_built_again(
+    is_cut: bool, tmp_path: Path
+) -> None:
+    target, common = tmp_path / "copy", log_of(200)
+    log = copy.deepcopy(common)
+    if is_cut:
+        more(common, 20, mark=b"lost")
+    more(log, 30)
+    with FakeMaster(common) as master:
+        follow_once(master, target)
+    assert indexed(target) == len(common.placed)
+    if not is_cut:
+        (target / "abort").touch()
+    with FakeMaster(log) as master:
+        with pytest.raises(KeyboardInterrupt):
+            follow_with(DyingDisk(), master, target)
+        follow_once(master, target)
+    require_exact(target, log)
+    assert indexed(target) == len(log.placed)

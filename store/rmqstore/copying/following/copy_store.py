@@ -151,7 +151,9 @@ class CopyStore:
         self._log = log
         log.cut(state.end, "what follows may not be whole", self._new_cut_folder())
         log.last_store_timestamp = self._last_store_timestamp()
-        builder = QueueBuilder(self._queue_disk, paths, source.config, self._is_batch_topic)
+        builder = QueueBuilder(
+            self._queue_disk, paths, source.config, self._is_batch_topic, self._note_built
+        )
         self._builder = builder
         builder.recover(min(state.built, state.end), was_closed=was_closed)
         builder.protect()
@@ -179,6 +181,11 @@ class CopyStore:
                 "a new folder"
             )
         return max(state.begin, log.min_offset)
+
+    def _note_built(self, built: int) -> None:
+        assert self.state is not None
+        self.state = replace(self.state, built=built)
+        write_state(self._disk, self.paths, self.state)
 
     def _is_batch_topic(self, topic: str) -> bool:
         return self._building is not None and self._building.is_batch_topic(topic)

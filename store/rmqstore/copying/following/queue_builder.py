@@ -64,6 +64,7 @@ class QueueBuilder:
         config: sizes of new files, and what is indexed.
         is_batch_topic: tells whether the queues of a topic are BatchConsumeQueues. It is asked once
             for each topic, before the first unit is written.
+        note_built: brings a lower ``built`` to the disk, before anything is removed.
 
     Attributes:
         built: physical offset up to which queues and index are on the disk.
@@ -75,8 +76,9 @@ class QueueBuilder:
         paths: StorePaths,
         config: StoreConfig,
         is_batch_topic: Callable[[str], bool],
+        note_built: Callable[[int], None],
     ) -> None:
-        self._disk, self._paths = disk, paths
+        self._disk, self._paths, self._note_built = disk, paths, note_built
         self._log = CommitLog(paths.commitlogs)
         self._config = existing_config(paths, self._log, config)
         self._checkpoint = SavedCheckpoint(disk, paths, read_checkpoint(paths))
@@ -95,12 +97,17 @@ class QueueBuilder:
             was_closed: whether nothing was built after it.
         """
         self._log.refresh()
-        start = max(built, self._log.min_offset)
-        self._queues.cut(start, was_closed=was_closed)
-        start = self._without_index_after(start, keeps_last=was_closed)
-        if start < built:
-            self._ask_for_recovery(start)
+        end = max(built, self._log.min_offset)
+        start, doubtful = self._index_after(end, keeps_last=was_closed)
         self.built = start
+        if start < built:
+            self._note_built(start)
+            self._ask_for_recovery(start)
+        self._queues.cut(end, was_closed=was_closed)
+        for path in doubtful:
+            self._disk.delete(path)
+        if doubtful:
+            self._disk.flush_folder(self._paths.index)
 
     def cut(self, end: int) -> None:
         """Remove units and items of records from a physical offset on, all of which are whole."""
@@ -110,30 +117,29 @@ class QueueBuilder:
         self._log = CommitLog(self._paths.commitlogs)
         self.recover(min(self.built, end), was_closed=True)
 
-    def _without_index_after(self, end: int, *, keeps_last: bool) -> int:
-        """Delete the index files that hold items of records at or after a physical offset.
+    def _index_after(self, end: int, *, keeps_last: bool) -> tuple[int, list[Path]]:
+        """Find the index files that hold items of records at or after a physical offset.
 
         Args:
             end: the physical offset.
-            keeps_last: whether the last file is whole; else it is deleted too.
+            keeps_last: whether the last file is whole; else it is found too.
 
         Returns:
-            The physical offset from which the index has to be built again.
+            The physical offset from which the index has to be built without these files, and the
+            files, the last one first.
         """
         files = index_files(self._paths.index)
-        start = end
+        start, found = end, []
         for number, path in reversed([*enumerate(files)]):
             header = read_header(path)
             is_last = number == len(files) - 1
             is_good = header["end_timestamp"] and header["end_phy_offset"] < end
             if is_good and (keeps_last or not is_last):
                 break
-            self._disk.delete(path)
+            found.append(path)
             begin = int(read_header(files[number - 1])["end_phy_offset"]) if number else 0
             start = max(min(start, begin), self._log.min_offset)
-        if start < end:
-            self._disk.flush_folder(self._paths.index)
-        return start
+        return start, found
 
     def _ask_for_recovery(self, start: int) -> None:
         """Let a broker that finds this unfinished build queues and index from a place on."""
