@@ -47,6 +47,7 @@ class FakeMaster:
         log: the log.
         low: physical offset where it begins.
         n_requests: the requests of followers so far, each with the reports after it.
+        n_asked: the requests at the ordinary port so far.
         mangle: what becomes of a frame before it is sent.
         batch: bytes of the log in a frame.
     """
@@ -61,7 +62,7 @@ class FakeMaster:
             45: b'{"offsetTable":{}}',
             201: b'{"subscriptionGroupTable":{}}',
         }
-        self.answer_code = 0
+        self.answer_code = self.n_asked = 0
         self.heartbeat = 0.05
         self.mangle: Callable[[bytes], bytes] = lambda frame: frame
         self.reports: list[list[int]] = []
@@ -123,6 +124,7 @@ class FakeMaster:
             )
 
     def _answer_to(self, code: int) -> tuple[int, bytes]:
+        self.n_asked += 1
         if self.answer_code:
             return self.answer_code, b""
         if code == 26:

@@ -53,6 +53,10 @@ class Following:
 
     def end(self) -> None:
         self.stop.set()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until the follower ends by itself."""
         self._thread.join(30)
         assert not self._thread.is_alive()
         if self.error is not None:

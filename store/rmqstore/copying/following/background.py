@@ -50,6 +50,7 @@ class Metadata:
         self._kinds_asked_at = float("-inf")
         self._newest: Facts | None = None
         self._untaken: Facts | None = None
+        self._agreed_at = float("-inf")
 
     def start(self) -> None:
         """Start the thread."""
@@ -78,13 +79,22 @@ class Metadata:
         return facts
 
     def take(self, end: int) -> Facts | None:
-        """Return the tables that a copy up to a physical offset may show, once."""
+        """Return the tables that a copy up to a physical offset may show, once.
+
+        They may be of another broker that answers at the address by now, so the logs have to have
+        agreed after they were told.
+        """
         with self._guard:
             facts = self._untaken
-            if facts is None or facts.bounds.high > end:
+            if facts is None or facts.bounds.high > end or facts.told_at > self._agreed_at:
                 return None
             self._untaken = None
             return facts
+
+    def agree(self, at: float) -> None:
+        """Say that the log of the broker, as far as it came, was the copy's at a monotonic time."""
+        with self._guard:
+            self._agreed_at = at
 
     def use_newest(self) -> None:
         """Drop older tables, which may wait for an end that the broker has lost."""

@@ -274,6 +274,10 @@ class Follower:
         """Cut the copy at the end of a record."""
         self._store.cut(end, reason)
 
+    def agree(self, at: float) -> None:
+        """Let the tables be shown that the broker told before a monotonic time."""
+        self._metadata.agree(at)
+
     def ask_bounds(self) -> Bounds:
         """Return where the log of the broker begins and ends by now."""
         return ask_bounds(self._endpoint)

@@ -83,6 +83,9 @@ class Owner(Protocol):
     def cut(self, end: int, reason: str) -> None:
         """Cut the copy at the end of a record."""
 
+    def agree(self, at: float) -> None:
+        """Take note that the log of the broker was the copy's at a monotonic time."""
+
     def ask_bounds(self) -> Bounds:
         """Return where the log of the broker begins and ends by now."""
 
@@ -143,6 +146,8 @@ class Session:
         """
         try:
             with closing(_connect(address, self._settings.timing.first_header)) as connection:
+                if not self._is_comparing:  # the copy is empty
+                    self._owner.agree(time.monotonic())
                 _send(connection, report(self._request))
                 connection.settimeout(self._settings.timing.poll)
                 return self._follow(connection)
@@ -163,6 +168,8 @@ class Session:
                 ended = self._take_all(self._pieces(buffer[:count]))
                 if ended is not None:
                     return ended
+                if not self._is_comparing:
+                    self._owner.agree(now)
             elif now - received_at > self._patience():
                 raise _ConnectionEndedError(f"nothing came for {self._patience():.0f} s")
             self._sync_if_due(is_drained=count < len(buffer))

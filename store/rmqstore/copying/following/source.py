@@ -38,12 +38,14 @@ class Facts(NamedTuple):
         bounds: where its log begins and ends; asked for after the tables, so a copy that has come
             as far has all that the tables speak of.
         asked_at: monotonic time before the tables were asked for.
+        told_at: monotonic time after the last answer.
     """
 
     settings: BrokerSettings
     tables: dict[str, bytes]
     bounds: Bounds
     asked_at: float
+    told_at: float
 
 
 def ask(endpoint: Endpoint, *, with_tables: bool) -> Facts:
@@ -58,7 +60,7 @@ def ask(endpoint: Endpoint, *, with_tables: bool) -> Facts:
         broker = Broker(client, str(endpoint.address))
         settings = broker.settings()
         tables = broker.tables() if with_tables else {}
-        return Facts(settings, tables, broker.bounds(), asked_at)
+        return Facts(settings, tables, broker.bounds(), asked_at, time.monotonic())
 
 
 def ask_bounds(endpoint: Endpoint) -> Bounds:

@@ -1,0 +1,59 @@
+"""What a follower does before and while its copy is compared with the log of the broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from following.fake_master import FakeMaster, more
+from following.followers import Following, files, follow_once, wait_for
+from rmqstore.errors import StoreStateError
+from store_builder import Store
+
+FILE_BYTES = 1 << 14
+
+
+def log_of(count: int, *, mark: bytes = b"", time_ms: int = 0) -> Store:
+    log = Store(segment_bytes=FILE_BYTES)
+    more(log, count, mark=mark, time_ms=time_ms)
+    return log
+
+
+def tables_of(target: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((target / "config").iterdir())}
+
+
+def test_tables_of_another_broker_of_the_same_name_are_not_taken(tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    with FakeMaster(log_of(300)) as master:
+        follow_once(master, target)
+    before, tables = files(target), tables_of(target)
+    with FakeMaster(log_of(200, time_ms=77_000)) as master:
+        master.tables[43] = b'{"offsetTable":{"T@G":{0:7}}}'
+        with pytest.raises(StoreStateError, match="another log"):
+            follow_once(master, target)
+    assert tables_of(target) == tables
+    assert files(target) == before
+
+
+def test_tables_of_another_broker_are_not_taken_while_nothing_comes(tmp_path: Path) -> None:
+    """The broker is replaced while a follower runs; tables are asked for on another connection."""
+    target, log = tmp_path / "copy", log_of(100)
+    with FakeMaster(log) as master:
+        run = Following(master.address, target, tables_seconds=0.2)
+        wait_for((target / "config" / "topics.json").exists)
+        tables = tables_of(target)
+        master.mangle = lambda _: b""
+        master.heartbeat = 3600.0
+        master.log = log_of(90, time_ms=77_000)
+        master.tables[43] = b'{"offsetTable":{"T@G":{0:7}}}'
+        asked = master.n_asked
+        wait_for(lambda: master.n_asked > asked + 20 or run.error is not None)
+        assert tables_of(target) == tables
+        master.mangle = lambda frame: frame
+        master.heartbeat = 0.05
+        master.cut_connections()
+        with pytest.raises(StoreStateError, match="another log"):
+            run.wait()
+    assert tables_of(target) == tables
