@@ -49,6 +49,7 @@ class FakeMaster:
         n_requests: the requests of followers so far, each with the reports after it.
         n_asked: the requests at the ordinary port so far.
         mangle: what becomes of a frame before it is sent.
+        is_slow: sends heartbeats only, wherever it is.
         batch: bytes of the log in a frame.
     """
 
@@ -63,6 +64,7 @@ class FakeMaster:
             201: b'{"subscriptionGroupTable":{}}',
         }
         self.answer_code = self.n_asked = 0
+        self.is_slow = False
         self.heartbeat = 0.05
         self.mangle: Callable[[bytes], bytes] = lambda frame: frame
         self.reports: list[list[int]] = []
@@ -157,7 +159,7 @@ class FakeMaster:
                     sent_at = time.monotonic()
             if place is None:
                 continue
-            while self.low <= place < self.log.end:
+            while not self.is_slow and self.low <= place < self.log.end:
                 body = self._body(place)
                 connection.sendall(self.mangle(struct.pack(">qi", place, len(body)) + body))
                 place += len(body)

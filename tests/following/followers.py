@@ -55,6 +55,9 @@ class Following:
         self.stop.set()
         self.wait()
 
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
     def wait(self) -> None:
         """Wait until the follower ends by itself."""
         self._thread.join(30)

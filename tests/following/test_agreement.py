@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 
 from following.fake_master import FakeMaster, more
-from following.followers import Following, files, follow_once, wait_for
+from following.followers import (
+    Following,
+    files,
+    follow_once,
+    following,
+    require_exact,
+    wait_for,
+)
 from rmqstore.errors import StoreStateError
 from store_builder import Store
 
@@ -57,3 +65,61 @@ def test_tables_of_another_broker_are_not_taken_while_nothing_comes(tmp_path: Pa
         with pytest.raises(StoreStateError, match="another log"):
             run.wait()
     assert tables_of(target) == tables
+
+
+def test_a_heartbeat_before_the_end_of_the_log_does_not_end_a_copy(tmp_path: Path) -> None:
+    log = log_of(100)
+    with FakeMaster(log) as master:
+        master.is_slow = True
+        run = Following(master.address, tmp_path / "copy", once=True)
+        wait_for(lambda: len(master.reports) > 0 and len(master.reports[0]) > 2)
+        master.is_slow = False
+        run.wait()
+    require_exact(tmp_path / "copy", log)
+
+
+def test_a_copy_ends_where_the_log_of_the_broker_does_if_that_has_lost_its_end(
+    tmp_path: Path,
+) -> None:
+    log, target = log_of(100), tmp_path / "copy"
+    longer = copy.deepcopy(log)
+    more(longer, 30)
+    with FakeMaster(longer) as master:
+        master.is_slow = True
+        run = Following(master.address, target, once=True)
+        wait_for(lambda: bool(master.reports))
+        master.log, master.is_slow = log, False
+        run.wait()
+    require_exact(target, log)
+
+
+def test_a_log_that_is_cut_before_what_is_compared_is_compared_again(tmp_path: Path) -> None:
+    target, log = tmp_path / "copy", log_of(100)
+    longer = copy.deepcopy(log)
+    more(longer, 100)
+    with FakeMaster(longer) as master:
+        follow_once(master, target)
+        n_before = len(master.reports)
+        master.is_slow = True
+        with following(master.address, target, overlap=600) as run:
+            wait_for(lambda: len(master.reports) > n_before and len(master.reports[-1]) > 1)
+            master.log, master.is_slow = log, False
+            wait_for(lambda: run.follower._now().n_cuts == 1)
+    require_exact(target, log)
+
+
+def test_a_log_that_ends_inside_a_long_record_of_the_copy_is_compared_before_it(
+    tmp_path: Path,
+) -> None:
+    target, other = tmp_path / "copy", log_of(20)
+    longer = copy.deepcopy(other)
+    more(longer, 1, size=5000)
+    more(longer, 3)
+    more(other, 8, mark=b"other", time_ms=10_000)
+    with FakeMaster(longer) as master:
+        follow_once(master, target)
+    with FakeMaster(other) as master:
+        run = Following(master.address, target, once=True, overlap=600)
+        wait_for(lambda: not run.is_alive())
+        run.end()
+    require_exact(target, other)

@@ -227,7 +227,10 @@ class Follower:
         extent = Extent(store.state.begin, log.end)
         self._require_no_gap(extent, facts.bounds)
         overlap = max(self._overlap, self._settings.overlap + source.least_overlap)
-        compared = log.boundary_from(compared_from(extent, facts.bounds, overlap))
+        wanted = compared_from(extent, facts.bounds, overlap)
+        compared = log.boundary_from(wanted)
+        if compared > facts.bounds.high:  # inside of a long record, the log of the broker ends
+            compared = log.boundary_before(extent.begin, wanted)
         compared = max(compared, extent.begin)
         session = Session(
             log,

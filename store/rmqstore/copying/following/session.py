@@ -255,9 +255,8 @@ class Session:
             joined.clear()
 
     def _take_heartbeat(self, position: int) -> Ended | None:
-        copy = self._copy
-        if not self._is_comparing:
-            self._is_idle = position == copy.end
+        """Take a heartbeat. It comes at the end of the log, and wherever the broker is slow."""
+        if not self._is_comparing and not (self._settings.once and position == self._copy.end):
             return None
         now = time.monotonic()
         if now - self._bounds_at < _BOUNDS_SECONDS:
@@ -266,13 +265,20 @@ class Session:
         try:
             bounds = self._owner.ask_bounds()
         except BrokerUnreachableError as err:
-            logger.info("%s", err)
-            return Ended.CLOSED
-        if position < bounds.low:
-            return Ended.CLOSED  # the next connection begins with the new bounds
+            if not self._is_comparing:
+                return None
+            raise _ConnectionEndedError(str(err)) from err
+        if not bounds.low <= position <= bounds.high:  # the next connection begins with these
+            raise _ConnectionEndedError(
+                f"the broker goes on at {position}, and its log is from {bounds.low} to "
+                f"{bounds.high} by now"
+            )
         self._low = bounds.low
-        if bounds.high == position:
+        if position < bounds.high:
+            return None
+        if self._is_comparing:
             return self._differ(position, "the broker's log ends here")
+        self._is_idle = True
         return None
 
     def _compare(self, piece: Piece) -> Ended | None:
