@@ -68,7 +68,7 @@ def test_tables_of_another_broker_are_not_taken_while_nothing_comes(tmp_path: Pa
 
 
 def test_a_heartbeat_before_the_end_of_the_log_does_not_end_a_copy(tmp_path: Path) -> None:
-    log = log_of(100)
+    log = log_of(50)
     with FakeMaster(log) as master:
         master.is_slow = True
         run = Following(master.address, tmp_path / "copy", once=True)

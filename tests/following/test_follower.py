@@ -7,6 +7,7 @@ import errno
 import json
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,18 @@ def test_tables_wait_for_the_log(tmp_path: Path) -> None:
         file.with_name("consumerOffset.json.bak").read_bytes()
         == b'{"offsetTable":{"T@G":{0:1,1:2}}}'
     )
+
+
+def test_tables_are_asked_for_as_often_as_is_asked(tmp_path: Path) -> None:
+    timing = replace(TIMING, bounds=60.0)
+    file = tmp_path / "copy" / "config" / "consumerOffset.json"
+    with (
+        FakeMaster(log_of(10)) as master,
+        following(master.address, tmp_path / "copy", tables_seconds=0.2, timing=timing),
+    ):
+        wait_for(file.exists)
+        master.tables[43] = b'{"offsetTable":{"T@G":{0:9}}}'
+        wait_for(lambda: file.read_bytes() == master.tables[43], 5)
 
 
 def test_what_is_on_the_disk_is_acknowledged_if_that_is_asked_for(tmp_path: Path) -> None:
@@ -213,6 +226,14 @@ def test_other_sources_are_refused(tmp_path: Path) -> None:
             with pytest.raises(StoreStateError, match=match):
                 follow_once(master, target)
             master.settings[name] = good
+
+
+def test_a_broker_without_a_role_is_refused(tmp_path: Path) -> None:
+    with FakeMaster(log_of(5)) as master:
+        del master.settings["brokerRole"]
+        with pytest.raises(StoreStateError, match="role"):
+            follow_once(master, tmp_path / "copy")
+        assert not master.reports
 
 
 @pytest.mark.parametrize("name", ["enableControllerMode", "enableDLegerCommitLog"])

@@ -17,6 +17,7 @@ import rmqstore
 import tiers
 from following.fake_master import FakeMaster, content, more
 from following.followers import Following, files, follow_once, require_exact, wait_for
+from rmqstore.copying.following import background
 from rmqstore.copying.following.ha_stream import MAX_BODY_BYTES
 from rmqstore.errors import RmqStoreError
 from store_builder import BLANK, Record, Store, pack
@@ -164,3 +165,29 @@ def test_a_master_that_falls_silent_is_left_and_asked_again(says: bytes, tmp_pat
     require_exact(tmp_path / "copy", log)
     # Nothing is reported before a header has come: a broker may take it for something else.
     assert [len(reports) for reports in master.reports[:2] if len(says) < 12] in ([], [1, 1])
+
+
+def test_an_unexpected_error_of_the_questions_ends_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(background, "ask_bounds", fail)
+    with FakeMaster(log_of(50)) as master:
+        run = Following(master.address, tmp_path / "copy")
+        with pytest.raises(RuntimeError, match="unexpected"):
+            run.wait()
+    assert not run.is_alive()
+
+
+def test_a_copy_whose_last_record_has_an_impossible_time_is_resumed(tmp_path: Path) -> None:
+    log, target = log_of(50), tmp_path / "copy"
+    log.append(Record(store_timestamp=1 << 62))
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+        more(log, 20)
+        done = follow_once(master, target)
+    assert done.end == log.end
+    for name, data in content(log).items():
+        assert files(target)[name] == data

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore.copying.following.remoting.broker import Broker
+from rmqstore.copying.following.remoting.broker import Broker, BrokerSettings
 from rmqstore.copying.following.remoting.client import Address, Endpoint, RemotingClient
 from rmqstore.copying.following.remoting.credentials import Credentials
 from rmqstore.copying.following.remoting.frames import (
@@ -189,6 +189,9 @@ def test_refusals_are_told_from_answers_that_may_pass() -> None:
         b'{"table":{"commitLogMinOffset":"5","commitLogMaxOffset":"4"}}',
         b'{"table":{"commitLogMinOffset":"0","commitLogMaxOffset":"99999999999999999999999"}}',
         b'{"table":{"commitLogMinOffset":null,"commitLogMaxOffset":{}}}',
+        b'{"table":{"commitLogMinOffset":0,"commitLogMaxOffset":1e999}}',
+        b'{"table":{"commitLogMinOffset":NaN,"commitLogMaxOffset":5}}',
+        b'{"table":{"commitLogMinOffset":0,"commitLogMaxOffset":"' + b"9" * 5000 + b'"}}',
         b"[" * 100_000, b"x" * (2 << 20),
     ],
 )  # fmt: skip
@@ -216,6 +219,33 @@ def test_settings_leave_out_what_nobody_asked_for() -> None:
     assert settings.given == {"brokerName": "b", "haListenPort": "10912"}
     assert settings.version == (5, 3, 3)
     assert settings.number("haListenPort") == 10912
+
+
+def settings_of(body: bytes, version: str = "V5_3_3") -> BrokerSettings:
+    def serve(connection: socket.socket, request: dict[str, object]) -> None:
+        table = json.dumps({"table": {"brokerVersionDesc": version}}).encode()
+        connection.sendall(answer(request["opaque"], body if request["code"] == 26 else table))
+
+    with server(serve) as address, RemotingClient(Endpoint(address)) as client:
+        return Broker(client, str(address)).settings()
+
+
+def test_settings_are_taken_as_they_are_written_without_escapes() -> None:
+    body = (
+        b"storePathRootDir=C:\\users\\b\nmessageDelayLevel=1s\n#x=1\nbrokerClusterName = a:b#c \n"
+        b"brokerName=b\\\nhaListenPort=10912\r\nstoreType=x=y\n"
+    )
+    assert settings_of(body).given == {
+        "brokerClusterName": "a:b#c",
+        "brokerName": "b\\",
+        "haListenPort": "10912",
+        "storeType": "x=y",
+    }
+
+
+def test_a_version_with_too_many_digits_is_an_error() -> None:
+    with pytest.raises(BrokerUnreachableError, match="version"):
+        settings_of(b"brokerName=b\n", f"V{'9' * 5000}_0_0")
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ class Metadata:
         self._newest: Facts | None = None
         self._untaken: Facts | None = None
         self._agreed_at = float("-inf")
+        self._error: BaseException | None = None
 
     def start(self) -> None:
         """Start the thread."""
@@ -59,6 +60,11 @@ class Metadata:
     def stop(self) -> None:
         """End the thread; a question that is under way is left to itself."""
         self._stop.set()
+
+    def check(self) -> None:
+        """Raise what ended the thread."""
+        if self._error is not None:
+            raise self._error
 
     @property
     def bounds(self) -> Bounds:
@@ -127,10 +133,17 @@ class Metadata:
         return False
 
     def _run(self) -> None:
-        """Ask again and again; a failure is repeated, and the stream notices if it lasts."""
+        try:
+            self._ask_again_and_again()
+        except BaseException as err:  # noqa: BLE001 - raised in the thread that reads
+            self._error = err
+
+    def _ask_again_and_again(self) -> None:
+        """Keep what is known up to date; the stream notices a failure that lasts."""
         tables_at = time.monotonic()
         interval = self._settings.tables_seconds
-        while not self._stop.wait(self._settings.timing.bounds):
+        pause = self._settings.timing.bounds
+        while not self._stop.wait(min(pause, interval) if interval else pause):
             with suppress(BrokerUnreachableError, BrokerRefusedError):
                 if interval and time.monotonic() - tables_at >= interval:
                     self.ask()

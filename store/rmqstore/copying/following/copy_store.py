@@ -21,7 +21,7 @@ from rmqstore.copying.following.log_copy import LogCopy
 from rmqstore.copying.following.queue_builder import QueueBuilder
 from rmqstore.copying.following.source import Source
 from rmqstore.copying.following.state import FollowState, read_state, write_state
-from rmqstore.errors import StoreStateError
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, StoreStateError
 from rmqstore.format.columns.dispatch_requests import read_requests
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
@@ -205,7 +205,10 @@ class CopyStore:
 
     def _last_store_timestamp(self) -> int:
         last = last_record_before(self.log.log, self.log.end) if self.log.end else None
-        return 0 if last is None else self.log.log.store_timestamp(last)
+        try:
+            return 0 if last is None else self.log.log.store_timestamp(last)
+        except (CorruptRecordError, OffsetOutOfRangeError):  # a time that is in no calendar
+            return 0
 
     def sync(self) -> None:
         """Bring the log to the disk, then the state; then queues may be built."""
@@ -246,7 +249,9 @@ class CopyStore:
         return round(max(time.time() - last / 1000, 0.0), 3)
 
     def check(self) -> None:
-        """Raise what ended the thread that builds queues."""
+        """Raise what ended the thread that builds queues, or the one that asks."""
+        if self._metadata is not None:
+            self._metadata.check()
         if self._building is not None:
             self._building.check()
 

@@ -133,8 +133,8 @@ def source_of(
     if not _MIN_FILE_BYTES <= file_size <= _MAX_FILE_BYTES:
         raise StoreStateError(f"{name} says that files of its log have {file_size} bytes")
     cluster, broker = settings.text("brokerClusterName"), settings.text("brokerName")
-    if not broker:
-        raise StoreStateError(f"{name} does not tell its name: it is not a broker")
+    if not broker or not settings.text("brokerRole"):
+        raise StoreStateError(f"{name} does not tell its name and role: it is not a broker")
     if ha_address is None:
         port = settings.number("haListenPort") or 0
         if not 1 <= port < 1 << 16:

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-import javaproperties
-
 from rmqstore.copying.following.remoting.client import RemotingClient
 from rmqstore.copying.following.remoting.frames import Answer
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError
@@ -92,21 +90,24 @@ class Broker:
             BrokerRefusedError: it refused.
         """
         text = self._ask_small(_GET_CONFIG).decode("utf-8", "replace")
-        try:
-            properties = javaproperties.loads(text)
-        except javaproperties.InvalidUEscapeError as err:
-            raise self._unreadable("settings") from err
-        given = {name: properties[name].strip() for name in _SETTINGS if name in properties}
+        # MixAll.java#properties2String writes names and values as they are, without any escapes.
+        lines = (line.partition("=") for line in text.split("\n"))
+        values = {name.strip(): value.strip() for name, _, value in lines}
+        given = {name: values[name] for name in _SETTINGS if name in values}
         described = str(self._runtime().get("brokerVersionDesc", ""))
         numbers = _VERSION.match(described)
-        return BrokerSettings(given, tuple(map(int, numbers.groups())) if numbers else ())
+        try:
+            version = tuple(map(int, numbers.groups())) if numbers else ()
+        except ValueError as err:  # too many digits
+            raise self._unreadable("version") from err
+        return BrokerSettings(given, version)
 
     def bounds(self) -> Bounds:
         """Return where the log begins and ends; raises as :meth:`settings` does."""
         table = self._runtime()
         try:
             low, high = (int(table[name]) for name in ("commitLogMinOffset", "commitLogMaxOffset"))
-        except (KeyError, TypeError, ValueError) as err:
+        except (KeyError, TypeError, ValueError, ArithmeticError) as err:
             raise self._unreadable("bounds of the log") from err
         bounds = Bounds(max(low, 0), max(high, 0))  # -1 without a file
         if not bounds.low <= bounds.high < _MAX_OFFSET:
