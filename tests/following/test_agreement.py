@@ -16,8 +16,9 @@ from following.followers import (
     require_exact,
     wait_for,
 )
+from rmqstore.copying.following.follower import follow_status
 from rmqstore.errors import StoreStateError
-from store_builder import Store
+from store_builder import Store, pack_blank
 
 FILE_BYTES = 1 << 14
 
@@ -123,3 +124,58 @@ def test_a_log_that_ends_inside_a_long_record_of_the_copy_is_compared_before_it(
         wait_for(lambda: not run.is_alive())
         run.end()
     require_exact(target, other)
+
+
+def test_a_copy_of_which_the_broker_has_nothing_left_is_not_appended_to(tmp_path: Path) -> None:
+    target, log = tmp_path / "copy", log_of(30)
+    left = FILE_BYTES - log.end
+    log.put(log.end, pack_blank(left))
+    log.end += left
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+        before = files(target)
+        more(log, 10)
+        master.low = FILE_BYTES
+        with pytest.raises(StoreStateError, match="without being compared"):
+            follow_once(master, target)
+    assert files(target) == before
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_copy_without_a_record_begins_again_where_the_broker_does(
+    is_running: bool, tmp_path: Path
+) -> None:
+    target, log = tmp_path / "copy", log_of(0)
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+        assert follow_status(target)[0].end == 0
+        run = Following(master.address, target)
+        wait_for(lambda: len(master.reports) > 1)
+        if not is_running:
+            run.end()
+        master.is_slow = True
+        more(log, 300)
+        master.low = 2 * FILE_BYTES
+        master.cut_connections()
+        master.is_slow = False
+        if is_running:
+            wait_for(lambda: run.error is not None or run.follower._now().end == log.end)
+            run.end()
+        else:
+            follow_once(master, target)
+    for start in (0, FILE_BYTES):
+        del log.segments[start]
+    require_exact(target, log, 2 * FILE_BYTES)
+
+
+def test_a_copy_without_a_record_that_begins_after_the_log_begins_again(tmp_path: Path) -> None:
+    target, log = tmp_path / "copy", log_of(100)
+    left = FILE_BYTES - log.end % FILE_BYTES
+    log.put(log.end, pack_blank(left))
+    log.end += left
+    with FakeMaster(log) as master:
+        done = follow_once(master, target, start="last-file")
+        assert done.begin == done.end == log.end
+        master.log = log_of(50)
+        follow_once(master, target)
+    require_exact(target, log_of(50))

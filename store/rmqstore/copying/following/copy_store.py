@@ -285,6 +285,22 @@ class CopyStore:
         self._start_building()
         self._is_whole = True
 
+    def begin_again(self, begin: int) -> None:
+        """Begin a copy that has no record at another physical offset."""
+        assert self._building is not None
+        assert self._builder is not None
+        assert self.state is not None
+        assert self.log.end == self.state.begin
+        self._is_whole = False
+        self._building.drop()
+        self._building.check()
+        self.log.begin_again(begin)  # without files, the copy can begin anywhere
+        self.state = replace(self.state, begin=begin, end=begin, built=begin)
+        write_state(self._disk, self.paths, self.state)
+        self._builder.begin_again(begin)
+        self._start_building()
+        self._is_whole = True
+
     def _messages_from(self, start: int) -> Counter[str]:
         """Return the number of messages from a record on, by topic."""
         counts: Counter[str] = Counter()

@@ -224,6 +224,8 @@ class Follower:
         log = store.log
         log.forget_begun()
         assert store.state is not None
+        if log.end == store.state.begin and not self._is_within(log.end, facts.bounds):
+            store.begin_again(self._begin_at(facts.bounds, source))
         extent = Extent(store.state.begin, log.end)
         self._require_no_gap(extent, facts.bounds)
         overlap = max(self._overlap, self._settings.overlap + source.least_overlap)
@@ -255,18 +257,26 @@ class Follower:
         return ended
 
     def _open(self, facts: Facts, source: Source) -> None:
-        bounds = facts.bounds
-        is_last = self._settings.start == "last-file"
-        begin = bounds.high - bounds.high % source.file_size if is_last else bounds.low
+        begin = self._begin_at(facts.bounds, source)
         self._store.resume(source, str(self._endpoint.address), begin, self._metadata)
         self._metadata.start()
 
+    def _begin_at(self, bounds: Bounds, source: Source) -> int:
+        is_last = self._settings.start == "last-file"
+        return bounds.high - bounds.high % source.file_size if is_last else bounds.low
+
+    @staticmethod
+    def _is_within(physical_offset: int, bounds: Bounds) -> bool:
+        return bounds.low <= physical_offset <= bounds.high
+
     def _require_no_gap(self, extent: Extent, bounds: Bounds) -> None:
-        if extent.end < bounds.low:
+        """Require that the broker has something of the copy, with which it can be compared."""
+        if extent.begin < extent.end <= bounds.low:
+            how = "without a gap" if extent.end < bounds.low else "without being compared"
             raise StoreStateError(
                 f"{self._root} ends at {extent.end}, and the broker has deleted everything before "
-                f"{bounds.low}: the copy cannot go on without a gap. Keep it, and follow the "
-                "broker into a new folder"
+                f"{bounds.low}: the copy cannot go on {how}. Keep it, and follow the broker into a "
+                "new folder"
             )
 
     def sync(self) -> None:

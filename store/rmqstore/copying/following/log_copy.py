@@ -292,6 +292,19 @@ class LogCopy:
         self.durable_end = end
         self.is_whole = True
 
+    def begin_again(self, begin: int) -> None:
+        """Begin a log that has no record at another physical offset."""
+        self.is_whole = False
+        self.log.refresh()
+        for segment in self.log.segments:  # zeros
+            self._disk.delete(segment.path)
+        self._touched.clear()
+        self._disk.flush_folder(self._folder)
+        self.log.close()
+        self.log = CommitLog(self._paths.commitlogs)
+        self.end = self.durable_end = begin
+        self.is_whole = True
+
     def close(self) -> None:
         """Close the files that were read."""
         self.log.close()

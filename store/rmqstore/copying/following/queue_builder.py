@@ -117,6 +117,11 @@ class QueueBuilder:
         self._log = CommitLog(self._paths.commitlogs)
         self.recover(min(self.built, end), was_closed=True)
 
+    def begin_again(self, begin: int) -> None:
+        """Begin at another physical offset, with a log that has no record."""
+        self.cut(begin)
+        self.built = begin
+
     def _index_after(self, end: int, *, keeps_last: bool) -> tuple[int, list[Path]]:
         """Find the index files that hold items of records at or after a physical offset.
 
