@@ -69,3 +69,7 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     assert run("--status", tmp_path / "copy", tmp_path).exit_code == 2
     assert run(address, tmp_path / "copy", "--access-key", "a").exit_code == 2
     assert run(address, tmp_path / "copy", "--tls-ca", tmp_path / "none").exit_code == 2
+    for options in (["--tls-any-host"], ["--tls-key", "k"], ["--tls", "--tls-key", "k"]):
+        refused = run(address, tmp_path / "copy", "--no-loop", *options)
+        assert refused.exit_code == 2
+        assert "needs" in refused.stderr

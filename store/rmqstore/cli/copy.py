@@ -270,6 +270,10 @@ def follow_broker(
     if target is None:
         raise click.UsageError("name the folder TARGET")
     tls = None
+    if tls_key and not tls_cert:
+        raise OptionError("--tls-key: needs --tls-cert")
+    if tls_any_host and not (with_tls or tls_ca or tls_cert):
+        raise OptionError("--tls-any-host: needs --tls")
     if with_tls or tls_ca or tls_cert:
         tls = _tls(tls_ca, tls_cert, tls_key, any_host=tls_any_host)
     stop, told = threading.Event(), _Told(as_json=as_json)
