@@ -179,3 +179,15 @@ def test_a_copy_without_a_record_that_begins_after_the_log_begins_again(tmp_path
         master.log = log_of(50)
         follow_once(master, target)
     require_exact(target, log_of(50))
+
+
+def test_more_is_compared_also_without_connecting_again(tmp_path: Path) -> None:
+    target, other = tmp_path / "copy", log_of(100)
+    longer = copy.deepcopy(other)
+    more(longer, 200)
+    more(other, 10, mark=b"other", time_ms=10_000)
+    with FakeMaster(longer) as master:
+        follow_once(master, target)
+    with FakeMaster(other) as master:
+        follow_once(master, target, overlap=600, reconnect=False)
+    require_exact(target, other)

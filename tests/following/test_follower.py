@@ -118,6 +118,18 @@ def test_what_is_on_the_disk_is_acknowledged_if_that_is_asked_for(tmp_path: Path
     assert sorted(master.reports[0][1:]) == master.reports[0][1:]
 
 
+def test_what_is_synced_is_acknowledged_before_producers_give_up(tmp_path: Path) -> None:
+    log = log_of(30)
+    timing = replace(TIMING, report=3600.0)
+    with (
+        FakeMaster(log) as master,
+        following(master.address, tmp_path / "copy", acknowledge="synced", timing=timing),
+    ):
+        for _ in range(3):
+            wait_for(lambda: bool(master.reports) and log.end in master.reports[0][1:], 5)
+            more(log, 5)
+
+
 def test_a_new_copy_may_begin_with_the_last_file(tmp_path: Path) -> None:
     log = log_of(500)
     with FakeMaster(log) as master:

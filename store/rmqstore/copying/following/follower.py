@@ -165,6 +165,8 @@ class Follower:
         self._store = CopyStore(self._root, make_disk)
         self._overlap = settings.overlap
         self._goal = settings.until
+        self._why = ""
+        self._told: set[str] = set()
         self._progress_at = self._state_at = time.monotonic()
 
     def run(self) -> FollowProgress:
@@ -191,20 +193,28 @@ class Follower:
         while not self._stop.is_set():
             began = time.monotonic()
             try:
-                if self._connect() is Ended.STOPPED:
+                ended = self._connect()
+                if ended is Ended.STOPPED:
                     return
-                reason = "the connection ended"
+                reason = self._why if ended is Ended.CLOSED else None
             except BrokerUnreachableError as err:
                 if not self._settings.reconnect:
                     raise
-                logger.info("%s", err)
                 reason = str(err)
-            if not self._settings.reconnect:
-                raise BrokerUnreachableError(str(self._endpoint.address), reason)
+            if reason is not None:
+                if not self._settings.reconnect:
+                    raise BrokerUnreachableError(str(self._endpoint.address), reason)
+                self._warn(reason)
             # The pause is counted from the request on: a long connection needs none at its end.
             pause = self._settings.timing.pause - (time.monotonic() - began)
             self._stop.wait(max(pause, self._settings.timing.pause / 5))
             self.tick()
+
+    def _warn(self, reason: str) -> None:
+        """Tell why there is no connection, each reason once until there has been one."""
+        if reason not in self._told:
+            logger.warning("%s; connecting again and again", reason)
+        self._told.add(reason)
 
     def _connect(self) -> Ended:
         facts = self._metadata.ask()
@@ -247,6 +257,9 @@ class Follower:
         )
         store.count_connection()
         ended = session.run(source.ha_address)
+        self._why = session.why
+        if session.has_begun:
+            self._told.clear()
         if ended is Ended.COMPARE_MORE:
             self._overlap = larger(overlap)
             logger.info("the logs differ before the last %d bytes; more is compared", overlap)

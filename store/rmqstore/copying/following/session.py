@@ -8,7 +8,6 @@ Source: DefaultHAClient.java, DefaultHAConnection.java.
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 import time
@@ -25,8 +24,6 @@ from rmqstore.copying.following.remoting.broker import Bounds
 from rmqstore.copying.following.remoting.client import Address
 from rmqstore.copying.following.settings import FollowSettings
 from rmqstore.errors import BrokerUnreachableError, MalformedBytesError, StoreStateError
-
-logger = logging.getLogger(__name__)
 
 _BUFFER_BYTES: Final = 1 << 20
 _BOUNDS_SECONDS: Final = 1.0  # between two questions where the log of the broker ends
@@ -74,6 +71,20 @@ def _receive(connection: socket.socket, buffer: memoryview) -> int:
     return count
 
 
+class Rate:
+    """Bytes a second, over about a second: a rest earns no more than one second's bytes."""
+
+    def __init__(self, max_rate: int | None, now: float) -> None:
+        self._max_rate, self._due = max_rate, now
+
+    def pause(self, count: int, now: float) -> float:
+        """Return how long to wait after some bytes; the sender of the broker slows down."""
+        if self._max_rate is None:
+            return 0.0
+        self._due = max(self._due, now - 1.0) + count / self._max_rate
+        return max(self._due - now, 0.0)
+
+
 class Owner(Protocol):
     """Who keeps the state of the copy."""
 
@@ -106,6 +117,10 @@ class Session:
         extent: what the copy holds.
         bounds: where the log of the broker begins and ends.
         goal: physical offset at which the session ends, None to go on.
+
+    Attributes:
+        why: what ended the connection, for people.
+        has_begun: whether the broker has answered in this protocol.
     """
 
     def __init__(
@@ -133,6 +148,8 @@ class Session:
         self._bounds_at = float("-inf")
         self._synced_at = time.monotonic()
         self._sync_seconds = 0.0
+        self.why = "the connection ended"
+        self.has_begun = False
         if self._request > compared and not self._is_comparing:
             copy.append(b"\0")  # byte 0, which cannot be asked for
 
@@ -152,19 +169,22 @@ class Session:
                 connection.settimeout(self._settings.timing.poll)
                 return self._follow(connection)
         except _ConnectionEndedError as err:
-            logger.info("%s: %s", address, err)
+            self.why = f"{address}, the port for replicas: {err}"
             return Ended.CLOSED
+        finally:
+            self.has_begun = self._stream.has_begun
 
     def _follow(self, connection: socket.socket) -> Ended:
         timing = self._settings.timing
         buffer = memoryview(bytearray(self._portion()))
-        began = received_at = time.monotonic()
-        reported_at, n_received = float("-inf"), 0
+        received_at = time.monotonic()
+        reported_at, reported = float("-inf"), NEVER
+        rate = Rate(self._settings.max_rate, received_at)
         while not self._stop.is_set() and not self._has_arrived():
             count = _receive(connection, buffer)
             now = time.monotonic()
             if count:
-                received_at, n_received = now, n_received + count
+                received_at = now
                 ended = self._take_all(self._pieces(buffer[:count]))
                 if ended is not None:
                     return ended
@@ -172,14 +192,21 @@ class Session:
                     self._owner.agree(now)
             elif now - received_at > self._patience():
                 raise _ConnectionEndedError(f"nothing came for {self._patience():.0f} s")
-            self._sync_if_due(is_drained=count < len(buffer))
+            is_drained = count < len(buffer)
+            self._sync_if_due(is_drained=is_drained)
             if time.monotonic() - now > timing.stall:
                 raise _ConnectionEndedError("the copy takes too long for what came")
-            if self._stream.has_begun and time.monotonic() - reported_at >= timing.report:
-                _send(connection, report(self._reported()))
-                reported_at = time.monotonic()
+            if self._stream.has_begun:
+                # Producers wait 3 seconds for what is acknowledged.
+                has_more = is_drained and self._reported() > reported
+                if has_more or time.monotonic() - reported_at >= timing.report:
+                    reported = self._reported()
+                    _send(connection, report(reported))
+                    reported_at = time.monotonic()
             self._owner.tick()
-            self._keep_rate(n_received, began)
+            pause = rate.pause(count, time.monotonic())
+            if pause > 0:
+                self._stop.wait(min(pause, timing.report / 4))
         return Ended.STOPPED
 
     def _pieces(self, data: memoryview) -> list[Piece]:
@@ -199,13 +226,6 @@ class Session:
         if rate is None:
             return _BUFFER_BYTES
         return max(min(_BUFFER_BYTES, int(rate * self._settings.timing.poll)), 1)
-
-    def _keep_rate(self, n_received: int, began: float) -> None:
-        """Sleep a little if bytes came faster than they may; the broker's sender slows down."""
-        if self._settings.max_rate is not None:
-            ahead = n_received / self._settings.max_rate - (time.monotonic() - began)
-            if ahead > 0:
-                self._stop.wait(min(ahead, self._settings.timing.report / 4))
 
     def _reported(self) -> int:
         """Return what is reported: never more than the broker has and the disk holds."""
