@@ -112,8 +112,8 @@ def source_of(
         )
     if settings.is_on("enableControllerMode"):
         raise UnsupportedFeatureError(
-            f"{name} is in controller mode, whose replication is another protocol on the same "
-            "port; it would count a follower as a replica: copy its store (rmqstore copy)"
+            f"{name} is in controller mode, whose port for replicas speaks another protocol: "
+            "copy its store (rmqstore copy)"
         )
     if settings.is_on("duplicationEnable"):
         raise UnsupportedFeatureError(f"{name} has duplicationEnable and serves no replicas")
