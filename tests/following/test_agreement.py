@@ -191,3 +191,15 @@ def test_more_is_compared_also_without_connecting_again(tmp_path: Path) -> None:
     with FakeMaster(other) as master:
         follow_once(master, target, overlap=600, reconnect=False)
     require_exact(target, other)
+
+
+def test_a_log_that_ends_before_the_copy_begins_is_refused(tmp_path: Path) -> None:
+    target, log = tmp_path / "copy", log_of(300)
+    with FakeMaster(log) as master:
+        master.low = 2 * FILE_BYTES
+        follow_once(master, target)
+        before = files(target)
+        master.low, master.log = 0, log_of(50)
+        with pytest.raises(StoreStateError, match="another log"):
+            follow_once(master, target)
+    assert files(target) == before

@@ -284,7 +284,15 @@ class Follower:
 
     def _require_no_gap(self, extent: Extent, bounds: Bounds) -> None:
         """Require that the broker has something of the copy, with which it can be compared."""
-        if extent.begin < extent.end <= bounds.low:
+        if extent.begin == extent.end:
+            return
+        if bounds.high < extent.begin:
+            raise StoreStateError(
+                f"{self._root} begins at {extent.begin}, and the log of the broker ends at "
+                f"{bounds.high}: it has another log by now. Keep the copy, and follow the broker "
+                "into a new folder"
+            )
+        if extent.end <= bounds.low:
             how = "without a gap" if extent.end < bounds.low else "without being compared"
             raise StoreStateError(
                 f"{self._root} ends at {extent.end}, and the broker has deleted everything before "
