@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 FollowCallback = Callable[[FollowProgress], None]
 _PROGRESS_SECONDS: Final = 1.0
 _STATE_SECONDS: Final = 10.0
+_MOST_REASONS: Final = 100
 
 
 def ignore_follow_progress(progress: FollowProgress) -> None:
@@ -214,6 +215,8 @@ class Follower:
         """Tell why there is no connection, each reason once until there has been one."""
         if reason not in self._told:
             logger.warning("%s; connecting again and again", reason)
+        if len(self._told) >= _MOST_REASONS:
+            self._told.clear()
         self._told.add(reason)
 
     def _connect(self) -> Ended:
