@@ -302,3 +302,28 @@ def test_files_are_opened_and_searched_together() -> None:
             assert file.written_end(6_000_000) == end
             assert file.read(0, 20).tobytes() == b"x" * 20
     assert len(server.reads) == n_reads
+
+
+def test_one_request_tells_that_a_range_was_written_to_its_end() -> None:
+    written = 20 * MIB
+    server = Server(a=b"x" * written + bytes(80 * MIB))
+    with server.storage.open("fake://b/a") as file:
+        assert list(file.data_spans(0, 10 * MIB)) == [(0, 10 * MIB)]
+        assert list(file.data_spans(MIB, 5 * MIB)) == [(MIB, 5 * MIB)]
+        assert len(server.reads) == 1
+        assert list(file.data_spans(5, 50 * MIB)) == [(5, written)]
+        n_reads = len(server.reads)
+        for start, end, expected in (
+            (0, 15 * MIB, [(0, 15 * MIB)]), (0, 60 * MIB, [(0, written)]), (30 * MIB, 90 * MIB, []),
+        ):  # fmt: skip
+            assert list(file.data_spans(start, end)) == expected
+        assert len(server.reads) == n_reads
+
+
+def test_what_a_long_read_has_passed_is_dropped_before_what_comes_next() -> None:
+    cache = BlockCache(4 * BLOCK_BYTES, 3 * BLOCK_BYTES)
+    for number in range(3):
+        cache.put(1, number * BLOCK_BYTES, np.zeros(BLOCK_BYTES, np.uint8), is_passing=True)
+    assert cache.get(1, 0) is not None
+    cache.put(1, 3 * BLOCK_BYTES, np.zeros(BLOCK_BYTES, np.uint8), is_passing=True)
+    assert [number for number in range(4) if cache.holds(1, number)] == [1, 2, 3]

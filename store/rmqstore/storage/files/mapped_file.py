@@ -59,7 +59,7 @@ class MappedFile(Closing):
         if status.st_size > _MAX_BYTES:
             self.close()
             actual = f"{status.st_size} bytes long"
-            expected = f"at most {_MAX_BYTES}, what RocketMQ can write,"
+            expected = f"at most {_MAX_BYTES}, what a broker can write,"
             raise UnreadableFileError(str(path), actual, expected)
         self._identity = _identity(status)
 

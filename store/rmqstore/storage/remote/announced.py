@@ -25,7 +25,7 @@ class Announced:
 
     Args:
         ranges: the ranges, rising.
-        require_same: raises an error if the object is another one by now.
+        require_same: raises an error if what has come is of another version.
         keep: takes the position of a range and its bytes.
     """
 

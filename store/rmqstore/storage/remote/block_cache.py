@@ -32,7 +32,7 @@ class BlockCache:
     """Ranges of objects, found by block and kept as they came; those used last are kept.
 
     A read that goes through a whole log would drive everything else out. So what was fetched ahead
-    for such a read is kept apart.
+    for such a read is kept apart, and what came first of it is dropped first.
 
     Args:
         max_bytes: how many bytes are kept.
@@ -67,9 +67,11 @@ class BlockCache:
             place = self._places.get((number, block))
             if place is None:
                 return None
-            ranges = self._ranges[place[0]]
-            ranges.move_to_end(place[1])
-            found = ranges[place[1]]
+            is_passing, number_of_range = place
+            ranges = self._ranges[is_passing]
+            if not is_passing:  # those that were read are dropped before those still to be read
+                ranges.move_to_end(number_of_range)
+            found = ranges[number_of_range]
         start = (block - found.first_block) * BLOCK_BYTES
         return found.data[start : start + n_blocks * BLOCK_BYTES]
 

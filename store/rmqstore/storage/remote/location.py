@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from os import environ
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -22,6 +20,8 @@ from rmqstore.errors import (
 )
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage, UriPath
+from rmqstore.storage.remote import s3
+from rmqstore.storage.remote.option_values import boolean, endpoint_of
 from rmqstore.storage.remote.remote_storage import RemoteStorage
 
 Path = str | os.PathLike[str]
@@ -31,17 +31,12 @@ _OPTIONS: Final = Argument("storage_options")
 SECRETS: Final = (
     "access_key", "secret_key", "session_token", "access_token", "account_key", "sas_token",
 )  # fmt: skip
-_S3 = (
-    "endpoint", "region", "anonymous", "access_key", "secret_key", "session_token",
-    "connect_timeout", "virtual_addressing",
-)  # fmt: skip
+_S3_SCHEMES = ("s3", "s3a")
 _GCS = ("endpoint", "anonymous", "access_token")
 _AZURE = ("endpoint", "account_key", "sas_token")
 _HDFS = ("user", "kerberos_ticket")
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)", re.DOTALL)
 _MAGIC = re.compile(r"[*?[]")
-_CONNECT_SECONDS = 5.0
-_CHECKSUMS = "AWS_RESPONSE_CHECKSUM_VALIDATION"
 _RETRY_SECONDS = 60
 
 
@@ -117,22 +112,38 @@ def locate(
                 Text(_OPTIONS, ": ", Argument("filesystem", ""), " knows how to reach it already")
             )
         return _handed_over(text, filesystem)
-    uri = _URI.fullmatch(text)
     require_known(path, options)
-    if uri is None or not is_uri(path):
+    if not is_uri(path):
         return local_path(path), LOCAL
-    scheme, rest = uri[1].lower(), uri[3].rstrip("/")
-    host, slash, below = rest.partition("/")
-    if scheme == "hdfs" and len(uri[2]) > 2:  # the host is that of Hadoop's configuration
-        host, slash, below = "default", "/", rest
+    scheme, rest = _split(text)
+    host, _, below = rest.partition("/")
     _, make, has_container = _MAKERS[scheme]
     given = {name: value for name, value in (options or {}).items() if value is not None}
     with_reasons = _without_reasons if any(name in given for name in SECRETS) else _as_it_is
     made = with_reasons(lambda: make(host, given), f"{scheme}://{host}")
-    root = str(UriPath(f"{scheme}://{host}{slash}{below}"))
     key = f"{host.partition('@')[0]}/{below}" if has_container else f"/{below}"
     secrets = [str(given[name]) for name in SECRETS if name in given]
-    return UriPath(root), RemoteStorage(made, root, key, secrets)
+    name = name_in_storage(path)
+    presigned = s3.presigned_gets(given, made) if scheme in _S3_SCHEMES else None
+    return name, RemoteStorage(made, str(name), key, secrets, presigned)
+
+
+def name_in_storage(path: Path) -> Path:
+    """Return the name that a path has in its storage, as :func:`locate` does, which reaches it."""
+    if not is_uri(path):
+        return local_path(path)
+    scheme, rest = _split(os.fspath(path))
+    return UriPath(f"{scheme}://{rest}")
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return the scheme of a URI, and its host with the path below it."""
+    uri = _URI.fullmatch(text)
+    assert uri is not None
+    scheme, rest = uri[1].lower(), uri[3].rstrip("/")
+    if scheme == "hdfs" and len(uri[2]) > 2:  # the host is that of Hadoop's configuration
+        rest = f"default/{rest}"
+    return scheme, rest
 
 
 def is_pattern(path: Path) -> bool:
@@ -221,67 +232,14 @@ def _without_reasons(make: Callable[[], Any], what: str) -> Any:  # noqa: ANN401
         raise RemoteReadError(what, reason, 1) from None
 
 
-def _s3(bucket: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
-    from pyarrow.fs import resolve_s3_region
-
-    arguments: dict[str, Any] = {
-        name: str(given[name])
-        for name in ("access_key", "secret_key", "session_token", "region")
-        if name in given
-    }
-    has_endpoint = "endpoint" in given
-    if has_endpoint:
-        arguments["scheme"], arguments["endpoint_override"] = _endpoint(given["endpoint"])
-    if "region" not in given and not has_endpoint and not _has_region():
-        with suppress(OSError):
-            arguments["region"] = resolve_s3_region(bucket)
-    if "virtual_addressing" in given:
-        arguments["force_virtual_addressing"] = _boolean(given, "virtual_addressing")
-    with _without_checksums():
-        return _s3_client(given, arguments)
-
-
-def _s3_client(given: dict[str, Any], arguments: dict[str, Any]) -> Any:  # noqa: ANN401
-    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
-
-    return S3FileSystem(
-        anonymous=_boolean(given, "anonymous"),
-        connect_timeout=_number(given, "connect_timeout", _CONNECT_SECONDS),
-        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=3),
-        **arguments,
-    )
-
-
-@contextmanager
-def _without_checksums() -> Iterator[None]:
-    """Let a client of S3 that is made in this context add up no checksums of what it reads.
-
-    It would do so although a part of an object comes without a checksum to compare with, and take
-    a third more CPU time. A setting of the user's own is left as it is.
-    """
-    if _CHECKSUMS in environ:
-        yield
-        return
-    environ[_CHECKSUMS] = "when_required"
-    try:
-        yield
-    finally:
-        environ.pop(_CHECKSUMS, None)
-
-
-def _has_region() -> bool:
-    names = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-    return any(environ.get(name) for name in names)
-
-
 def _gcs(_bucket: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
     from pyarrow.fs import GcsFileSystem
 
-    arguments: dict[str, Any] = {"anonymous": _boolean(given, "anonymous")}
+    arguments: dict[str, Any] = {"anonymous": boolean(given, "anonymous")}
     if "access_token" in given:
         arguments["access_token"] = str(given["access_token"])
     if "endpoint" in given:
-        arguments["scheme"], arguments["endpoint_override"] = _endpoint(given["endpoint"])
+        arguments["scheme"], arguments["endpoint_override"] = endpoint_of(given["endpoint"])
     return GcsFileSystem(retry_time_limit=timedelta(seconds=_RETRY_SECONDS), **arguments)
 
 
@@ -295,7 +253,7 @@ def _azure(host: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
         name: str(given[name]) for name in ("account_key", "sas_token") if name in given
     }
     if "endpoint" in given:
-        scheme, authority = _endpoint(given["endpoint"])
+        scheme, authority = endpoint_of(given["endpoint"])
         arguments |= {
             f"{kind}_storage_{part}": value
             for kind in ("blob", "dfs")
@@ -315,34 +273,12 @@ def _hdfs(host: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
     )
 
 
-def _endpoint(value: object) -> tuple[str, str]:
-    """Return the scheme, https if there is none, and the rest of an address."""
-    scheme, separator, rest = str(value).rstrip("/").partition("://")
-    return (scheme, rest) if separator else ("https", scheme)
-
-
-def _number(given: dict[str, Any], name: str, default: float) -> float:
-    try:
-        return float(given.get(name, default))
-    except ValueError:
-        raise OptionError(
-            about("storage_options", f": {name} must be a number of seconds")
-        ) from None
-
-
-def _boolean(given: dict[str, Any], name: str) -> bool:
-    value = str(given.get(name, False)).lower()
-    if value not in ("true", "false"):
-        raise OptionError(about("storage_options", f": {name} {value!r} must be true or false"))
-    return value == "true"
-
-
 Maker = Callable[[str, dict[str, Any]], Any]
 
 # By scheme: the options, what makes the file system, and whether the host is a part of its paths.
 _MAKERS: Final[dict[str, tuple[tuple[str, ...], Maker, bool]]] = {
-    "s3": (_S3, _s3, True),
-    "s3a": (_S3, _s3, True),
+    "s3": (s3.OPTIONS, s3.s3_filesystem, True),
+    "s3a": (s3.OPTIONS, s3.s3_filesystem, True),
     "gs": (_GCS, _gcs, True),
     "abfs": (_AZURE, _azure, True),
     "abfss": (_AZURE, _azure, True),

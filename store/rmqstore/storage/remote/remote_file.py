@@ -114,10 +114,27 @@ class RemoteFile(Closing):
         return ends
 
     def data_spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the part of ``[start, end)`` up to the last byte that is not zero."""
-        end = min(end, self.written_end(self.size))
+        """Yield the part of ``[start, end)`` before the written end of the file.
+
+        Where something was written just before ``end``, the written end is after it, and is not
+        looked for.
+        """
+        end = min(end, self.size)
+        if start < end and not self._is_written_until(end):
+            end = min(end, self.written_end(self.size))
         if start < end:
             yield start, end
+
+    def _is_written_until(self, end: int) -> bool:
+        """Tell, by one request at most, whether the written end is known to be after a position."""
+        found = self._object
+        if (
+            found.written_until < end < self.size
+            and self.size not in found.ends
+            and self._last_byte(max(end - _PROBE_BYTES, 0), end)
+        ):
+            found.written_until = end
+        return end <= found.written_until
 
     def written_end(self, size: int) -> int:
         """Return the position after the last byte before ``size`` that is not zero, or 0.
@@ -130,6 +147,7 @@ class RemoteFile(Closing):
         found = self._object.ends.get(size)
         if found is None:
             found = self._object.ends[size] = self._search_end(size)
+            self._object.written_until = max(self._object.written_until, found)
         return found
 
     def look(self, *, at_start: bool, at_end: bool) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import FileDeletedError, FileReplacedError
 from rmqstore.storage.remote.announced import PART_BYTES, Announced
 from rmqstore.storage.remote.block_cache import BlockCache
+from rmqstore.storage.remote.presigned import PresignedObject
 from rmqstore.storage.remote.ranges import BLOCK_BYTES, blocks_of, requests_for, runs_of
 from rmqstore.storage.remote.requests import AT_ONCE, Range, Requests
 
@@ -27,7 +28,8 @@ class RemoteObject:
     """The bytes of one version of an object, fetched in blocks.
 
     If another content takes its place, every later fetch fails: bytes of two versions never come
-    together. A first request for one range alone cannot mix them, so only later ones are checked.
+    together. Where answers do not tell their version, it is asked for after them, but not after a
+    first request for one range alone, which cannot mix two.
 
     Raises:
         FileNotFoundError: there is no such object.
@@ -45,6 +47,7 @@ class RemoteObject:
         self.checked_in = 0  # the listing in which it was seen last
         self.on_gone: Callable[[], None] = _nothing
         self.ends: dict[int, int] = {}  # the written ends before some positions
+        self.written_until = 0  # a position before the written end
 
     @property
     def size(self) -> int:
@@ -106,7 +109,7 @@ class RemoteObject:
     def _keep(self, fetched: list[tuple[int, NDArray[np.uint8]]]) -> None:
         """Put bytes into the cache if the object is still the one that was opened."""
         if fetched:
-            self.require_same()
+            self._require_compared()
         for start, data in fetched:
             self._cache.put(self._number, start, data)
         fetched.clear()
@@ -144,6 +147,11 @@ class RemoteObject:
             yield
         except FileNotFoundError:
             raise self._gone(FileDeletedError) from None
+
+    def _require_compared(self) -> None:
+        """Compare the version, unless that was done with each answer."""
+        if not (isinstance(self._file, PresignedObject) and self._file.compares):
+            self.require_same()
 
     def require_same(self) -> None:
         """Refuse to go on with an object that was deleted or replaced since it was opened.
@@ -197,7 +205,7 @@ class RemoteObject:
         def keep(start: int, data: NDArray[np.uint8]) -> None:
             self._cache.put(self._number, start, data, is_passing=is_passing)
 
-        group = Announced(ranges, self.require_same, keep)
+        group = Announced(ranges, self._require_compared, keep)
         if group.begin(self._requests):
             self._has_fetched = True
             self._announced.append(group)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from rmqstore.errors import OptionError, RmqStoreError, UnreadableFileError
 from rmqstore.storage.files.storage import A_FILE, A_FOLDER, AnyPath, Entry, Status, UriPath
 from rmqstore.storage.remote.block_cache import BlockCache
+from rmqstore.storage.remote.presigned import PresignedGets
 from rmqstore.storage.remote.remote_file import RemoteFile
 from rmqstore.storage.remote.remote_folder import RemoteFolder
 from rmqstore.storage.remote.remote_object import RemoteObject
@@ -35,6 +36,7 @@ class RemoteStorage:
         root: name of the store's folder, a URI.
         key: the path of that folder in the file system.
         secrets: texts that no error may show.
+        presigned: fetches the bytes of its objects, if it is S3.
     """
 
     window_bytes: Final = 8 << 20
@@ -45,8 +47,9 @@ class RemoteStorage:
         root: str,
         key: str,
         secrets: Iterable[str] = (),
+        presigned: PresignedGets | None = None,
     ) -> None:
-        self._requests = Requests(filesystem, secrets)
+        self._requests = Requests(filesystem, secrets, presigned=presigned)
         self._root, self._root_key = root.rstrip("/"), key.rstrip("/")
         self._keeps_times = _base(filesystem).type_name in _KEEP_TIMES
         self._cache = BlockCache()
@@ -203,7 +206,7 @@ class RemoteStorage:
         """Open a file, or go on with one that is open already; see :class:`Storage`."""
         file = self._open(path)
         if file.size > _MAX_BYTES:
-            expected = f"at most {_MAX_BYTES}, what RocketMQ can write,"
+            expected = f"at most {_MAX_BYTES}, what a broker can write,"
             raise UnreadableFileError(str(path), f"{file.size} bytes long", expected)
         return file
 

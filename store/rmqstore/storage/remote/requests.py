@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import RemoteReadError
+from rmqstore.storage.remote.presigned import PresignedGets, PresignedObject
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ class Requests:
         filesystem: a ``pyarrow.fs.FileSystem``.
         secrets: texts that no error may show.
         attempts: how often a request is made at most.
+        presigned: fetches the bytes of its objects, if it is S3.
     """
 
     def __init__(
@@ -87,9 +89,11 @@ class Requests:
         filesystem: Any,  # noqa: ANN401
         secrets: Iterable[str] = (),
         attempts: int = ATTEMPTS,
+        presigned: PresignedGets | None = None,
     ) -> None:
         self.filesystem = filesystem
         self.counts = Counts()
+        self._presigned = presigned
         self._secrets, self._attempts = tuple(filter(None, secrets)), attempts
         self._guard = Lock()
         self._n_ahead = 0
@@ -129,7 +133,10 @@ class Requests:
         stated = file.metadata() or {}
         mark = stated.get("ETag") or stated.get(b"ETag")
         if mark:
-            return file, Version(size, str(mark))
+            mark = mark.decode() if isinstance(mark, bytes) else mark
+            if self._presigned is not None:
+                file = PresignedObject(self._presigned, key, mark, file)
+            return file, Version(size, mark)
         info = self.filesystem.get_file_info(key)
         return file, Version(size, str(info.mtime_ns))
 
