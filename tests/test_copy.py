@@ -35,17 +35,21 @@ SIZES = StoreConfig().updated(
         "maxIndexNum": 100,
     }
 )
+COMMITS = ".rmqstore/commits"
 OWN = {"lock", "abort"}
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """Return all files of a store by name, but those of who has it open, and our notes."""
+    """Return all files of a store by name, but those of who has it open, and notes of ours.
+
+    The history of commits is one of the files.
+    """
     files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     names = {path.relative_to(root).as_posix(): path for path in files}
     return {
         name: path.read_bytes()
         for name, path in names.items()
-        if name not in OWN and not name.startswith(".rmqstore/")
+        if name not in OWN and (not name.startswith(".rmqstore/") or name == COMMITS)
     }
 
 

@@ -16,9 +16,13 @@ import tiers
 from crash.faults import Cut, FaultyDisk
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact
-from rmqstore.copying.following.follower import Follower, follow_status
+from rmqstore.copying.followers.status import follow_status
+from rmqstore.copying.following import building, session
+from rmqstore.copying.following.follower import Follower
 from rmqstore.copying.following.remoting.client import Address, Endpoint
 from rmqstore.copying.following.settings import FollowSettings
+from rmqstore.copying.following.upkeep import queue_builder
+from rmqstore.copying.following.upkeep.retention import Retention
 from rmqstore.errors import StoreStateError
 from store_builder import Store
 
@@ -48,8 +52,8 @@ class SharedDisk(FaultyDisk):
         return changed
 
 
-def follow_with(disk: SharedDisk, master: FakeMaster, target: Path) -> None:
-    settings = FollowSettings(once=True, timing=TIMING, sync_bytes=4000)
+def follow_with(disk: SharedDisk, master: FakeMaster, target: Path, **given: Any) -> None:
+    settings = FollowSettings(once=True, timing=TIMING, sync_bytes=4000, **given)
     endpoint = Endpoint(Address.parse(master.address))
     Follower(endpoint, target, settings, threading.Event(), make_disk=lambda: disk).run()
 
@@ -95,8 +99,20 @@ def test_whatever_a_dead_follower_leaves_becomes_an_exact_copy(
             shutil.rmtree(target)
 
 
+@pytest.fixture(params=[False, True], ids=["near", "far"])
+def is_far(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether a follower syncs its log in a thread, and flushes queues less often."""
+    if request.param:
+        monkeypatch.setattr(session, "BATCH_BYTES", 1000)
+        monkeypatch.setattr(building, "_FAR_BYTES", 5000)
+        monkeypatch.setattr(queue_builder, "STEP_BYTES", 2000)
+        monkeypatch.setattr(queue_builder, "_FLUSH_BYTES", 6000)
+    return bool(request.param)
+
+
 @pytest.mark.parametrize("power", [None, 1])
 @pytest.mark.parametrize("n_places", tiers.sampled(6, 40))
+@pytest.mark.usefixtures("is_far")
 def test_a_new_copy_may_die_anywhere(n_places: int, power: int | None, tmp_path: Path) -> None:
     dice = random.Random(power)
     log, _ = logs(is_cut=False)
@@ -112,4 +128,33 @@ def test_a_new_copy_may_die_anywhere(n_places: int, power: int | None, tmp_path:
                 follow_status(target)
             follow_once(master, target)
             require_exact(target, log)
+            shutil.rmtree(target)
+
+
+@pytest.mark.parametrize("power", [None, 1, 2])
+@pytest.mark.parametrize("n_places", tiers.sampled(6, 60))
+def test_a_follower_may_die_while_it_deletes_old_files(
+    n_places: int, power: int | None, tmp_path: Path
+) -> None:
+    dice = random.Random(power)
+    first, later = logs(is_cut=False)
+    base, keeps = tmp_path / "base", {"retention": Retention(max_bytes=2 << 13)}
+    begin = later.end - later.end % (1 << 13) - (1 << 13)
+    kept = copy.deepcopy(later)
+    for start in [start for start in kept.segments if start < begin]:
+        del kept.segments[start]
+    with FakeMaster(first) as master:
+        follow_once(master, base)
+    counted = SharedDisk()
+    with FakeMaster(later) as master:
+        follow_with(counted, master, shutil.copytree(base, tmp_path / "count"), **keeps)
+        require_exact(tmp_path / "count", kept, begin)
+        n = counted.n_changes  # files are deleted at the end
+        for at in sorted(dice.sample(range(n // 2, n), n_places)):
+            target = shutil.copytree(base, tmp_path / f"at-{at}")
+            disk = SharedDisk(at, None if power is None else random.Random(power * 1000 + at))
+            with suppress(Cut):
+                follow_with(disk, master, target, **keeps)
+            follow_once(master, target, **keeps)
+            require_exact(target, kept, begin)
             shutil.rmtree(target)

@@ -25,7 +25,8 @@ TOPICS = {
 SETTINGS = {
     "brokerClusterName": "C", "brokerName": "b", "brokerId": "0", "brokerRole": "ASYNC_MASTER",
     "mappedFileSizeConsumeQueue": "2000", "maxHashSlotNum": "100", "maxIndexNum": "400",
-    "enableControllerMode": "false",
+    "enableControllerMode": "false", "haSendHeartbeatInterval": "50",
+    "haHousekeepingInterval": "20000",
 }  # fmt: skip
 
 
@@ -51,11 +52,18 @@ class FakeMaster:
         mangle: what becomes of a frame before it is sent.
         is_slow: sends heartbeats only, wherever it is.
         batch: bytes of the log in a frame.
+        report_bytes: bytes of a report.
     """
 
-    def __init__(self, log: Store, *, batch: int = 3000) -> None:
+    report_bytes = 8
+
+    def __init__(self, log: Store, *, batch: int = 3000, name: str = "b") -> None:
         self.log, self.low, self.batch = log, 0, batch
-        self.settings = {**SETTINGS, "mappedFileSizeCommitLog": str(log.segment_bytes)}
+        self.settings = {
+            **SETTINGS,
+            "brokerName": name,
+            "mappedFileSizeCommitLog": str(log.segment_bytes),
+        }
         self.version = "V5_3_3"
         self.tables: dict[int, bytes] = {
             21: json.dumps(TOPICS).encode(),
@@ -113,8 +121,8 @@ class FakeMaster:
 
     def _answer(self, connection: socket.socket) -> None:
         while True:
-            length = struct.unpack(">i", _exactly(connection, 4))[0]
-            frame = _exactly(connection, length)
+            length = struct.unpack(">i", exactly(connection, 4))[0]
+            frame = exactly(connection, length)
             size = struct.unpack(">i", frame[:4])[0]
             request = json.loads(frame[4 : 4 + size])
             code, body = self._answer_to(request["code"])
@@ -141,8 +149,9 @@ class FakeMaster:
         return (0, self.tables[code]) if code in self.tables else (3, b"")
 
     def _serve(self, connection: socket.socket) -> None:
-        """Send the log as a master does, from the first offset that is not negative."""
+        """Send the log as a master does, from where the follower asks for it."""
         self.connections.append(connection)
+        self._greet(connection)
         reports: list[int] = []
         self.reports.append(reports)
         connection.settimeout(0.005)
@@ -150,23 +159,44 @@ class FakeMaster:
         sent_at = time.monotonic()
         while not self._is_over.is_set():
             with suppress(TimeoutError):
-                received = connection.recv(8)
+                received = connection.recv(self.report_bytes)
                 if not received:
                     return
-                reports.append(struct.unpack(">q", received)[0])
-                if place is None and reports[0] >= 0:
-                    place = reports[0] or self.log.end - self.log.end % self.log.segment_bytes
+                reports.append(self._report(received))
+                if place is None and (place := self._first_place(reports[0])) is not None:
                     sent_at = time.monotonic()
             if place is None:
                 continue
+            if place == -1 and self.log.end:
+                place = self.low
             while not self.is_slow and self.low <= place < self.log.end:
                 body = self._body(place)
-                connection.sendall(self.mangle(struct.pack(">qi", place, len(body)) + body))
+                connection.sendall(self.mangle(self.frame(place, body)))
                 place += len(body)
                 sent_at = time.monotonic()
             if time.monotonic() - sent_at >= self.heartbeat:
-                connection.sendall(struct.pack(">qi", place, 0))
+                connection.sendall(self._heartbeat(place))
                 sent_at = time.monotonic()
+
+    def _greet(self, connection: socket.socket) -> None:
+        """Answer what a follower says before its first report."""
+
+    def _report(self, received: bytes) -> int:
+        """Return the offset that a follower reports."""
+        return int(struct.unpack(">q", received)[0])
+
+    def _first_place(self, asked: int) -> int | None:
+        """Return where to begin for the first report; -1 to wait for a log, None for nowhere."""
+        if asked < 0:
+            return None
+        return asked or self.log.end - self.log.end % self.log.segment_bytes
+
+    def frame(self, place: int, body: bytes) -> bytes:
+        """Return a piece of the log with its header; without a body it is a heartbeat."""
+        return struct.pack(">qi", place, len(body)) + body
+
+    def _heartbeat(self, place: int) -> bytes:
+        return self.frame(place, b"")
 
     def _body(self, place: int) -> bytes:
         start = place - place % self.log.segment_bytes
@@ -177,7 +207,7 @@ class FakeMaster:
         return bytes(self.log.segments[start][position:stop])
 
 
-def _exactly(connection: socket.socket, count: int) -> bytes:
+def exactly(connection: socket.socket, count: int) -> bytes:
     received = b""
     while len(received) < count:
         piece = connection.recv(count - len(received))

@@ -18,8 +18,9 @@ from rmqstore.inspect.verify import verify
 from store_builder import Store
 
 TIMING = Timing(
-    pause=0.05, report=0.1, first_header=1.0, silence=1.0, stall=10.0, poll=0.02, bounds=0.2
-)
+    pause=0.05, report=0.1, first_header=1.0, silence=1.0, stall=10.0, poll=0.02, bounds=0.2,
+    tables=0.1, last_answer=0.5, retention=0.05,
+)  # fmt: skip
 
 
 def follower(

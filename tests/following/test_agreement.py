@@ -16,7 +16,7 @@ from following.followers import (
     require_exact,
     wait_for,
 )
-from rmqstore.copying.following.follower import follow_status
+from rmqstore.copying.followers.status import follow_status
 from rmqstore.errors import StoreStateError
 from store_builder import Store, pack_blank
 
@@ -29,8 +29,12 @@ def log_of(count: int, *, mark: bytes = b"", time_ms: int = 0) -> Store:
     return log
 
 
+TABLES = ("consumerOffset.json", "delayOffset.json", "subscriptionGroup.json", "topics.json")
+
+
 def tables_of(target: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((target / "config").iterdir())}
+    found = sorted((target / "config").iterdir())
+    return {path.name: path.read_bytes() for path in found if path.suffix == ".json"}
 
 
 def test_tables_of_another_broker_of_the_same_name_are_not_taken(tmp_path: Path) -> None:
@@ -52,6 +56,7 @@ def test_tables_of_another_broker_are_not_taken_while_nothing_comes(tmp_path: Pa
     with FakeMaster(log) as master:
         run = Following(master.address, target, tables_seconds=0.2)
         wait_for((target / "config" / "topics.json").exists)
+        wait_for(lambda: {*tables_of(target)} == {*TABLES})
         tables = tables_of(target)
         master.mangle = lambda _: b""
         master.heartbeat = 3600.0

@@ -13,7 +13,8 @@ import pytest
 
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact
-from rmqstore.copying.following.follower import Follower, follow_status
+from rmqstore.copying.followers.status import follow_status
+from rmqstore.copying.following.follower import Follower
 from rmqstore.copying.following.remoting.client import Address, Endpoint
 from rmqstore.copying.following.settings import FollowSettings
 from rmqstore.errors import StoreStateError

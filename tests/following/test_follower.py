@@ -17,10 +17,11 @@ import rmqstore
 import tiers
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, files, follow_once, following, require_exact, wait_for
-from rmqstore.copying.following.follower import Follower, follow_status
-from rmqstore.copying.following.ha_stream import NEVER
+from rmqstore.copying.followers.status import follow_status
+from rmqstore.copying.following.follower import Follower
 from rmqstore.copying.following.remoting.client import Address, Endpoint
 from rmqstore.copying.following.settings import FollowSettings
+from rmqstore.copying.following.streams.ha_stream import NEVER
 from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -248,7 +249,7 @@ def test_a_broker_without_a_role_is_refused(tmp_path: Path) -> None:
         assert not master.reports
 
 
-@pytest.mark.parametrize("name", ["enableControllerMode", "enableDLegerCommitLog"])
+@pytest.mark.parametrize("name", ["enableDLegerCommitLog", "duplicationEnable"])
 def test_other_kinds_of_replication_are_refused_before_a_byte_is_sent(
     name: str, tmp_path: Path
 ) -> None:

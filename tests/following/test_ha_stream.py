@@ -15,8 +15,8 @@ from rmqstore.copying.following.agreement import (
     larger,
     request_at,
 )
-from rmqstore.copying.following.ha_stream import MAX_BODY_BYTES, NEVER, HaStream, report
 from rmqstore.copying.following.remoting.broker import Bounds
+from rmqstore.copying.following.streams.ha_stream import MAX_BODY_BYTES, NEVER, HaStream
 from rmqstore.errors import MalformedBytesError
 
 
@@ -65,8 +65,9 @@ def test_other_offsets_and_impossible_sizes_are_refused(header: tuple[int, int])
 
 
 def test_a_report_is_one_number_and_never_is_far_below_every_limit() -> None:
-    assert report(NEVER) == bytes.fromhex("c000000000000000")
-    assert report(1) == bytes(7) + b"\1"
+    stream = HaStream(0)
+    assert stream.report(NEVER) == bytes.fromhex("c000000000000000")
+    assert stream.report(1) == bytes(7) + b"\1"
     assert -(1 << 63) < NEVER - (1 << 61) < 0
 
 

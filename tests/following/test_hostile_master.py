@@ -18,7 +18,7 @@ import tiers
 from following.fake_master import FakeMaster, content, more
 from following.followers import Following, files, follow_once, require_exact, wait_for
 from rmqstore.copying.following import background
-from rmqstore.copying.following.ha_stream import MAX_BODY_BYTES
+from rmqstore.copying.following.streams.ha_stream import MAX_BODY_BYTES
 from rmqstore.errors import RmqStoreError
 from store_builder import BLANK, Record, Store, pack
 

@@ -168,8 +168,35 @@ def test_a_request_has_the_header_that_brokers_read() -> None:
     assert frame[8 + size :] == b"body"
 
 
+@pytest.mark.parametrize("credentials", [None, Credentials("user", "secret")])
+@pytest.mark.parametrize("count", range(8))
+def test_a_request_is_no_acknowledgement_at_a_port_for_replicas(
+    count: int, credentials: Credentials | None
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Address("127.0.0.1", listener.getsockname()[1])
+        with RemotingClient(Endpoint(address, credentials, timeout=0.1)) as client:
+            connection, _ = listener.accept()
+            with connection:
+                with pytest.raises(BrokerUnreachableError):
+                    client.request(26, {"field": "x" * count})
+                frame = connection.recv(4096)
+    # Source: DefaultHAConnection.java#processReadEvent, which takes the last whole 8 bytes
+    assert len(frame) % 8 == 0
+    assert struct.unpack_from(">q", frame, len(frame) - 8) == (-1,)
+    assert json.loads(frame[8 : 8 + struct.unpack_from(">i", frame, 4)[0]])["code"] == 26
+
+
 def test_refusals_are_told_from_answers_that_may_pass() -> None:
-    for code, error in ((16, BrokerRefusedError), (2, BrokerUnreachableError)):
+    for code, error, text in (
+        (16, BrokerRefusedError, "no right"),
+        (2, BrokerUnreachableError, "no right"),
+        (
+            3,
+            BrokerRefusedError,
+            "not a broker's ordinary port; name servers are given with namesrv",
+        ),
+    ):
 
         def serve(connection: socket.socket, request: dict[str, object], code: int = code) -> None:
             connection.sendall(answer(request["opaque"], code=code))
@@ -177,7 +204,7 @@ def test_refusals_are_told_from_answers_that_may_pass() -> None:
         with (
             server(serve) as address,
             RemotingClient(Endpoint(address)) as client,
-            pytest.raises(error, match="no right"),
+            pytest.raises(error, match=text),
         ):
             Broker(client, str(address)).settings()
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from interop.rocketmq import Message, RocketMQ
+from interop.rocketmq import Message, RocketMQ, expire
 
 _POLL_MS = 500
 
@@ -116,14 +116,9 @@ class RealBroker:
         finally:
             client.shutdown()
 
-    def expire(self, n_files: int) -> None:
+    def expire(self, n_files: int) -> int:
         """Delete the oldest log files and the units that point into them, as retention does."""
-        store = self.controller.getMessageStore()
-        store.getCommitLog().deleteExpiredFile(0, 0, 1, True, n_files)
-        start = store.getCommitLog().getMinOffset()
-        for queues in store.getConsumeQueueTable().values():
-            for queue in queues.values():
-                queue.deleteExpiredFile(start)
+        return expire(self.controller.getMessageStore(), n_files)
 
     def consume(self, topic: str, group: str, count: int, seconds: float = 60) -> list[Message]:
         """Return what a consumer of a new group receives: at least ``count`` messages.

@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import fcntl
 import json
+import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,10 @@ from py4j.java_gateway import (
     JavaGateway,
     launch_gateway,
 )
+
+# Python still collects objects of a JVM that was killed, and py4j would log an error for each,
+# with a traceback, at any moment of a later test.
+logging.getLogger("py4j").setLevel(logging.CRITICAL)
 
 PACKAGES = {
     "5.3.3": (
@@ -45,9 +51,20 @@ JAVA_OPTIONS = [
     "-Drocketmq.client.rebalance.waitInterval=1000",  # a consumer waits 20 s for its queues else
 ]  # fmt: skip
 PAGE = 32  # messages that one call asks for
+_DELETE_TRIES, _DELETE_SECONDS = 20, 0.05
 # told of offsets before the first that a queue still has
 EXPIRED = {"OFFSET_FOUND_NULL", "MESSAGE_WAS_REMOVING"}
 Message = dict[str, Any]
+
+
+def _each(listed: Any) -> Iterator[Any]:
+    """Yield the items of a java.util.List.
+
+    An iterator of Java ends with an error, about which pyspark, once it is loaded, asks the JVM of
+    Spark a dozen questions.
+    """
+    for number in range(listed.size()):
+        yield listed.get(number)
 
 
 class JarsUnavailableError(Exception):
@@ -128,12 +145,19 @@ class RocketMQ:
         self._process.kill()
         self._process.wait(timeout=30)
 
-    def open(self, root: Path, batch_topics: Collection[str] = (), **sizes: Any) -> RealStore:
+    def open(
+        self,
+        root: Path,
+        batch_topics: Collection[str] = (),
+        *,
+        is_controlled: bool = False,
+        **sizes: Any,
+    ) -> RealStore:
         """Load and start the store at ``root``; ``sizes`` are fields of MessageStoreConfig.
 
-        The queues of ``batch_topics`` are BatchConsumeQueues.
+        The queues of ``batch_topics`` are BatchConsumeQueues; ``is_controlled`` is controller mode.
         """
-        return RealStore(self, root, sizes, batch_topics)
+        return RealStore(self, root, sizes, batch_topics, is_controlled=is_controlled)
 
     def inner_class(self) -> Any:
         """Return MessageExtBrokerInner, which 5.0 moved."""
@@ -173,7 +197,7 @@ class RocketMQ:
         """Return a java.util.List of MessageExt as dicts of the names and values of the getters."""
         loopback = self.java.net.InetSocketAddress("127.0.0.1", 1)
         hosts = []
-        for message in messages:
+        for message in _each(messages):
             hosts.append(message.getBornHost().toString().lstrip("/"))
             for forget in (message.setBornHost, message.setStoreHost):
                 forget(loopback)  # as JSON others would be looked up in the DNS
@@ -188,7 +212,13 @@ class RealStore:
     """A DefaultMessageStore, as a context manager that shuts it down as a stopping broker does."""
 
     def __init__(
-        self, real: RocketMQ, root: Path, sizes: dict[str, Any], batch_topics: Collection[str] = ()
+        self,
+        real: RocketMQ,
+        root: Path,
+        sizes: dict[str, Any],
+        batch_topics: Collection[str] = (),
+        *,
+        is_controlled: bool = False,
     ) -> None:
         self._real, self.root = real, root
         rocketmq, java = real.rocketmq, real.java
@@ -201,6 +231,8 @@ class RealStore:
         broker = rocketmq.common.BrokerConfig()
         broker.setBrokerName("interop")
         broker.setLongPollingEnable(False)
+        if is_controlled:
+            broker.setEnableControllerMode(True)
         arguments = [config, self._stats(), None, broker]
         if real.version >= "5":
             topics = java.util.concurrent.ConcurrentHashMap()
@@ -295,7 +327,7 @@ class RealStore:
             status, buffers = found.getStatus().toString(), found.getMessageBufferList()
             assert status == "FOUND", f"{topic}-{queue_id} at {at}: {status}"
             decoded = self._real.java.util.ArrayList()
-            for buffer in buffers:
+            for buffer in _each(buffers):
                 decoded.add(self._real.rocketmq.common.message.MessageDecoder.decode(buffer))
             at = found.getNextBeginOffset()
             found.release()
@@ -314,10 +346,10 @@ class RealStore:
             has_begun = True
             assert status == "FOUND", f"{topic}-{queue_id} at {at}: {status}"
             joined = self._real.java.nio.ByteBuffer.allocate(found.getBufferTotalSize())
-            for buffer in found.getMessageBufferList():
+            for buffer in _each(found.getMessageBufferList()):
                 joined.put(buffer)
             data, place = bytes(joined.array()), 0
-            for queue_offset in found.getMessageQueueOffset():
+            for queue_offset in _each(found.getMessageQueueOffset()):
                 size = int.from_bytes(data[place : place + 4])
                 yield queue_offset, data[place : place + size]
                 place += size
@@ -354,12 +386,39 @@ class RealStore:
 
     def expire(self, n_files: int) -> int:
         """Delete the oldest log files and the units that point into them, as retention does."""
-        deleted = self.commitlog.deleteExpiredFile(0, 0, 1, True, n_files)
-        start = self.commitlog.getMinOffset()
-        for queues in self._default.getConsumeQueueTable().values():
-            for queue in queues.values():
+        return expire(self._default, n_files)
+
+
+def expire(store: Any, n_files: int) -> int:
+    """Delete the oldest log files of a real store and the units that point into them.
+
+    A file that is just being read or flushed stays, and so do those after it. The broker comes
+    back to it when it cleans up the next time, and so does this function.
+
+    Returns:
+        How many log files were deleted: fewer if there are no more, for the last one stays.
+    """
+    commitlog, deleted = store.getCommitLog(), 0
+    for _ in _delete_tries():
+        deleted += int(commitlog.deleteExpiredFile(0, 0, 1, True, n_files - deleted))
+        if deleted == n_files:
+            break
+    start = commitlog.getMinOffset()
+    for queues in store.getConsumeQueueTable().values():
+        for queue in queues.values():
+            files = _field(queue, "mappedFileQueue")
+            for _ in _delete_tries():
                 queue.deleteExpiredFile(start)
-        return int(deleted)
+                first = files.getFirstMappedFile()
+                if first is None or first.isAvailable():
+                    break
+    return deleted
+
+
+def _delete_tries() -> Iterator[int]:
+    for number in range(_DELETE_TRIES):
+        yield number
+        time.sleep(_DELETE_SECONDS)
 
 
 def _field(owner: Any, name: str) -> Any:

@@ -34,11 +34,11 @@ FILE_BYTES = SIZES["mappedFileSizeCommitLog"]
 class Load(BackgroundWork):
     """Messages of many sizes, from a real producer."""
 
-    def __init__(self, broker: RealBroker, real: RocketMQ, dice: random.Random) -> None:
+    def __init__(self, namesrv_address: str, real: RocketMQ, dice: random.Random) -> None:
         super().__init__()
         self._real, self._dice, self.is_over = real, dice, False
         self._producer = real.rocketmq.client.producer.DefaultMQProducer("load")
-        self._producer.setNamesrvAddr(broker.namesrv_address)
+        self._producer.setNamesrvAddr(namesrv_address)
         self._producer.start()
 
     def step(self, number: int) -> None:
@@ -66,6 +66,9 @@ class Process:
         self._process.kill()
         self._process.wait(30)
         self._log.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
 
     def stop(self) -> None:
         """End it as systemd does; it has to end by itself."""
@@ -172,7 +175,7 @@ def test_a_copy_is_exact_whoever_is_killed(
         with broker_of(tmp_path / f"jvm-{life}", root, ports) as (real, broker):
             # The others end under load.
             is_awaited = life in (0, n_lives - 1)
-            with Load(broker, real, dice) as load:
+            with Load(broker.namesrv_address, real, dice) as load:
                 for _ in range(n_kills):
                     time.sleep(dice.uniform(0.5, 3))
                     follower.kill()

@@ -203,8 +203,7 @@ def test_every_message_of_a_real_broker_comes_once_and_in_order(
             sender.wait_for(500)
             query.wait_for_batches(2)
             kill_query()
-            len(list((source / "commitlog").iterdir()))
-            broker.expire(2)
+            assert broker.expire(2) > 0
             query.wait_for_batches(3)
             while time.monotonic() - started < SECONDS:
                 sender.wait_for(10)

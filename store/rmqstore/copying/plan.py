@@ -31,6 +31,7 @@ from rmqstore.storage.log.walks import walk_forward
 
 _MAX_BYTES = (1 << 31) - 1
 _LEDGER = ".rmqstore/ledger"
+_HISTORY = ".rmqstore/commits.older", ".rmqstore/commits"
 _DATABASE = "rocksdbstore"
 # Of the root: what has a place of its own in a plan, and what belongs to who has the store open.
 _NOT_BY_NAME = {"commitlog", "consumequeue", "index", "lock", "abort", ".rmqstore"}
@@ -191,6 +192,8 @@ class _Planner:
     def plan(self) -> CopyPlan:
         # The ledger first: what it says is done must be in the log, whose end is known by now.
         files = [*self._folder(self._paths.root / _LEDGER, _LEDGER)]
+        history = (self._file(self._paths.root / name, name) for name in _HISTORY)
+        files += (file for file in history if file is not None)
         files += self._log(self._segments())
         files += self._queues()
         files += self._index()

@@ -55,6 +55,15 @@ class SavedCheckpoint:
         if self._keeps_dispatched:
             self._checkpoint = self._checkpoint._replace(logics_phy_offset=physical_offset)
 
+    def set_confirmed(self, physical_offset: int) -> None:
+        """Set up to where a broker in controller mode takes the log it opens for dispatched.
+
+        :meth:`save` writes it. Other brokers do not read it.
+
+        Source: DefaultMessageStore.java#loadCheckPoint, #start.
+        """
+        self._checkpoint = self._checkpoint._replace(confirm_phy_offset=physical_offset)
+
     def ask_for_all(self, log_start: int, *, is_whole: bool) -> None:
         """Have a broker build all queues and the index if a rebuild of ours is interrupted.
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError
-from rmqstore.format.columns.buffers import array_bytes, booleans, gather_spans
+from rmqstore.format.columns.buffers import array_bytes, booleans, codes_of, gather_spans
 from rmqstore.format.columns.dispatch_requests import DispatchProperties, have_units, topic_names
 from rmqstore.format.columns.hosts import pack_hosts
 from rmqstore.format.columns.inner_batch import stated_counts
@@ -79,7 +79,7 @@ def _light_queues(entries: Entries, topics: TopicColumn) -> LightQueues | None:
     # Source: MultiDispatchUtils.java: the broker ignores names that could lead out of its folder.
     is_kept = pc.find_substring(names, "/").to_numpy() < 0
     encoded = names.filter(booleans(is_kept)).dictionary_encode()
-    codes = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
+    codes = codes_of(encoded)
     queues = TopicColumn(topic_names(encoded), codes)
     return LightQueues(dispatches.rows[is_kept], queues, dispatches.queue_offsets[is_kept])
 

@@ -193,7 +193,7 @@ def test_settings_that_were_read_stand_for_their_file(split: Path) -> None:
     assert read_identity(paths, list).address == "10.1.2.3:10999"
 
 
-@pytest.mark.parametrize("verb", sorted({*main.commands} - {"follow"}))  # it takes a broker
+@pytest.mark.parametrize("verb", sorted({*main.commands} - {"follow", "kafka"}))  # of brokers
 def test_every_verb_takes_the_file_and_the_folders(verb: str) -> None:
     flags = {flag for option in main.commands[verb].params for flag in option.opts}
     assert {"-c", "--conf"} <= flags  # assign has -c for clients

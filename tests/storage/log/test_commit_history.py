@@ -11,9 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import rmqstore
 from reading import rows
+from rmqstore.cli import main
 from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log import commit_history
 from rmqstore.storage.log.commit_history import read_commits
@@ -167,3 +169,30 @@ def test_lines_that_mean_nothing_are_left_out(root: Path) -> None:
 def test_a_store_without_a_history_has_an_empty_view(golden_store: Callable[[str], Path]) -> None:
     assert commits(golden_store("basic")) == []
     assert read_commits(find_store(golden_store("basic"))) == []
+
+
+def test_commits_that_were_cut_off_are_marked(root: Path) -> None:
+    for first in (3, 6):
+        with rmqstore.open(root, mode="a") as writer:
+            writer.append(table(3, first))
+    assert [row["isCut"] for row in commits(root)] == [False, False, False]
+    _, second, third = commits(root)
+    log = root / "commitlog" / f"{0:020d}"
+    stored = log.read_bytes()
+    log.write_bytes(stored[: third["startOffset"]].ljust(len(stored), b"\0"))
+    assert [row["isCut"] for row in commits(root)] == [False, False, True]
+    log.write_bytes(stored[: second["startOffset"]].ljust(len(stored), b"\0"))
+    assert [row["isCut"] for row in commits(root)] == [False, True, True]
+    assert CliRunner().invoke(main, ["rebuild", str(root)]).exit_code == 0
+    with rmqstore.open(root, mode="a") as writer:
+        writer.append(table(1, 3))
+    assert [row["isCut"] for row in commits(root)] == [False, True, True, False]
+
+
+def test_a_copy_has_the_history(root: Path, tmp_path: Path) -> None:
+    with rmqstore.open(root, mode="a") as writer:
+        writer.append(table(3, 3))
+    rmqstore.copy(root, tmp_path / "copy")
+    found = commits(tmp_path / "copy")
+    assert [row["messages"] for row in found] == [3, 3]
+    assert not any(row["isCut"] for row in found)

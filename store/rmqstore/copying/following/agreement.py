@@ -8,10 +8,14 @@ bodies agree by chance.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from rmqstore.copying.following.remoting.broker import Bounds
+from rmqstore.errors import OptionError, StoreStateError, about
+from rmqstore.storage.broker.epochs import Epoch
 
 OVERLAP_BYTES: Final = 8 << 20  # a record, or the blank at the end of a file, is shorter
 _GROWTH: Final = 8
@@ -22,6 +26,33 @@ class Extent(NamedTuple):
 
     begin: int
     end: int
+
+
+def begin_at(start: str | int, bounds: Bounds, file_size: int, *, is_new: bool) -> int:
+    """Return where a copy without a record begins: always with a file of the broker.
+
+    Args:
+        start: what was asked for: ``earliest``, ``last-file`` or a physical offset.
+        bounds: where the log of the broker begins and ends.
+        file_size: bytes of each file of it.
+        is_new: whether there was no copy before, so that the broker has to have what was asked
+            for. Else the copy begins as near to it as the log of the broker is by now.
+
+    Raises:
+        OptionError: the broker does not have it.
+    """
+    if start == "earliest":
+        return bounds.low
+    offset = bounds.high if start == "last-file" else int(start)
+    if not is_new:
+        offset = min(max(offset, bounds.low), bounds.high)
+    if not bounds.reach(offset):
+        raise OptionError(
+            about(
+                "start", f" {offset}: the log of the broker is from {bounds.low} to {bounds.high}"
+            )
+        )
+    return max(offset - offset % file_size, bounds.low)
 
 
 def compared_from(extent: Extent, bounds: Bounds, overlap: int) -> int:
@@ -36,6 +67,83 @@ def request_at(physical_offset: int, bounds: Bounds, file_size: int) -> int:
     highest byte of the size of a record, which is always 0.
     """
     return 1 if physical_offset == 0 and bounds.high >= file_size else physical_offset
+
+
+def served_bounds(bounds: Bounds, epochs: Sequence[Epoch], end: int, file_size: int) -> Bounds:
+    """Return the part of its log that a broker in controller mode serves, from a file's start on.
+
+    It does not serve what lies before its first epoch, as it has where it was in default mode
+    before.
+
+    Args:
+        bounds: where the log begins and ended a moment ago.
+        epochs: its epochs, at least one.
+        end: where it ends by now.
+        file_size: bytes of each file.
+
+    Raises:
+        StoreStateError: it does not serve a file from its start on.
+    """
+    first = epochs[0].start_offset
+    if first <= bounds.low:
+        return Bounds(bounds.low, max(end, bounds.low))
+    low = first + -first % file_size
+    if low > end:
+        raise StoreStateError(
+            f"the broker serves its log from {first} on only, where its first epoch starts, and "
+            f"its next file begins at {low}: follow it into a new folder when its log has come as "
+            "far"
+        )
+    return Bounds(low, end)
+
+
+def has_gap(root: Path, extent: Extent, bounds: Bounds, *, begins_again: bool) -> bool:
+    """Tell whether a broker has nothing of a copy, with which it could be compared.
+
+    Args:
+        root: the folder of the copy.
+        extent: what the copy holds.
+        bounds: what the broker serves.
+        begins_again: whether a new copy is to begin then.
+
+    Raises:
+        StoreStateError: it has not, and no new copy is to begin.
+    """
+    if extent.begin == extent.end:
+        return False
+    if bounds.high < extent.begin:
+        raise StoreStateError(
+            f"{root} begins at {extent.begin}, and the log of the broker ends at {bounds.high}: "
+            "it has another log by now. Keep the copy, and follow the broker into a new folder"
+        )
+    if extent.end > bounds.low:
+        return False
+    if not begins_again:
+        how = "without a gap" if extent.end < bounds.low else "without being compared"
+        raise StoreStateError(
+            f"{root} ends at {extent.end}, and the broker has nothing to serve before "
+            f"{bounds.low}: the copy cannot go on {how}. Keep it, and follow the broker into a new "
+            "folder"
+        )
+    return True
+
+
+def consistent_point(
+    own: Sequence[Epoch], own_end: int, others: Sequence[Epoch], others_end: int
+) -> int | None:
+    """Return the physical offset up to which two logs agree by their epochs.
+
+    This is the end of the last epoch that both have with the same start. None if there is none.
+
+    Source: EpochFileCache.java#findConsistentPoint.
+    """
+    ends = dict(zip(others, [*(each.start_offset for each in others[1:]), others_end], strict=True))
+    end = own_end
+    for epoch in reversed(own):
+        if epoch in ends:
+            return min(end, ends[epoch])
+        end = epoch.start_offset
+    return None
 
 
 class Verdict(Enum):

@@ -1,6 +1,6 @@
-"""What is done beside the stream, each in a thread: queues and tables, and questions to the broker.
+"""What is done beside the stream, each in a thread: questions to the broker, flushes of the log.
 
-The thread that reads the stream writes the log and the state. It never waits for these.
+The thread that reads the stream writes the log. It waits for these only where it has to.
 """
 
 from __future__ import annotations
@@ -9,27 +9,65 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final
+from typing import Final, Generic, TypeVar, cast
 
-from rmqstore.copying.following.queue_builder import QueueBuilder
-from rmqstore.copying.following.remoting.broker import Bounds
+from rmqstore.copying.following.remoting.broker import TOPICS, Bounds
 from rmqstore.copying.following.remoting.client import Endpoint
 from rmqstore.copying.following.settings import FollowSettings
 from rmqstore.copying.following.source import Facts, ask, ask_bounds, batch_topics_of
-from rmqstore.copying.following.tables import write_tables
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError
 from rmqstore.format.layout import LMQ_PREFIX
-from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.files.paths import StorePaths
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-_WAIT_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 1.0
-# A flush of many queues takes some time; building rests for as long.
-_REST: Final = 1.0
-_MOST_REST_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.1  # between two looks whether an answer is still awaited
+
+
+class GaveUpError(Exception):
+    """An answer of the broker is not awaited any longer."""
+
+
+class KindUnknownError(Exception):
+    """The follower ends before it could ask of which kind the queues of a topic are."""
+
+
+class Question(Generic[T]):
+    """A question in a thread of its own, so that whoever asked can give up at any moment.
+
+    Args:
+        question: asks it; returns the answer.
+    """
+
+    def __init__(self, question: Callable[[], T]) -> None:
+        self._question = question
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="follow-question", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._question()
+        except BaseException as err:  # noqa: BLE001 - raised in the thread that asked
+            self._error = err
+
+    def result(self, give_up: Callable[[], bool]) -> T:
+        """Return the answer, or raise what the question raised.
+
+        Raises:
+            GaveUpError: the answer is not awaited any longer; the thread is left to itself.
+        """
+        while self._thread.is_alive():
+            if give_up():
+                raise GaveUpError
+            self._thread.join(_LOOK_SECONDS)
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._result)
 
 
 class Metadata:
@@ -46,16 +84,20 @@ class Metadata:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follow-metadata", daemon=True)
         self._bounds = Bounds(0, 0)
+        self._bounds_at = float("-inf")
+        self._answered_at = 0
         self._kinds: dict[str, bool] = {}
         self._kinds_asked_at = float("-inf")
         self._newest: Facts | None = None
         self._untaken: Facts | None = None
         self._agreed_at = float("-inf")
+        self._agreed_low: int | None = None
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Start the thread, if it is not running yet."""
+        if not self._thread.is_alive():
+            self._thread.start()
 
     def stop(self) -> None:
         """End the thread; a question that is under way is left to itself."""
@@ -67,17 +109,64 @@ class Metadata:
             raise self._error
 
     @property
+    def patience(self) -> float:
+        """How many seconds the end of a follower waits for an answer."""
+        return self._settings.timing.last_answer
+
+    @property
     def bounds(self) -> Bounds:
         """Where the log of the broker began and ended."""
         with self._guard:
             return self._bounds
 
+    @property
+    def answered_at(self) -> int:
+        """When the broker told its bounds the last time, epoch ms; 0 if it has not."""
+        with self._guard:
+            return self._answered_at
+
+    def agreed_low(self) -> int | None:
+        """Return where the broker's log began when it was last known to be the copy's.
+
+        None if it has not been. Bounds that were told since may be those of another broker.
+        """
+        with self._guard:
+            return self._agreed_low
+
+    def ask_unless(self, give_up: Callable[[], bool]) -> Facts:
+        """Ask the broker for everything, unless this is given up meanwhile.
+
+        Raises:
+            GaveUpError: it was.
+            BrokerUnreachableError, BrokerRefusedError: as of ``source.ask``.
+        """
+        return Question(self.ask).result(give_up)
+
+    def bounds_unless(self, give_up: Callable[[], bool]) -> Bounds:
+        """Ask the broker for the bounds of its log; raises as :meth:`ask_unless` does."""
+        return Question(lambda: ask_bounds(self._endpoint)).result(give_up)
+
+    def _take_bounds(self, bounds: Bounds, told_at: float) -> None:
+        self._bounds, self._bounds_at = bounds, told_at
+        self._answered_at = int(time.time() * 1000)
+
     def ask(self) -> Facts:
         """Ask the broker for everything; raises as ``source.ask`` does."""
         facts = ask(self._endpoint, with_tables=True)
-        kinds = batch_topics_of(facts.tables)
+        before = self._newest
+        if before is not None:  # tables that did not change are held once
+            same = {
+                name: content
+                for name, content in before.tables.items()
+                if facts.tables.get(name) == content
+            }
+            facts = facts._replace(tables={**facts.tables, **same})
+        if before is not None and before.tables.get(TOPICS) is facts.tables.get(TOPICS):
+            kinds = self._kinds
+        else:
+            kinds = batch_topics_of(facts.tables)
         with self._guard:
-            self._bounds = facts.bounds
+            self._take_bounds(facts.bounds, facts.told_at)
             self._kinds, self._kinds_asked_at = kinds, facts.asked_at
             self._newest = facts
             if self._untaken is None:  # one that waits for the copy would wait for ever else
@@ -101,11 +190,14 @@ class Metadata:
         """Say that the log of the broker, as far as it came, was the copy's at a monotonic time."""
         with self._guard:
             self._agreed_at = at
+            if self._bounds_at <= at:
+                self._agreed_low = self._bounds.low
 
     def use_newest(self) -> None:
-        """Drop older tables, which may wait for an end that the broker has lost."""
+        """Drop what is older: the broker may have lost the end that tables wait for."""
         with self._guard:
             self._untaken = self._newest
+            self._agreed_low = None
 
     def is_batch_topic(self, topic: str, needed_at: float, give_up: Callable[[], bool]) -> bool:
         """Tell whether a topic has BatchConsumeQueues.
@@ -116,20 +208,30 @@ class Metadata:
             topic: the topic.
             needed_at: monotonic time when the message had been received.
             give_up: tells whether not to wait for an answer any longer.
+
+        Raises:
+            KindUnknownError: there was no answer. A guess would be kept: queues of the wrong kind
+                have to be built again.
         """
+        is_told = False
         while not topic.startswith(LMQ_PREFIX):
             with self._guard:
                 kind, asked_at = self._kinds.get(topic), self._kinds_asked_at
             if kind is not None:
                 return kind
-            if asked_at >= needed_at or give_up():
+            if asked_at >= needed_at:
                 break
             try:
-                self.ask()
-            except BrokerUnreachableError:
-                time.sleep(_RETRY_SECONDS)
-            except BrokerRefusedError:
-                break
+                self.ask_unless(give_up)
+            except GaveUpError as err:
+                raise KindUnknownError(topic) from err
+            except (BrokerUnreachableError, BrokerRefusedError) as err:
+                if not is_told:
+                    logger.warning("queues wait for the kind of topic %s: %s", topic, err)
+                is_told = True
+                until = time.monotonic() + _RETRY_SECONDS
+                while time.monotonic() < until and not give_up():
+                    time.sleep(_LOOK_SECONDS)
         return False
 
     def _run(self) -> None:
@@ -151,104 +253,40 @@ class Metadata:
                 else:
                     bounds = ask_bounds(self._endpoint)
                     with self._guard:
-                        self._bounds = bounds
+                        self._take_bounds(bounds, time.monotonic())
 
 
-class Building:
-    """A thread that builds queues and index after the log, and writes tables that may be shown.
+class Syncing:
+    """Brings the log and the state to the disk in a thread, one time after the other."""
 
-    Args:
-        builder: builds them; it belongs to the thread while that runs.
-        disk: writes the tables.
-        paths: the files of the copy.
-        metadata: the tables of the broker.
-        end: physical offset up to which the log is on the disk.
-
-    Attributes:
-        tables_at: when tables were written the last time, epoch ms; 0 if they were not.
-    """
-
-    def __init__(
-        self,
-        builder: QueueBuilder,
-        disk: Disk,
-        paths: StorePaths,
-        metadata: Metadata,
-        end: int,
-    ) -> None:
-        self._builder, self._disk, self._paths = builder, disk, paths
-        self._metadata = metadata
-        self._changed = threading.Condition()
-        self._end, self._end_at = end, time.monotonic()
-        self._is_ending = self._is_dropped = False
-        self._error: BaseException | None = None
-        self.tables_at = 0
-        self._thread = threading.Thread(target=self._run, name="follow-queues", daemon=True)
-        self._thread.start()
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "follow-sync")
+        self._pending: Future[None] | None = None
 
     @property
-    def built(self) -> int:
-        """Physical offset up to which queues and index are on the disk."""
-        return self._builder.built
+    def is_busy(self) -> bool:
+        """Whether the last one is under way."""
+        return self._pending is not None and not self._pending.done()
 
-    def go_on(self, end: int) -> None:
-        """Say up to where the log is on the disk.
+    def begin(self, sync: Callable[[], None]) -> None:
+        """Begin one; raises as :meth:`settle` does."""
+        self.settle()
+        self._pending = self._pool.submit(sync)
 
-        Raises:
-            BaseException: what ended the thread.
-        """
-        self.check()
-        with self._changed:
-            self._end, self._end_at = end, time.monotonic()
-            self._changed.notify()
+    def settle(self) -> None:
+        """Wait for the last one, and raise what it raised."""
+        if self._pending is not None:
+            try:
+                self._pending.result()
+            finally:
+                if self._pending.done():  # else an interrupt came
+                    self._pending = None
 
     def check(self) -> None:
-        """Raise what ended the thread."""
-        if self._error is not None:
-            raise self._error
+        """Raise what the last one raised, if it has ended."""
+        if not self.is_busy:
+            self.settle()
 
-    def finish(self) -> None:
-        """Build what is missing, and end the thread; raises as :meth:`go_on` does."""
-        self._join(is_dropped=False)
-        self.check()
-
-    def drop(self) -> None:
-        """End the thread after the step that is under way."""
-        self._join(is_dropped=True)
-
-    def _join(self, *, is_dropped: bool) -> None:
-        with self._changed:
-            self._is_ending = True
-            self._is_dropped = is_dropped
-            self._changed.notify()
-        self._thread.join()
-
-    def is_batch_topic(self, topic: str) -> bool:
-        """Tell whether a topic has BatchConsumeQueues; called by the builder."""
-        return self._metadata.is_batch_topic(topic, self._end_at, lambda: self._is_ending)
-
-    def _run(self) -> None:
-        try:
-            while not self._is_dropped:
-                began = time.monotonic()
-                with self._changed:
-                    end, is_ending = self._end, self._is_ending
-                was_behind = self._builder.built < end
-                is_done = self._builder.step(end)
-                self._write_tables()
-                if is_done and is_ending:
-                    return
-                rest = min(_REST * (time.monotonic() - began), _MOST_REST_SECONDS)
-                with self._changed:
-                    if is_done and was_behind:
-                        self._changed.wait_for(lambda: self._is_ending, rest)
-                    if is_done and self._end == end and not self._is_ending:
-                        self._changed.wait(_WAIT_SECONDS)
-        except BaseException as err:  # noqa: BLE001 - raised in the thread that reads
-            self._error = err
-
-    def _write_tables(self) -> None:
-        facts = self._metadata.take(self._builder.built)
-        if facts is not None:
-            write_tables(self._disk, self._paths, facts.tables)
-            self.tables_at = int(time.time() * 1000)
+    def close(self) -> None:
+        """End the thread, whatever the last one raises."""
+        self._pool.shutdown()

@@ -9,38 +9,44 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from rmqstore.copying.following.background import Building, Metadata
+from rmqstore.copying.following.background import Metadata, Syncing
+from rmqstore.copying.following.building import Building
 from rmqstore.copying.following.log_copy import LogCopy
-from rmqstore.copying.following.queue_builder import QueueBuilder
 from rmqstore.copying.following.source import Source
-from rmqstore.copying.following.state import FollowState, read_state, write_state
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, StoreStateError
-from rmqstore.format.columns.dispatch_requests import read_requests
+from rmqstore.copying.following.state import (
+    copy_paths,
+    first_state,
+    read_state,
+    require_same_source,
+    write_state,
+)
+from rmqstore.copying.following.unflushed import Flush
+from rmqstore.copying.following.upkeep.copied_epochs import CopiedEpochs
+from rmqstore.copying.following.upkeep.log_files import (
+    begin_of_files,
+    last_store_timestamp,
+    move_aside,
+    name_messages,
+    new_cut_folder,
+)
+from rmqstore.copying.following.upkeep.old_files import OldFiles
+from rmqstore.copying.following.upkeep.queue_builder import QueueBuilder
+from rmqstore.errors import StoreStateError
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.lock import StoreLock
-from rmqstore.storage.files.paths import StorePaths, our_abort
+from rmqstore.storage.files.paths import our_abort
 from rmqstore.storage.log.clean_end import CleanEnd, mark_as_closed
-from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import walk_forward
-from rmqstore.storage.recovery.log_end import last_record_before
 
 logger = logging.getLogger(__name__)
 
-_MOST_TOPICS_NAMED: Final = 10
 _OURS: Final = {"lock", ".rmqstore"}  # what there is before the state was written the first time
-
-
-def copy_paths(root: Path) -> StorePaths:
-    """Return the files of a copy, which is always in one folder."""
-    return StorePaths(root, (root / "commitlog",), root / "consumequeue", root / "index")
 
 
 class CopyStore:
@@ -56,6 +62,7 @@ class CopyStore:
 
     Attributes:
         state: None until a new copy is opened.
+        epochs: the epochs of the log, in controller mode.
     """
 
     def __init__(self, root: Path, make_disk: Callable[[], Disk] = Disk) -> None:
@@ -68,16 +75,18 @@ class CopyStore:
                     f"{root} exists already and is not a copy that a follower made: "
                     "name a new folder"
                 )
-        self._disk, self._queue_disk = make_disk(), make_disk()
-        for disk in (self._disk, self._queue_disk):
+        self._disk, self._queue_disk, self._sync_disk = make_disk(), make_disk(), make_disk()
+        for disk in (self._disk, self._queue_disk, self._sync_disk):
             disk.keep_within(root)
         self._disk.make_folder(root, is_private=True)
+        self.epochs = CopiedEpochs(self.paths)
         self._lock = StoreLock(self.paths.lock)
         self.state = read_state(self.paths)  # another follower may have ended since
         self._log: LogCopy | None = None
         self._builder: QueueBuilder | None = None
         self._building: Building | None = None
         self._metadata: Metadata | None = None
+        self._syncing = Syncing()
         self._is_whole = True  # whether no cut is under way, and none has failed
 
     @property
@@ -102,19 +111,8 @@ class CopyStore:
         Raises:
             StoreStateError: the copy is of another broker, or the broker's files have other sizes.
         """
-        state = self.state
-        if state is None:
-            return
-        if (state.cluster, state.broker) != (source.cluster, source.broker):
-            raise StoreStateError(
-                f"{self.paths.root} is a copy of broker {state.broker!r} of cluster "
-                f"{state.cluster!r}, not of {source.broker!r} of {source.cluster!r}"
-            )
-        if state.file_size != source.file_size:
-            raise StoreStateError(
-                f"{self.paths.root} has files of {state.file_size} bytes, and the broker now "
-                f"makes files of {source.file_size}: follow it into a new folder"
-            )
+        if self.state is not None:
+            require_same_source(self.paths.root, self.state, source)
 
     def resume(self, source: Source, address: str, begin: int, metadata: Metadata) -> None:
         """Open the copy to be continued, or begin it.
@@ -131,16 +129,9 @@ class CopyStore:
         paths, disk = self.paths, self._disk
         self._metadata = metadata
         disk.make_folder(paths.own)
-        state = self.state
-        if state is None:
-            state = FollowState(
-                source.cluster, source.broker, address, source.file_size, begin, begin, begin
-            )
+        state = self.state or first_state(source, address, begin)
         was_closed = state.is_closed and not paths.has_abort
-        state = replace(
-            state, address=address, is_closed=False, store_type=source.store_type, n_connections=0
-        )
-        state = replace(state, begin=self._begin_of(state))
+        state = state.opened(begin_of_files(paths, state.begin, state.end, state.file_size))
         self.state = state
         write_state(disk, paths, state)  # before anything that makes the folder look like a store
         disk.write_new(paths.abort, our_abort())
@@ -149,38 +140,21 @@ class CopyStore:
             disk.make_folder(folder)
         log = LogCopy(disk, paths, source.file_size, state.end, f"the log of {address}")
         self._log = log
-        log.cut(state.end, "what follows may not be whole", self._new_cut_folder())
-        log.last_store_timestamp = self._last_store_timestamp()
+        log.cut(state.end, "what follows may not be whole", new_cut_folder(self.paths))
+        self.epochs.read(disk, state.begin, state.end, state.confirm_offset)
+        log.last_store_timestamp = last_store_timestamp(self.log.log, self.log.end)
         builder = QueueBuilder(
-            self._queue_disk, paths, source.config, self._is_batch_topic, self._note_built
+            self._queue_disk,
+            paths,
+            source.config,
+            self._is_batch_topic,
+            self._note_built,
+            log.starts,
         )
         self._builder = builder
         builder.recover(min(state.built, state.end), was_closed=was_closed)
         builder.protect()
         self._start_building()
-
-    def _begin_of(self, state: FollowState) -> int:
-        """Return where the files of the log begin, some of which may have been deleted.
-
-        Raises:
-            StoreStateError: files between the begin and the end are missing.
-        """
-        if state.begin == state.end:
-            return state.begin
-        log = CommitLog(self.paths.commitlogs)
-        expected = log.min_offset
-        for segment in log.segments:
-            if segment.start != expected or segment.size != state.file_size:
-                break
-            expected = segment.end
-        log.close()
-        if not log.segments or log.min_offset >= state.end or expected < state.end:
-            raise StoreStateError(
-                f"{self.paths.commitlogs[0]} should reach to {state.end}, and from {expected} on "
-                "files are missing or have other sizes: put them back, or follow the broker into "
-                "a new folder"
-            )
-        return max(state.begin, log.min_offset)
 
     def _note_built(self, built: int) -> None:
         assert self.state is not None
@@ -188,7 +162,8 @@ class CopyStore:
         write_state(self._disk, self.paths, self.state)
 
     def _is_batch_topic(self, topic: str) -> bool:
-        return self._building is not None and self._building.is_batch_topic(topic)
+        assert self._building is not None
+        return self._building.is_batch_topic(topic)
 
     def _start_building(self) -> None:
         assert self._builder is not None
@@ -196,29 +171,36 @@ class CopyStore:
         self._building = Building(
             self._builder, self._queue_disk, self.paths, self._metadata, self.log.durable_end
         )
-
-    def _new_cut_folder(self) -> Path:
-        """Return a new folder for what is cut."""
-        now = time.time()
-        name = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
-        return self.paths.own / "cut" / f"{name}.{int(now * 1000) % 1000:03d}"
-
-    def _last_store_timestamp(self) -> int:
-        last = last_record_before(self.log.log, self.log.end) if self.log.end else None
-        try:
-            return 0 if last is None else self.log.log.store_timestamp(last)
-        except (CorruptRecordError, OffsetOutOfRangeError):  # a time that is in no calendar
-            return 0
+        self._building.start()  # it asks by self._building for the kinds of topics
 
     def sync(self) -> None:
         """Bring the log to the disk, then the state; then queues may be built."""
+        self._syncing.settle()
+        self._bring(self.log.begin_flush(), self._disk)
+        self.check()
+
+    def begin_sync(self) -> bool:
+        """Begin to do as :meth:`sync` does in a thread; return False if the last is under way."""
+        if self._syncing.is_busy:
+            return False
+        self._syncing.settle()
+        flush = self.log.begin_flush()
+        self._syncing.begin(lambda: self._bring(flush, self._sync_disk))
+        return True
+
+    def _bring(self, flush: Flush, disk: Disk) -> None:
         assert self._building is not None
-        self.log.sync()
-        self.write_state()
-        self._building.go_on(self.log.durable_end)
+        self.log.flush(flush, disk)
+        self.epochs.write(disk, flush.end)
+        self._write_state(disk)
+        self._building.go_on(flush.end)
 
     def write_state(self, *, is_closed: bool = False) -> None:
         """Write the state as it is on the disk."""
+        self._syncing.settle()
+        self._write_state(self._disk, is_closed=is_closed)
+
+    def _write_state(self, disk: Disk, *, is_closed: bool = False) -> None:
         assert self.state is not None
         assert self._metadata is not None
         assert self._building is not None
@@ -230,13 +212,45 @@ class CopyStore:
             is_closed=is_closed,
             tables_at=self._building.tables_at or self.state.tables_at,
             source_end=high,
+            source_at=self._metadata.answered_at or self.state.source_at,
             behind_seconds=self.seconds_behind(),
             updated_at=int(time.time() * 1000),
+            epoch=self.epochs.last,
+            confirm_offset=self.epochs.confirm_offset,
         )
-        write_state(self._disk, self.paths, self.state)
+        write_state(disk, self.paths, self.state)
+
+    def confirm_source(self, address: str, source: Source) -> None:
+        """Note where the broker is, now that its log was found to be the copy's."""
+        assert self.state is not None
+        self.state = self.state.confirmed(address, source.store_type, source.mode)
+
+    def delete_old(self, old_files: OldFiles) -> None:
+        """Delete the files that need not stay."""
+        self._syncing.settle()
+        assert self.state is not None
+        assert self._building is not None
+        assert self._metadata is not None
+        assert self._builder is not None
+        built = min(self._building.built, self.log.durable_end)
+        low = self._metadata.agreed_low()
+        begin = old_files.new_begin(self.paths, self.log.log, self.state.broker, built, low)
+        if begin is None:
+            return
+        self.state = replace(self.state, begin=max(self.state.begin, begin))
+        self.write_state()  # before anything is missing
+        count = self.log.delete_before(begin)
+        self._sync_disk.close()  # files that are open would not free their space
+        self.epochs.retain(self._disk, begin, self.log.durable_end)
+        logger.info("%s: %d files before %d are deleted", self.paths.root, count, begin)
+        if self._building.is_alive:
+            self._building.delete_before(begin)
+        else:
+            self._builder.delete_before(begin)
 
     def count_connection(self) -> None:
         """Count a connection to the broker."""
+        self._syncing.settle()
         assert self.state is not None
         self.state = replace(self.state, n_connections=self.state.n_connections + 1)
 
@@ -249,7 +263,8 @@ class CopyStore:
         return round(max(time.time() - last / 1000, 0.0), 3)
 
     def check(self) -> None:
-        """Raise what ended the thread that builds queues, or the one that asks."""
+        """Raise what ended a thread."""
+        self._syncing.check()
         if self._metadata is not None:
             self._metadata.check()
         if self._building is not None:
@@ -262,26 +277,27 @@ class CopyStore:
         assert self._metadata is not None
         assert self.state is not None
         self._is_whole = False
+        self._syncing.settle()
         self._building.drop()
         self._building.check()
+        self._sync_disk.close()  # files of the same names are made again
         self.log.sync()
-        folder = self._new_cut_folder()
+        folder = new_cut_folder(self.paths)
         n_bytes = self.log.end - end
-        counts = self._messages_from(end)
-        named = ", ".join(f"{topic} {n}" for topic, n in counts.most_common(_MOST_TOPICS_NAMED))
         logger.warning(
-            "%s: %d bytes from %d on are cut (%s) and kept in %s; "
-            "the broker has lost %d messages of %d topics: %s",
-            self.paths.root, n_bytes, end, reason, folder, counts.total(), len(counts), named,
+            "%s: %d bytes from %d on are cut (%s) and kept in %s; the broker has lost %s",
+            self.paths.root, n_bytes, end, reason, folder,
+            name_messages(self.log.log, end, self.log.end),
         )  # fmt: skip
         self.state = replace(self.state, built=self._building.built).with_cut(
             end, n_bytes, int(time.time() * 1000), folder
         )
         write_state(self._disk, self.paths, self.state)
         self.log.cut(end, reason, folder)
+        self.epochs.cut(self._disk, end)
         self._builder.cut(end)
         self._metadata.use_newest()
-        self.log.last_store_timestamp = self._last_store_timestamp()
+        self.log.last_store_timestamp = last_store_timestamp(self.log.log, self.log.end)
         self._start_building()
         self._is_whole = True
 
@@ -292,62 +308,74 @@ class CopyStore:
         assert self.state is not None
         assert self.log.end == self.state.begin
         self._is_whole = False
+        self._syncing.settle()
         self._building.drop()
         self._building.check()
+        self._sync_disk.close()  # files of the same names are made again
         self.log.begin_again(begin)  # without files, the copy can begin anywhere
+        self.epochs.begin_again(begin)
         self.state = replace(self.state, begin=begin, end=begin, built=begin)
         write_state(self._disk, self.paths, self.state)
         self._builder.begin_again(begin)
         self._start_building()
         self._is_whole = True
 
-    def _messages_from(self, start: int) -> Counter[str]:
-        """Return the number of messages from a record on, by topic."""
-        counts: Counter[str] = Counter()
-        log = self.log.log
-        log.refresh()
-        for low, high, segment in log.stretches(start, self.log.end):
-            if segment is None:
-                continue
-            for window in walk_forward(log, segment, low, high):
-                for _, heads, whole in window.heads():
-                    units = read_requests(window.data, heads.take(whole.nonzero()[0])).units
-                    for code, topic in enumerate(units.topics):
-                        counts[topic] += int((units.topic_codes == code).sum())
-                if window.damage is not None:
-                    break
-        return counts
-
-    def close(self) -> None:
+    def close(self, old_files: OldFiles | None = None) -> None:
         """Complete queues and index, and leave a store that was closed; release the lock.
 
         After a change that failed, and if completing fails, this is :meth:`abandon`.
+
+        Args:
+            old_files: says which files are deleted before.
         """
         if self._log is None or not (self._is_whole and self._log.is_whole):
             self.abandon()
             return
         try:
-            self._complete()
+            self._complete(old_files)
         except BaseException:
             self.abandon()
             raise
         self._release()
 
-    def _complete(self) -> None:
+    def _complete(self, old_files: OldFiles | None = None) -> None:
         if self._building is None:
             return
         self.log.forget_begun()
         self.sync()
         self._building.finish()
+        if not self._building.is_whole:
+            logger.warning(
+                "%s is not closed: what the last queues are could not be asked", self.paths.root
+            )
+            self.write_state()
+            return
+        if old_files is not None:
+            self.delete_old(old_files)
+        if self._builder is not None and self.epochs.last >= 0:
+            self._builder.confirm(max(min(self.epochs.confirm_offset, self.log.end), 0))
         self.write_state(is_closed=True)
         end = CleanEnd(self.log.end, self.log.last_store_timestamp)
         self.log.log.refresh()
         mark_as_closed(self._disk, self.paths, self.log.log, end)
 
+    def set_aside(self) -> Path:
+        """Complete the copy and rename its folder, which may then be used again; return its name.
+
+        The lock, a file in the folder, is held until the folder has its new name.
+        """
+        assert self.state is not None
+        self._complete()
+        self._stop_using()
+        target = move_aside(self.paths.root, self.state.end)
+        self._lock.release()
+        return target
+
     def abandon(self) -> None:
         """Bring to the disk what is whole, as far as possible, and release the lock."""
         try:
             with suppress(OSError):
+                self._syncing.settle()
                 if self._log is not None and self._building is not None:
                     self._log.sync()
                     self.write_state()
@@ -355,12 +383,17 @@ class CopyStore:
             self._release()
 
     def _release(self) -> None:
+        self._stop_using()
+        self._lock.release()
+
+    def _stop_using(self) -> None:
+        """End the threads, and close all files but the lock."""
+        self._syncing.close()
         if self._building is not None:
             self._building.drop()
         for part in (self._log, self._builder):
             if part is not None:
                 part.close()
-        for disk in (self._disk, self._queue_disk):
+        for disk in (self._disk, self._queue_disk, self._sync_disk):
             with suppress(OSError):
                 disk.close()
-        self._lock.release()

@@ -6,31 +6,43 @@ Source: DefaultHAClient.java#run.
 from __future__ import annotations
 
 import logging
-import os
-import ssl
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rmqstore.copying.following.agreement import Extent, compared_from, larger
-from rmqstore.copying.following.background import Metadata
-from rmqstore.copying.following.copy_store import CopyStore, copy_paths
+from rmqstore.copying.following.agreement import (
+    Extent,
+    begin_at,
+    compared_from,
+    consistent_point,
+    has_gap,
+    larger,
+    request_at,
+    served_bounds,
+)
+from rmqstore.copying.following.background import GaveUpError, Metadata, Question
+from rmqstore.copying.following.copy_store import CopyStore
 from rmqstore.copying.following.remoting.broker import Bounds
-from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.remoting.credentials import Credentials
+from rmqstore.copying.following.remoting.client import Endpoint
 from rmqstore.copying.following.session import Ended, Session
-from rmqstore.copying.following.settings import Acknowledge, FollowProgress, FollowSettings, Start
-from rmqstore.copying.following.source import Facts, Source, ask_bounds, source_of
-from rmqstore.copying.following.state import FollowState, read_state
+from rmqstore.copying.following.settings import FollowProgress, FollowSettings, Timing
+from rmqstore.copying.following.source import Source, ask, require_master, source_of
+from rmqstore.copying.following.streams.connection import (
+    Connection,
+    ConnectionEndedError,
+    shake_hands,
+)
+from rmqstore.copying.following.streams.controller_stream import ControllerStream, Greeting
+from rmqstore.copying.following.streams.ha_stream import HaStream
+from rmqstore.copying.following.upkeep.old_files import OldFiles
 from rmqstore.errors import (
     BrokerUnreachableError,
-    OptionError,
     RmqStoreError,
-    StoreStateError,
-    Text,
-    listed,
 )
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
@@ -45,97 +57,6 @@ _MOST_REASONS: Final = 100
 
 def ignore_follow_progress(progress: FollowProgress) -> None:
     """Do nothing; the default progress callback."""
-
-
-def follow(
-    source: str,
-    target: str | os.PathLike[str],
-    *,
-    once: bool = False,
-    until: int | None = None,
-    start: Start = "earliest",
-    acknowledge: Acknowledge = "never",
-    allow_sync_master: bool = False,
-    reconnect: bool = True,
-    max_rate: int | None = None,
-    ha_address: str | None = None,
-    tables_seconds: float = 60.0,
-    access_key: str | None = None,
-    secret_key: str | None = None,
-    security_token: str | None = None,
-    tls: ssl.SSLContext | None = None,
-    stop: threading.Event | None = None,
-    progress: FollowCallback = ignore_follow_progress,
-) -> FollowProgress:
-    """Keep an exact copy of a live broker's log, over the port that serves its replicas.
-
-    The copy is a store. Everything of this package reads it while it grows. A copy that was
-    interrupted is continued by the same call: it is compared with the broker's log first, and cut
-    where the broker does not have it any more; what is cut is kept in ``.rmqstore/cut``.
-
-    Args:
-        source: the broker's ordinary port, ``host:10911``. A slave can be followed too.
-        target: the folder of the copy.
-        once: return as soon as the copy is as long as the log was at the start of the call.
-        until: return as soon as the copy reaches this physical offset.
-        start: where a new copy begins: with the broker's first file, or with its last one.
-        acknowledge: ``synced`` reports what is on the disk. The broker then takes the follower for
-            a replica, for which producers of a SYNC_MASTER wait.
-        allow_sync_master: follow a SYNC_MASTER of RocketMQ 4, whose producers may have to wait.
-        reconnect: connect again if the connection ends, instead of raising an error.
-        max_rate: bytes a second at most.
-        ha_address: where the broker serves replicas, if its own port does not lead there.
-        tables_seconds: how often topics, groups and offsets are fetched; 0 for once.
-        access_key: of a user of the broker; no rights are needed.
-        secret_key: the secret of the access key.
-        security_token: a token, where one is in use.
-        tls: settings of TLS for the ordinary port. The port for replicas has none.
-        stop: set it to end the call, with a copy that is a closed store.
-        progress: called about once a second.
-
-    Returns:
-        How far the copy is.
-
-    Raises:
-        BrokerUnreachableError: the connection ended, and ``reconnect`` is false.
-        BrokerRefusedError: the broker refused a request, such as one with a wrong secret.
-        StoreStateError: the target is not a copy of this broker, the broker has already deleted
-            what comes next, or following it would do harm.
-        UnsupportedFeatureError: the broker replicates its log in another way.
-        CorruptRecordError: the broker's log is not a chain of records.
-    """
-    credentials = None
-    if access_key is not None and secret_key is not None:
-        credentials = Credentials(access_key, secret_key, security_token)
-    elif access_key is not None or secret_key is not None:
-        raise OptionError(Text(listed("access_key", "secret_key"), ": give both"))
-    settings = FollowSettings(
-        once=once,
-        until=until,
-        start=start,
-        acknowledge=acknowledge,
-        allow_sync_master=allow_sync_master,
-        reconnect=reconnect,
-        max_rate=max_rate,
-        ha_address=None if ha_address is None else Address.parse(ha_address),
-        tables_seconds=tables_seconds,
-    )
-    endpoint = Endpoint(Address.parse(source), credentials, tls)
-    follower = Follower(endpoint, Path(target), settings, stop or threading.Event(), progress)
-    return follower.run()
-
-
-def follow_status(target: str | os.PathLike[str]) -> tuple[FollowState, bool]:
-    """Return what a follower noted of its copy last, and whether one is running.
-
-    Raises:
-        StoreStateError: the folder is not a copy that a follower made.
-    """
-    paths = copy_paths(LOCAL.full_path(Path(target)))
-    state = read_state(paths)
-    if state is None:
-        raise StoreStateError(f"{target} is not a copy that a follower made")
-    return state, LOCAL.is_locked(paths.lock)
 
 
 class Follower:
@@ -163,12 +84,19 @@ class Follower:
         self._progress = progress
         self._metadata = Metadata(endpoint, settings)
         self._root = LOCAL.full_path(target)
+        self._make_disk = make_disk
         self._store = CopyStore(self._root, make_disk)
-        self._overlap = settings.overlap
+        self._source: Source | None = None
+        self._stream: HaStream | None = None
+        self._is_confirmed = False  # whether the logs have agreed since the last connection began
+        self._is_connected = False
+        self._old_files = OldFiles(settings.retention, settings.keep_for)
+        self._overlap = self._compared_bytes = settings.overlap
         self._goal = settings.until
         self._why = ""
         self._told: set[str] = set()
         self._progress_at = self._state_at = time.monotonic()
+        self._retained_at = float("-inf")
 
     def run(self) -> FollowProgress:
         """Follow until the end that was asked for; raises as :func:`follow` does."""
@@ -188,20 +116,22 @@ class Follower:
 
     def _close(self) -> None:
         self._metadata.stop()
-        self._store.close()
+        self._store.close(self._old_files if self._is_confirmed else None)
 
     def _follow(self) -> None:
         while not self._stop.is_set():
             began = time.monotonic()
             try:
                 ended = self._connect()
-                if ended is Ended.STOPPED:
+                if ended is Ended.STOPPED or self._stop.is_set():
                     return
                 reason = self._why if ended is Ended.CLOSED else None
             except BrokerUnreachableError as err:
                 if not self._settings.reconnect:
                     raise
                 reason = str(err)
+            except GaveUpError:
+                return
             if reason is not None:
                 if not self._settings.reconnect:
                     raise BrokerUnreachableError(str(self._endpoint.address), reason)
@@ -220,92 +150,163 @@ class Follower:
         self._told.add(reason)
 
     def _connect(self) -> Ended:
-        facts = self._metadata.ask()
+        facts = self._metadata.ask_unless(self._stop.is_set)
         self._metadata.use_newest()
         source = source_of(
             facts.settings,
             self._endpoint,
             self._settings.ha_address,
             allow_sync_master=self._settings.allow_sync_master,
+            acknowledges=self._settings.acknowledge != "never",
         )
         store = self._store
         store.require_source(source)
         if not store.is_open:
-            self._open(facts, source)
+            self._open(facts.bounds, source)
         if self._goal is None and self._settings.once:
             self._goal = facts.bounds.high
-        log = store.log
-        log.forget_begun()
+        store.log.forget_begun()
+        timing = self._settings.timing.adapted(source.heartbeat, source.housekeeping)
+        self._source, self._is_confirmed = source, False
+        try:
+            if source.mode == "default":
+                session = self._session(facts.bounds, source, timing, None)
+                if session is None:
+                    return Ended.RESTARTED
+                with self._connection(source, timing) as connection:
+                    return self._run(session, connection)
+            with self._connection(source, timing) as connection:
+                greeting = self._greet(connection, timing)
+                session = self._session(facts.bounds, source, timing, greeting)
+                return Ended.RESTARTED if session is None else self._run(session, connection)
+        except ConnectionEndedError as err:
+            self._why = self._of_port(str(err))
+            return Ended.CLOSED
+
+    def _of_port(self, reason: str) -> str:
+        assert self._source is not None
+        return f"{self._source.ha_address}, the port for replicas: {reason}"
+
+    def _connection(self, source: Source, timing: Timing) -> closing[Connection]:
+        self._store.count_connection()
+        return closing(Connection(source.ha_address, timing.first_header))
+
+    def _greet(self, connection: Connection, timing: Timing) -> Greeting:
+        assert self._store.state is not None
+        learner_id, gives_up = self._store.state.learner_id, self._stop.is_set
+        question = partial(ask, self._endpoint, with_tables=False)
+        greeting = shake_hands(connection, learner_id, timing.first_header, gives_up)
+        # A master that is demoted says so, and then closes its connections: this one is among them.
+        require_master(Question(question).result(gives_up).settings, str(self._endpoint.address))
+        return greeting
+
+    def _session(
+        self, bounds: Bounds, source: Source, timing: Timing, greeting: Greeting | None
+    ) -> Session | None:
+        """Decide from where on the logs are compared; None if a new copy has to begin before.
+
+        Raises:
+            StoreStateError: the broker has nothing that the copy could go on with.
+        """
+        if greeting is not None:
+            bounds = served_bounds(bounds, greeting.epochs, greeting.end, source.file_size)
+        store, log = self._store, self._store.log
         assert store.state is not None
-        if log.end == store.state.begin and not self._is_within(log.end, facts.bounds):
-            store.begin_again(self._begin_at(facts.bounds, source))
+        if log.end == store.state.begin and not bounds.reach(log.end):
+            start = self._settings.start
+            begin = begin_at(start, bounds, source.file_size, is_new=False)
+            logger.warning(
+                "%s: the copy has no record yet, and begins at %d now", self._root, begin
+            )
+            store.begin_again(begin)
         extent = Extent(store.state.begin, log.end)
-        self._require_no_gap(extent, facts.bounds)
-        overlap = max(self._overlap, self._settings.overlap + source.least_overlap)
-        wanted = compared_from(extent, facts.bounds, overlap)
+        if has_gap(self._root, extent, bounds, begins_again=self._settings.on_gap == "restart"):
+            self._store = self._set_aside(extent, bounds)
+            self._open(bounds, source, is_new=False)
+            return None
+        common = log.end
+        is_related = True
+        if greeting is not None and (own := store.epochs.within(*extent)):
+            point = consistent_point(own, log.end, greeting.epochs, greeting.end)
+            is_related = point is not None
+            common = log.end if point is None else point
+        self._compared_bytes = max(self._overlap, self._settings.overlap + source.least_overlap)
+        wanted = compared_from(extent._replace(end=common), bounds, self._compared_bytes)
         compared = log.boundary_from(wanted)
-        if compared > facts.bounds.high:  # inside of a long record, the log of the broker ends
+        if compared > bounds.high:  # inside of a long record, the log of the broker ends
             compared = log.boundary_before(extent.begin, wanted)
         compared = max(compared, extent.begin)
-        session = Session(
+        if greeting is None:
+            self._stream = HaStream(request_at(compared, bounds, source.file_size))
+        else:
+            self._stream = ControllerStream(compared, greeting.epochs)
+        return Session(
             log,
             self,
-            self._settings,
+            replace(self._settings, timing=timing),
             self._stop,
+            stream=self._stream,
             compared=compared,
             extent=extent,
-            bounds=facts.bounds,
+            bounds=bounds,
             file_size=source.file_size,
             goal=self._goal,
+            may_compare_more=is_related,
         )
-        store.count_connection()
-        ended = session.run(source.ha_address)
-        self._why = session.why
+
+    def _run(self, session: Session, connection: Connection) -> Ended:
+        store = self._store
+        try:
+            ended = session.run(connection)
+        finally:
+            self._is_connected = False
+            if session.has_agreed:  # the last records may be of an epoch that is not noted yet
+                self._learn_epochs()
+        self._why = self._of_port(session.why)
         if session.has_begun:
             self._told.clear()
         if ended is Ended.COMPARE_MORE:
-            self._overlap = larger(overlap)
-            logger.info("the logs differ before the last %d bytes; more is compared", overlap)
+            self._overlap = larger(self._compared_bytes)
+            logger.info(
+                "the logs differ before the last %d bytes; more is compared", self._compared_bytes
+            )
         else:
             self._overlap = self._settings.overlap
-        if log.end > log.durable_end:
+        if store.log.end > store.log.durable_end:
             store.sync()
         return ended
 
-    def _open(self, facts: Facts, source: Source) -> None:
-        begin = self._begin_at(facts.bounds, source)
+    def _open(self, bounds: Bounds, source: Source, *, is_new: bool = True) -> None:
+        state = self._store.state
+        if state is None:
+            begin = begin_at(self._settings.start, bounds, source.file_size, is_new=is_new)
+        else:
+            begin = state.begin
         self._store.resume(source, str(self._endpoint.address), begin, self._metadata)
         self._metadata.start()
 
-    def _begin_at(self, bounds: Bounds, source: Source) -> int:
-        is_last = self._settings.start == "last-file"
-        return bounds.high - bounds.high % source.file_size if is_last else bounds.low
-
-    @staticmethod
-    def _is_within(physical_offset: int, bounds: Bounds) -> bool:
-        return bounds.low <= physical_offset <= bounds.high
-
-    def _require_no_gap(self, extent: Extent, bounds: Bounds) -> None:
-        """Require that the broker has something of the copy, with which it can be compared."""
-        if extent.begin == extent.end:
-            return
-        if bounds.high < extent.begin:
-            raise StoreStateError(
-                f"{self._root} begins at {extent.begin}, and the log of the broker ends at "
-                f"{bounds.high}: it has another log by now. Keep the copy, and follow the broker "
-                "into a new folder"
-            )
-        if extent.end <= bounds.low:
-            how = "without a gap" if extent.end < bounds.low else "without being compared"
-            raise StoreStateError(
-                f"{self._root} ends at {extent.end}, and the broker has deleted everything before "
-                f"{bounds.low}: the copy cannot go on {how}. Keep it, and follow the broker into a "
-                "new folder"
-            )
+    def _set_aside(self, extent: Extent, bounds: Bounds) -> CopyStore:
+        """Rename the folder of the copy, and return a new copy in its place."""
+        aside = self._store.set_aside()
+        logger.warning(
+            "%s ends at %d, and the broker has nothing to serve before %d: "
+            "it is %s by now, and a new copy begins",
+            self._root, extent.end, bounds.low, aside,
+        )  # fmt: skip
+        return CopyStore(self._root, self._make_disk)
 
     def sync(self) -> None:
         """Bring the copy and its state to the disk."""
         self._store.sync()
+
+    def begin_sync(self) -> bool:
+        """Begin to do so in a thread; return False if the last time is under way."""
+        return self._store.begin_sync()
+
+    @property
+    def known_end(self) -> int:
+        """Where the log of the broker ended when it was last asked."""
+        return self._metadata.bounds.high
 
     def cut(self, end: int, reason: str) -> None:
         """Cut the copy at the end of a record."""
@@ -314,27 +315,54 @@ class Follower:
     def agree(self, at: float) -> None:
         """Let the tables be shown that the broker told before a monotonic time."""
         self._metadata.agree(at)
+        self._is_connected = True
+        self._learn_epochs()
+        if not self._is_confirmed and self._source is not None:
+            self._is_confirmed = True
+            self._store.confirm_source(str(self._endpoint.address), self._source)
+
+    def _learn_epochs(self) -> None:
+        if isinstance(self._stream, ControllerStream):
+            self._store.epochs.learn(self._stream.epochs, self._stream.confirm_offset)
 
     def ask_bounds(self) -> Bounds:
         """Return where the log of the broker begins and ends by now."""
-        return ask_bounds(self._endpoint)
+        return self._metadata.bounds_unless(self._stop.is_set)
 
     def tick(self) -> None:
         """Tell the progress, and write the state now and then; called again and again."""
         now = time.monotonic()
-        if not self._store.is_open or now - self._progress_at < _PROGRESS_SECONDS:
+        if now - self._progress_at < _PROGRESS_SECONDS:
             return
         self._progress_at = now
         self._store.check()
         self._progress(self._now())
+        if not self._store.is_open:
+            return
         if now - self._state_at >= _STATE_SECONDS:
             self._state_at = now
             self._store.write_state()
+        self._retain(now)
+
+    def _retain(self, now: float) -> None:
+        """Delete old files now and then, but none while the logs are being compared."""
+        retention, timing = self._settings.retention, self._settings.timing
+        if retention.is_forever or not self._is_confirmed:
+            return
+        if now - self._retained_at >= timing.retention:
+            self._retained_at = now
+            self._store.delete_old(self._old_files)
 
     def _now(self) -> FollowProgress:
         state, store = self._store.state, self._store
-        if state is None or not store.is_open:
+        if state is None:
             return FollowProgress(0, 0, 0, 0, 0.0, 0, 0, 0)
+        if not store.is_open:  # the broker has not answered yet
+            high = max(state.source_end, state.end)
+            return FollowProgress(
+                state.begin, state.end, high, high - state.end, state.behind_seconds, state.built,
+                0, state.n_cuts, state.source_at,
+            )  # fmt: skip
         end, high = store.log.durable_end, max(self._metadata.bounds.high, store.log.end)
         return FollowProgress(
             state.begin,
@@ -345,4 +373,6 @@ class Follower:
             store.built,
             state.n_connections,
             state.n_cuts,
+            self._metadata.answered_at,
+            self._is_connected,
         )

@@ -14,11 +14,14 @@ from typing import Final
 
 import numpy as np
 
+from rmqstore.copying.following.unflushed import Flush, Unflushed
 from rmqstore.errors import CorruptRecordError
+from rmqstore.format.columns.buffers import gather_words
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.walk import walk, walk_plainly
 from rmqstore.format.layout import (
     BLANK_MAGIC,
+    FIXED_PART_V4,
     MIN_BLANK_BYTES,
     MIN_RECORD_BYTES,
     TOPIC_LENGTH_BYTES,
@@ -28,6 +31,7 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths, offset_to_name
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.record_starts import RecordStarts
 from rmqstore.storage.log.walks import next_record, walk_forward
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.write.repair.truncation import truncate_log
@@ -37,8 +41,11 @@ logger = logging.getLogger(__name__)
 # The highest byte of the size of a record is then 0, as it has to be in the first record of a log,
 # whose byte 0 cannot be asked for.
 _MAX_RECORD_BYTES: Final = (16 << 20) - 1
-_LARGE_RECORD_BYTES: Final = 4 << 10  # few of these are in a read: one by one is faster
+_LARGE_RECORD_BYTES: Final = 4 << 10  # few of these are held: one by one is faster
 _FRAME_HEAD: Final = struct.Struct(">ii")
+# Bytes that are written together while there is much to copy: many records can be walked at once.
+BATCH_BYTES: Final = 8 << 20
+_PHYSICAL_OFFSET_AT: Final = FIXED_PART_V4.fields["physical_offset"][1]  # type: ignore[index]
 
 
 class LogCopy:
@@ -57,6 +64,8 @@ class LogCopy:
         durable_end: the same of what is on the disk.
         last_store_timestamp: of the last record that was appended, epoch ms; 0 before the first.
         is_whole: whether no change is under way; a change that failed is for ever.
+        n_unwritten: how many bytes came since the last :meth:`write_held`.
+        starts: where the last records begin.
     """
 
     def __init__(
@@ -68,18 +77,20 @@ class LogCopy:
         self.end = self.durable_end = end
         self.last_store_timestamp = 0
         self.is_whole = True
-        self._flush_error: OSError | None = None
-        self._pending = bytearray()  # the beginning of a record
+        self.n_unwritten = 0
+        self.starts = RecordStarts()
+        # A record that has begun, and a batch after it. Pages that are not used take no memory.
+        self._buffer = np.empty(_MAX_RECORD_BYTES + BATCH_BYTES, np.uint8)
+        self._n_held = 0
         self._needed = 0  # bytes of the record that has begun, as far as is known
         self._blank: tuple[int, bytes] | None = None  # bytes of it that came, and its head
-        self._touched: dict[Path, None] = {}
-        self._has_new_file = False
+        self._unflushed = Unflushed(self._folder)
 
     @property
     def position(self) -> int:
         """Physical offset of the next byte to come."""
         in_blank = 0 if self._blank is None else self._blank[0]
-        return self.end + len(self._pending) + in_blank
+        return self.end + self._n_held + in_blank
 
     @property
     def unsynced(self) -> int:
@@ -93,97 +104,138 @@ class LogCopy:
             path, first = self._path(self.end), self.end % self._file_size
             self.is_whole = False
             if LOCAL.exists(path):
+                self._unflushed.add(path, is_new=False)
                 self._disk.clear(path, first, first + n_come)
             self.is_whole = True
-        self._pending.clear()
-        self._needed, self._blank = 0, None
+        self._forget_held()
+        self._blank = None
+
+    def _forget_held(self) -> None:
+        self._n_held = self._needed = self.n_unwritten = 0
 
     def append(self, data: memoryview | bytes) -> None:
-        """Append the next bytes of the log.
+        """Append the next bytes of the log; raises as :meth:`write_held` does."""
+        self.hold(data)
+        self.write_held()
+
+    def hold(self, data: memoryview | bytes) -> None:
+        """Take the next bytes of the log, which are written later; raises as that does."""
+        taken = np.frombuffer(data, np.uint8)
+        while len(taken):
+            start = self._n_held
+            part = taken[: len(self._buffer) - start]
+            self._buffer[start : start + len(part)] = part
+            self._n_held += len(part)
+            self.n_unwritten += len(part)
+            taken = taken[len(part) :]
+            if self._n_held == len(self._buffer):
+                self.write_held()
+
+    def write_held(self) -> None:
+        """Write the whole records among the bytes that are held; the rest stays held.
 
         Raises:
-            CorruptRecordError: they are not records that belong here.
+            CorruptRecordError: bytes are not records that belong here.
         """
+        self.n_unwritten = 0
+        if not self._n_held:
+            return
         self.is_whole = False
+        first = 0
         try:
-            done = 0
-            while done < len(data):
-                left = self._file_size - self.position % self._file_size
-                part = data[done : done + left]
-                self._append_in_file(part, is_end=len(part) == left)
-                done += len(part)
+            while first < self._n_held:
+                in_blank = 0 if self._blank is None else self._blank[0]
+                left = self._file_size - (self.end + in_blank) % self._file_size
+                part = self._buffer[first : min(first + left, self._n_held)]
+                # A walk is faster over bytes that begin at the boundary of a word.
+                done = self._append_in_file(
+                    part.copy() if first else part, is_end=len(part) == left
+                )
+                first += done
+                if done < len(part) or not done:
+                    break
         except CorruptRecordError:  # of what would come next, of which nothing is written
             self.is_whole = True
             raise
+        finally:
+            self._buffer[: self._n_held - first] = self._buffer[first : self._n_held].copy()
+            self._n_held -= first
         self.is_whole = True
 
-    def _append_in_file(self, data: memoryview | bytes, *, is_end: bool) -> None:
+    def _append_in_file(self, data: Bytes, *, is_end: bool) -> int:
+        """Write what is whole of bytes in one file; return how many bytes were used."""
+        used = 0
         if self._blank is None:
-            self._pending += data
-            if len(self._pending) < self._needed and not is_end:
-                return
-            buf = np.frombuffer(bytes(self._pending), np.uint8)
-            whole = self._whole_records(buf)
-            if whole:
-                self._write(self.end, buf[:whole])
-                self.end += whole
-                del self._pending[:whole]
-            self._begin(self.end % self._file_size)
-            if is_end and self._pending:
+            if len(data) < self._needed and not is_end:
+                return 0
+            used = self._append_records(data)
+            if self._begin(data[used:]):
+                used = len(data)
+            elif is_end and used < len(data):
                 raise self._not_a_record("the file ends inside a record")
         else:
             n_come, head = self._blank
-            self._write(self.end + n_come, np.frombuffer(data, np.uint8))
+            self._write(self.end + n_come, data)
             self._blank = n_come + len(data), head
+            used = len(data)
         if is_end and self._blank is not None:
             n_come, head = self._blank
             self._write(self.end, np.frombuffer(head, np.uint8))
             self._blank = None
             self.end += n_come
+        return used
 
-    def _whole_records(self, buf: Bytes) -> int:
-        """Return how many bytes of the buffer, which begins with a record, are whole records."""
+    def _append_records(self, buf: Bytes) -> int:
+        """Write the whole records that a buffer begins with; return how many bytes they have."""
         is_of_large = len(buf) >= 4 and int.from_bytes(buf[:4]) >= _LARGE_RECORD_BYTES
         walked = (walk_plainly if is_of_large else walk)(buf, 0, len(buf), self.end)
-        if not len(walked.starts):
+        starts, size = walked.starts, int(walked.position)
+        if not len(starts):
             return 0
-        heads, _ = read_heads(buf, walked.starts)
-        wrong = np.flatnonzero(heads.column("physical_offset") != walked.starts + self.end)
+        stored = gather_words(buf, starts + _PHYSICAL_OFFSET_AT).view(">i8")
+        wrong = np.flatnonzero(stored != starts + self.end)
         if len(wrong):
             row = int(wrong[0])
-            claimed = int(heads.column("physical_offset")[row])
-            place = self.end + int(walked.starts[row])
-            reason = f"the record says that it is at {claimed}"
-            raise CorruptRecordError(self._source, place, reason)
-        self.last_store_timestamp = int(heads.column("store_timestamp")[-1])
-        return int(walked.position)
+            starts, size = starts[:row], int(starts[row])
+        if len(starts):
+            heads, _ = read_heads(buf, starts[-1:])
+            self._write(self.end, buf[:size])
+            self.starts.add(self.end, self.end + size, starts)
+            self.last_store_timestamp = int(heads.column("store_timestamp")[0])
+            self.end += size
+        if len(wrong):
+            raise self._not_a_record(f"the record says that it is at {int(stored[row])}")
+        return size
 
-    def _begin(self, position: int) -> None:
+    def _begin(self, data: Bytes) -> bool:
         """Look at the head of what follows the last whole record.
 
         Args:
-            position: where in its file it begins.
+            data: what came of it.
+
+        Returns:
+            Whether it is a blank, all of which is written but its head.
         """
         self._needed = _FRAME_HEAD.size
-        if len(self._pending) < _FRAME_HEAD.size:
-            return
-        size, magic = _FRAME_HEAD.unpack_from(self._pending)
-        left = self._file_size - position
+        if len(data) < _FRAME_HEAD.size:
+            return False
+        head = data[: _FRAME_HEAD.size].tobytes()
+        size, magic = _FRAME_HEAD.unpack(head)
+        left = self._file_size - self.end % self._file_size
         if magic == BLANK_MAGIC and MIN_BLANK_BYTES <= size <= left:
-            head = bytes(self._pending[: _FRAME_HEAD.size])
-            rest = np.frombuffer(bytes(self._pending[_FRAME_HEAD.size :]), np.uint8)
+            rest = data[_FRAME_HEAD.size :]
             if len(rest):
                 self._write(self.end + _FRAME_HEAD.size, rest)
-            self._blank = len(self._pending), head
-            self._pending.clear()
+            self._blank = len(data), head
             self._needed = 0
-        elif magic not in TOPIC_LENGTH_BYTES:
+            return True
+        if magic not in TOPIC_LENGTH_BYTES:
             magic_text = f"magic {magic & 0xFFFFFFFF:#010x}"
             raise self._not_a_record(f"{magic_text} is neither a record's nor a blank's")
-        elif not MIN_RECORD_BYTES <= size <= min(left, _MAX_RECORD_BYTES):
+        if not MIN_RECORD_BYTES <= size <= min(left, _MAX_RECORD_BYTES):
             raise self._not_a_record(f"a record of {size} bytes, where {left} are left in the file")
-        else:
-            self._needed = size
+        self._needed = size
+        return False
 
     def _not_a_record(self, reason: str) -> CorruptRecordError:
         return CorruptRecordError(
@@ -197,36 +249,30 @@ class LogCopy:
     def _write(self, physical_offset: int, data: Bytes) -> None:
         """Write bytes into one file of the log."""
         path = self._path(physical_offset)
-        if path not in self._touched:
-            if not LOCAL.exists(path):
-                self._disk.create(path, self._file_size)
-                self._has_new_file = True
-            self._touched[path] = None
+        is_new = path not in self._unflushed and not LOCAL.exists(path)
+        if is_new:
+            self._disk.create(path, self._file_size)
+        self._unflushed.add(path, is_new=is_new)
         self._disk.write(path, physical_offset % self._file_size, data)
 
     def sync(self) -> None:
-        """Wait until all whole records are on the disk.
+        """Wait until all whole records are on the disk; raises as :meth:`flush` does."""
+        self.flush(self.begin_flush(), self._disk)
+
+    def begin_flush(self) -> Flush:
+        """Return what :meth:`flush` is to bring to the disk."""
+        if self._unflushed.has_new_file:
+            self.log.refresh()
+        return self._unflushed.begin(self.end)
+
+    def flush(self, flush: Flush, disk: Disk) -> None:
+        """Wait until records are on the disk; another thread may append to the log meanwhile.
 
         Raises:
-            OSError: it cannot be told what is on the disk, now or at an earlier call. A system
-                reports lost bytes once, and a second flush succeeds without them.
+            OSError: as :meth:`Unflushed.flush` does.
         """
-        if self._flush_error is not None:
-            raise self._flush_error
-        end = self.end
-        try:
-            for path in self._touched:
-                self._disk.flush(path)
-            if self._has_new_file:
-                self._disk.flush_folder(self._folder)
-        except OSError as err:
-            self._flush_error = err
-            raise
-        if self._has_new_file:
-            self._has_new_file = False
-            self.log.refresh()
-        self._touched.clear()
-        self.durable_end = end
+        self._unflushed.flush(flush, disk)
+        self.durable_end = flush.end
 
     def read(self, start: int, size: int) -> Bytes:
         """Return bytes of the copy, all of which lie in one file and before the end."""
@@ -281,11 +327,12 @@ class LogCopy:
         """
         self.is_whole = False
         self.end, self.durable_end = end, min(self.durable_end, end)
-        self._pending.clear()
-        self._needed, self._blank = 0, None
+        self._forget_held()
+        self._blank = None
+        self.starts.clear()
         self.log.refresh()
         truncate_log(self._disk, self.log, LogEnd(end, str(self._path(end)), reason, 0), copies)
-        self._touched.clear()
+        self._unflushed.clear()
         self._disk.flush_folder(self._folder)
         self.log.close()
         self.log = CommitLog(self._paths.commitlogs)  # files of the same names are made again
@@ -298,12 +345,27 @@ class LogCopy:
         self.log.refresh()
         for segment in self.log.segments:  # zeros
             self._disk.delete(segment.path)
-        self._touched.clear()
+        self._unflushed.clear()
         self._disk.flush_folder(self._folder)
         self.log.close()
         self.log = CommitLog(self._paths.commitlogs)
         self.end = self.durable_end = begin
         self.is_whole = True
+
+    def delete_before(self, begin: int) -> int:
+        """Delete the files that end at or before a physical offset; return how many.
+
+        Each is gone from the disk before the next one goes, so a power cut never leaves a gap.
+        """
+        self.log.refresh()
+        gone = [segment.path for segment in self.log.segments if segment.end <= begin]
+        for path in gone:
+            self._disk.delete(path)
+            self._unflushed.discard(path)
+            self._disk.flush_folder(self._folder)
+        if gone:
+            self.log.refresh()
+        return len(gone)
 
     def close(self) -> None:
         """Close the files that were read."""

@@ -8,21 +8,19 @@ Source: DefaultHAClient.java, DefaultHAConnection.java.
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from contextlib import closing
 from enum import Enum
 from typing import Final, Protocol
 
 import numpy as np
 
-from rmqstore.copying.following.agreement import Extent, Verdict, judge, request_at
-from rmqstore.copying.following.ha_stream import NEVER, HaStream, Piece, report
-from rmqstore.copying.following.log_copy import LogCopy
+from rmqstore.copying.following.agreement import Extent, Verdict, judge
+from rmqstore.copying.following.log_copy import BATCH_BYTES, LogCopy
 from rmqstore.copying.following.remoting.broker import Bounds
-from rmqstore.copying.following.remoting.client import Address
 from rmqstore.copying.following.settings import FollowSettings
+from rmqstore.copying.following.streams.connection import Connection, ConnectionEndedError
+from rmqstore.copying.following.streams.ha_stream import NEVER, HaStream, Piece
 from rmqstore.errors import BrokerUnreachableError, MalformedBytesError, StoreStateError
 
 _BUFFER_BYTES: Final = 1 << 20
@@ -30,6 +28,7 @@ _BOUNDS_SECONDS: Final = 1.0  # between two questions where the log of the broke
 # Syncs take at most about a fifth of the time while there is little to copy.
 _SYNC_SHARE: Final = 4.0
 _SYNC_SECONDS: Final = 0.05
+_LINGER_SECONDS: Final = 0.005  # that bytes wait for others, to be written with them
 
 
 class Ended(Enum):
@@ -37,38 +36,8 @@ class Ended(Enum):
 
     STOPPED = "it was asked to stop, or the copy is as far as was asked for"
     CLOSED = "the connection ended"
+    RESTARTED = "the copy begins again"
     COMPARE_MORE = "the logs differ before the part that was compared"
-
-
-class _ConnectionEndedError(Exception):
-    """The connection ended, or is given up. The text says why."""
-
-
-def _connect(address: Address, seconds: float) -> socket.socket:
-    try:
-        return socket.create_connection((address.host, address.port), seconds)
-    except OSError as err:
-        raise _ConnectionEndedError(f"no connection: {err}") from err
-
-
-def _send(connection: socket.socket, message: bytes) -> None:
-    try:
-        connection.sendall(message)
-    except OSError as err:  # also a time-out, after which a part of the message may be sent
-        raise _ConnectionEndedError(str(err)) from err
-
-
-def _receive(connection: socket.socket, buffer: memoryview) -> int:
-    """Return how many bytes came, 0 if none did for a while."""
-    try:
-        count = connection.recv_into(buffer)
-    except TimeoutError:
-        return 0
-    except OSError as err:
-        raise _ConnectionEndedError(str(err)) from err
-    if not count:
-        raise _ConnectionEndedError("the broker closed the connection")
-    return count
 
 
 class Rate:
@@ -91,6 +60,13 @@ class Owner(Protocol):
     def sync(self) -> None:
         """Bring the copy and its state to the disk."""
 
+    def begin_sync(self) -> bool:
+        """Begin to do so in a thread; return False if the last time is under way."""
+
+    @property
+    def known_end(self) -> int:
+        """Where the log of the broker ended when it was last asked."""
+
     def cut(self, end: int, reason: str) -> None:
         """Cut the copy at the end of a record."""
 
@@ -112,11 +88,13 @@ class Session:
         owner: who keeps its state.
         settings: how the broker is followed.
         stop: set to end the session.
+        stream: what was not asked for yet.
         compared: physical offset from which the logs are compared; a record of the copy begins
             there, or the copy does.
         extent: what the copy holds.
         bounds: where the log of the broker begins and ends.
         goal: physical offset at which the session ends, None to go on.
+        may_compare_more: whether the logs may have a common part before the one that is compared.
 
     Attributes:
         why: what ended the connection, for people.
@@ -130,21 +108,23 @@ class Session:
         settings: FollowSettings,
         stop: threading.Event,
         *,
+        stream: HaStream,
         compared: int,
         extent: Extent,
         bounds: Bounds,
         file_size: int,
         goal: int | None,
+        may_compare_more: bool = True,
     ) -> None:
         self._copy, self._owner, self._settings, self._stop = copy, owner, settings, stop
         self._compared, self._extent, self._low = compared, extent, bounds.low
-        self._goal = goal
-        self._request = request_at(compared, bounds, file_size)
-        self._stream = HaStream(self._request)
+        self._goal, self._may_compare_more = goal, may_compare_more
+        self._stream, self._request = stream, stream.position
         self._is_comparing = compared < extent.end
         self._agreed_from = copy.record_end(compared) if self._is_comparing else None
         self._file_size = file_size
         self._is_idle = False  # the broker said that it has no more
+        self._held_at = float("-inf")  # when the first of the bytes came that are not written
         self._bounds_at = float("-inf")
         self._synced_at = time.monotonic()
         self._sync_seconds = 0.0
@@ -153,8 +133,8 @@ class Session:
         if self._request > compared and not self._is_comparing:
             copy.append(b"\0")  # byte 0, which cannot be asked for
 
-    def run(self, address: Address) -> Ended:
-        """Connect, and follow until something ends it.
+    def run(self, connection: Connection) -> Ended:
+        """Ask for the log, and follow until something ends it.
 
         Raises:
             StoreStateError: the logs have nothing in common.
@@ -162,58 +142,66 @@ class Session:
             OSError: the copy cannot be written.
         """
         try:
-            with closing(_connect(address, self._settings.timing.first_header)) as connection:
-                if not self._is_comparing:  # the copy is empty
-                    self._owner.agree(time.monotonic())
-                _send(connection, report(self._request))
-                connection.settimeout(self._settings.timing.poll)
-                return self._follow(connection)
-        except _ConnectionEndedError as err:
-            self.why = f"{address}, the port for replicas: {err}"
+            if not self._is_comparing:  # the copy is empty
+                self._owner.agree(time.monotonic())
+            connection.send(self._stream.report(self._request))
+            return self._follow(connection)
+        except ConnectionEndedError as err:
+            self._copy.write_held()
+            self.why = str(err)
             return Ended.CLOSED
         finally:
             self.has_begun = self._stream.has_begun
 
-    def _follow(self, connection: socket.socket) -> Ended:
+    @property
+    def has_agreed(self) -> bool:
+        """Whether the log of the broker is known to be the copy's."""
+        return not self._is_comparing
+
+    def _follow(self, connection: Connection) -> Ended:
         timing = self._settings.timing
         buffer = memoryview(bytearray(self._portion()))
         received_at = time.monotonic()
         reported_at, reported = float("-inf"), NEVER
         rate = Rate(self._settings.max_rate, received_at)
         while not self._stop.is_set() and not self._has_arrived():
-            count = _receive(connection, buffer)
+            waits_for_more = bool(self._copy.n_unwritten)
+            count = connection.receive(buffer, self._linger if waits_for_more else timing.poll)
             now = time.monotonic()
             if count:
                 received_at = now
+                self._held_at = self._held_at if waits_for_more else now
                 ended = self._take_all(self._pieces(buffer[:count]))
                 if ended is not None:
                     return ended
                 if not self._is_comparing:
                     self._owner.agree(now)
             elif now - received_at > self._patience():
-                raise _ConnectionEndedError(f"nothing came for {self._patience():.0f} s")
+                raise ConnectionEndedError(f"nothing came for {self._patience():.0f} s")
             is_drained = count < len(buffer)
+            self._write_if_due(is_drained=is_drained)
             self._sync_if_due(is_drained=is_drained)
             if time.monotonic() - now > timing.stall:
-                raise _ConnectionEndedError("the copy takes too long for what came")
+                raise ConnectionEndedError("the copy takes too long for what came")
             if self._stream.has_begun:
                 # Producers wait 3 seconds for what is acknowledged.
                 has_more = is_drained and self._reported() > reported
                 if has_more or time.monotonic() - reported_at >= timing.report:
                     reported = self._reported()
-                    _send(connection, report(reported))
+                    connection.send(self._stream.report(reported))
                     reported_at = time.monotonic()
             self._owner.tick()
             pause = rate.pause(count, time.monotonic())
             if pause > 0:
                 self._stop.wait(min(pause, timing.report / 4))
+        self._copy.write_held()
         return Ended.STOPPED
 
     def _pieces(self, data: memoryview) -> list[Piece]:
         try:
             return self._stream.feed(data)
         except MalformedBytesError as err:
-            raise _ConnectionEndedError(err.reason) from err
+            raise ConnectionEndedError(err.reason) from err
 
     def _patience(self) -> float:
         """Return how many seconds may pass without a byte."""
@@ -238,6 +226,29 @@ class Session:
             return False
         return self._copy.end >= self._goal or (self._is_idle and self._settings.once)
 
+    @property
+    def _linger(self) -> float:
+        """How long bytes wait for others; producers wait for what is acknowledged."""
+        return _LINGER_SECONDS if self._settings.acknowledge == "never" else 0.0
+
+    def _write_if_due(self, *, is_drained: bool) -> None:
+        """Write what is held: together with what comes within a moment, and not in small parts."""
+        copy, now = self._copy, time.monotonic()
+        if not copy.n_unwritten:
+            return
+        is_complete = is_drained and now - self._held_at >= self._linger
+        is_enough = self._goal is not None and copy.position >= self._goal
+        is_late = now - self._held_at >= self._settings.sync_seconds
+        if self._is_behind:  # each write costs some time of its own
+            is_complete = False
+        if is_complete or is_enough or is_late or copy.n_unwritten >= BATCH_BYTES:
+            copy.write_held()
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether there is so much to copy that nobody waits for a part of it."""
+        return self._owner.known_end - self._copy.position > BATCH_BYTES
+
     def _sync_if_due(self, *, is_drained: bool) -> None:
         copy, settings = self._copy, self._settings
         if copy.end == copy.durable_end:
@@ -245,6 +256,10 @@ class Session:
         since = time.monotonic() - self._synced_at
         rest = max(_SYNC_SECONDS, _SYNC_SHARE * self._sync_seconds)
         is_due = since >= settings.sync_seconds or copy.unsynced >= settings.sync_bytes
+        if self._is_behind:
+            if is_due and self._owner.begin_sync():
+                self._synced_at = time.monotonic()
+            return
         if is_due or (is_drained and since >= rest) or self._has_arrived():
             began = time.monotonic()
             self._owner.sync()
@@ -252,27 +267,20 @@ class Session:
             self._sync_seconds = self._synced_at - began
 
     def _take_all(self, pieces: list[Piece]) -> Ended | None:
-        """Take the pieces of one read; those to append are joined."""
-        joined: list[memoryview] = []
+        """Take the pieces of one read; those to append are held."""
         for piece in pieces:
             if piece.is_heartbeat:
-                self._append(joined)
+                self._copy.write_held()
                 ended = self._take_heartbeat(piece.physical_offset)
             elif self._is_comparing:
                 ended = self._compare(piece)
             else:
                 self._is_idle = False
-                joined.append(piece.data)
+                self._copy.hold(piece.data)
                 continue
             if ended is not None:
                 return ended
-        self._append(joined)
         return None
-
-    def _append(self, joined: list[memoryview]) -> None:
-        if joined:
-            self._copy.append(joined[0] if len(joined) == 1 else b"".join(joined))
-            joined.clear()
 
     def _take_heartbeat(self, position: int) -> Ended | None:
         """Take a heartbeat. It comes at the end of the log, and wherever the broker is slow."""
@@ -287,13 +295,13 @@ class Session:
         except BrokerUnreachableError as err:
             if not self._is_comparing:
                 return None
-            raise _ConnectionEndedError(str(err)) from err
+            raise ConnectionEndedError(str(err)) from err
         if not bounds.low <= position <= bounds.high:  # the next connection begins with these
-            raise _ConnectionEndedError(
+            raise ConnectionEndedError(
                 f"the broker goes on at {position}, and its log is from {bounds.low} to "
                 f"{bounds.high} by now"
             )
-        self._low = bounds.low
+        self._low = max(self._low, bounds.low)
         if position < bounds.high:
             return None
         if self._is_comparing:
@@ -320,8 +328,7 @@ class Session:
             data = data[len(part) :]
         if place >= self._copy.end:
             self._is_comparing = False
-            if data:
-                self._copy.append(data)
+            self._copy.hold(data)
         return None
 
     def _differ(self, place: int, reason: str) -> Ended | None:
@@ -336,9 +343,9 @@ class Session:
         verdict = judge(
             has_agreed=has_agreed, compared=self._compared, extent=self._extent, low=self._low
         )
-        if verdict is Verdict.COMPARE_MORE:
+        if verdict is Verdict.COMPARE_MORE and self._may_compare_more:
             return Ended.COMPARE_MORE
-        if verdict is Verdict.NOTHING_IN_COMMON:
+        if verdict is not Verdict.CUT:
             raise StoreStateError(
                 f"the log of the broker and the copy differ at physical offset {place}, and no "
                 f"record from {self._compared} on is the same: the broker has another log by now. "

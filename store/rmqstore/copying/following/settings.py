@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+import os
+import ssl
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, NamedTuple, TypedDict
 
 from rmqstore.copying.following.agreement import OVERLAP_BYTES
 from rmqstore.copying.following.remoting.client import Address
-from rmqstore.errors import OptionError, about
+from rmqstore.copying.following.remoting.credentials import Credentials
+from rmqstore.copying.following.upkeep.retention import FOREVER, Retention, parse_retention
+from rmqstore.errors import Argument, OptionError, Text, about, listed
 
-Start = Literal["earliest", "last-file"]
+Start = Literal["earliest", "last-file"] | int
 Acknowledge = Literal["never", "synced"]
+OnGap = Literal["fail", "restart"]
+
+
+class FollowArguments(TypedDict, total=False):
+    """The keyword arguments of :func:`rmqstore.follow` that are the same for every broker.
+
+    The defaults are those of :func:`settings_of`.
+    """
+
+    once: bool
+    start: Start
+    acknowledge: Acknowledge
+    allow_sync_master: bool
+    reconnect: bool
+    max_rate: int | None
+    tables_seconds: float
+    retain: str | Sequence[str]
+    keep_for: Sequence[str | os.PathLike[str]]
+    on_gap: OnGap
+    access_key: str | None
+    secret_key: str | None
+    security_token: str | None
+    tls: ssl.SSLContext | None
+    stop: threading.Event | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +58,9 @@ class Timing:
             as it reports, the broker keeps the files that it is sending.
         poll: that a read waits at most.
         bounds: between two looks at where the log of the broker ends.
+        tables: at least, between two looks at its tables.
+        last_answer: that the end of a follower waits for the broker to say what a topic is.
+        retention: between two looks for files to delete.
     """
 
     pause: float = 5.0
@@ -36,6 +70,24 @@ class Timing:
     stall: float = 10.0
     poll: float = 0.1
     bounds: float = 10.0
+    tables: float = 1.0
+    last_answer: float = 5.0
+    retention: float = 30.0
+
+    def adapted(self, heartbeat: float, housekeeping: float) -> Timing:
+        """Return the times that suit a broker.
+
+        Args:
+            heartbeat: seconds after which an idle broker sends a heartbeat.
+            housekeeping: seconds after which it closes a connection that has not reported.
+        """
+        return replace(
+            self,
+            report=min(self.report, housekeeping / 4),
+            stall=min(self.stall, housekeeping / 2),
+            first_header=max(self.first_header, 3 * heartbeat),
+            silence=max(self.silence, 3 * heartbeat),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +103,9 @@ class FollowSettings:
     max_rate: int | None = None
     ha_address: Address | None = None
     tables_seconds: float = 60.0
+    retention: Retention = field(default_factory=Retention)
+    keep_for: tuple[Path, ...] = ()
+    on_gap: OnGap = "fail"
     sync_seconds: float = 1.0
     sync_bytes: int = 64 << 20
     overlap: int = OVERLAP_BYTES
@@ -58,8 +113,18 @@ class FollowSettings:
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
-        if self.start not in ("earliest", "last-file"):
-            raise OptionError(about("start", f" {self.start!r}: must be earliest or last-file"))
+        is_offset = isinstance(self.start, int) and self.start >= 0
+        if not is_offset and self.start not in ("earliest", "last-file"):
+            raise OptionError(
+                about(
+                    "start",
+                    f" {self.start!r}: must be earliest, last-file or a physical offset",
+                )
+            )
+        if self.on_gap not in ("fail", "restart"):
+            raise OptionError(about("on_gap", f" {self.on_gap!r}: must be fail or restart"))
+        if self.keep_for and self.retention.is_forever:
+            raise OptionError(Text(Argument("keep_for"), ": needs ", Argument("retain")))
         if self.acknowledge not in ("never", "synced"):
             raise OptionError(
                 about("acknowledge", f" {self.acknowledge!r}: must be never or synced")
@@ -70,10 +135,52 @@ class FollowSettings:
             )
         if self.until is not None and self.until < 0:
             raise OptionError(about("until", f" {self.until}: must not be negative"))
-        if self.tables_seconds < 0:
+        least = self.timing.tables
+        if self.tables_seconds and not self.tables_seconds >= least:  # not a number, too
             raise OptionError(
-                about("tables_seconds", f" {self.tables_seconds}: must not be negative")
+                about(
+                    "tables_seconds",
+                    f" {self.tables_seconds}: must be 0, or at least {least:g} seconds",
+                )
             )
+
+
+def settings_of(
+    arguments: FollowArguments, *, until: int | None = None, ha_address: str | None = None
+) -> FollowSettings:
+    """Return the settings that arguments of :func:`rmqstore.follow` stand for.
+
+    Raises:
+        OptionError: an argument means nothing.
+    """
+    return FollowSettings(
+        once=arguments.get("once", False),
+        until=until,
+        start=arguments.get("start", "earliest"),
+        acknowledge=arguments.get("acknowledge", "never"),
+        allow_sync_master=arguments.get("allow_sync_master", False),
+        reconnect=arguments.get("reconnect", True),
+        max_rate=arguments.get("max_rate"),
+        ha_address=None if ha_address is None else Address.parse(ha_address),
+        tables_seconds=arguments.get("tables_seconds", 60.0),
+        retention=parse_retention("retain", arguments.get("retain", FOREVER)),
+        keep_for=tuple(map(Path, arguments.get("keep_for", ()))),
+        on_gap=arguments.get("on_gap", "fail"),
+    )
+
+
+def credentials_of(arguments: FollowArguments) -> Credentials | None:
+    """Return who asks, None if no access key is given.
+
+    Raises:
+        OptionError: the access key or its secret is missing.
+    """
+    access_key, secret_key = arguments.get("access_key"), arguments.get("secret_key")
+    if access_key is not None and secret_key is not None:
+        return Credentials(access_key, secret_key, arguments.get("security_token"))
+    if access_key is not None or secret_key is not None:
+        raise OptionError(Text(listed("access_key", "secret_key"), ": give both"))
+    return None
 
 
 class FollowProgress(NamedTuple):
@@ -88,6 +195,8 @@ class FollowProgress(NamedTuple):
         queues_end: physical offset up to which queues and index are built.
         n_connections: connections so far.
         n_cuts: how many times an end of the copy was cut because the broker does not have it.
+        source_at: when the broker told that the last time, epoch ms; 0 if it has not.
+        is_connected: whether bytes of its log are being received.
     """
 
     begin: int
@@ -98,3 +207,5 @@ class FollowProgress(NamedTuple):
     queues_end: int
     n_connections: int
     n_cuts: int
+    source_at: int = 0
+    is_connected: bool = False

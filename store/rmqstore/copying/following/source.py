@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Any, Final, Literal, NamedTuple
 
-from rmqstore.copying.following.remoting.broker import Bounds, Broker, BrokerSettings
+from rmqstore.copying.following.remoting.broker import TOPICS, Bounds, Broker, BrokerSettings
 from rmqstore.copying.following.remoting.client import Address, Endpoint, RemotingClient
 from rmqstore.errors import (
     Argument,
+    BrokerUnreachableError,
     CorruptConfigError,
     StoreStateError,
     Text,
@@ -20,13 +24,23 @@ from rmqstore.storage.broker.config_files import (
     QUEUE_TYPE,
     table_of,
 )
+from rmqstore.storage.broker.identity import MASTER_ID
 from rmqstore.storage.broker.store_config import StoreConfig
 
+_HEARTBEAT_MS: Final = 5000
+_HOUSEKEEPING_MS: Final = 20_000
 _DEFAULT_FILE_BYTES: Final = 1 << 30
 _MAX_FILE_BYTES: Final = (1 << 31) - 1
 _MIN_FILE_BYTES: Final = 1 << 12
 _FALL_BEHIND_BYTES: Final = 256 << 20  # haSlaveFallbehindMax
 _TAGS_IN_INDEX: Final = (5, 4)
+_FIRST_LEARNERS: Final = (5, 1, 1)  # that tell their id as later versions do
+_MAX_PARSED_BYTES: Final = 1 << 20  # a parsed table may take forty times as much memory
+_TOPIC_TABLE: Final = re.compile(r'"topicConfigTable"\s*:\s*\{')
+_NEXT_NAME: Final = re.compile(r'[\s,]*"([^"\\]*)"\s*:\s*')  # no name needs an escape
+
+
+Mode = Literal["default", "controller"]
 
 
 class Facts(NamedTuple):
@@ -80,6 +94,9 @@ class Source(NamedTuple):
         config: sizes of its other files, and what it indexes.
         store_type: how it keeps its queues.
         least_overlap: how far before the end of its log a request has to begin.
+        heartbeat: seconds after which it sends a heartbeat where there is nothing else to send.
+        housekeeping: seconds after which it closes a connection that has not reported.
+        mode: how it serves replicas.
     """
 
     cluster: str
@@ -89,6 +106,9 @@ class Source(NamedTuple):
     config: StoreConfig
     store_type: str
     least_overlap: int
+    heartbeat: float
+    housekeeping: float
+    mode: Mode
 
 
 def source_of(
@@ -97,12 +117,14 @@ def source_of(
     ha_address: Address | None,
     *,
     allow_sync_master: bool,
+    acknowledges: bool = False,
 ) -> Source:
     """Return the source that the settings of a broker describe.
 
     Raises:
         UnsupportedFeatureError: its log is replicated in another way.
         StoreStateError: a follower would harm it, or it does not tell what is needed.
+        BrokerUnreachableError: it is not a master in controller mode now, and may become one.
     """
     name = str(endpoint.address)
     if settings.is_on("enableDLegerCommitLog"):
@@ -110,11 +132,10 @@ def source_of(
             f"{name} keeps a DLedger log, which is replicated by Raft: "
             "copy a backup or a snapshot of its disk (rmqstore copy)"
         )
-    if settings.is_on("enableControllerMode"):
-        raise UnsupportedFeatureError(
-            f"{name} is in controller mode, whose port for replicas speaks another protocol: "
-            "copy its store (rmqstore copy)"
-        )
+    is_controlled = settings.is_on("enableControllerMode")
+    if is_controlled:
+        _require_learners(settings, name, acknowledges=acknowledges)
+        require_master(settings, name)
     if settings.is_on("duplicationEnable"):
         raise UnsupportedFeatureError(f"{name} has duplicationEnable and serves no replicas")
     least_overlap = 0
@@ -136,35 +157,111 @@ def source_of(
     if not broker or not settings.text("brokerRole"):
         raise StoreStateError(f"{name} does not tell its name and role: it is not a broker")
     if ha_address is None:
-        port = settings.number("haListenPort") or 0
-        if not 1 <= port < 1 << 16:
-            raise StoreStateError(
-                Text(
-                    f"{name} does not tell its port for replicas (haListenPort {port}): give it "
-                    "with ",
-                    Argument("ha_address"),
-                )
-            )
-        ha_address = Address(endpoint.address.host, port)
+        ha_address = _ha_address_of(settings, endpoint)
     config = StoreConfig(index_tags=settings.version >= _TAGS_IN_INDEX).updated(settings.given)
     store_type = settings.text("storeType")
-    return Source(cluster, broker, file_size, ha_address, config, store_type, least_overlap)
+    return Source(
+        cluster,
+        broker,
+        file_size,
+        ha_address,
+        config,
+        store_type,
+        least_overlap,
+        heartbeat=(settings.number("haSendHeartbeatInterval") or _HEARTBEAT_MS) / 1000,
+        housekeeping=(settings.number("haHousekeepingInterval") or _HOUSEKEEPING_MS) / 1000,
+        mode="controller" if is_controlled else "default",
+    )
+
+
+def _ha_address_of(settings: BrokerSettings, endpoint: Endpoint) -> Address:
+    """Return where a broker serves replicas; raises StoreStateError if it does not tell."""
+    port = settings.number("haListenPort") or 0
+    if not 1 <= port < 1 << 16:
+        raise StoreStateError(
+            Text(
+                f"{endpoint.address} does not tell its port for replicas (haListenPort {port}): "
+                "give it with ",
+                Argument("ha_address"),
+            )
+        )
+    return Address(endpoint.address.host, port)
+
+
+def _require_learners(settings: BrokerSettings, name: str, *, acknowledges: bool) -> None:
+    """Refuse a broker in controller mode that cannot be followed as is asked.
+
+    Raises:
+        UnsupportedFeatureError: it is too old, or the follower is to acknowledge. Some settings
+            count what a learner acknowledges, and no controller makes it a master.
+    """
+    if settings.version < _FIRST_LEARNERS:
+        version = ".".join(map(str, settings.version)) or "unknown"
+        raise UnsupportedFeatureError(
+            f"{name} is in controller mode, and its version is {version}: followers speak the "
+            "protocol of 5.1.1 and later. Copy its store (rmqstore copy)"
+        )
+    if acknowledges:
+        raise UnsupportedFeatureError(
+            Text(
+                f"{name} is in controller mode, where a follower is a learner: its "
+                "acknowledgements would let producers rely on a replica that cannot become the "
+                "master. Leave out ",
+                Argument("acknowledge"),
+            )
+        )
+
+
+def require_master(settings: BrokerSettings, name: str) -> None:
+    """Refuse a broker in controller mode that is not the master of its group.
+
+    A slave serves replicas as well, but it cuts its log where it differs from a new master's while
+    the connection goes on. Before a master is demoted, it closes all connections.
+
+    Raises:
+        BrokerUnreachableError: it is not the master.
+
+    Source: ReplicasManager.java#changeToMaster, #changeToSlave; AutoSwitchHAClient.java#doTruncate.
+    """
+    is_master = settings.number("brokerId") == MASTER_ID
+    if not is_master or settings.text("brokerRole") == "SLAVE":
+        raise BrokerUnreachableError(
+            name,
+            "it is not the master of its group in controller mode by now, and only the master is "
+            "followed; a name server knows who it is",
+        )
 
 
 def batch_topics_of(tables: dict[str, bytes]) -> dict[str, bool]:
     """Return the topics in the tables of a broker, and whether each has BatchConsumeQueues."""
-    content = tables.get("topics.json", b"")
+    content = tables.get(TOPICS, b"")
     if len(content) > MAX_TABLE_BYTES:  # no reader of stores takes it either
         return {}
-    try:
-        topics: Any = table_of(content).get("topicConfigTable")
-    except CorruptConfigError:
-        return {}
-    if not isinstance(topics, dict):
-        return {}
+    topics: Any
+    if len(content) > _MAX_PARSED_BYTES:
+        topics = _entries(content.decode(errors="replace"))
+    else:
+        try:
+            table = table_of(content).get("topicConfigTable")
+        except CorruptConfigError:
+            return {}
+        topics = table.items() if isinstance(table, dict) else ()
     return {
         topic: isinstance(entry, dict)
         and isinstance(entry.get("attributes"), dict)
         and entry["attributes"].get(QUEUE_TYPE) == BATCH_QUEUES
-        for topic, entry in topics.items()
+        for topic, entry in topics
     }
+
+
+def _entries(text: str) -> Iterator[tuple[str, Any]]:
+    """Yield the topics of a table and their entries, one by one, as far as it is sound."""
+    table = _TOPIC_TABLE.search(text)
+    place = table.end() if table else len(text)
+    decoder = json.JSONDecoder()
+    while (name := _NEXT_NAME.match(text, place)) is not None:
+        try:
+            entry, place = decoder.raw_decode(text, name.end())
+        except (ValueError, RecursionError):
+            return
+        yield name[1], entry

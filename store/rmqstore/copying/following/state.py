@@ -7,10 +7,12 @@ the bytes that it speaks of.
 from __future__ import annotations
 
 import json
+import secrets
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from rmqstore.copying.following.source import Source
 from rmqstore.errors import StoreStateError, UnreadableFileError
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import StorePaths
@@ -20,6 +22,15 @@ _VERSION: Final = 1
 _NAME: Final = "follow.json"
 _MAX_BYTES: Final = 64 << 10
 _MAX_OFFSET: Final = 1 << 62
+_LEARNER_IDS: Final = 1 << 61
+
+
+def new_learner_id() -> int:
+    """Return an id for a replica that no controller gives: these count up from 1.
+
+    As an offset it is as far below every log as ``NEVER``.
+    """
+    return -_LEARNER_IDS - 1 - secrets.randbelow(_LEARNER_IDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +54,16 @@ class FollowState:
         last_cut_kept: the folder with the bytes that were cut.
         tables_at: when the tables were written, epoch ms, 0 if never.
         source_end: physical offset of the end of the source's log when it was last known.
+        source_at: when the source told that, epoch ms, 0 if never.
         behind_seconds: how old the last record was, in seconds, if the source had more.
         n_connections: how many connections the follower has made since it was started.
         updated_at: when this was written, epoch ms.
+        mode: how the source serves its replicas, default or controller.
+        learner_id: the id of the copy among the replicas of a group in controller mode, 0 if a
+            former version made the copy and it was not opened since.
+        epoch: the epoch of the last record in controller mode, -1 without one.
+        confirm_offset: physical offset up to which no switch of masters takes records back, as the
+            source told it in controller mode; -1 if it did not.
     """
 
     cluster: str
@@ -64,9 +82,23 @@ class FollowState:
     last_cut_kept: str = ""
     tables_at: int = 0
     source_end: int = 0
+    source_at: int = 0
     behind_seconds: float = 0.0
     n_connections: int = 0
     updated_at: int = 0
+    mode: str = "default"
+    learner_id: int = 0
+    epoch: int = -1
+    confirm_offset: int = -1
+
+    def opened(self, begin: int) -> FollowState:
+        """Return the state of a copy that a follower goes on with, whose first file is known."""
+        learner_id = self.learner_id or new_learner_id()
+        return replace(self, begin=begin, is_closed=False, n_connections=0, learner_id=learner_id)
+
+    def confirmed(self, address: str, store_type: str, mode: str) -> FollowState:
+        """Return the state after the log of a broker was found to be the copy's."""
+        return replace(self, address=address, store_type=store_type, mode=mode)
 
     def with_cut(self, end: int, n_bytes: int, at: int, kept: Path) -> FollowState:
         """Return the state after an end of the copy was cut."""
@@ -80,6 +112,31 @@ class FollowState:
             last_cut_at=at,
             last_cut_kept=str(kept),
         )
+
+
+def first_state(source: Source, address: str, begin: int) -> FollowState:
+    """Return the state of a copy without a record.
+
+    Args:
+        source: the broker.
+        address: where it was reached.
+        begin: physical offset where the copy begins.
+    """
+    return FollowState(
+        source.cluster,
+        source.broker,
+        address,
+        source.file_size,
+        begin,
+        begin,
+        begin,
+        store_type=source.store_type,
+    )
+
+
+def copy_paths(root: Path) -> StorePaths:
+    """Return the files of a copy, which is always in one folder."""
+    return StorePaths(root, (root / "commitlog",), root / "consumequeue", root / "index")
 
 
 def state_path(paths: StorePaths) -> Path:
@@ -123,4 +180,24 @@ def read_state(paths: StorePaths) -> FollowState | None:
         raise StoreStateError(f"{path} is damaged: a value has the wrong type")
     if not 0 <= state.begin <= state.end < _MAX_OFFSET or state.file_size < 1:
         raise StoreStateError(f"{path} is damaged: {state.begin} to {state.end} is not a log")
+    if state.learner_id and not -2 * _LEARNER_IDS <= state.learner_id < -_LEARNER_IDS:
+        raise StoreStateError(f"{path} is damaged: {state.learner_id} is not an id of a learner")
     return state
+
+
+def require_same_source(root: Path, state: FollowState, source: Source) -> None:
+    """Refuse another source than a copy has.
+
+    Raises:
+        StoreStateError: the copy is of another broker, or the broker's files have other sizes.
+    """
+    if (state.cluster, state.broker) != (source.cluster, source.broker):
+        raise StoreStateError(
+            f"{root} is a copy of broker {state.broker!r} of cluster {state.cluster!r}, not of "
+            f"{source.broker!r} of {source.cluster!r}"
+        )
+    if state.file_size != source.file_size:
+        raise StoreStateError(
+            f"{root} has files of {state.file_size} bytes, and the broker now makes files of "
+            f"{source.file_size}: follow it into a new folder"
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -64,6 +65,12 @@ def read_epochs(paths: StorePaths) -> list[Epoch]:
     if damage is not None:
         logger.warning("%s; the epochs are read from %s", damage, previous)
     return epochs
+
+
+def stored_epochs(epochs: Sequence[Epoch]) -> bytes:
+    """Return the bytes of a file of epochs, at least one."""
+    listed = "".join(f"{epoch.number}-{epoch.start_offset}\n" for epoch in epochs).encode()
+    return b"%d\n%d\n" % (len(epochs), body_crc(listed)) + listed
 
 
 def _read(storage: Storage, file: Path) -> list[Epoch]:

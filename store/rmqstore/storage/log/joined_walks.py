@@ -107,7 +107,9 @@ def _walked_bytes(log: CommitLog, stretch: Stretch) -> int | None:
     if end - start <= _SMALL_BYTES:
         return end - start
     first = start - segment.start
-    stop = min(first + 2 * _SMALL_BYTES, end - segment.start)
+    stop = end - segment.start
+    if not log.is_remote:  # one request tells all about the holes of a remote file
+        stop = min(first + 2 * _SMALL_BYTES, stop)
     try:
         size = next_hole(log, segment, first, stop) - first
     except (FileDeletedError, UnreadableFileError):

@@ -31,7 +31,7 @@ from rmqstore.format.columns.walk import (
     walk,
 )
 from rmqstore.format.framing.framing import FrameNumbers, StopKind
-from rmqstore.format.layout import FIXED_PART_V4, Bytes, Mask, Positions
+from rmqstore.format.layout import BATCH_ROWS, FIXED_PART_V4, Bytes, Mask, Positions
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 
@@ -78,9 +78,16 @@ class Window:
             return self.stopped
         return next_record(self.log, self.segment, self.stopped + 1, self.end)
 
-    def heads(self) -> Iterator[tuple[Positions, Heads, Mask]]:
-        """Yield the records in batches: positions in the file, heads, mask of the whole ones."""
-        return heads_of(self.data, self.records)
+    def heads(
+        self, topic: bytes | None = None, max_rows: int = BATCH_ROWS
+    ) -> Iterator[tuple[Positions, Heads, Mask]]:
+        """Yield the records in batches: positions in the file, heads, mask of the whole ones.
+
+        Args:
+            topic: the topic that all records should have, a hint that saves time if it is right.
+            max_rows: of a batch.
+        """
+        return heads_of(self.data, self.records, topic, max_rows)
 
     def chain(self) -> tuple[Positions, NDArray[np.int64]]:
         """Return the positions of the records, and the bytes of each up to the next frame."""
@@ -171,7 +178,13 @@ def _read(log: CommitLog, segment: Segment, position: int, size: int) -> Bytes:
 
 
 def walk_forward(
-    log: CommitLog, segment: Segment, start: int, end: int, after: FrameNumbers | None = None
+    log: CommitLog,
+    segment: Segment,
+    start: int,
+    end: int,
+    after: FrameNumbers | None = None,
+    *,
+    is_scan: bool = False,
 ) -> Iterator[Window]:
     """Yield the records of one file whose frames begin in ``[start, end)``, window by window.
 
@@ -184,6 +197,8 @@ def walk_forward(
         start: where a frame begins.
         end: at most the end of the file; the last record may end after it.
         after: the numbers of the frame before ``start``, None if they are not known.
+        is_scan: whether most callers read on to the end, so that the second window of a remote file
+            is fetched with the first.
 
     Raises:
         FileDeletedError: the file was deleted since it was listed.
@@ -191,6 +206,9 @@ def walk_forward(
     size = min(WINDOW_BYTES, log.storage.window_bytes)
     announced = 0  # position in the file up to which bytes were announced
     n_windows = 0
+    if log.is_remote and is_scan:
+        n_windows, first = 2, start - segment.start
+        announced = _read_ahead(log, segment, first, min(first + 2 * size, end - segment.start))
     while start < end:
         window = window_at(log, segment, start, end, size, after)
         if log.is_remote and window.damage is None and window.records.kind is not StopKind.BLANK:

@@ -17,11 +17,12 @@ import logging
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore.errors import Argument, Text
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import (
     group_by_queue,
@@ -51,6 +52,8 @@ from rmqstore.storage.recovery.log_end import LogEnd, before_blank_of, written_e
 from rmqstore.storage.recovery.tail_builder import OpenQueue, TailBuilder
 
 logger = logging.getLogger(__name__)
+
+_BY_LOG: Final = Text(Argument("scan", "commitlog"))
 
 _MAX_UNITS = 10_000_000  # 200 MB
 _MAX_LOST = 10_000  # stretches that are named one by one
@@ -115,8 +118,8 @@ def _warn_of_cut(log: CommitLog, end: int, written: int, reason: str) -> None:
     logger.warning(
         "%s: queues have every record before physical offset %d and none after it; "
         "%d bytes that follow are taken for what a recovery cut (%s); "
-        "scan=commitlog looks at them",
-        log.folders, end, written - end, reason or "never written",
+        "%s looks at them",
+        log.folders, end, written - end, reason or "never written", _BY_LOG,
     )  # fmt: skip
 
 
@@ -350,8 +353,8 @@ class _Recovery:
             if tail.n_repeated:
                 logger.warning(
                     "%s-%d: %d records have queue offsets that do not follow on those before; "
-                    "they are in no queue: compare scan=commitlog",
-                    topic, queue_id, tail.n_repeated,
+                    "they are in no queue: compare %s",
+                    topic, queue_id, tail.n_repeated, _BY_LOG,
                 )  # fmt: skip
             if tail.lacks_units:
                 tails[topic, queue_id] = tail.recovered()

@@ -9,10 +9,11 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
-from rmqstore.errors import CorruptConfigError
+from rmqstore.errors import Argument, CorruptConfigError, Text
 from rmqstore.format.topics import is_system_topic
 from rmqstore.spans import FOREVER, LogSlice, LostStretch, QueueKey, QueueSlice
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
@@ -40,6 +41,11 @@ from rmqstore.storage.recovery.tail_builder import OpenedQueue
 from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues, are_queues_unreadable
 
 logger = logging.getLogger(__name__)
+
+_READS_THEM: Final = Text(
+    Argument("ignore_log_end", value=True), " with ", Argument("mode", "DROPMALFORMED"),
+    " reads them",
+)  # fmt: skip
 
 
 class StoreEnds:
@@ -113,9 +119,8 @@ class StoreEnds:
         if n_records:
             logger.warning(
                 "%s: %d records of %d bytes follow the end of the log at %d; "
-                "a broker that starts drops them; "
-                "ignore_log_end=True with mode=DROPMALFORMED reads them",
-                end.path, n_records, n_bytes, end.physical_offset,
+                "a broker that starts drops them; %s",
+                end.path, n_records, n_bytes, end.physical_offset, _READS_THEM,
             )  # fmt: skip
 
     def of_records(self) -> int | None:

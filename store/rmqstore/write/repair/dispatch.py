@@ -8,13 +8,14 @@ and #CommitLogDispatcherBuildIndex.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError, CorruptRecordError, Finding
+from rmqstore.format.columns.decode import first_topic
 from rmqstore.format.columns.dispatch_requests import (
     QueueUnits,
     Requests,
@@ -25,7 +26,7 @@ from rmqstore.format.columns.dispatch_requests import (
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.inner_batch import count_messages
 from rmqstore.format.columns.lmq import lmq_heads
-from rmqstore.format.layout import Bytes, Mask
+from rmqstore.format.layout import BATCH_ROWS, Bytes, Mask
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -40,6 +41,7 @@ from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.queue.appender import QueueAppender
 
 _MAX_FINDINGS = 1000
+_BATCH_ROWS = BATCH_ROWS * 3 // 2  # a call costs as much as some hundred records
 
 
 class Dispatcher:
@@ -54,6 +56,7 @@ class Dispatcher:
         batch_topics: the topics whose queues are BatchConsumeQueues.
         is_tolerant: skip damage and report it in :attr:`findings`. Queues that do not fit the log
             are listed in :attr:`misfits`, and nothing more is appended to them.
+        walk: finds the records of a part of one file.
     """
 
     def __init__(
@@ -66,13 +69,16 @@ class Dispatcher:
         batch_topics: Collection[str] = (),
         *,
         is_tolerant: bool = False,
+        walk: Callable[[CommitLog, Segment, int, int], Iterator[Window]] = walk_forward,
     ) -> None:
+        self._walk = walk
         self._disk, self._log, self._config = disk, log, config
         self._open_queue, self._is_tolerant = open_queue, is_tolerant
         self._batch_topics = batch_topics
         self._index = IndexAppender(disk, index_folder, IndexSizes.of(config))
         self._touched: dict[tuple[str, int], QueueAppender] = {}
         self._waiting = UnitBuffer()
+        self._topic: bytes | None = None  # of all records before; most likely of those after
         self.findings: list[Finding] = []
         self.misfits: dict[tuple[str, int], CorruptQueueError] = {}
 
@@ -101,7 +107,7 @@ class Dispatcher:
     def _dispatch_file(
         self, segment: Segment, start: int, end: int, reach: Callable[[int], None]
     ) -> None:
-        for window in walk_forward(self._log, segment, start, end):
+        for window in self._walk(self._log, segment, start, end):
             self._dispatch_window(window)
             reach(min(window.stopped, end))
             if window.damage is not None:
@@ -109,7 +115,7 @@ class Dispatcher:
 
     def _dispatch_window(self, window: Window) -> None:
         path = str(window.segment.path)
-        for starts, heads, whole in window.heads():
+        for starts, heads, whole in window.heads(self._topic, _BATCH_ROWS):
             places = starts + window.segment.start
             sound = whole & (heads.column("physical_offset") == places)
             for physical_offset in places[~sound].tolist():
@@ -122,6 +128,7 @@ class Dispatcher:
     def _put_records(self, data: Bytes, heads: Heads) -> None:
         requests = read_requests(data, heads, index_tags=self._config.index_tags)
         units, has_unit = requests.units, requests.has_unit
+        self._topic = first_topic(data, heads) if len(heads) and len(units.topics) == 1 else None
         if self._batch_topics:
             is_batch = np.array([topic in self._batch_topics for topic in units.topics], np.bool_)
             in_batches = is_batch[units.topic_codes]
@@ -130,7 +137,8 @@ class Dispatcher:
         else:
             self._put_units_of(units, has_unit)
         self._put_keys(requests)
-        self._put_lmq(data, heads)
+        if requests.may_name_light_queues:
+            self._put_lmq(data, heads)
 
     def _report_damage(self, path: str, physical_offset: int, reason: str) -> None:
         """Report damage of the log.
@@ -209,6 +217,10 @@ class Dispatcher:
                 if not self._is_tolerant:
                     raise
                 self.misfits[key] = err
+
+    def write(self) -> None:
+        """Write the units that wait, which :meth:`flush` brings to the disk."""
+        self._append_waiting()
 
     def flush(self) -> None:
         """Flush queues and index to disk."""

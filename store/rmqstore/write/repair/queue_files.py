@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import closing
@@ -19,6 +20,8 @@ from rmqstore.storage.queue.bounds import reach
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.write.repair.rebuild import topics_set_aside
 from rmqstore.write.repair.truncation import cut_queue
+
+logger = logging.getLogger(__name__)
 
 
 class QueueFiles:
@@ -81,11 +84,18 @@ class QueueFiles:
         Returns:
             The physical offset up to which the queues reach.
         """
-        queues_end = 0
+        queues_end = n_queues = n_units = 0
         for each in self._all():
             with closing(each) as queue:
-                end = cut_queue(self._disk, queue, log_end, was_closed=was_closed)
+                end, n_removed = cut_queue(self._disk, queue, log_end, was_closed=was_closed)
                 queues_end = max(queues_end, reach(queue, end))
+                n_queues += n_removed > 0
+                n_units += n_removed
+        if n_units:
+            logger.warning(
+                "%s: the queues are cut at physical offset %d: %d units of %d queues are removed",
+                self._paths.root, log_end, n_units, n_queues,
+            )  # fmt: skip
         return queues_end
 
     def appender(self, topic: str, queue_id: int) -> QueueAppender:
@@ -94,7 +104,7 @@ class QueueFiles:
             if self.unchecked_after is None:
                 end = queue.end()
             else:
-                end = cut_queue(self._disk, queue, self.unchecked_after, was_closed=True)
+                end, _ = cut_queue(self._disk, queue, self.unchecked_after, was_closed=True)
             start = queue.begin
             records_end = reach(queue, end)
             if queue.is_batch:

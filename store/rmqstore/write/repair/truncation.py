@@ -102,7 +102,7 @@ class _Truncation:
 
 def cut_queue(
     disk: Disk, queue: ConsumeQueue | BatchConsumeQueue, log_end: int, *, was_closed: bool
-) -> int:
+) -> tuple[int, int]:
     """Remove the units of a queue after which no unit points before the log end.
 
     Args:
@@ -113,21 +113,21 @@ def cut_queue(
             first that was not.
 
     Returns:
-        The queue offset after the last unit that is left.
+        The queue offset after the last unit that is left, and how many units were removed.
     """
     start, end = queue.begin, queue.end()
     if end > start and was_closed:
         physical_offset, size, _ = queue.unit(end - 1)
         if size > 0 and 0 <= physical_offset < log_end:
-            return end
+            return end, 0
     new_end = queue.cut(start, end, log_end)
     if not was_closed:
         new_end = whole_end(queue, start, new_end)
     new_end = sound_end(queue, start, new_end)
     if new_end == end:
-        return end
+        return end, 0
     n_removed = end - new_end
-    logger.warning("%s: %d units after the end of the log are removed", queue.folder, n_removed)
+    logger.info("%s: %d units from %d on are removed", queue.folder, n_removed, new_end)
     position = queue.position(new_end)
     for segment in queue.segments:
         if segment.start >= position:
@@ -136,7 +136,7 @@ def cut_queue(
             _clear_units(disk, segment, position - segment.start)
     disk.flush_folder(queue.folder)
     queue.refresh()
-    return queue.end()
+    return queue.end(), n_removed
 
 
 def _clear_units(disk: Disk, segment: Segment, position: int) -> None:

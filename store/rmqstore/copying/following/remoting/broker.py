@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from rmqstore.copying.following.remoting.client import RemotingClient
 from rmqstore.copying.following.remoting.frames import Answer
-from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError
+from rmqstore.errors import Argument, BrokerRefusedError, BrokerUnreachableError, Text
 
 _SUCCESS: Final = 0
 _NOT_SUPPORTED: Final = 3
@@ -20,9 +20,10 @@ _NOT_SUPPORTED: Final = 3
 _PASSING: Final = {1, 2}
 _GET_CONFIG: Final = 26
 _GET_RUNTIME_INFO: Final = 28
+TOPICS: Final = "topics.json"
 # The files under config/ that a slave has of its master, and the requests for them.
 TABLES: Final[Mapping[str, int]] = {
-    "topics.json": 21,
+    TOPICS: 21,
     "consumerOffset.json": 43,
     "delayOffset.json": 45,
     "subscriptionGroup.json": 201,
@@ -39,6 +40,10 @@ class Bounds(NamedTuple):
 
     low: int
     high: int
+
+    def reach(self, physical_offset: int) -> bool:
+        """Tell whether the log has a physical offset, or ends there."""
+        return self.low <= physical_offset <= self.high
 
 
 class BrokerSettings(NamedTuple):
@@ -69,7 +74,8 @@ class BrokerSettings(NamedTuple):
 # All others stay unread: among the settings of a broker are credentials.
 _SETTINGS: Final[tuple[str, ...]] = (
     "brokerClusterName", "brokerName", "brokerId", "brokerRole", "haListenPort",
-    "haSlaveFallbehindMax", "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue",
+    "haSlaveFallbehindMax", "haSendHeartbeatInterval", "haHousekeepingInterval",
+    "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue",
     "mapperFileSizeBatchConsumeQueue", "maxHashSlotNum", "maxIndexNum", "messageIndexEnable",
     "enableControllerMode", "enableDLegerCommitLog", "duplicationEnable", "inSyncReplicas",
     "storeType",
@@ -89,7 +95,12 @@ class Broker:
             BrokerUnreachableError: it did not answer, or not with settings.
             BrokerRefusedError: it refused.
         """
-        text = self._ask_small(_GET_CONFIG).decode("utf-8", "replace")
+        answer = self._client.request(_GET_CONFIG)
+        if answer.code == _NOT_SUPPORTED:  # so name servers and controllers say
+            which = "it is not a broker's ordinary port; name servers are given with "
+            reason = Text(which, Argument("namesrv"))
+            raise BrokerRefusedError(self._address, answer.code, reason)
+        text = self._small(_GET_CONFIG, answer).decode("utf-8", "replace")
         # MixAll.java#properties2String writes names and values as they are, without any escapes.
         lines = (line.partition("=") for line in text.split("\n"))
         values = {name.strip(): value.strip() for name, _, value in lines}
@@ -137,7 +148,10 @@ class Broker:
         return table
 
     def _ask_small(self, code: int) -> bytes:
-        body = self._checked(self._client.request(code)).body
+        return self._small(code, self._client.request(code))
+
+    def _small(self, code: int, answer: Answer) -> bytes:
+        body = self._checked(answer).body
         if len(body) > _MAX_SMALL_BYTES:
             raise self._unreadable(f"answer of {len(body)} bytes to request {code}")
         return body

@@ -46,7 +46,10 @@ class Answer(NamedTuple):
 def encode_request(
     code: int, opaque: int, fields: Mapping[str, str] | None = None, body: bytes = b""
 ) -> bytes:
-    """Return the frame of a request."""
+    """Return the frame of a request.
+
+    The body begins at a multiple of 8 bytes: the header has spaces before its end.
+    """
     header = json.dumps(
         {
             "code": code,
@@ -59,11 +62,12 @@ def encode_request(
         },
         separators=(",", ":"),
     ).encode()
+    header = header[:-1] + b" " * (-len(header) % 8) + header[-1:]
     length = LENGTH_BYTES + len(header) + len(body)
     return _INT.pack(length) + _INT.pack(_JSON << _TYPE_SHIFT | len(header)) + header + body
 
 
-def frame_length(head: bytes) -> int:
+def frame_length(head: bytes | bytearray) -> int:
     """Return how many bytes follow the first four of a frame.
 
     Raises:
@@ -77,7 +81,7 @@ def frame_length(head: bytes) -> int:
     return length
 
 
-def decode_answer(frame: bytes) -> Answer | None:
+def decode_answer(frame: bytes | bytearray) -> Answer | None:
     """Return the answer in a frame, given without its first four bytes.
 
     Returns:
@@ -105,4 +109,4 @@ def decode_answer(frame: bytes) -> Answer | None:
     if not flag & _IS_ANSWER:
         return None
     remark = str(header.get("remark") or "")[:_MAX_REMARK_CHARACTERS]
-    return Answer(code, opaque, remark, frame[stop:])
+    return Answer(code, opaque, remark, bytes(memoryview(frame)[stop:]))

@@ -6,7 +6,7 @@ Source: DefaultHAConnection.java#WriteSocketService, DefaultHAClient.java#dispat
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from rmqstore.errors import MalformedBytesError
 
@@ -15,13 +15,7 @@ from rmqstore.errors import MalformedBytesError
 # offset of a log overflows.
 NEVER: Final = -(1 << 62)
 MAX_BODY_BYTES: Final = 16 << 20  # a slave in Java takes 4 MiB
-_HEADER: Final = struct.Struct(">qi")
 _REPORT: Final = struct.Struct(">q")
-
-
-def report(physical_offset: int) -> bytes:
-    """Return the message of a slave: an offset, which the first time is a request."""
-    return _REPORT.pack(physical_offset)
 
 
 class Piece(NamedTuple):
@@ -47,19 +41,27 @@ class HaStream:
         has_begun: whether a header has come, so that the broker speaks this protocol.
     """
 
+    _header_layout: ClassVar[struct.Struct] = struct.Struct(">qi")
+
     def __init__(self, request: int) -> None:
         self.position = request
         self.has_begun = False
         self._header = bytearray()
         self._left = 0  # bytes of the body that is under way
 
+    def report(self, physical_offset: int) -> bytes:
+        """Return the message of a slave: an offset, which the first time is a request."""
+        return _REPORT.pack(physical_offset)
+
     def feed(self, data: memoryview) -> list[Piece]:
         """Return the pieces of the log in the next bytes, which the pieces refer to.
 
         Raises:
-            MalformedBytesError: a header has another offset than follows, or an impossible size.
+            MalformedBytesError: a header has another offset than follows, an impossible size, or
+                something else that cannot be.
         """
         pieces: list[Piece] = []
+        layout = self._header_layout
         done = 0
         while done < len(data):
             if self._left:
@@ -69,16 +71,28 @@ class HaStream:
                 self._left -= len(taken)
                 done += len(taken)
                 continue
-            taken = data[done : done + _HEADER.size - len(self._header)]
-            self._header += taken
-            done += len(taken)
-            if len(self._header) == _HEADER.size:
-                self._begin_body(pieces)
+            if not self._header and len(data) - done >= layout.size:  # nearly always
+                fields = layout.unpack_from(data, done)
+                done += layout.size
+            else:
+                taken = data[done : done + layout.size - len(self._header)]
+                self._header += taken
+                done += len(taken)
+                if len(self._header) < layout.size:
+                    break
+                fields = layout.unpack(self._header)
+                self._header.clear()
+            self._take_header(*fields)
+            self.has_begun = True
+            if not self._left:
+                pieces.append(Piece(self.position, memoryview(b"")))
         return pieces
 
-    def _begin_body(self, pieces: list[Piece]) -> None:
-        physical_offset, size = _HEADER.unpack(self._header)
-        self._header.clear()
+    def _take_header(self, *fields: int) -> None:
+        """Check the fields of a header, and begin the body that follows it."""
+        self._begin_body(*fields)
+
+    def _begin_body(self, physical_offset: int, size: int) -> None:
         if physical_offset != self.position:
             raise MalformedBytesError(
                 0, f"the broker sends physical offset {physical_offset} after {self.position}"
@@ -87,7 +101,4 @@ class HaStream:
             raise MalformedBytesError(
                 8, f"a body of {size} bytes; 0 to {MAX_BODY_BYTES} are possible"
             )
-        self.has_begun = True
         self._left = size
-        if not size:
-            pieces.append(Piece(physical_offset, memoryview(b"")))

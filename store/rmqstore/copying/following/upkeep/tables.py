@@ -12,16 +12,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Final
 
 from rmqstore.copying.following.remoting.broker import TABLES
 from rmqstore.copying.following.remoting.frames import MAX_BODY_BYTES
 from rmqstore.errors import UnreadableFileError
-from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, is_table
+from rmqstore.storage.broker.config_files import is_table
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import read_small
 
 logger = logging.getLogger(__name__)
+
+_MAX_PARSED_BYTES: Final = 1 << 20  # a parsed table may take forty times as much memory
 
 
 def write_tables(disk: Disk, paths: StorePaths, tables: Mapping[str, bytes]) -> None:
@@ -44,7 +47,7 @@ def write_tables(disk: Disk, paths: StorePaths, tables: Mapping[str, bytes]) -> 
 
 
 def _may_be_table(content: bytes) -> bool:
-    """Tell whether bytes are a table; of a very long one only both ends are looked at."""
-    if len(content) > MAX_TABLE_BYTES:
+    """Tell whether bytes are a table; of a long one only both ends are looked at."""
+    if len(content) > _MAX_PARSED_BYTES:
         return content.startswith(b"{") and content.rstrip().endswith(b"}")
     return bool(content.strip()) and is_table(content)

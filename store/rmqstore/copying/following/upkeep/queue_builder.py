@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
+from rmqstore.copying.following.upkeep.retention import delete_built_files
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.framing.framing import StopKind
 from rmqstore.storage.broker.checkpoint import read_checkpoint
@@ -16,6 +17,7 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.record_starts import RecordStarts
 from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.recovery.log_end import last_record_before
@@ -26,7 +28,8 @@ from rmqstore.write.saved_checkpoint import SavedCheckpoint
 
 logger = logging.getLogger(__name__)
 
-STEP_BYTES: Final = 16 << 20  # of the log, after which queues and index are brought to the disk
+STEP_BYTES: Final = 64 << 20  # of the log, for which queues and index are built together
+_FLUSH_BYTES: Final = 256 << 20  # after which they are brought to the disk at the latest
 
 
 class _BatchTopics(AbstractSet[str]):
@@ -65,6 +68,7 @@ class QueueBuilder:
         is_batch_topic: tells whether the queues of a topic are BatchConsumeQueues. It is asked once
             for each topic, before the first unit is written.
         note_built: brings a lower ``built`` to the disk, before anything is removed.
+        starts: where the last records of the log begin.
 
     Attributes:
         built: physical offset up to which queues and index are on the disk.
@@ -77,7 +81,9 @@ class QueueBuilder:
         config: StoreConfig,
         is_batch_topic: Callable[[str], bool],
         note_built: Callable[[int], None],
+        starts: RecordStarts,
     ) -> None:
+        self._starts = starts
         self._disk, self._paths, self._note_built = disk, paths, note_built
         self._log = CommitLog(paths.commitlogs)
         self._config = existing_config(paths, self._log, config)
@@ -87,7 +93,9 @@ class QueueBuilder:
         self._appenders: dict[tuple[str, int], QueueAppender] = {}
         self._dispatcher: Dispatcher | None = None
         self._last_store_timestamp = 0
-        self.built = self._log.min_offset
+        self._last_record: int | None = None
+        self._is_clean = True  # whether all that was built is on the disk
+        self.built = self._written = self._log.min_offset
 
     def recover(self, built: int, *, was_closed: bool) -> None:
         """Remove what may be half built.
@@ -99,7 +107,7 @@ class QueueBuilder:
         self._log.refresh()
         end = max(built, self._log.min_offset)
         start, doubtful = self._index_after(end, keeps_last=was_closed)
-        self.built = start
+        self.built = self._written = start
         if start < built:
             self._note_built(start)
             self._ask_for_recovery(start)
@@ -115,12 +123,13 @@ class QueueBuilder:
         self._dispatcher = None
         self._log.close()
         self._log = CommitLog(self._paths.commitlogs)
-        self.recover(min(self.built, end), was_closed=True)
+        self.recover(min(self.built, end), was_closed=self._is_clean)
+        self._is_clean = True
 
     def begin_again(self, begin: int) -> None:
         """Begin at another physical offset, with a log that has no record."""
         self.cut(begin)
-        self.built = begin
+        self.built = self._written = begin
 
     def _index_after(self, end: int, *, keeps_last: bool) -> tuple[int, list[Path]]:
         """Find the index files that hold items of records at or after a physical offset.
@@ -159,39 +168,56 @@ class QueueBuilder:
         except (CorruptRecordError, OffsetOutOfRangeError):
             return 0
 
-    def step(self, end: int) -> bool:
+    def step(self, end: int, *, is_far: bool = False) -> bool:
         """Build a part of what is missing before a physical offset, and bring it to the disk.
 
         Args:
             end: where a record ends; the log is on the disk up to there.
+            is_far: much will follow soon, so several parts may come to the disk together. They do
+                when a step finds nothing to build, too.
 
         Returns:
             Whether all of it is built.
         """
-        start = self.built
-        if start >= end:
-            return True
+        start = self._written
+        if start < end:
+            self._build(start, end)
+        is_late = self._written - self.built >= _FLUSH_BYTES
+        if self.built < self._written and (not is_far or is_late or start >= end):
+            self._flush()
+        return self._written >= end
+
+    def _build(self, start: int, end: int) -> None:
+        self._is_clean = False
         if end > self._log.max_offset:
             self._log.refresh()
         stop = self._boundary(start, end)
-        last_record = last_record_before(self._log, stop)
-        last_time = self._time_at(last_record)
+        self._last_record = last_record_before(self._log, stop)
+        last_time = self._time_at(self._last_record)
         self._last_store_timestamp = max(self._last_store_timestamp, last_time)
         for segment in self._log.segments:
             if start <= segment.start < stop:
                 self._checkpoint.set_back(self._time_at(segment.start))
         self._checkpoint.save(index=self._last_store_timestamp)
         self._dispatch(start, stop)
-        self._checkpoint.set_dispatched(last_record or 0)
+        self._written = stop
+
+    def _flush(self) -> None:
+        """Bring what was built to the disk."""
+        self._dispatch(self._written, self._written, is_flushed=True)
+        self._checkpoint.set_dispatched(self._last_record or 0)
         self._checkpoint.save(built=self._last_store_timestamp)
-        self.built = stop
-        return stop == end
+        self.built = self._written
+        self._is_clean = True
 
     def _boundary(self, start: int, end: int) -> int:
         """Return where a step ends: after a record, or at the end of a file."""
         segment = self._log.find(start)
         if segment is None or end - start <= STEP_BYTES:
             return end
+        known = self._starts.boundary(start, start + STEP_BYTES)
+        if known is not None:
+            return known
         limit = min(segment.end, end)
         if limit - start <= STEP_BYTES:
             return limit
@@ -199,12 +225,16 @@ class QueueBuilder:
         is_cut_by_size = window.damage is None and window.records.kind is not StopKind.BLANK
         return window.stopped if is_cut_by_size else limit
 
-    def _dispatch(self, start: int, stop: int) -> None:
+    def _dispatch(self, start: int, stop: int, *, is_flushed: bool = False) -> None:
         """Build units and items; a queue whose files do not fit the log is built again."""
         while True:
             dispatcher = self._dispatcher or self._new_dispatcher()
-            dispatcher.dispatch(start, stop)
-            dispatcher.flush()
+            if start < stop:
+                dispatcher.dispatch(start, stop)
+            if is_flushed:
+                dispatcher.flush()
+            else:
+                dispatcher.write()
             for finding in dispatcher.findings:
                 logger.warning("%s %s: %s", *finding)
             dispatcher.findings.clear()
@@ -228,6 +258,7 @@ class QueueBuilder:
             self._appender,
             self._queues.batch_topics,
             is_tolerant=True,
+            walk=self._starts.windows,
         )
 
     def _appender(self, topic: str, queue_id: int) -> QueueAppender:
@@ -235,6 +266,20 @@ class QueueBuilder:
         if key not in self._appenders:
             self._appenders[key] = self._queues.appender(topic, queue_id)
         return self._appenders[key]
+
+    def delete_before(self, begin: int) -> None:
+        """Delete the files of queues and index whose records all lie before a physical offset."""
+        self._log.refresh()
+        if self.built < self._written:
+            self._flush()
+        if delete_built_files(self._disk, self._paths, begin):
+            self._appenders.clear()  # they know where their files begin
+            self._dispatcher = None
+
+    def confirm(self, physical_offset: int) -> None:
+        """Let a broker in controller mode that opens the copy read the log from there on."""
+        self._checkpoint.set_confirmed(physical_offset)
+        self._checkpoint.save()
 
     def protect(self) -> None:
         """Let a broker that opens the copy after a crash keep the index."""

@@ -1,0 +1,289 @@
+"""The verb that follows live brokers."""
+
+from __future__ import annotations
+
+import ssl
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, TextIO, cast
+
+import click
+
+from rmqstore.cli.common import ends_clearly, main, stopped_by_signals
+from rmqstore.cli.follow.progress import Told
+from rmqstore.cli.follow.status import tell_status
+from rmqstore.copying.followers.calls import follow, follow_cluster
+from rmqstore.copying.followers.cluster import ClusterProgress
+from rmqstore.copying.followers.metrics import FollowMetrics
+from rmqstore.copying.following.remoting.client import Address
+from rmqstore.copying.following.settings import (
+    Acknowledge,
+    FollowArguments,
+    OnGap,
+    Start,
+)
+from rmqstore.errors import BrokerUnreachableError, OptionError, RmqStoreError
+
+_LOST: Final = 1
+_OF_SIGNAL: Final = 128
+
+
+def _start(_context: click.Context, _option: click.Parameter, value: str) -> Start:
+    """Return where a new copy begins; a word is checked where it is used."""
+    return int(value) if value.isdecimal() else cast("Start", value)
+
+
+@main.command("follow")
+@click.argument("source")
+@click.argument("target", required=False)
+@click.option("--status", is_flag=True, help="Show how far the copies in the folder SOURCE are.")
+@click.option(
+    "--namesrv",
+    metavar="HOST:PORT[;HOST:PORT]",
+    help="Follow all brokers that these name servers know, into folders by their names.",
+)
+@click.option("--cluster", help="Only the brokers of this cluster.")
+@click.option("--prefer-slave", is_flag=True, help="Follow a slave of each broker that has one.")
+@click.option("--once", is_flag=True, help="Stop at the end that the broker's log has now.")
+@click.option("--until", type=click.IntRange(0), help="Stop at this physical offset.")
+@click.option(
+    "--from",
+    "start",
+    metavar="earliest|last-file|OFFSET",
+    callback=_start,
+    default="earliest",
+    show_default=True,
+    help="Where a new copy begins: with the broker's first file, its last one, or the one that "
+    "holds a physical offset.",
+)
+@click.option(
+    "--retain",
+    multiple=True,
+    help="How long files of the log stay: forever (default), mirror, an age (30d) or a size "
+    "(500GB); may be repeated.",
+)
+@click.option(
+    "--keep-for",
+    metavar="CHECKPOINT",
+    type=click.Path(),
+    multiple=True,
+    help="Keep what the streaming query of this checkpoint has not read; may be repeated.",
+)
+@click.option(
+    "--on-gap",
+    type=click.Choice(["fail", "restart"]),
+    default="fail",
+    show_default=True,
+    help="If the broker has deleted what comes next. restart: rename the copy and begin a new one.",
+)
+@click.option(
+    "--ack",
+    "acknowledge",
+    type=click.Choice(["never", "synced"]),
+    default="never",
+    show_default=True,
+    help="synced: acknowledge what is on the disk, as a replica for which producers may wait.",
+)
+@click.option(
+    "--allow-sync-master",
+    is_flag=True,
+    help="Follow a SYNC_MASTER of RocketMQ 4, whose producers may have to wait.",
+)
+@click.option("--no-loop", is_flag=True, help="Exit with 1 if the connection ends.")
+@click.option("--max-rate", type=click.IntRange(1), help="Bytes a second at most, by broker.")
+@click.option("--ha-address", metavar="HOST:PORT", help="Where the broker serves its replicas.")
+@click.option(
+    "--tables-interval",
+    "tables_seconds",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds between two looks at topics, groups and offsets, at least 1; 0 for one look.",
+)
+@click.option("--access-key", help="A user of the broker; it needs no rights.")
+@click.option(
+    "--secret-key-file",
+    "secret_key",
+    type=click.File("r"),
+    help="A file with the secret of the access key.",
+)
+@click.option("--tls", "with_tls", is_flag=True, help="TLS on the broker's ordinary port.")
+@click.option("--tls-ca", type=click.Path(), help="Certificates that are trusted.")
+@click.option("--tls-cert", type=click.Path(), help="A certificate to show to the broker.")
+@click.option("--tls-key", type=click.Path(), help="The key of --tls-cert.")
+@click.option("--tls-any-host", is_flag=True, help="Accept a certificate of another host name.")
+@click.option("--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus here.")
+@click.option(
+    "--metrics-file", type=click.Path(path_type=Path), help="Write metrics to this file, *.prom."
+)
+@click.option("--json", "as_json", is_flag=True, help="Progress as JSON Lines on stdout.")
+@ends_clearly
+def follow_brokers(
+    source: str,
+    target: str | None,
+    *,
+    status: bool,
+    namesrv: str | None,
+    cluster: str | None,
+    prefer_slave: bool,
+    once: bool,
+    until: int | None,
+    start: Start,
+    retain: tuple[str, ...],
+    keep_for: tuple[str, ...],
+    on_gap: OnGap,
+    acknowledge: Acknowledge,
+    allow_sync_master: bool,
+    no_loop: bool,
+    max_rate: int | None,
+    ha_address: str | None,
+    tables_seconds: float,
+    access_key: str | None,
+    secret_key: TextIO | None,
+    with_tls: bool,
+    tls_ca: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+    tls_any_host: bool,
+    metrics: str | None,
+    metrics_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Keep an exact copy of a live broker's log in the folder TARGET.
+
+    SOURCE is the broker's ordinary port, HOST:10911. The log comes from the port that serves its
+    replicas. The copy is a store that can be read while it grows. The same command goes on with
+    a copy. SIGINT and SIGTERM end it with a store that is closed. With --namesrv the only argument
+    is the folder, which gets a copy of each broker.
+    """
+    _require_folders(target, namesrv, status=status)
+    if status:
+        tell_status(source, as_json=as_json)
+        return
+    _require_fitting(
+        namesrv,
+        of_one={"--until": until, "--ha-address": ha_address},
+        of_many={"--cluster": cluster, "--prefer-slave": prefer_slave or None},
+    )
+    arguments: FollowArguments = {
+        "once": once,
+        "start": start,
+        "retain": retain,
+        "keep_for": keep_for,
+        "on_gap": on_gap,
+        "acknowledge": acknowledge,
+        "allow_sync_master": allow_sync_master,
+        "reconnect": not no_loop,
+        "max_rate": max_rate,
+        "tables_seconds": tables_seconds,
+        "access_key": access_key,
+        "secret_key": None if secret_key is None else secret_key.read().strip(),
+        "tls": _tls(with_tls, tls_ca, tls_cert, tls_key, any_host=tls_any_host),
+        "stop": (stop := threading.Event()),
+    }
+    told = Told(as_json=as_json, metrics=_metrics_of(metrics, metrics_file), file=metrics_file)
+    broker = source if namesrv is None else None
+    with stopped_by_signals(stop) as received, _ends_told(told, broker):
+        if target is None:
+            assert namesrv is not None
+            progress = follow_cluster(
+                namesrv,
+                source,
+                cluster=cluster,
+                prefer_slave=prefer_slave,
+                progress=told.tell_all,
+                **arguments,
+            )
+        else:
+            copy = follow(
+                source,
+                target,
+                until=until,
+                ha_address=ha_address,
+                progress=lambda progress: told.tell_one(progress, source),
+                **arguments,
+            )
+            progress = ClusterProgress({source: copy}, {})
+    told.tell(progress, with_names=namesrv is not None)
+    if received:
+        sys.exit(_OF_SIGNAL + received[0])
+
+
+@contextmanager
+def _ends_told(told: Told, broker: str | None) -> Iterator[None]:
+    """Let metrics tell of an error, and exit with 1 if a broker was lost."""
+    try:
+        yield
+    except BrokerUnreachableError as err:
+        told.end_with(err, broker)
+        click.echo(f"lost: {err}", err=True)
+        sys.exit(_LOST)
+    except RmqStoreError as err:
+        told.end_with(err, broker)
+        raise
+
+
+def _require_folders(target: str | None, namesrv: str | None, *, status: bool) -> None:
+    """Refuse a second folder where there is one, and a broker without a folder."""
+    if target is None:
+        if namesrv is None and not status:
+            raise click.UsageError("name the folder TARGET")
+    elif status:
+        raise click.UsageError("--status takes one folder")
+    elif namesrv is not None:
+        raise click.UsageError("--namesrv takes one folder")
+
+
+def _require_fitting(
+    namesrv: str | None, *, of_one: dict[str, object], of_many: dict[str, object]
+) -> None:
+    """Refuse options that are of one broker only, or of many."""
+    for name, value in (of_one if namesrv is not None else of_many).items():
+        if value is not None:
+            how = "with" if namesrv is not None else "without"
+            raise OptionError(f"{name}: cannot be used {how} --namesrv")
+
+
+def _metrics_of(address: str | None, file: Path | None) -> FollowMetrics | None:
+    if address is None and file is None:
+        return None
+    metrics = FollowMetrics()
+    if address is not None:
+        metrics.serve(Address.parse(address))
+    if file is not None:
+        try:
+            metrics.write(file)
+        except OSError as err:
+            raise OptionError(
+                f"--metrics-file {file}: cannot be written: {err.strerror or err}"
+            ) from err
+    return metrics
+
+
+def _tls(
+    with_tls: bool,
+    ca: str | None,
+    certificate: str | None,
+    key: str | None,
+    *,
+    any_host: bool,
+) -> ssl.SSLContext | None:
+    """Return the settings of TLS, None for plain text."""
+    if key and not certificate:
+        raise OptionError("--tls-key: needs --tls-cert")
+    if not (with_tls or ca or certificate):
+        if any_host:
+            raise OptionError("--tls-any-host: needs --tls")
+        return None
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if certificate is not None:
+            context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as err:
+        raise OptionError(f"--tls: a certificate or key cannot be used: {err}") from err
+    if any_host:
+        context.check_hostname = False
+    return context

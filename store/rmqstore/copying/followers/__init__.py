@@ -1,0 +1,1 @@
+"""Following one broker or all brokers of a cluster: calls, progress, status and metrics."""

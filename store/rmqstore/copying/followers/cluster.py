@@ -1,0 +1,273 @@
+"""Follows all brokers that name servers know, each in a thread and into a folder of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rmqstore.copying.followers.status import follow_status
+from rmqstore.copying.following.background import GaveUpError, Question
+from rmqstore.copying.following.follower import Follower
+from rmqstore.copying.following.remoting.client import Address, Endpoint
+from rmqstore.copying.following.remoting.name_server import RegisteredBroker, registered_brokers
+from rmqstore.copying.following.settings import FollowProgress, FollowSettings
+from rmqstore.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    OptionError,
+    RmqStoreError,
+    StoreStateError,
+    Text,
+)
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.local import LOCAL
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 30.0  # between two questions which brokers there are
+_TICK_SECONDS: Final = 1.0
+
+
+class ClusterProgress(NamedTuple):
+    """How far the copies of a cluster are, by the names of their brokers.
+
+    Attributes:
+        copies: how far each is.
+        errors: what ended those that could not go on.
+    """
+
+    copies: Mapping[str, FollowProgress]
+    errors: Mapping[str, str]
+
+
+ClusterCallback = Callable[[ClusterProgress], None]
+
+
+def ignore_cluster_progress(progress: ClusterProgress) -> None:
+    """Do nothing; the default progress callback."""
+
+
+class _Member:
+    """A broker that is followed in a thread.
+
+    Attributes:
+        address: where it is followed.
+        progress: how far the copy is, None before it is open.
+        error: what ended it.
+    """
+
+    def __init__(self, endpoint: Endpoint, target: Path, settings: FollowSettings) -> None:
+        self.address = endpoint.address
+        self.progress: FollowProgress | None = None
+        self.error: BaseException | None = None
+        self._endpoint, self._target, self._settings = endpoint, target, settings
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"follow-{target.name}")
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it is still followed."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            follower = Follower(
+                self._endpoint, self._target, self._settings, self._stop, self._note
+            )
+            self.progress = follower.run()
+        except RmqStoreError as err:
+            self.error = err
+            logger.error("%s: %s; the other brokers are still followed", self._target.name, err)  # noqa: TRY400 - the text says it all
+        except BaseException as err:
+            self.error = err
+            logger.exception("%s; the other brokers are still followed", self._target.name)
+        if self.error is not None and self.progress is not None:
+            self.progress = self.progress._replace(is_connected=False)
+
+    def _note(self, progress: FollowProgress) -> None:
+        self.progress = progress
+
+    def ask_to_stop(self) -> None:
+        """Let it end."""
+        self._stop.set()
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        self._thread.join()
+
+
+class ClusterFollower:
+    """Follows the brokers of a cluster.
+
+    Args:
+        name_servers: the first one that answers is asked.
+        target: the folder of the copies.
+        settings: how each broker is followed.
+        stop: set to end.
+        cluster: only the brokers of this cluster; None for all.
+        prefers_slave: follow a slave where there is one.
+        progress: called about once a second.
+        look_seconds: between two questions which brokers there are.
+    """
+
+    def __init__(
+        self,
+        name_servers: Sequence[Endpoint],
+        target: Path,
+        settings: FollowSettings,
+        stop: threading.Event,
+        *,
+        cluster: str | None = None,
+        prefers_slave: bool = False,
+        progress: ClusterCallback = ignore_cluster_progress,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._name_servers, self._root = name_servers, LOCAL.full_path(target)
+        self._settings, self._stop = settings, stop
+        self._cluster, self._prefers_slave = cluster, prefers_slave
+        self._progress, self._look_seconds = progress, look_seconds
+        self._members: dict[str, _Member] = {}
+        self._why = ""
+        self._has_looked = False  # whether a name server has answered
+
+    def run(self) -> ClusterProgress:
+        """Follow until all copies have ended; raises as ``follow_cluster`` does."""
+        disk = Disk()
+        disk.make_folder(self._root, is_private=True)
+        disk.close()
+        try:
+            self._follow()
+        finally:
+            for member in self._members.values():
+                member.ask_to_stop()
+            for member in self._members.values():
+                member.wait()
+        self._raise_errors()
+        return self._now()
+
+    def _follow(self) -> None:
+        looked_at = float("-inf")
+        while not self._stop.is_set():
+            if time.monotonic() - looked_at >= self._look_seconds and not self._is_settled():
+                self._look()
+                looked_at = time.monotonic()
+            self._progress(self._now())
+            if self._members and not any(each.is_alive for each in self._members.values()):
+                return
+            self._stop.wait(min(_TICK_SECONDS, self._look_seconds))
+
+    def _is_settled(self) -> bool:
+        """Tell whether the brokers are known once and for all."""
+        return self._settings.once and self._has_looked
+
+    def _look(self) -> None:
+        """Take up brokers that are new, and those that have another address by now.
+
+        Raises:
+            StoreStateError: there is nothing to follow.
+            BrokerUnreachableError: no name server answers, and it is not to be asked again.
+        """
+        try:
+            brokers = Question(self._ask).result(self._stop.is_set)
+        except GaveUpError:
+            return
+        except (BrokerUnreachableError, BrokerRefusedError) as err:
+            if not self._settings.reconnect:
+                raise
+            if str(err) != self._why:
+                logger.warning("%s; asking again and again", err)
+            self._why = str(err)
+            if not self._members and not self._settings.once:
+                self._take_up_known()
+            return
+        self._why = ""
+        chosen = [each for each in brokers if self._cluster in (None, each.cluster)]
+        if not self._has_looked and not chosen and not self._members and not self._known():
+            known = ", ".join(sorted({each.cluster for each in brokers})) or "none"
+            raise StoreStateError(
+                f"the name server knows no broker of cluster {self._cluster!r}; its clusters: "
+                f"{known}"
+                if self._cluster is not None
+                else "the name server knows no broker"
+            )
+        self._has_looked = True
+        for broker in chosen:
+            self._take_up(broker)
+
+    def _ask(self) -> list[RegisteredBroker]:
+        """Ask the name servers, one after the other."""
+        for endpoint in self._name_servers[:-1]:
+            try:
+                return registered_brokers(endpoint)
+            except (BrokerUnreachableError, BrokerRefusedError) as err:
+                logger.info("%s; asking the next name server", err)
+        return registered_brokers(self._name_servers[-1])
+
+    def _take_up(self, broker: RegisteredBroker) -> None:
+        member = self._members.get(broker.name)
+        current = None if member is None else member.address
+        address = broker.address(current, prefers_slave=self._prefers_slave)
+        if address is None or address == current:
+            return
+        if member is not None:
+            if not member.is_alive:  # a person has to look at it
+                return
+            logger.warning("%s: the broker is at %s by now", broker.name, address)
+            member.ask_to_stop()
+            member.wait()
+        self._start(broker.name, address)
+
+    def _start(self, name: str, address: Address) -> None:
+        endpoint = replace(self._name_servers[0], address=address)
+        self._members[name] = _Member(endpoint, self._root / name, self._settings)
+
+    def _known(self) -> dict[str, Address]:
+        """Return the brokers of the copies that are there, and where these were reached."""
+        known = {}
+        for entry in LOCAL.list_folder(self._root):
+            with suppress(StoreStateError, OptionError):  # another copy, or a damaged one
+                state, _ = follow_status(self._root / entry.name)
+                if entry.name == state.broker and self._cluster in (None, state.cluster):
+                    known[entry.name] = Address.parse(state.address)
+        return known
+
+    def _take_up_known(self) -> None:
+        """Follow the brokers of the copies while no name server answers."""
+        for name, address in self._known().items():
+            self._start(name, address)
+
+    def _now(self) -> ClusterProgress:
+        members = sorted(self._members.items())
+        return ClusterProgress(
+            {name: each.progress for name, each in members if each.progress is not None},
+            {name: str(each.error) for name, each in members if each.error is not None},
+        )
+
+    def _raise_errors(self) -> None:
+        """Raise what ended the copies that could not go on.
+
+        Raises:
+            StoreStateError: at least one of them needs a person.
+            BrokerUnreachableError: connections ended.
+        """
+        errors = {
+            name: each.error for name, each in self._members.items() if each.error is not None
+        }
+        if not errors:
+            return
+        self._progress(self._now())  # some may have come up at the end
+        halted = {
+            name: err for name, err in errors.items() if not isinstance(err, BrokerUnreachableError)
+        }
+        if not halted:
+            raise next(iter(errors.values()))
+        parts = [f"{len(halted)} of {len(self._members)} copies could not go on"]
+        parts += [f"{name}: {err}" for name, err in sorted(halted.items())]
+        raise StoreStateError(Text("; ".join(parts)))

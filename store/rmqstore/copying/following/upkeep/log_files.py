@@ -1,0 +1,101 @@
+"""What the files of a copy's log hold, and where it goes when it is set aside."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, StoreStateError
+from rmqstore.format.columns.dispatch_requests import read_requests
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import walk_forward
+from rmqstore.storage.recovery.log_end import last_record_before
+
+_MOST_TOPICS_NAMED: Final = 10
+
+
+def begin_of_files(paths: StorePaths, begin: int, end: int, file_size: int) -> int:
+    """Return where the files of the log begin, some of which may have been deleted.
+
+    Args:
+        paths: the copy.
+        begin: where its log began.
+        end: physical offset after the last record.
+        file_size: bytes of each file.
+
+    Raises:
+        StoreStateError: files between the begin and the end are missing.
+    """
+    if begin == end:
+        return begin
+    log = CommitLog(paths.commitlogs)
+    expected = log.min_offset
+    for segment in log.segments:
+        if segment.start != expected or segment.size != file_size:
+            break
+        expected = segment.end
+    log.close()
+    if not log.segments or log.min_offset >= end or expected < end:
+        raise StoreStateError(
+            f"{paths.commitlogs[0]} should reach to {end}, and from {expected} on files are "
+            "missing or have other sizes: put them back, or follow the broker into a new folder"
+        )
+    return max(begin, log.min_offset)
+
+
+def last_store_timestamp(log: CommitLog, end: int) -> int:
+    """Return when the last record before a physical offset was stored, epoch ms; 0 if unknown."""
+    last = last_record_before(log, end) if end else None
+    try:
+        return 0 if last is None else log.store_timestamp(last)
+    except (CorruptRecordError, OffsetOutOfRangeError):  # a time that is in no calendar
+        return 0
+
+
+def name_messages(log: CommitLog, start: int, end: int) -> str:
+    """Return how many messages there are from a record on, by topic, for people."""
+    counts = _messages_from(log, start, end)
+    named = ", ".join(f"{topic} {n}" for topic, n in counts.most_common(_MOST_TOPICS_NAMED))
+    return f"{counts.total()} messages of {len(counts)} topics: {named}"
+
+
+def _messages_from(log: CommitLog, start: int, end: int) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    log.refresh()
+    for low, high, segment in log.stretches(start, end):
+        if segment is None:
+            continue
+        for window in walk_forward(log, segment, low, high):
+            for _, heads, whole in window.heads():
+                units = read_requests(window.data, heads.take(whole.nonzero()[0])).units
+                for code, topic in enumerate(units.topics):
+                    counts[topic] += int((units.topic_codes == code).sum())
+            if window.damage is not None:
+                break
+    return counts
+
+
+def new_cut_folder(paths: StorePaths) -> Path:
+    """Return a new folder for what is cut."""
+    now = time.time()
+    name = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
+    return paths.own / "cut" / f"{name}.{int(now * 1000) % 1000:03d}"
+
+
+def move_aside(root: Path, end: int) -> Path:
+    """Rename the folder of a copy that ends at a physical offset; return the new name."""
+    name = f"{root.name}.until-{end}"
+    target, number = root.with_name(name), 1
+    while LOCAL.exists(target):
+        number += 1
+        target = root.with_name(f"{name}.{number}")
+    disk = Disk()
+    disk.rename(root, target)
+    disk.flush_folder(root.parent)
+    disk.close()
+    return target

@@ -1,0 +1,269 @@
+"""All brokers of a cluster in one process: taken up, moved, lost and halted."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rmqstore
+from following.fake_master import FakeMaster, more
+from following.fake_name_server import FakeNameServer
+from following.followers import TIMING, require_exact, wait_for
+from following.test_reconnecting import closed_port
+from rmqstore.copying.followers.cluster import ClusterFollower, ClusterProgress
+from rmqstore.copying.followers.status import follow_cluster_status
+from rmqstore.copying.following.remoting.client import Address, Endpoint
+from rmqstore.copying.following.remoting.name_server import registered_brokers
+from rmqstore.copying.following.settings import FollowSettings
+from rmqstore.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    OptionError,
+    StoreStateError,
+)
+from store_builder import Store
+
+
+def log_of(count: int) -> Store:
+    log = Store(segment_bytes=1 << 14)
+    more(log, count)
+    return log
+
+
+class Run:
+    """A follower of a cluster in a thread."""
+
+    def __init__(
+        self, addresses: list[str], target: Path, options: dict[str, Any], settings: dict[str, Any]
+    ) -> None:
+        self.stop = threading.Event()
+        self.seen = ClusterProgress({}, {})
+        self.error: BaseException | None = None
+        self._follower = ClusterFollower(
+            [Endpoint(Address.parse(each), timeout=5.0) for each in addresses],
+            target,
+            FollowSettings(**{"timing": TIMING, **settings}),
+            self.stop,
+            progress=self._see,
+            look_seconds=0.1,
+            **options,
+        )
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _see(self, progress: ClusterProgress) -> None:
+        self.seen = progress
+
+    def _run(self) -> None:
+        try:
+            self.seen = self._follower.run()
+        except BaseException as err:  # noqa: BLE001 - looked at in the test
+            self.error = err
+
+    def end(self) -> None:
+        self.stop.set()
+        self.wait()
+
+    def wait(self) -> None:
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+    def end_of(self, broker: str) -> int:
+        progress = self.seen.copies.get(broker)
+        return -1 if progress is None else progress.end
+
+
+@contextmanager
+def running(
+    addresses: str | list[str], target: Path, options: dict[str, Any] | None = None, **settings: Any
+) -> Iterator[Run]:
+    given = [addresses] if isinstance(addresses, str) else addresses
+    run = Run(given, target, options or {}, settings)
+    try:
+        yield run
+    finally:
+        run.end()
+
+
+@contextmanager
+def masters(**logs: Store) -> Iterator[dict[str, FakeMaster]]:
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(FakeMaster(log, name=name)) for name, log in logs.items()}
+
+
+def test_each_broker_gets_a_copy_and_new_ones_are_taken_up(tmp_path: Path) -> None:
+    logs = {"a": log_of(100), "b": log_of(200), "other": log_of(5)}
+    with masters(**logs) as brokers, FakeNameServer() as names:
+        names.brokers = {"a": ("C", {0: brokers["a"].address}), "other": ("D", {0: "h:1"})}
+        with running(names.address, tmp_path / "all", {"cluster": "C"}) as run:
+            wait_for(lambda: run.end_of("a") == logs["a"].end)
+            names.brokers["b"] = ("C", {0: brokers["b"].address, 1: "nobody:1"})
+            wait_for(lambda: run.end_of("b") == logs["b"].end)
+            more(logs["a"], 50)
+            wait_for(lambda: run.end_of("a") == logs["a"].end)
+        assert run.error is None
+    for name in ("a", "b"):
+        require_exact(tmp_path / "all" / name, logs[name])
+    assert set(follow_cluster_status(tmp_path / "all")) == {"a", "b"}
+
+
+def test_once_copies_all_brokers_and_ends(tmp_path: Path) -> None:
+    logs = {"a": log_of(100), "b": log_of(200)}
+    with masters(**logs) as brokers, FakeNameServer() as names:
+        names.brokers = {name: ("C", {0: each.address}) for name, each in brokers.items()}
+        done = rmqstore.follow_cluster(
+            f"127.0.0.1:{closed_port()};{names.address}", tmp_path / "all", once=True
+        )
+    assert {name: each.end for name, each in done.copies.items()} == {
+        name: log.end for name, log in logs.items()
+    }
+    with rmqstore.open_cluster({name: tmp_path / "all" / name for name in logs}) as cluster:
+        assert cluster.count() == 300
+
+
+def test_a_copy_that_cannot_go_on_does_not_stop_the_others(tmp_path: Path) -> None:
+    logs = {"a": log_of(100), "b": log_of(200)}
+    with masters(**logs) as brokers, FakeNameServer() as names:
+        names.brokers = {name: ("C", {0: each.address}) for name, each in brokers.items()}
+        brokers["a"].settings["enableDLegerCommitLog"] = "true"
+        with running(names.address, tmp_path / "all") as run:
+            wait_for(lambda: "a" in run.seen.errors)
+            wait_for(lambda: run.end_of("b") == logs["b"].end)
+            more(logs["b"], 50)
+            wait_for(lambda: run.end_of("b") == logs["b"].end)
+            assert run.thread.is_alive()
+        assert isinstance(run.error, StoreStateError)
+        assert "1 of 2 copies could not go on; a: " in str(run.error)
+    require_exact(tmp_path / "all" / "b", logs["b"])
+
+
+def test_a_broker_is_followed_where_it_is_registered_by_now(tmp_path: Path) -> None:
+    log = log_of(100)
+    with (
+        FakeMaster(log, name="a") as first,
+        FakeMaster(log, name="a") as second,
+        FakeNameServer({"a": ("C", {0: first.address})}) as names,
+        running(names.address, tmp_path / "all") as run,
+    ):
+        wait_for(lambda: run.end_of("a") == log.end)
+        names.brokers["a"] = ("C", {1: first.address})  # the master has gone
+        asked = names.n_asked
+        wait_for(lambda: names.n_asked > asked + 2)
+        assert not second.reports
+        names.brokers["a"] = ("C", {0: second.address, 1: first.address})
+        wait_for(lambda: bool(second.reports))
+        more(log, 50)
+        wait_for(lambda: run.end_of("a") == log.end)
+    assert run.error is None
+    require_exact(tmp_path / "all" / "a", log)
+
+
+def test_a_slave_is_preferred_if_that_is_asked_for_and_kept(tmp_path: Path) -> None:
+    log = log_of(100)
+    with (
+        FakeMaster(log, name="a") as master,
+        FakeMaster(log, name="a") as slave,
+        FakeNameServer({"a": ("C", {0: master.address, 2: slave.address})}) as names,
+        running(names.address, tmp_path / "all", {"prefers_slave": True}) as run,
+    ):
+        wait_for(lambda: run.end_of("a") == log.end)
+        names.brokers["a"][1][1] = "nobody:1"
+        asked = names.n_asked
+        wait_for(lambda: names.n_asked > asked + 2)
+        more(log, 10)
+        wait_for(lambda: run.end_of("a") == log.end)
+        assert slave.reports
+        assert not master.reports
+
+
+def test_copies_go_on_while_no_name_server_answers(tmp_path: Path) -> None:
+    log, target = log_of(100), tmp_path / "all"
+    with FakeMaster(log, name="a") as master:
+        with FakeNameServer({"a": ("C", {0: master.address})}) as names:
+            rmqstore.follow_cluster(names.address, target, once=True)
+        more(log, 20)
+        (target / "damaged" / ".rmqstore").mkdir(parents=True)
+        (target / "damaged" / ".rmqstore" / "follow.json").write_text("{")
+        (target / "a file").touch()
+        with running(f"127.0.0.1:{closed_port()}", target) as run:
+            wait_for(lambda: run.end_of("a") == log.end)
+        with pytest.raises(BrokerUnreachableError):
+            rmqstore.follow_cluster(
+                f"127.0.0.1:{closed_port()}", target, once=True, reconnect=False
+            )
+    require_exact(target / "a", log)
+
+
+def test_a_cluster_without_a_broker_is_refused(tmp_path: Path) -> None:
+    with FakeNameServer({"a": ("C", {0: "h:1"})}) as names:
+        with pytest.raises(StoreStateError, match="no broker of cluster 'D'; its clusters: C"):
+            rmqstore.follow_cluster(names.address, tmp_path / "all", cluster="D")
+        names.brokers = {}
+        with pytest.raises(StoreStateError, match="knows no broker"):
+            rmqstore.follow_cluster(names.address, tmp_path / "all")
+    with pytest.raises(StoreStateError, match="holds none"):
+        follow_cluster_status(tmp_path / "all")
+
+
+def test_arguments_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="namesrv"):
+        rmqstore.follow_cluster(" ; ", tmp_path)
+    with pytest.raises(OptionError, match="one broker only"):
+        rmqstore.follow_cluster("h:1", tmp_path, start=4096)
+
+
+@pytest.mark.parametrize("name", ["../a", ".hidden", "", "a/b"])
+def test_a_name_that_is_not_one_of_a_folder_is_left_out(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    brokers = {name: ("C", {0: "h:1"}), "a b": ("C", {0: "h:2"}), "no": ("C", {0: "no port"})}
+    with FakeNameServer(brokers) as names:
+        endpoint = Endpoint(Address.parse(names.address))
+        for _ in range(2):
+            assert [broker.name for broker in registered_brokers(endpoint)] == ["a b"]
+        told = [record.getMessage() for record in caplog.records]
+        assert len(told) == 2
+        assert any(f"broker {name!r} is not followed: " in text for text in told)
+        names.code = 16
+        with pytest.raises(BrokerRefusedError):
+            registered_brokers(endpoint)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"brokerAddrTable":[1]}',
+    ],
+)
+def test_an_answer_that_is_not_a_list_of_brokers_is_an_error(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeNameServer() as names:
+        monkeypatch.setattr(names, "body", lambda: body)
+        endpoint = Endpoint(Address.parse(names.address))
+        if not body:
+            assert registered_brokers(endpoint) == []
+            return
+        with pytest.raises(BrokerUnreachableError, match="cannot be read"):
+            registered_brokers(endpoint)
+
+
+def test_a_stop_does_not_wait_for_a_name_server(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with running(f"127.0.0.1:{silent.getsockname()[1]}", tmp_path / "all") as run:
+            connection, _ = silent.accept()
+            began = time.monotonic()
+            run.end()
+            assert time.monotonic() - began < 3
+        connection.close()
+    assert run.error is None

@@ -1,0 +1,390 @@
+"""A follower and a fake master in controller mode: the copy is exact after every switch."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import tiers
+from following.fake_controller import FakeController, Handshake
+from following.fake_master import FakeMaster, content, more
+from following.followers import (
+    Following,
+    files,
+    follow_once,
+    following,
+    require_exact,
+    wait_for,
+)
+from rmqstore.copying.followers.status import follow_status
+from rmqstore.copying.following.copy_store import copy_paths
+from rmqstore.copying.following.streams.ha_stream import NEVER
+from rmqstore.copying.following.upkeep.retention import parse_retention
+from rmqstore.errors import (
+    BrokerUnreachableError,
+    RmqStoreError,
+    StoreStateError,
+    UnsupportedFeatureError,
+)
+from rmqstore.storage.broker.checkpoint import read_checkpoint
+from rmqstore.storage.broker.epochs import Epoch, read_epochs
+from store_builder import Store
+
+FILE_BYTES = 1 << 14
+
+
+def log_of(count: int) -> Store:
+    log = Store(segment_bytes=FILE_BYTES)
+    more(log, count)
+    return log
+
+
+def switched(log: Store, lost: int, count: int) -> tuple[Store, int]:
+    """Return a log without the last records of another, and with new ones; and where they begin."""
+    point = log.placed[-lost].physical_offset if lost else log.end
+    other = Store(segment_bytes=FILE_BYTES)
+    for placed in log.placed[: len(log.placed) - lost]:
+        other.append(placed.record)
+    assert other.end == point
+    more(other, count, mark=b"new")
+    return other, point
+
+
+def epochs_of(target: Path) -> list[Epoch]:
+    return read_epochs(copy_paths(target))
+
+
+def kept_bytes(target: Path) -> int:
+    return sum(path.stat().st_size for path in (target / ".rmqstore" / "cut").rglob("*.*"))
+
+
+def test_a_copy_is_exact_and_has_the_epochs_of_its_broker(tmp_path: Path) -> None:
+    log, target = log_of(300), tmp_path / "copy"
+    middle, last = log.placed[100].physical_offset, log.placed[280].physical_offset
+    epochs = [Epoch(1, 0), Epoch(2, middle), Epoch(7, last)]
+    with FakeController(log, epochs) as master:
+        master.confirm_offset = 123
+        with following(master.address, target) as run:
+            wait_for(lambda: run.follower._now().queues_end == log.end)
+            wait_for(lambda: len(master.reports[0]) > 2)
+            more(log, 10)
+            master.epochs = [*epochs, Epoch(9, log.end)]
+            more(log, 10)
+            wait_for(lambda: run.follower._now().queues_end == log.end)
+        assert len(master.handshakes) == 1
+        shaken = master.handshakes[0]
+    require_exact(target, log)
+    state, _ = follow_status(target)
+    assert shaken == Handshake(0, 1, state.learner_id)
+    assert state.learner_id < -(1 << 61)
+    assert master.reports[0][0] == 0
+    assert set(master.reports[0][1:]) == {NEVER}
+    assert (state.mode, state.epoch, state.confirm_offset) == ("controller", 9, 123)
+    assert epochs_of(target) == master.epochs
+    assert read_checkpoint(copy_paths(target)).confirm_phy_offset == 123
+
+
+def test_an_epoch_is_noted_when_the_copy_has_a_record_of_it(tmp_path: Path) -> None:
+    log, target = log_of(50), tmp_path / "copy"
+    with FakeController(log, [Epoch(1, 0), Epoch(2, log.end)]) as master:
+        follow_once(master, target)
+        assert epochs_of(target) == [Epoch(1, 0)]
+        more(log, 1)
+        follow_once(master, target)
+        assert epochs_of(target) == [Epoch(1, 0), Epoch(2, log.placed[50].physical_offset)]
+
+
+def test_a_copy_of_an_empty_log_goes_on_when_there_is_something(tmp_path: Path) -> None:
+    log, target = Store(segment_bytes=FILE_BYTES), tmp_path / "copy"
+    with FakeController(log, [Epoch(1, 0)]) as master, following(master.address, target) as run:
+        wait_for(lambda: len(master.reports) == 1 and len(master.reports[0]) > 2)
+        more(log, 30)
+        wait_for(lambda: run.follower._now().queues_end == log.end)
+    require_exact(target, log)
+
+
+@pytest.mark.parametrize(("lost", "count"), [(0, 5), (1, 0), (1, 40), (90, 3), (90, 200)])
+def test_after_a_switch_the_copy_is_cut_where_the_epochs_part(
+    lost: int, count: int, tmp_path: Path
+) -> None:
+    """What is compared is far less than what the new master does not have."""
+    log, target = log_of(200), tmp_path / "copy"
+    with FakeController(log, [Epoch(1, 0)]) as master:
+        follow_once(master, target)
+        first_id = master.handshakes[0].replica_id
+        end = log.end
+        master.log, point = switched(log, lost, count)
+        master.epochs = [Epoch(1, 0), Epoch(2, point)]
+        follow_once(master, target, overlap=500)
+        assert len(master.handshakes) == 2  # nothing had to be compared again
+        assert master.handshakes[1].replica_id == first_id
+    require_exact(target, master.log)
+    state, _ = follow_status(target)
+    assert state.n_cuts == (1 if lost else 0)
+    assert state.last_cut == (point if lost else -1)
+    assert state.last_cut_bytes == end - point if lost else not kept_bytes(target)
+    assert epochs_of(target) == (master.epochs if count else [Epoch(1, 0)])
+
+
+def test_a_switch_under_a_follower(tmp_path: Path) -> None:
+    log, target = log_of(150), tmp_path / "copy"
+    with FakeController(log, [Epoch(1, 0)]) as master, following(master.address, target) as run:
+        for number in range(2, 6):
+            end = master.log.end
+            wait_for(lambda end=end: run.follower._now().queues_end == end)
+            log, point = switched(master.log, 20, 50)
+            master.epochs = [
+                *(each for each in master.epochs if each.start_offset < point),
+                Epoch(number, point),
+            ]
+            master.log = log
+            master.cut_connections()
+        wait_for(lambda: run.follower._now().end == log.end and master.reports[-1][-1:] == [NEVER])
+        wait_for(lambda: run.follower._now().queues_end == log.end)
+    require_exact(target, log)
+    assert epochs_of(target) == master.epochs
+    assert follow_status(target)[0].n_cuts == 4
+
+
+def test_bytes_that_agree_are_kept_whatever_the_epochs_say(tmp_path: Path) -> None:
+    """Brokers up to 5.3.3 do not announce an epoch that begins without a switch of masters."""
+    log, target = log_of(100), tmp_path / "copy"
+    with FakeController(log, [Epoch(1, 0)]) as master:
+        follow_once(master, target)
+        more(log, 10)
+        master.epochs = [Epoch(1, 0), Epoch(2, log.placed[40].physical_offset)]
+        follow_once(master, target)
+        assert epochs_of(target) == master.epochs
+    require_exact(target, log)
+    assert follow_status(target)[0].n_cuts == 0
+
+
+def test_an_end_that_was_lost_in_the_same_epoch_is_cut(tmp_path: Path) -> None:
+    log, target = log_of(100), tmp_path / "copy"
+    with FakeController(log, [Epoch(1, 0)]) as master:
+        follow_once(master, target)
+        master.log, point = switched(log, 30, 80)
+        master.epochs = [Epoch(1, 0), Epoch(2, master.log.end - 1)]
+        follow_once(master, target)
+    require_exact(target, master.log)
+    assert follow_status(target)[0].last_cut == point
+
+
+def test_a_broker_without_a_common_epoch_and_record_is_refused(tmp_path: Path) -> None:
+    log, target = log_of(200), tmp_path / "copy"
+    with FakeController(log, [Epoch(1, 0), Epoch(2, log.placed[1].physical_offset)]) as master:
+        follow_once(master, target)
+        before = files(target), epochs_of(target)
+        master.log = Store(segment_bytes=FILE_BYTES)
+        more(master.log, 300, mark=b"other", time_ms=5)
+        master.epochs = [Epoch(3, 0)]
+        with pytest.raises(StoreStateError, match="another log"):
+            follow_once(master, target, overlap=500)
+        assert len(master.handshakes) == 2  # it does not compare all of it
+        assert (files(target), epochs_of(target)) == before
+        master.log, master.epochs = copy.deepcopy(log), [Epoch(3, 0)]
+        more(master.log, 10)
+        follow_once(master, target)  # the bytes prove that it is the same log
+    require_exact(target, master.log)
+
+
+@pytest.mark.parametrize("is_told_late", [False, True])
+@pytest.mark.parametrize(
+    "settings", [{"brokerRole": "SLAVE"}, {"brokerId": "2"}, {"brokerId": "-1"}]
+)
+def test_only_a_master_is_asked_for_its_log(
+    settings: dict[str, str],
+    is_told_late: bool,
+    tmp_path: Path,
+) -> None:
+    log, target = log_of(50), tmp_path / "copy"
+    with FakeController(log, [Epoch(1, 0)]) as master:
+        good = dict(master.settings)
+        if is_told_late:  # it is demoted after it was asked
+            master.on_greeting = lambda: master.settings.update(settings)
+        else:
+            master.settings.update(settings)
+        with pytest.raises(BrokerUnreachableError, match="not the master"):
+            follow_once(master, target, reconnect=False)
+        assert len(master.handshakes) == is_told_late
+        assert not any(master.reports)
+        master.on_greeting = lambda: None
+        with following(master.address, target) as run:
+            master.settings = good
+            wait_for(lambda: run.follower._now().queues_end == log.end)
+    require_exact(target, log)
+
+
+@pytest.mark.parametrize("version", ["V5_1_0", "V5_0_0", "V4_9_8", "nothing"])
+def test_versions_without_these_messages_are_refused(version: str, tmp_path: Path) -> None:
+    with FakeController(log_of(5), [Epoch(1, 0)]) as master:
+        master.version = version
+        with pytest.raises(UnsupportedFeatureError, match=r"5\.1\.1"):
+            follow_once(master, tmp_path / "copy")
+        assert not master.connections
+
+
+def test_a_learner_does_not_acknowledge(tmp_path: Path) -> None:
+    with FakeController(log_of(5), [Epoch(1, 0)]) as master:
+        with pytest.raises(UnsupportedFeatureError, match="learner"):
+            follow_once(master, tmp_path / "copy", acknowledge="synced")
+        assert not master.connections
+
+
+def test_a_port_that_does_not_know_the_handshake_is_named(tmp_path: Path) -> None:
+    log = log_of(5)
+    with FakeMaster(log) as master:
+        master.settings |= {"enableControllerMode": "true"}
+        with pytest.raises(BrokerUnreachableError, match="handshake"):
+            follow_once(master, tmp_path / "copy", reconnect=False)
+    with FakeController(log, [Epoch(1, 0)]) as master:
+        master.settings |= {"enableControllerMode": "false"}
+        with pytest.raises(BrokerUnreachableError, match=r"nothing came|closed"):
+            follow_once(master, tmp_path / "other", reconnect=False)
+        assert not master.handshakes
+
+
+def test_a_follower_ends_while_it_waits_for_a_handshake(tmp_path: Path) -> None:
+    log, target = log_of(30), tmp_path / "copy"
+    with FakeController(log, [Epoch(1, 0)]) as master:
+        master.mangle_greeting = lambda greeting: greeting[:-1]
+        with following(master.address, target, reconnect=False):
+            wait_for(lambda: len(master.handshakes) == 1)
+        master.mangle_greeting = lambda greeting: greeting
+        follow_once(master, target)
+    require_exact(target, log)
+
+
+def test_a_copy_goes_on_when_its_broker_changes_its_mode(tmp_path: Path) -> None:
+    log, target = log_of(60), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+    more(log, 60)
+    with FakeController(log, [Epoch(1, 0)]) as master:
+        follow_once(master, target)
+        assert epochs_of(target) == [Epoch(1, 0)]
+        assert follow_status(target)[0].mode == "controller"
+        assert read_checkpoint(copy_paths(target)).confirm_phy_offset == log.end
+    more(log, 60)
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+    require_exact(target, log)
+    assert follow_status(target)[0].mode == "default"
+
+
+def test_a_log_that_is_older_than_its_epochs_is_copied_from_the_next_file_on(
+    tmp_path: Path,
+) -> None:
+    log, target = log_of(60), tmp_path / "copy"
+    assert log.end < FILE_BYTES
+    with FakeController(log, [Epoch(1, log.placed[50].physical_offset)]) as master:
+        with pytest.raises(StoreStateError, match="first epoch"):
+            follow_once(master, target)
+        assert not any(master.reports)
+        more(log, 100)
+        follow_once(master, target)
+        require_exact(target, log, FILE_BYTES)
+        more(log, 100)
+        follow_once(master, target)
+    require_exact(target, log, FILE_BYTES)
+
+
+def test_epochs_of_older_files_stay_when_the_broker_forgets_them(tmp_path: Path) -> None:
+    log, target = log_of(400), tmp_path / "copy"
+    starts = [0, *(log.placed[number].physical_offset for number in (20, 250, 300))]
+    epochs = [Epoch(number, start) for number, start in enumerate(starts)]
+    with FakeController(log, epochs) as master:
+        follow_once(master, target)
+        more(log, 20)
+        master.low, master.epochs = FILE_BYTES, epochs[1:]
+        follow_once(master, target)
+        assert epochs_of(target) == epochs
+        follow_once(master, tmp_path / "later")
+        assert epochs_of(tmp_path / "later") == epochs[1:]
+        more(log, 20)
+        follow_once(master, target, retention=parse_retention("retain", "mirror"))
+        follow_once(master, target)
+        assert epochs_of(target) == epochs[1:]
+
+
+def test_damaged_epochs_of_a_copy_are_asked_for_again(tmp_path: Path) -> None:
+    log, target = log_of(60), tmp_path / "copy"
+    with FakeController(log, [Epoch(1, 0), Epoch(4, 200)]) as master:
+        follow_once(master, target)
+        (target / "epochFileCheckpoint").write_bytes(b"2\n77\n1-0\n4-200\n")
+        more(log, 10)
+        follow_once(master, target)
+        assert epochs_of(target) == master.epochs
+    require_exact(target, log)
+
+
+def mangler(dice: random.Random) -> Callable[[bytes], bytes]:
+    """Change, cut or double a header now and then."""
+
+    def mangle(frame: bytes) -> bytes:
+        if dice.random() < 0.8:
+            return frame
+        head = bytearray(frame)
+        at = dice.randrange(36)
+        head[at] ^= 1 << dice.randrange(8)
+        ways = [bytes(head), frame[: dice.randrange(len(frame))], frame * 2]
+        ways += [dice.randbytes(dice.randrange(40)) + frame]
+        fields = list(struct.unpack_from(">iiqiqq", frame))
+        field = dice.randrange(6)
+        fields[field] = dice.choice([-1, 0, fields[field] + 1, fields[field] - 1, (1 << 31) - 1])
+        ways += [struct.pack(">iiqiqq", *fields) + frame[36:]] * 3
+        return dice.choice(ways)
+
+    return mangle
+
+
+@pytest.mark.parametrize("seed", tiers.split(range(30), 5))
+def test_mangled_headers_delay_a_copy_and_do_not_damage_it(seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    log, target = log_of(300), tmp_path / "copy"
+    epochs = [Epoch(1, 0), Epoch(3, 9000), Epoch(4, 9000 + 4096)]
+    with FakeController(log, epochs, batch=1000) as master:
+        master.mangle = mangler(dice)
+        master.mangle_greeting = lambda greeting: (
+            greeting
+            if dice.random() < 0.5
+            else dice.choice(
+                [greeting[: dice.randrange(len(greeting))], dice.randbytes(60), greeting[::-1]]
+            )
+        )
+        run = Following(master.address, target, sync_seconds=0.05)
+        with suppress(AssertionError):
+            wait_for(lambda: run.follower._now().end == log.end or run.error is not None, 2)
+        with suppress(RmqStoreError):
+            run.end()
+        if target.exists() and (target / "commitlog").exists():
+            for name, data in files(target).items():
+                assert content(log)[name].startswith(bytes(data).rstrip(b"\0"))
+        master.mangle = master.mangle_greeting = lambda sent: sent
+        follow_once(master, target)
+    require_exact(target, log)
+    assert epochs_of(target) == epochs
+
+
+def test_the_state_of_an_earlier_version_gets_an_id(tmp_path: Path) -> None:
+    log, target = log_of(20), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+    path = target / ".rmqstore" / "follow.json"
+    state = json.loads(path.read_bytes())
+    for name in ("mode", "learner_id", "epoch", "confirm_offset"):
+        del state[name]
+    path.write_text(json.dumps(state))
+    assert follow_status(target)[0].learner_id == 0
+    with FakeController(log, [Epoch(1, 0)]) as master:
+        follow_once(master, target)
+        follow_once(master, target)
+        assert master.handshakes[0] == master.handshakes[1]
+    require_exact(target, log)

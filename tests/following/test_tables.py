@@ -1,0 +1,51 @@
+"""Tables of a broker: which topics have BatchConsumeQueues, also in tables that are long."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import pytest
+
+from following.fake_master import TOPICS
+from rmqstore.copying.following.source import batch_topics_of
+
+ENTRY = TOPICS["topicConfigTable"]["T"]  # type: ignore[index]
+
+
+def table(count: int, indent: int | None = None) -> bytes:
+    """Return the table of a broker, in which every seventh topic has BatchConsumeQueues."""
+    topics = {
+        f"topic-{number}": ENTRY
+        | {"topicName": f"topic-{number}"}
+        | ({} if number % 7 else {"attributes": {"queue.type": "BatchCQ"}})
+        for number in range(count)
+    }
+    return json.dumps({**TOPICS, "topicConfigTable": topics}, indent=indent).encode()
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("count", [0, 1, 8000])
+def test_the_kinds_of_topics_are_known(count: int, indent: int | None) -> None:
+    content = table(count, indent)
+    assert (len(content) > 1 << 20) == (count > 1000)
+    kinds = batch_topics_of({"topics.json": content})
+    assert kinds == {f"topic-{number}": not number % 7 for number in range(count)}
+
+
+@pytest.mark.parametrize("damage", [b"\0", b"{" * 100_000, b'"', b"]]}}", b'"x":{"attributes":5},'])
+def test_a_long_table_is_read_as_far_as_it_is_sound(damage: bytes) -> None:
+    content = table(8000)
+    place = content.index(b'"topic-5000":')
+    kinds = batch_topics_of({"topics.json": content[:place] + damage + content[place:]})
+    assert all(kinds[f"topic-{number}"] == (not number % 7) for number in range(5000))
+
+
+def test_a_long_table_takes_a_few_times_its_size() -> None:
+    content = table(60_000)
+    tracemalloc.start()
+    kinds = batch_topics_of({"topics.json": content})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(kinds) == 60_000
+    assert peak < 3 * len(content)

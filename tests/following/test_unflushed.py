@@ -1,0 +1,185 @@
+"""Flushes of a log that is written to meanwhile, and a follower that is far behind."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from following.fake_master import FakeMaster, more
+from following.followers import TIMING, follow_once, require_exact, wait_for
+from rmqstore.copying.followers.status import follow_status
+from rmqstore.copying.following import building, session
+from rmqstore.copying.following.follower import Follower
+from rmqstore.copying.following.remoting.client import Address, Endpoint
+from rmqstore.copying.following.settings import FollowSettings
+from rmqstore.copying.following.unflushed import Unflushed
+from rmqstore.copying.following.upkeep import queue_builder
+from rmqstore.errors import StoreStateError
+from rmqstore.storage.files.disk import Disk
+from store_builder import Store
+
+
+class FlushedDisk(Disk):
+    """A disk that says what was flushed, and calls back before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushed: list[str] = []
+        self.before = lambda: None
+
+    def flush(self, path: Path) -> None:
+        self.before()
+        self.flushed.append(path.name)
+
+    def flush_folder(self, path: Path) -> None:
+        self.flushed.append(f"{path.name}/")
+
+
+def test_what_is_written_during_a_flush_waits_for_the_next(tmp_path: Path) -> None:
+    folder, disk = tmp_path / "commitlog", FlushedDisk()
+    unflushed = Unflushed(folder)
+    unflushed.add(folder / "a", is_new=True)
+    unflushed.add(folder / "b", is_new=False)
+    first = unflushed.begin(100)
+    disk.before = lambda: unflushed.add(folder / "b", is_new=False)
+    unflushed.flush(first, disk)
+    assert disk.flushed == ["a", "b", "commitlog/"]
+    assert folder / "a" not in unflushed
+    assert folder / "b" in unflushed
+    disk.before = lambda: None
+    unflushed.flush(unflushed.begin(200), disk)
+    assert disk.flushed[3:] == ["b"]
+    assert folder / "b" not in unflushed
+
+
+def test_an_interrupted_flush_is_repeated_and_a_failed_one_is_not(tmp_path: Path) -> None:
+    def fail(error: BaseException) -> None:
+        raise error
+
+    folder, disk = tmp_path / "commitlog", FlushedDisk()
+    unflushed = Unflushed(folder)
+    unflushed.add(folder / "a", is_new=True)
+    for error in (KeyboardInterrupt(), OSError(errno.EIO, "lost")):
+        disk.before = lambda error=error: fail(error)  # type: ignore[misc]
+        with pytest.raises(type(error)):
+            unflushed.flush(unflushed.begin(100), disk)
+        assert folder / "a" in unflushed
+    disk.before = lambda: None
+    with pytest.raises(OSError, match="lost"):
+        unflushed.flush(unflushed.begin(100), disk)
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a follower do for a small log what it does for a large one that it is far behind of."""
+    monkeypatch.setattr(session, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(building, "_FAR_BYTES", 5000)
+    monkeypatch.setattr(queue_builder, "STEP_BYTES", 2000)
+    monkeypatch.setattr(queue_builder, "_FLUSH_BYTES", 12_000)
+
+
+def log_of(count: int) -> Store:
+    log = Store(segment_bytes=1 << 14)
+    more(log, count)
+    return log
+
+
+def contents(target: Path, folder: str) -> dict[str, bytes]:
+    paths = sorted(path for path in (target / folder).rglob("*") if path.is_file())
+    return {str(path.relative_to(target)): path.read_bytes() for path in paths}
+
+
+def test_a_copy_that_was_far_behind_is_the_same(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    log = log_of(700)
+    with FakeMaster(log) as master:
+        follow_once(master, tmp_path / "near")
+        request.getfixturevalue("far")
+        follow_once(master, tmp_path / "far", sync_bytes=3000)
+    require_exact(tmp_path / "far", log)
+    for folder in ("commitlog", "consumequeue"):
+        assert contents(tmp_path / "far", folder) == contents(tmp_path / "near", folder)
+
+
+@pytest.mark.usefixtures("far")
+def test_a_flush_that_fails_in_the_thread_ends_the_follower(tmp_path: Path) -> None:
+    class FailingDisk(Disk):
+        def flush(self, path: Path) -> None:
+            if path.parent.name == "commitlog":
+                raise OSError(errno.EIO, "Input/output error", str(path))
+            super().flush(path)
+
+    log, target = log_of(300), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        settings = FollowSettings(once=True, sync_bytes=3000)
+        endpoint = Endpoint(Address.parse(master.address))
+        with pytest.raises(StoreStateError, match="Input/output error"):
+            Follower(endpoint, target, settings, threading.Event(), make_disk=FailingDisk).run()
+        assert follow_status(target)[0].end == 0
+        follow_once(master, target)
+    require_exact(target, log)
+
+
+@pytest.mark.usefixtures("far")
+def test_the_stream_goes_on_while_the_log_comes_to_the_disk(tmp_path: Path) -> None:
+    """The first flush in the thread waits until the log has grown; the state is not ahead."""
+    has_grown = threading.Event()
+
+    class SlowDisk(Disk):
+        def flush(self, path: Path) -> None:
+            is_beside = threading.current_thread().name.startswith("follow-sync")
+            if path.parent.name == "commitlog" and is_beside:
+                assert has_grown.wait(20)
+            super().flush(path)
+
+    log, target = log_of(700), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        run = Follower(
+            Endpoint(Address.parse(master.address)), target,
+            FollowSettings(once=True, sync_bytes=3000), threading.Event(), make_disk=SlowDisk,
+        )  # fmt: skip
+        thread = threading.Thread(target=run.run)
+        thread.start()
+        store = run._store
+        try:
+            wait_for(lambda: store.is_open and store.log.end > log.end // 2)
+            assert store.log.durable_end == 0
+        finally:
+            has_grown.set()
+        thread.join(30)
+    require_exact(target, log)
+
+
+@pytest.mark.usefixtures("far")
+def test_files_that_were_made_again_are_flushed_and_not_those_before(tmp_path: Path) -> None:
+    class LinkedDisk(Disk):
+        def flush(self, path: Path) -> None:
+            assert os.fstat(self._open(path)).st_ino == path.stat().st_ino
+            super().flush(path)
+
+    common, target = log_of(100), tmp_path / "copy"
+    longer, other = copy.deepcopy(common), copy.deepcopy(common)
+    more(longer, 600)
+    more(other, 700, mark=b"other", time_ms=10_000)
+    with FakeMaster(longer) as master:
+        settings = FollowSettings(sync_bytes=3000, timing=TIMING)
+        endpoint = Endpoint(Address.parse(master.address))
+        stop = threading.Event()
+        run = Follower(endpoint, target, settings, stop, make_disk=LinkedDisk)
+        thread = threading.Thread(target=run.run)
+        thread.start()
+        try:
+            wait_for(lambda: run._now().end == longer.end)
+            master.log = other
+            master.cut_connections()
+            wait_for(lambda: run._now().n_cuts == 1 and run._now().end == other.end)
+        finally:
+            stop.set()
+            thread.join(30)
+    require_exact(target, other)

@@ -1,0 +1,194 @@
+"""What a follower does beside the stream: stops, kinds of queues, times, the state and metrics."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import time
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from following.fake_master import FakeMaster, more
+from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
+from following.test_reconnecting import closed_port
+from rmqstore.copying.followers.cluster import ClusterProgress
+from rmqstore.copying.followers.metrics import FollowMetrics
+from rmqstore.copying.followers.status import follow_status
+from rmqstore.copying.following.background import Metadata
+from rmqstore.copying.following.remoting.client import Address, Endpoint
+from rmqstore.copying.following.settings import FollowProgress, FollowSettings, Timing
+from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
+from store_builder import Record, Store
+
+
+def log_of(count: int) -> Store:
+    log = Store(segment_bytes=1 << 14)
+    more(log, count)
+    return log
+
+
+def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
+    with FakeMaster(log_of(600)) as master:
+        metadata = Metadata(Endpoint(Address.parse(master.address), timeout=5.0), FollowSettings())
+        metadata.ask()
+        assert metadata.agreed_low() is None
+        metadata.agree(time.monotonic())
+        assert metadata.agreed_low() == 0
+        master.low = 1 << 14
+        metadata.ask()
+        assert metadata.agreed_low() == 0  # of the same broker, whoever has answered since
+        metadata.agree(time.monotonic())
+        assert metadata.agreed_low() == 1 << 14
+        metadata.use_newest()
+        assert metadata.agreed_low() is None
+
+
+def test_a_stop_does_not_wait_for_an_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        run = Following(f"127.0.0.1:{silent.getsockname()[1]}", tmp_path / "copy")
+        connection, _ = silent.accept()
+        began = time.monotonic()
+        run.end()
+        assert time.monotonic() - began < 3  # an answer may take 5 seconds
+        connection.close()
+
+
+def test_a_topic_whose_kind_cannot_be_asked_is_not_guessed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, log = tmp_path / "copy", log_of(20)
+    patient = replace(TIMING, silence=30.0)  # there is no other connection once nothing answers
+    with FakeMaster(log) as master:
+        with following(master.address, target, timing=patient) as run:
+            wait_for(lambda: run.follower._now().queues_end == log.end)
+            tables = json.loads(master.tables[21])
+            entry = {**tables["topicConfigTable"]["T"], "topicName": "B"}
+            tables["topicConfigTable"]["B"] = entry | {"attributes": {"queue.type": "BatchCQ"}}
+            master.tables[21] = json.dumps(tables).encode()
+            built = log.end
+            master.answer_code = 2  # SYSTEM_BUSY at the ordinary port; the stream goes on
+            log.append(Record(topic="B", body=b"1", store_timestamp=1_700_000_009_000))
+            wait_for(lambda: run.follower._now().end == log.end)
+            wait_for(lambda: "kind of topic B" in caplog.text)
+        state, _ = follow_status(target)
+        assert (state.end, state.built, state.is_closed) == (log.end, built, False)
+        assert (target / "abort").exists()
+        assert not (target / "consumequeue" / "B").exists()
+        master.answer_code = 0
+        follow_once(master, target)
+    assert (target / "batchconsumequeue" / "B").is_dir()
+    assert not (target / "consumequeue" / "B").exists()
+    assert follow_status(target)[0].is_closed
+
+
+def test_the_times_suit_the_broker() -> None:
+    usual = Timing()
+    assert usual.adapted(5.0, 20.0) == usual
+    quick = usual.adapted(1.0, 4.0)
+    assert (quick.report, quick.stall) == (1.0, 2.0)
+    slow = usual.adapted(30.0, 120.0)
+    assert (slow.silence, slow.first_header, slow.report) == (90.0, 90.0, 4.0)
+
+
+def test_the_intervals_of_the_broker_are_read(tmp_path: Path) -> None:
+    log = log_of(20)
+    with FakeMaster(log) as master:
+        master.settings |= {"haSendHeartbeatInterval": "700", "haHousekeepingInterval": "200"}
+        master.heartbeat = 0.7
+        timing = replace(TIMING, report=60.0, silence=0.3, first_header=0.3)
+        with following(master.address, tmp_path / "copy", timing=timing):
+            wait_for(lambda: bool(master.reports) and len(master.reports[0]) > 10)
+        assert len(master.reports) == 1
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.5, float("nan")])
+def test_tables_are_not_asked_for_too_often(seconds: float) -> None:
+    with pytest.raises(OptionError, match="at least 1 seconds"):
+        FollowSettings(tables_seconds=seconds)
+
+
+def test_the_state_names_a_new_address_when_the_logs_have_agreed(tmp_path: Path) -> None:
+    target, log = tmp_path / "copy", log_of(200)
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+        first = follow_status(target)[0].address
+        assert first == master.address
+    other = Store(segment_bytes=1 << 14)
+    more(other, 200, time_ms=77_000)
+    with FakeMaster(other) as wrong:
+        wrong.settings["storeType"] = "defaultRocksDB"
+        with pytest.raises(StoreStateError, match="another log"):
+            follow_once(wrong, target, overlap=1000)
+    state, _ = follow_status(target)
+    assert (state.address, state.store_type) == (first, "")
+    with FakeMaster(log) as moved:
+        follow_once(moved, target)
+        assert follow_status(target)[0].address == moved.address
+    require_exact(target, log)
+
+
+PROGRESS = FollowProgress(0, 100, 150, 50, 1.5, 90, 2, 1, 1_700_000_000_500, is_connected=True)
+
+
+def test_metrics_are_served_and_written(tmp_path: Path) -> None:
+    metrics = FollowMetrics()
+    metrics.update(ClusterProgress({"a": PROGRESS}, {"bad": "why"}))
+    port = closed_port()
+    metrics.serve(Address("127.0.0.1", port))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    for line in (
+        'rmqstore_follow_up{broker="a"} 1.0',
+        'rmqstore_follow_up{broker="bad"} 0.0',
+        'rmqstore_follow_connected{broker="a"} 1.0',
+        'rmqstore_follow_lag_bytes{broker="a"} 50.0',
+        'rmqstore_follow_lag_seconds{broker="a"} 1.5',
+        'rmqstore_follow_cuts_total{broker="a"} 1.0',
+        'rmqstore_follow_source_timestamp_seconds{broker="a"} 1.7000000005e+09',
+    ):
+        assert line in text.splitlines()
+    metrics.write(tmp_path / "follow.prom")
+    assert (tmp_path / "follow.prom").read_text() == text
+    with pytest.raises(StoreStateError, match="cannot be served"):
+        metrics.serve(Address("127.0.0.1", port))
+
+
+def test_metrics_without_the_library_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(UnsupportedFeatureError, match="pip install prometheus-client"):
+        FollowMetrics()
+
+
+def test_progress_says_whether_the_broker_answers(tmp_path: Path) -> None:
+    log = log_of(20)
+    with FakeMaster(log) as master, following(master.address, tmp_path / "copy") as run:
+        wait_for(lambda: run.follower._now().is_connected)
+        assert abs(run.follower._now().source_at / 1000 - time.time()) < 60
+        master.settings["haListenPort"] = str(closed_port())
+
+        def is_gone() -> bool:
+            master.cut_connections()  # one that is only just being made is cut by the next call
+            return not run.follower._now().is_connected
+
+        wait_for(is_gone)
+
+
+def test_units_that_the_state_does_not_vouch_for_are_told_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log, target = log_of(60), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+        path = target / ".rmqstore" / "follow.json"
+        built = log.placed[30].physical_offset
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"built": built}))
+        (target / "abort").write_text("")
+        follow_once(master, target)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    text = f"the queues are cut at physical offset {built}: 30 units of 3 queues are removed"
+    assert told == [f"{target}: {text}"]
+    require_exact(target, log)

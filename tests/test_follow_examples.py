@@ -1,0 +1,85 @@
+"""The unit of systemd and the container file that run a follower are what their programs take."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from rmqstore.cli import main
+from rmqstore.copying.followers.calls import settings_of
+
+ROOT = Path(__file__).parents[1]
+UNIT = ROOT / "examples" / "follow" / "rmqstore-follow.service"
+CONTAINER = ROOT / "examples" / "follow" / "Containerfile"
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    """Return the parameters that a command line has; nothing is run."""
+    command = main.commands["follow"]
+    context: click.Context = command.make_context("follow", list(words))
+    return context.params
+
+
+def require_good(words: list[str]) -> None:
+    given = parsed(words)
+    assert given["namesrv"]
+    assert given["target"] is None
+    settings_of({"retain": given["retain"], "tables_seconds": given["tables_seconds"]})
+
+
+def unit() -> configparser.SectionProxy:
+    parser = configparser.RawConfigParser(interpolation=None, comment_prefixes=("#",))
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read(UNIT)
+    return parser["Service"]
+
+
+def test_the_command_of_the_unit_is_one_of_follow() -> None:
+    service = unit()
+    program, verb, *words = shlex.split(service["ExecStart"])
+    assert (Path(program).name, verb) == ("rmqstore", "follow")
+    require_good(words)
+    assert parsed(words)["source"] in service["ReadWritePaths"].split()
+    assert service["RestartPreventExitStatus"] == "2"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    installed = Path(sys.executable).with_name("rmqstore")
+    copied = tmp_path / UNIT.name
+    text = UNIT.read_text().replace("/opt/rmqstore/bin/rmqstore", str(installed))
+    copied.write_text(text.replace("User=rmqstore", "User=root"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(copied)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    told = [line for line in done.stderr.splitlines() if UNIT.name in line]
+    assert told == []
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_container_file_copies_what_there_is_and_runs_follow() -> None:
+    steps: dict[str, list[str]] = {}
+    text = CONTAINER.read_text().replace("\\\n", " ")
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            step, _, rest = line.partition(" ")
+            steps.setdefault(step, []).append(rest)
+    for copied in steps["COPY"]:
+        for source in copied.split()[:-1]:
+            assert (ROOT / source).exists(), source
+    assert json.loads(steps["ENTRYPOINT"][0]) == ["rmqstore", "follow"]
+    words = json.loads(steps["CMD"][0])
+    require_good(words)
+    assert parsed(words)["source"] == steps["VOLUME"][0]
+    assert parsed(words)["metrics"].endswith(f":{steps['EXPOSE'][0]}")
+    assert "[cli,metrics]" in steps["RUN"][0]
