@@ -1,4 +1,4 @@
-"""A Kafka broker of one JVM for bench_spark_write.py, and the jars of it and of Spark's sink."""
+"""A Kafka broker of one JVM for benchmarks, and the jars of it and of Spark's source and sink."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _resolve(folder: Path, package: str) -> list[Path]:
 
 
 class KafkaBroker:
-    """A broker that is also its own controller; ``address`` is where it listens."""
+    """A broker that is its own controller; ``address`` is where it listens, ``log_dir`` its log."""
 
     def __init__(self, jars: Path, sink: list[Path], folder: Path, n_partitions: int) -> None:
         self._java = [
@@ -83,6 +83,7 @@ class KafkaBroker:
             *("-cp", os.pathsep.join(map(str, _broker_jars(jars, sink)))),
         ]
         self._folder, self._n_partitions = folder, n_partitions
+        self.log_dir = folder / "logs"
 
     def __enter__(self) -> Self:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -94,7 +95,7 @@ class KafkaBroker:
             _PROPERTIES.format(
                 broker=broker,
                 controller=controller,
-                logs=self._folder / "logs",
+                logs=self.log_dir,
                 partitions=self._n_partitions,
             )
         )

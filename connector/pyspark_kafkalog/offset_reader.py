@@ -1,0 +1,281 @@
+"""Asks log directories for the offsets of a query, on the driver.
+
+Source: KafkaOffsetReaderAdmin of Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Final
+
+from kafkalog import CorruptBatchError, Partition
+from kafkalog.read.spec import FAILFAST, ScanSpec
+from kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.offset_limits import OffsetLimit
+from pyspark_kafkalog.options import ReadOptions
+from pyspark_kafkalog.ranges import OffsetRange, RangeSplit, divide_ranges, pack_ranges
+from rmqstore.errors import OptionError
+from rmqstore.query.selection import EARLIEST, LATEST
+
+logger = logging.getLogger(__name__)
+
+_MOST_NAMES: Final = 10  # of topics or partitions, in an error
+
+
+class OffsetReader:
+    """The chosen partitions and their offsets, as of the last look."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        """Look at the log directories. Raises as :meth:`look`."""
+        self._options = options
+        self._spec = options.spec(("offset",))
+        self._strict = ScanSpec(("offset",), check_crcs=options.check_crc)
+        self._log_dirs = options.log_dirs.open()
+        self._take()
+
+    def look(self) -> None:
+        """Look at the log directories again; the ends of partitions are looked for from the last.
+
+        Raises:
+            NotAStoreError: a path is not a log directory.
+            StoreStateError: two directories hold the same partition.
+        """
+        self._log_dirs.refresh()
+        self._take()
+
+    def _take(self) -> None:
+        self._known: Mapping[TopicPartition, Partition] = self._log_dirs.partitions
+        self._chosen = self._options.choice.of(self._known)
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """The chosen partitions, sorted."""
+        return self._chosen
+
+    def require_named(self) -> None:
+        """Refuse options that name what does not exist, or not all that they must name.
+
+        Raises:
+            OptionError: a topic or partition does not exist, or offsets or times by partition do
+                not name exactly the partitions that are read.
+        """
+        choice = self._options.choice
+        topics = sorted({topic for topic, _ in self._known})
+        for topic in choice.topics or ():
+            if topic not in topics:
+                raise OptionError(
+                    f"subscribe: {self._where} has no topic {topic}; {_near(topic, topics)}"
+                )
+        absent = sorted((choice.partitions or frozenset()) - set(self._known))
+        if absent:
+            raise OptionError(f"assign: {self._where} has no partition {_names(absent)}")
+        for end, limit in (("starting", self._options.start), ("ending", self._options.end)):
+            self._require_every(end, limit)
+
+    def _require_every(self, end: str, limit: OffsetLimit) -> None:
+        if limit.named is None:
+            return
+        missing = sorted(set(self._chosen) - limit.named)
+        others = sorted(limit.named - set(self._chosen))
+        if not missing and not others:
+            return
+        contradictions = []
+        if missing:
+            contradictions.append(f"does not name {_names(missing)}")
+        if others:
+            contradictions.append(f"names {_names(others)}, which is not read")
+        by_time, remedy = "ByTimestamp", ""
+        if limit.times is None:
+            by_time, remedy = "", "; -2 is the earliest offset, -1 the latest"
+        raise OptionError(
+            f"{end}Offsets{by_time} must name every partition that is read, and no other: it"
+            f" {' and '.join(contradictions)}{remedy}"
+        )
+
+    def earliest(self, key: TopicPartition) -> int:
+        """Return the first offset of a partition."""
+        return self._partition(key).start_offset
+
+    def latest(self, key: TopicPartition) -> int:
+        """Return the offset after the last one that a read may give.
+
+        That is the last stable offset for a read of committed records.
+
+        Raises:
+            CorruptBatchError: what may have ended the oldest transaction is damaged, and the mode
+                is FAILFAST.
+        """
+        partition, spec = self._partition(key), self._spec
+        if not spec.is_committed:
+            return partition.end_offset
+        return partition.stable_offset(is_strict=spec.is_strict, check_crcs=spec.check_crcs)
+
+    def latest_offsets(self) -> dict[TopicPartition, int]:
+        """Return the latest offset of each chosen partition."""
+        return {key: self.latest(key) for key in self._chosen}
+
+    def starts(self) -> dict[TopicPartition, int]:
+        """Return where each chosen partition starts, as the options say.
+
+        Raises:
+            OptionError: a start time lies after the last record of a partition, and that is an
+                error by the options.
+            OffsetOutOfRangeError: a start offset does not exist, and data loss is to fail.
+        """
+        return {key: self._start(key) for key in self._chosen}
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """Return where each chosen partition ends, as the options say; raises as ``starts``.
+
+        Of committed records, none are read from the last stable offset on.
+        """
+        ends = {key: self._end(key) for key in self._chosen}
+        if not self._spec.is_committed:
+            return ends
+        return {
+            key: self._partition(key).committed_end(self._spec, end) for key, end in ends.items()
+        }
+
+    def _start(self, key: TopicPartition) -> int:
+        limit = self._options.start
+        time = limit.time_of(key)
+        if time is None:
+            return self._within("startingOffsets", key, self._offset(limit, key))
+        found = self._partition(key).offset_for_time(time)
+        if found is not None:
+            return found
+        if self._options.start_is_strict:
+            raise OptionError(
+                f"no record of {key} has a time of {time} or later; "
+                "startingOffsetsByTimestampStrategy=latest starts such a partition at its end"
+            )
+        return self.latest(key)
+
+    def _end(self, key: TopicPartition) -> int:
+        limit = self._options.end
+        time = limit.time_of(key)
+        if time is None:
+            return self._within("endingOffsets", key, self._offset(limit, key))
+        found = self._partition(key).offset_for_time(time)
+        return self.latest(key) if found is None else found
+
+    def _offset(self, limit: OffsetLimit, key: TopicPartition) -> int:
+        offset = limit.offset_of(key)
+        if offset == EARLIEST:
+            return self.earliest(key)
+        return self.latest(key) if offset == LATEST else offset
+
+    def _within(self, name: str, key: TopicPartition, offset: int) -> int:
+        first, last = self.earliest(key), self._partition(key).end_offset
+        if first <= offset <= last:
+            return offset
+        self.lose(f"{name} of {key} is {offset}, but its offsets are {first} to {last}")
+        return min(max(offset, first), last)
+
+    def ranges(
+        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> list[OffsetRange]:
+        """Return the ranges of partitions between offsets, with their estimated bytes."""
+        return [
+            self._range(key, starts[key], end) for key, end in ends.items() if starts[key] < end
+        ]
+
+    def _range(self, key: TopicPartition, start: int, end: int) -> OffsetRange:
+        partition = self._partition(key)
+        n_bytes = partition.answer(lambda log: log.bytes_between(start, end))
+        return OffsetRange(*key, start, end, n_bytes, partition.mark)
+
+    def unreadable_ends(
+        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> list[OffsetRange]:
+        """Return empty ranges at the ends of partitions that have damage there and nothing else.
+
+        Without a task, nobody would meet the damage.
+        """
+        return [
+            OffsetRange(*key, start, start, 0, self._partition(key).mark)
+            for key, start in starts.items()
+            if start == ends[key] and self._damage_at_end(key, start) is not None
+        ]
+
+    def require_readable(self) -> None:
+        """Report partitions that have damage and no record.
+
+        Raises:
+            CorruptBatchError: there is one, and the mode is FAILFAST.
+        """
+        for key in self._chosen:
+            damage = self._damage_at_end(key, self.earliest(key))
+            if damage is None:
+                continue
+            if self._options.mode == FAILFAST:
+                raise damage
+            logger.warning("no record of %s can be read: %s", key, damage)
+
+    def _damage_at_end(self, key: TopicPartition, start: int) -> CorruptBatchError | None:
+        """Return what is damaged from an offset on, if that is the end of a log.
+
+        Where a recovery would cut the damage off, it is not part of the log.
+        """
+        partition = self._partition(key)
+        is_at_end = partition.is_clean and start == partition.end_offset
+        if not is_at_end or not partition.log().end_position:
+            return None
+        try:
+            for _ in partition.read(self._strict, start, start):
+                pass
+        except CorruptBatchError as err:
+            return err
+        return None
+
+    def splits(
+        self, ranges: Iterable[OffsetRange], unreadable: Iterable[OffsetRange] = ()
+    ) -> list[RangeSplit]:
+        """Return the tasks that read ranges.
+
+        Args:
+            ranges: what is read, cut and joined into tasks.
+            unreadable: empty ranges where tasks report damage.
+        """
+        options = self._options
+        parts = divide_ranges(
+            ranges,
+            max_bytes=options.max_bytes,
+            max_records=options.max_records,
+            min_partitions=options.min_partitions,
+        )
+        if options.min_partitions is None:
+            tasks = pack_ranges(parts, max_bytes=options.max_bytes, max_records=options.max_records)
+        else:
+            tasks = [(part,) for part in parts]
+        tasks += [(empty,) for empty in unreadable]
+        return [RangeSplit(task) for task in tasks]
+
+    def lose(self, text: str) -> None:
+        """Report records that are gone.
+
+        Raises:
+            OffsetOutOfRangeError: data loss is to fail.
+        """
+        self._spec.lose(text)
+
+    @property
+    def _where(self) -> str:
+        return str(self._options.log_dirs)
+
+    def _partition(self, key: TopicPartition) -> Partition:
+        return self._known[key]
+
+
+def _names(keys: list[TopicPartition]) -> str:
+    more = f" and {len(keys) - _MOST_NAMES} others" if len(keys) > _MOST_NAMES else ""
+    return ", ".join(map(str, keys[:_MOST_NAMES])) + more
+
+
+def _near(topic: str, topics: list[str]) -> str:
+    near = get_close_matches(topic, topics, n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    return f"it has {', '.join(topics[:_MOST_NAMES])}" if topics else "it has none"

@@ -1,0 +1,162 @@
+"""The micro-batch source: follows log directories that a broker writes to, or that are copied.
+
+Each query has one reader, on the driver. Source: KafkaMicroBatchStream of Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.offset_reader import OffsetReader
+from pyspark_kafkalog.options import StreamOptions
+from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
+from pyspark_kafkalog.rows import RowReader
+from pyspark_kafkalog.stream_offset import of_json, to_json
+from pyspark_rmqstore.admission import limit_rows
+from pyspark_rmqstore.option_names import option_names
+
+Offsets = dict[TopicPartition, int]
+
+
+class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads new records of the chosen partitions; partitions that appear later are taken up."""
+
+    def __init__(self, schema: StructType, options: StreamOptions) -> None:
+        self._options = options
+        self._rows = RowReader(schema, options.read)
+        self._reader: OffsetReader | None = None
+        self._latest: Offsets = {}
+        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        # the first trigger does not wait, as in Spark's Kafka source
+        self._last_trigger = -float("inf")
+
+    @option_names()
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where a new query starts."""
+        reader = self._look()
+        reader.require_named()
+        reader.require_readable()
+        return to_json(reader.starts())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return one of the limits that are set."""
+        if self._options.max_offsets is not None:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.min_offsets is not None:
+            return ReadMinRows(self._options.min_offsets)
+        return ReadAllAvailable()
+
+    @option_names()
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Fix the present ends of the partitions as the end of the query."""
+        self._target = self._look().latest_offsets()
+
+    @option_names()
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return how far the next micro-batch reaches; ``start`` if there is nothing to read."""
+        reader = self._look()
+        since = of_json(start)
+        self._latest = reader.latest_offsets()
+        ends = dict(self._latest)
+        if self._target is not None:
+            ends = {
+                key: min(end, self._target[key]) for key, end in ends.items() if key in self._target
+            }
+        self._report_gone(reader, since)
+        starts = self._starts(reader, since, ends)
+        if not isinstance(limit, ReadAllAvailable):
+            ends = self._admitted(starts, ends)
+        if ends == since:
+            return start
+        if any(ends[key] > starts[key] for key in ends):
+            self._last_trigger = monotonic()
+        return to_json(ends)
+
+    def _admitted(self, starts: Mapping[TopicPartition, int], ends: Offsets) -> Offsets:
+        """Return how far a trigger may read within the limits of the options."""
+        options = self._options
+        n_new = sum(max(ends[key] - starts[key], 0) for key in ends)
+        may_wait = self._target is None  # otherwise the query has to reach its end
+        waited = monotonic() - self._last_trigger
+        if may_wait and n_new < (options.min_offsets or 0) and waited < options.max_delay_seconds:
+            return {key: starts[key] for key in ends}
+        if options.max_offsets is None:
+            return ends
+        ahead = {key: max(end, starts[key]) for key, end in ends.items()}
+        return limit_rows(starts, ahead, options.max_offsets)
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return how far the partitions reach, for the query's progress."""
+        return to_json(self._latest)
+
+    @option_names()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks of a micro-batch, the same ones if it is planned again."""
+        reader = self._look()
+        since, until = of_json(start), of_json(end)
+        self._report_gone(reader, until)
+        ends = {key: offset for key, offset in until.items() if key in reader.partitions}
+        starts = self._starts(reader, since, ends)
+        for key, offset in ends.items():
+            if offset < since.get(key, 0):
+                reader.lose(f"{key} ended at {since[key]} and now ends at {offset}")
+            elif offset > (last := reader.latest(key)):
+                reader.lose(f"{key} was to be read up to {offset} but now ends at {last}")
+                ends[key] = last
+        ranges = [
+            piece._replace(follows=self._follows(reader, since, piece))
+            for piece in reader.ranges(starts, ends)
+        ]
+        return reader.splits(ranges)
+
+    def _follows(self, reader: OffsetReader, since: Offsets, piece: OffsetRange) -> bool:
+        """Tell whether an earlier micro-batch had the offsets right before a range."""
+        key, named = piece.topic_partition, self._options.read.start.offsets
+        is_first = named is not None and named.get(key) == piece.start  # of the query
+        is_next = since.get(key) == piece.start
+        return is_next and not is_first and piece.start > reader.earliest(key)
+
+    def _starts(self, reader: OffsetReader, since: Offsets, ends: Offsets) -> Offsets:
+        """Return where a micro-batch starts: a partition that is new, at its first record."""
+        starts = {}
+        for key in ends:
+            first = reader.earliest(key)
+            known = since.get(key)
+            if first > (known or 0) and (known is not None or first > 0):
+                reader.lose(f"{key} now begins at {first}, and offset {known or 0} was next")
+            starts[key] = max(first, known or 0)
+        return starts
+
+    def _report_gone(self, reader: OffsetReader, offsets: Offsets) -> None:
+        present = set(reader.partitions)
+        gone = sorted(key for key in offsets if key not in present)
+        if gone:
+            reader.lose(f"partitions are gone: {', '.join(map(str, gone))}")
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one task. Runs in a task; stateless."""
+        # Spark asks for one partition of its own where there is none.
+        if isinstance(partition, RangeSplit):
+            with option_names():
+                yield from self._rows.rows(partition)
+
+    def _look(self) -> OffsetReader:
+        if self._reader is None:
+            self._reader = OffsetReader(self._options.read)
+        else:
+            self._reader.look()
+        return self._reader

@@ -1,0 +1,51 @@
+"""Reads the log directories of Apache Kafka as Arrow batches, without a broker."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from kafkalog.errors import CorruptBatchError
+
+if TYPE_CHECKING:
+    from kafkalog.opening import LogDirs
+    from kafkalog.opening import open_log_dirs as open  # noqa: A004 - `kafkalog.open(path)` reads as it should
+    from kafkalog.read.partition import Partition
+    from kafkalog.read.scan import Scan
+    from kafkalog.read.spec import IsolationLevel, Mode
+    from kafkalog.storage.names import TopicPartition
+
+__all__ = [
+    "CorruptBatchError",
+    "IsolationLevel",
+    "LogDirs",
+    "Mode",
+    "Partition",
+    "Scan",
+    "TopicPartition",
+    "open",
+]
+
+# Imported when first asked for: Spark starts processes that need a few modules of the package.
+_HOMES = {
+    "IsolationLevel": "read.spec:IsolationLevel",
+    "LogDirs": "opening:LogDirs",
+    "Mode": "read.spec:Mode",
+    "Partition": "read.partition:Partition",
+    "Scan": "read.scan:Scan",
+    "TopicPartition": "storage.names:TopicPartition",
+    "open": "opening:open_log_dirs",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Return a name of the package, imported by now."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home, _, attribute = _HOMES[name].partition(":")
+    value: object = getattr(import_module(f"{__name__}.{home}"), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the names of the package, imported or not."""
+    return sorted({*globals(), *__all__})

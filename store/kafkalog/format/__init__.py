@@ -1,0 +1,1 @@
+"""What the bytes of record batches mean; opens no file."""

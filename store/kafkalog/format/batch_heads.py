@@ -1,0 +1,271 @@
+"""Where batches begin and what their heads say, as columns: v2 batches and legacy messages."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from struct import Struct
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafkalog.format.layout import (
+    BATCH_HEAD,
+    CRC_FROM,
+    LEAST_LENGTH,
+    LEAST_LENGTH_V1,
+    LEGACY_CRC_FROM,
+    LEGACY_HEAD,
+    LEGACY_TIMESTAMP_AT,
+    LENGTH_AT,
+    LOG_OVERHEAD,
+    MAGIC_AT,
+    RECORDS_AT,
+    Attribute,
+)
+from rmqstore.errors import UnsupportedFeatureError
+from rmqstore.format.columns.buffers import windows
+
+Data: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
+Longs: TypeAlias = NDArray[np.int64]
+Ints: TypeAlias = NDArray[np.int32]
+Mask: TypeAlias = NDArray[np.bool_]
+
+_LENGTH = Struct(">i")
+_LOW_BYTE = 0xFF  # Kafka knows no other attributes
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeads:
+    """What the heads of batches say, in the order of the segment.
+
+    A batch is one of format v2, or one message of format v0 or v1, which wraps others if it is
+    compressed. Fields that a format lacks are -1. An index or a mask chooses batches.
+
+    Attributes:
+        base_position: position in the segment of the data that was walked.
+        position: where each batch begins in the segment, (n,), as all that follow.
+        size: bytes.
+        magic: the format; Kafka reads every magic above 2 as 2.
+        base_offset: lower bound of the offsets in a v2 batch; the offset of a legacy message, which
+            is the last offset if that wraps others.
+        last_offset: last offset of the batch, whose record may be gone.
+        crc: checksum as stored.
+        attributes: bits of ``layout.Attribute``.
+        leader_epoch: -1 if unknown.
+        base_timestamp: what the deltas of records are added to; of a v1 message its timestamp.
+        max_timestamp: largest timestamp; -1 if there is none, as always in v0.
+        producer_id: -1 if the producer is not idempotent.
+        producer_epoch: the same.
+        base_sequence: the same.
+        record_count: number of records; -1 for legacy messages.
+        stopped_at: position in the segment after the last batch of the walk.
+        reason: why no batch begins there; None if the data ends there.
+    """
+
+    base_position: int
+    position: Longs
+    size: Longs
+    magic: NDArray[np.int8]
+    base_offset: Longs
+    last_offset: Longs
+    crc: NDArray[np.uint32]
+    attributes: Ints
+    leader_epoch: Ints
+    base_timestamp: Longs
+    max_timestamp: Longs
+    producer_id: Longs
+    producer_epoch: Ints
+    base_sequence: Ints
+    record_count: Ints
+    stopped_at: int
+    reason: str | None
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def __getitem__(self, chosen: slice | NDArray[Any]) -> BatchHeads:
+        columns = {name: getattr(self, name)[chosen] for name in _COLUMNS}
+        return replace(self, **columns)
+
+    @property
+    def is_v2(self) -> Mask:
+        mask: Mask = self.magic >= 2
+        return mask
+
+    @property
+    def codec(self) -> Ints:
+        codecs: Ints = self.attributes & np.int32(Attribute.CODEC)
+        return codecs
+
+    @property
+    def is_log_append_time(self) -> Mask:
+        mask: Mask = self._has(Attribute.LOG_APPEND_TIME) & (self.magic != 0)
+        return mask
+
+    @property
+    def is_transactional(self) -> Mask:
+        mask: Mask = self._has(Attribute.TRANSACTIONAL) & self.is_v2
+        return mask
+
+    @property
+    def is_control(self) -> Mask:
+        mask: Mask = self._has(Attribute.CONTROL) & self.is_v2
+        return mask
+
+    @property
+    def has_delete_horizon(self) -> Mask:
+        mask: Mask = self._has(Attribute.DELETE_HORIZON) & self.is_v2
+        return mask
+
+    def check_crcs(self, data: Data) -> Mask:
+        """Return a mask (n,) of the batches whose checksum is right.
+
+        Args:
+            data: the data that was walked.
+
+        Raises:
+            UnsupportedFeatureError: a library is not installed.
+        """
+        view = view_of(data)
+        is_v2 = self.is_v2
+        of_batch = crc32c() if is_v2.any() else zlib.crc32
+        starts = (self.position - self.base_position).tolist()
+        sizes = self.size.tolist()
+        computed = np.array(
+            [
+                of_batch(view[start + CRC_FROM : start + size])
+                if is_batch
+                else zlib.crc32(view[start + LEGACY_CRC_FROM : start + size])
+                for start, size, is_batch in zip(starts, sizes, is_v2.tolist(), strict=True)
+            ],
+            np.uint32,
+        )
+        mask: Mask = computed == self.crc
+        return mask
+
+    def _has(self, attribute: Attribute) -> Mask:
+        mask: Mask = (self.attributes & np.int32(attribute)) != 0
+        return mask
+
+
+_COLUMNS = tuple(
+    name
+    for name in BatchHeads.__dataclass_fields__
+    if name not in {"base_position", "stopped_at", "reason"}
+)
+
+
+@cache
+def crc32c() -> Callable[[memoryview], int]:
+    """Return the function that computes CRC-32C (Castagnoli).
+
+    Raises:
+        UnsupportedFeatureError: its library is not installed.
+    """
+    try:
+        from crc32c import crc32c as function
+    except ImportError as err:
+        needed = "checksums of Kafka's batches need crc32c: pip install crc32c"
+        raise UnsupportedFeatureError(needed) from err
+    checked: Callable[[memoryview], int] = function
+    return checked
+
+
+def view_of(data: Data) -> memoryview:
+    """Return the bytes of data without a copy."""
+    return data.data if isinstance(data, np.ndarray) else memoryview(data)
+
+
+def walk_batches(data: Data, at: int = 0, base_position: int = 0) -> BatchHeads:
+    """Read the heads of all batches from one on, up to the first place that has none.
+
+    Checksums are not compared. Whatever the bytes are, no error is raised.
+
+    Args:
+        data: a part of a segment.
+        at: position in ``data`` of the first batch.
+        base_position: position in the segment of ``data``.
+
+    Source: FileLogInputStream.java#nextBatch.
+    """
+    view = view_of(data)
+    starts, stopped_at, reason = follow(view, at)
+    columns = _read_heads(np.frombuffer(view, np.uint8), np.array(starts, np.int64))
+    columns["position"] += base_position
+    return BatchHeads(
+        base_position=base_position, stopped_at=base_position + stopped_at, reason=reason, **columns
+    )
+
+
+def follow(view: memoryview, at: int) -> tuple[list[int], int, str | None]:
+    """Return where batches begin, where the chain ends, and why."""
+    starts: list[int] = []
+    n_bytes = len(view)
+    read_length = _LENGTH.unpack_from
+    last_head = n_bytes - LOG_OVERHEAD - LEAST_LENGTH
+    while at <= last_head:
+        (length,) = read_length(view, at + LENGTH_AT)
+        magic = view[at + MAGIC_AT]
+        if length < (LEAST_LENGTH if magic == 0 or magic > 0x7F else _least_length(magic)):
+            return starts, at, _reason(view, at, length)
+        end = at + LOG_OVERHEAD + length
+        if end > n_bytes:
+            return starts, at, f"a batch of {length + LOG_OVERHEAD} bytes is cut off"
+        starts.append(at)
+        at = end
+    if at == n_bytes:
+        return starts, at, None
+    if any(view[at:]):
+        return starts, at, f"{n_bytes - at} bytes are too few for a batch"
+    return starts, at, "zeros"
+
+
+def _least_length(magic: int) -> int:
+    return LEAST_LENGTH_V1 if magic == 1 else RECORDS_AT - LOG_OVERHEAD
+
+
+def _reason(view: memoryview, at: int, length: int) -> str:
+    if not any(view[at : at + RECORDS_AT]):
+        return "zeros"
+    return f"a batch cannot have the length {length}"
+
+
+def _read_heads(data: NDArray[np.uint8], starts: Longs) -> dict[str, NDArray[Any]]:
+    """Return the columns of the heads at positions at which whole batches begin."""
+    legacy = windows(data, LEGACY_HEAD.itemsize)[starts].view(LEGACY_HEAD)
+    magic = legacy["magic"].astype(np.int8)
+    is_v2 = magic >= 2
+    base_offset = legacy["offset"].astype(np.int64)
+    count = len(starts)
+    columns: dict[str, NDArray[Any]] = {
+        "position": starts,
+        "size": legacy["length"].astype(np.int64) + LOG_OVERHEAD,
+        "magic": magic,
+        "base_offset": base_offset,
+        "last_offset": base_offset.copy(),
+        "crc": legacy["crc"].astype(np.uint32),
+        "attributes": legacy["attributes"].astype(np.int32),
+    }
+    for name in ("base_timestamp", "max_timestamp", "producer_id"):
+        columns[name] = np.full(count, -1, np.int64)
+    for name in ("leader_epoch", "producer_epoch", "base_sequence", "record_count"):
+        columns[name] = np.full(count, -1, np.int32)
+    rows = np.flatnonzero(magic == 1)
+    if len(rows):
+        stored = windows(data, 8)[starts[rows] + LEGACY_TIMESTAMP_AT].view(">i8")
+        columns["base_timestamp"][rows] = columns["max_timestamp"][rows] = stored
+    rows = np.flatnonzero(is_v2)
+    if len(rows):
+        heads = windows(data, RECORDS_AT)[starts[rows]].view(BATCH_HEAD)
+        columns["last_offset"][rows] = base_offset[rows] + heads["last_delta"]
+        columns["attributes"][rows] = heads["attributes"].astype(np.int32) & _LOW_BYTE
+        for name in (
+            "crc", "leader_epoch", "base_timestamp", "max_timestamp", "producer_id",
+            "producer_epoch", "base_sequence", "record_count",
+        ):  # fmt: skip
+            columns[name][rows] = heads[name]
+    return columns

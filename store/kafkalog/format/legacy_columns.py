@@ -1,0 +1,213 @@
+"""Messages of the formats v0 and v1, as columns.
+
+Those inside compressed messages are followed and their checksums compared one after the other; the
+rest works on arrays.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafkalog.format.batch_heads import BatchHeads, follow
+from kafkalog.format.layout import (
+    CREATE_TIME,
+    LEAST_LENGTH,
+    LEGACY_CRC_FROM,
+    LEGACY_HEAD,
+    LEGACY_TIMESTAMP_AT,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+    NO_TIMESTAMP_TYPE,
+    Attribute,
+    Codec,
+)
+from kafkalog.format.record_fields import Fields
+from kafkalog.format.record_starts import BatchFaultError
+from kafkalog.format.sections import Section
+from rmqstore.format.columns.buffers import windows
+
+Longs = NDArray[np.int64]
+
+_LENGTH_BYTES = 4
+_OFFSET_BYTES = 8
+LEAST_MESSAGE_BYTES = LOG_OVERHEAD + LEAST_LENGTH
+
+
+class LegacyRecords:
+    """The records of a section of legacy messages.
+
+    Attributes:
+        owners: number of the batch of each record, (n,).
+        offsets: absolute offsets.
+        timestamps: -1 if there is none.
+        timestamp_types: as in ``layout``.
+        fields: keys and values; there are no headers.
+    """
+
+    def __init__(self, section: Section, starts: Longs, owners: Longs, shifts: Longs) -> None:
+        """Read them.
+
+        Args:
+            section: the messages.
+            starts: where those that are not compressed begin, (n,).
+            owners: number of the batch of each.
+            shifts: what is added to their offsets.
+
+        Raises:
+            BatchFaultError: a message contradicts the format.
+        """
+        self.owners = owners
+        heads = windows(section.data, LEGACY_HEAD.itemsize)[starts].view(LEGACY_HEAD)
+        magic = heads["magic"]
+        self._refuse((magic != 0) & (magic != 1), "its format is unknown")
+        ends = starts + LOG_OVERHEAD + heads["length"]
+        outer = section.heads
+        is_inner = (outer.codec != Codec.NONE)[self.owners]
+        is_compressed = (heads["attributes"] & Attribute.CODEC) != 0
+        self._refuse(is_inner & is_compressed, "a message inside a compressed one is compressed")
+        self.offsets = heads["offset"].astype(np.int64) + shifts
+        self._set_times(section, starts, magic == 1)
+        keys = starts + LEGACY_TIMESTAMP_AT + np.where(magic == 1, 8, 0)
+        key_starts, key_lengths = self._spans(section.data, keys, ends)
+        values = key_starts + np.maximum(key_lengths, 0)
+        value_starts, value_lengths = self._spans(section.data, values, ends)
+        left = ends - value_starts - np.maximum(value_lengths, 0)
+        self._refuse(left != 0, "bytes follow the value of a message")
+        zeros = np.zeros(len(starts), np.int64)
+        self.fields = Fields(
+            zeros, zeros, key_starts, key_lengths, value_starts, value_lengths, zeros, ends, ends
+        )
+
+    def _set_times(self, section: Section, starts: Longs, has_time: NDArray[np.bool_]) -> None:
+        outer = section.heads
+        own = np.full(len(starts), NO_TIMESTAMP, np.int64)
+        rows = np.flatnonzero(has_time)
+        own[rows] = windows(section.data, 8)[starts[rows] + LEGACY_TIMESTAMP_AT].view(">i8")
+        is_v1, is_append_time = outer.magic == 1, outer.is_log_append_time
+        times = np.where(is_append_time[self.owners], outer.max_timestamp[self.owners], own)
+        self.timestamps = np.where(is_v1[self.owners], times, NO_TIMESTAMP)
+        types = np.where(is_append_time, LOG_APPEND_TIME, CREATE_TIME)
+        self.timestamp_types = np.where(is_v1, types, NO_TIMESTAMP_TYPE)[self.owners]
+
+    def _spans(self, data: NDArray[np.uint8], at: Longs, ends: Longs) -> tuple[Longs, Longs]:
+        """Return where fields begin that follow their lengths, and the lengths."""
+        starts = at + _LENGTH_BYTES
+        self._refuse(starts > ends, "a message ends within a length")
+        lengths = windows(data, _LENGTH_BYTES)[at].view(">i4").astype(np.int64)
+        self._refuse(starts + np.maximum(lengths, 0) > ends, "a field does not fit into a message")
+        return starts, lengths
+
+    def _refuse(self, unsound: NDArray[np.bool_], reason: str) -> None:
+        if unsound.any():
+            raise BatchFaultError(int(self.owners[int(unsound.argmax())]), reason)
+
+
+def legacy_records(section: Section) -> LegacyRecords:
+    """Return all records of a section.
+
+    Raises:
+        BatchFaultError: a message contradicts the format.
+    """
+    starts, owners = _starts(section)
+    shifts = np.zeros(len(section.heads), np.int64)
+    for row in _shifted(section.heads).tolist():
+        last = starts[int(np.searchsorted(owners, row, side="right")) - 1]
+        shifts[row] = _shift(section, row, int(last))
+    return LegacyRecords(section, starts, owners, shifts[owners])
+
+
+def legacy_runs(section: Section, n_bytes: int) -> Iterator[LegacyRecords]:
+    """Yield the records of a section of one compressed message, some at a time.
+
+    Args:
+        section: the message.
+        n_bytes: of the messages inside that are read together; one may be larger.
+
+    Raises:
+        BatchFaultError: a message contradicts the format.
+    """
+    shift = 0
+    if len(_shifted(section.heads)):
+        *_, (last_run, _) = _inside(section, n_bytes)
+        shift = _shift(section, 0, last_run[-1])
+    for run, end in _inside(section, n_bytes):
+        _check_crcs(section.data.data, [*run, end], 0)
+        owners = np.zeros(len(run), np.int64)
+        yield LegacyRecords(section, np.array(run, np.int64), owners, owners + shift)
+
+
+def most_records(section: Section) -> Longs:
+    """Return the most records that each message of a section may have, (n,)."""
+    is_compressed = section.heads.codec != Codec.NONE
+    n_bytes = section.ends - section.starts
+    return np.where(is_compressed, n_bytes // LEAST_MESSAGE_BYTES + 1, 1)
+
+
+def _inside(section: Section, n_bytes: int) -> Iterator[tuple[list[int], int]]:
+    """Yield where messages begin inside the one of a section, and where they end."""
+    view = section.data.data
+    at, end, taken = int(section.starts[0]), int(section.ends[0]), n_bytes
+    while True:
+        starts, stopped_at, reason = follow(view[: min(at + taken, end)], at)
+        if starts:
+            yield starts, stopped_at
+            at, taken = stopped_at, n_bytes
+            if at == end:
+                return
+        elif at + taken < end:
+            taken *= 4
+        else:
+            raise BatchFaultError(0, f"inside of a compressed message: {reason or 'nothing'}")
+
+
+def _shifted(heads: BatchHeads) -> Longs:
+    """Return the numbers of the messages that say where the offsets inside of them end."""
+    is_shifted = (heads.codec != Codec.NONE) & (heads.magic == 1) & (heads.last_offset != 0)
+    return np.flatnonzero(is_shifted)
+
+
+def _shift(section: Section, row: int, last: int) -> int:
+    """Return what is added to the offsets inside a message, by where the last of them begins."""
+    stored = section.data[last : last + _OFFSET_BYTES].tobytes()
+    inner, outer = int.from_bytes(stored, "big", signed=True), int(section.heads.last_offset[row])
+    if outer < inner:
+        reason = "the offset of a compressed message is less than those inside"
+        raise BatchFaultError(row, reason)
+    shift = outer - inner
+    return shift - (1 << 64) if shift >= 1 << 63 else shift
+
+
+def _starts(section: Section) -> tuple[Longs, Longs]:
+    """Return where messages begin, and the number of the batch of each."""
+    codecs = section.heads.codec
+    if not codecs.any():
+        return section.starts, np.arange(len(section.heads))
+    view = section.data.data
+    starts: list[int] = []
+    owners: list[int] = []
+    bounds = zip(codecs.tolist(), section.starts.tolist(), section.ends.tolist(), strict=True)
+    for owner, (codec, start, end) in enumerate(bounds):
+        inside = [start]
+        if codec != Codec.NONE:
+            inside, stopped_at, reason = follow(view[:end], start)
+            if not inside or stopped_at != end:
+                raise BatchFaultError(
+                    owner, f"inside of a compressed message: {reason or 'nothing'}"
+                )
+            _check_crcs(view, [*inside, end], owner)
+        starts += inside
+        owners += [owner] * len(inside)
+    return np.array(starts, np.int64), np.array(owners, np.int64)
+
+
+def _check_crcs(view: memoryview, bounds: list[int], owner: int) -> None:
+    for start, end in pairwise(bounds):
+        stored = int.from_bytes(view[start + 12 : start + LEGACY_CRC_FROM], "big")
+        if zlib.crc32(view[start + LEGACY_CRC_FROM : end]) != stored:
+            raise BatchFaultError(owner, "the CRC of a message inside a compressed one is wrong")

@@ -1,0 +1,1 @@
+"""What lies in log directories, as rows: partitions, batches, and disagreements."""

@@ -1,0 +1,1 @@
+"""Reads partitions: windows of batches, transactions, look-ups by time, and Arrow."""

@@ -1,0 +1,257 @@
+"""The records of one partition as Arrow batches, while the folder may change."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.records import counted_pieces
+from kafkalog.read.damaged_batches import DamagedBatch, DamagedBatches
+from kafkalog.read.ordered import Ordered, limit_of, ordered_windows
+from kafkalog.read.spec import ScanSpec
+from kafkalog.read.transactions import ABORTED, UNKNOWN, Transactions
+from kafkalog.storage.partition_log import PartitionLog
+from kafkalog.storage.windows import Window, lowest_offsets
+from rmqstore.errors import FileDeletedError, MalformedBytesError
+
+logger = logging.getLogger(__name__)
+
+_BATCH_ROWS: Final = 65_536
+_BATCH_BYTES: Final = 16 << 20  # as stored, if nothing is compressed
+_COMPRESSED: Final = 8  # a compressed batch counts for this many times its size
+_MAX_LISTINGS: Final = 10  # without a batch in between
+
+
+class PartitionReader:
+    """Reads a range of one partition.
+
+    Args:
+        name: of the partition, for errors.
+        log: lists the log again, with the end of the given one unless that is None.
+        spec: how records are read.
+        transactions: those of the range, if only committed records are read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log: Callable[[PartitionLog | None], PartitionLog],
+        spec: ScanSpec,
+        transactions: Transactions | None,
+    ) -> None:
+        self._name, self._log = name, log
+        self._spec, self._transactions = spec, transactions
+        self._next = 0
+        self._damage = DamagedBatches(spec, 0, 0, follows=False)
+
+    def read(
+        self, log: PartitionLog, start: int, end: int, *, follows: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records with offsets from ``start`` up to, but not including, ``end``.
+
+        Segments that were compacted meanwhile are read from their new files. What retention has
+        deleted, or what was cut from the end, is data loss.
+
+        Args:
+            log: the log as it was when the bounds were decided.
+            start: first offset.
+            end: offset after the last one.
+            follows: whether damage that begins before the range is left to another read.
+
+        Raises:
+            CorruptBatchError: a batch is damaged and the mode is FAILFAST.
+            OffsetOutOfRangeError: records are gone, and data loss is to fail.
+        """
+        self._next = start
+        self._damage = DamagedBatches(self._spec, start, end, follows=follows)
+        n_listings = 0
+        is_tail = start == end == log.end_offset  # damage there may hide records
+        while self._next < end or is_tail:
+            before = self._next
+            known: PartitionLog | None = log
+            try:
+                yield from self._pass(log, end)
+                if self._next >= end or not _was_shortened(log):
+                    return
+                gone, known = log.segments[-1].path, None
+            except FileNotFoundError as err:
+                logger.info("%s was deleted; listing the segments again", err.filename or err)
+                gone = str(err.filename or err)
+                if self._next >= end:
+                    yield from self._damage.rows(log.end_offset)
+                    return
+            n_listings = 0 if self._next > before else n_listings + 1
+            if n_listings > _MAX_LISTINGS:
+                raise FileDeletedError(gone)
+            log = self._log(known)
+            self._compare(log, end)
+
+    def _compare(self, log: PartitionLog, end: int) -> None:
+        """Go on in a log that was listed again; what it lacks is lost."""
+        if log.start_offset > self._next:
+            lost = min(log.start_offset, end)
+            self._spec.lose(f"{self._name}: offsets {self._next} to {lost} are gone (retention)")
+            self._next = lost
+        if log.end_offset < end:
+            lost = max(log.end_offset, self._next)
+            self._spec.lose(f"{self._name}: offsets {lost} to {end} are gone (the log was cut)")
+            self._next = self._next if lost < end and self._next < log.end_offset else end
+
+    def _pass(self, log: PartitionLog, end: int) -> Iterator[pa.RecordBatch]:
+        self._damage.clear()
+        # Damage right after the last record has its row there if no offset is missing.
+        proven = end + 1 if self._spec.is_permissive else end
+        for ordered in ordered_windows(log, self._next):
+            window = ordered.window
+            yield from self._window(log, ordered, end)
+            if max(self._next, ordered.reached) >= proven and end < log.end_offset:
+                break  # damage after the last record counts only if all of the log is read
+            if window.stop is not None:
+                path, (position, reason, _) = window.segment.path, window.stop
+                reached = self._reached(ordered, len(window.heads))
+                limit = limit_of(log, window)
+                self._damage.add(DamagedBatch(path, position, reason, reached, limit))
+        yield from self._damage.rows(log.end_offset)
+
+    def _window(self, log: PartitionLog, ordered: Ordered, end: int) -> Iterator[pa.RecordBatch]:
+        window = ordered.window
+        rows = self._rows_within(ordered, end, reads_tail=end >= log.end_offset)
+        heads, in_order = window.heads[rows], ordered.in_order[rows]
+        sound, unknown = np.ones(len(heads), np.bool_), np.zeros(len(heads), np.bool_)
+        if self._spec.check_crcs:
+            sound = heads.check_crcs(window.data)
+        good = sound & in_order
+        wanted = ~heads.is_control & (heads.record_count != 0)
+        if self._transactions is not None:
+            outcomes = self._transactions.outcomes(heads)
+            wanted &= outcomes != ABORTED
+            unknown = good & wanted & (outcomes == UNKNOWN)
+            good &= ~unknown
+        reached: int | None = None  # after the last sound batch
+        for first, after in _pieces(heads, good):
+            piece = slice(first, after)
+            base_offset, position = int(heads.base_offset[first]), int(heads.position[first])
+            if good[first] or unknown[first]:
+                yield from self._damage.rows(base_offset)
+                if good[first]:
+                    yield from self._decode(window, heads[piece][wanted[piece]], end)
+                else:
+                    yield from self._refuse(window, heads, first, _of_unknown(heads, first))
+                reached = int(heads.last_offset[after - 1]) + 1
+                self._next = max(self._next, reached)
+                continue
+            reason = "the CRC is wrong"
+            if sound[first]:
+                reason = f"offset {base_offset} is not in order"
+            if reached is None:
+                reached = self._reached(ordered, rows.start + first)
+            limit = limit_of(log, window)
+            path = window.segment.path
+            self._damage.add(DamagedBatch(path, position, reason, reached, limit, base_offset))
+        if rows.stop < len(window.heads):
+            yield from self._damage.rows(int(window.heads.base_offset[rows.stop]))
+
+    def _refuse(
+        self, window: Window, heads: BatchHeads, row: int, reason: str
+    ) -> Iterator[pa.RecordBatch]:
+        """Handle a batch of whose head nothing is wrong."""
+        position, base = int(heads.position[row]), int(heads.base_offset[row])
+        after, path = int(heads.last_offset[row]) + 1, window.segment.path
+        self._damage.add(DamagedBatch(path, position, reason, base, after, base))
+        yield from self._damage.rows(after)
+
+    def _reached(self, ordered: Ordered, row: int) -> int:
+        """Return the offset after the sound batches before one of a window."""
+        while row and self._is_damaged(ordered, row - 1):
+            row -= 1
+        if row:
+            return int(ordered.window.heads.last_offset[row - 1]) + 1
+        return max(ordered.before, ordered.window.segment.base_offset)
+
+    def _rows_within(self, ordered: Ordered, end: int, *, reads_tail: bool) -> slice:
+        """Return the batches of a window that may have records of the range.
+
+        Offsets of damaged batches say nothing, so a batch is left out only if a sound one beside
+        it proves that it lies outside of the range.
+        """
+        window, in_order = ordered.window, ordered.in_order
+        heads = window.heads
+        before = np.flatnonzero(in_order & (heads.last_offset < self._next))
+        first = int(before[-1]) + 1 if len(before) else 0
+        lowest = lowest_offsets(heads)
+        following = first + np.flatnonzero(in_order[first:])[:1]
+        is_permissive = self._spec.is_permissive  # then DamagedBatches leaves out what lies before
+        if len(following) and lowest[following[0]] <= self._next and not is_permissive:
+            first = int(following[0])
+        begins_later = first == len(heads) or lowest[first] > self._next
+        if begins_later or self._is_damaged(ordered, first):
+            while first and self._is_damaged(ordered, first - 1):
+                first -= 1
+        if reads_tail:
+            return slice(first, len(heads))
+        reached = end if is_permissive else end - 1
+        for row in np.flatnonzero((lowest >= end) | (heads.last_offset >= reached)).tolist():
+            if row >= first and not self._is_damaged(ordered, row):
+                return slice(first, row if lowest[row] >= end else row + 1)
+        return slice(first, len(heads))
+
+    def _is_damaged(self, ordered: Ordered, row: int) -> bool:
+        """Tell whether a batch is not in order, or its CRC is wrong and counts."""
+        if not ordered.in_order[row]:
+            return True
+        window = ordered.window
+        return self._spec.check_crcs and not window.heads[row : row + 1].check_crcs(window.data)[0]
+
+    def _decode(self, window: Window, heads: BatchHeads, end: int) -> Iterator[pa.RecordBatch]:
+        if not len(heads):
+            return
+        columns, done = self._spec.columns, 0
+        try:
+            for done, batch in counted_pieces(window.data, heads, columns, self._next, end):  # noqa: B007 - read after an error
+                if batch.num_rows:
+                    yield self._spec.complete(batch)
+        except MalformedBytesError as err:
+            left = heads[heads.position >= done]
+            if len(left) > 1:
+                half = len(left) // 2
+                yield from self._decode(window, left[:half], end)
+                yield from self._decode(window, left[half:], end)
+                return
+            yield from self._refuse(window, left, 0, err.reason)
+
+
+def _of_unknown(heads: BatchHeads, row: int) -> str:
+    first, last = heads.base_offset[row], heads.last_offset[row]
+    return (
+        f"the records {first} to {last} of producer {heads.producer_id[row]} may be committed or"
+        " aborted: what may be their marker is damaged"
+    )
+
+
+def _was_shortened(log: PartitionLog) -> bool:
+    """Tell whether the last segment has become shorter than the log was when it was listed."""
+    if not log.segments:
+        return False
+    return log.storage.size(log.segments[-1].path) < log.end_position
+
+
+def _pieces(heads: BatchHeads, sound: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of batches to be decoded together; a damaged batch is alone."""
+    rows = np.maximum(heads.record_count, 1).tolist()
+    n_bytes = np.where(heads.codec != 0, heads.size * _COMPRESSED, heads.size).tolist()
+    first = n_rows = total = 0
+    for row, is_sound in enumerate(sound.tolist()):
+        is_full = n_rows + rows[row] > _BATCH_ROWS or total + n_bytes[row] > _BATCH_BYTES
+        if row > first and (is_full or not is_sound or not sound[first]):
+            yield first, row
+            first, n_rows, total = row, 0, 0
+        n_rows += rows[row]
+        total += n_bytes[row]
+    if first < len(sound):
+        yield first, len(sound)

@@ -1,0 +1,179 @@
+"""Committed offsets of consumer groups, from the records of ``__consumer_offsets``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from kafkalog.errors import CorruptBatchError
+from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.consumer_offsets import (
+    OffsetKey,
+    OffsetValue,
+    parse_offset_key,
+    parse_offset_value,
+)
+from kafkalog.format.control import Marker, markers
+from kafkalog.format.records import decode_pieces
+from kafkalog.read.partition import Partition
+from kafkalog.storage.windows import Window, lowest_offsets
+from rmqstore.errors import MalformedBytesError
+
+CONSUMER_OFFSETS: Final = "__consumer_offsets"
+
+GROUP_OFFSETS: Final = pa.schema(
+    [
+        pa.field("group", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("leader_epoch", pa.int32()),
+        pa.field("metadata", pa.string(), nullable=False),
+        pa.field("commit_timestamp", pa.timestamp("ms", "UTC")),
+    ]
+)
+
+
+class _Record(NamedTuple):
+    """A record of ``__consumer_offsets`` that sets or deletes a committed offset."""
+
+    offset: int
+    producer: int | None  # of the transaction that it belongs to
+    key: OffsetKey
+    value: OffsetValue | None
+
+
+class _Offsets:
+    """The committed offsets of the groups of one partition, as its records are replayed.
+
+    Source: OffsetMetadataManager.java#replay, #replayEndTransactionMarker.
+    """
+
+    def __init__(self) -> None:
+        self.committed: dict[OffsetKey, tuple[int, OffsetValue]] = {}
+        self._pending: dict[int, list[_Record]] = {}
+
+    def replay(self, record: _Record) -> None:
+        if record.value is None:
+            self.committed.pop(record.key, None)
+        elif record.producer is None:
+            self.committed[record.key] = record.offset, record.value
+        else:
+            self._pending.setdefault(record.producer, []).append(record)
+
+    def end(self, producer: int, *, is_commit: bool) -> None:
+        """End the transaction of a producer: its commits count, unless later ones were made."""
+        for record in self._pending.pop(producer, []):
+            known = self.committed.get(record.key)
+            is_newest = known is None or known[0] < record.offset
+            if is_commit and is_newest and record.value is not None:
+                self.committed[record.key] = record.offset, record.value
+
+
+def read_consumer_groups(partitions: Iterable[Partition]) -> pa.Table:
+    """Return the committed offsets of all groups, sorted by group, topic and partition.
+
+    Args:
+        partitions: those of ``__consumer_offsets`` are read.
+
+    Returns:
+        A table with the columns of GROUP_OFFSETS.
+
+    Raises:
+        CorruptBatchError: a batch is damaged.
+    """
+    rows: list[tuple[OffsetKey, OffsetValue]] = []
+    for partition in partitions:
+        if partition.topic == CONSUMER_OFFSETS:
+            offsets = partition.answer(lambda _: _replayed(partition))  # noqa: B023 - called here
+            rows += [(key, value) for key, (_, value) in offsets.committed.items()]
+    rows.sort()
+    columns = [
+        [key.group for key, _ in rows],
+        [key.topic for key, _ in rows],
+        [key.partition for key, _ in rows],
+        [value.offset for _, value in rows],
+        [value.leader_epoch if value.leader_epoch >= 0 else None for _, value in rows],
+        [value.metadata for _, value in rows],
+        [value.commit_timestamp if value.commit_timestamp >= 0 else None for _, value in rows],
+    ]
+    arrays = [
+        pa.array(values, field.type) for values, field in zip(columns, GROUP_OFFSETS, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=GROUP_OFFSETS)
+
+
+def _replayed(partition: Partition) -> _Offsets:
+    offsets = _Offsets()
+    log = partition.log()
+    for window in log.windows(log.start_offset):
+        window.require_sound(window.heads)
+        if window.stop is not None:
+            raise CorruptBatchError(window.segment.path, window.stop.position, window.stop.reason)
+        _replay_window(offsets, window, log.start_offset)
+    return offsets
+
+
+def _replay_window(offsets: _Offsets, window: Window, start_offset: int) -> None:
+    """Replay the records of a window, in runs between the markers of transactions."""
+    heads = window.heads
+    first = 0
+    for row in (*np.flatnonzero(heads.is_control).tolist(), len(heads)):
+        for record in _records(window, heads[first:row], start_offset):
+            offsets.replay(record)
+        for marker in _markers(window, heads[row : row + 1]):
+            offsets.end(int(heads.producer_id[row]), is_commit=marker.is_commit)
+        first = row + 1
+
+
+def _markers(window: Window, heads: BatchHeads) -> list[Marker]:
+    try:
+        return markers(window.data, heads)
+    except MalformedBytesError as err:
+        raise CorruptBatchError(window.segment.path, err.position, err.reason) from err
+
+
+def _records(window: Window, heads: BatchHeads, start_offset: int) -> Iterator[_Record]:
+    """Yield the records of a run of batches that set or delete committed offsets."""
+    if not len(heads):
+        return
+    columns = ("key", "value", "offset")
+    try:
+        pieces = decode_pieces(window.data, heads, columns=columns, start_offset=start_offset)
+        for piece in pieces:
+            yield from _parsed(window, heads, piece)
+    except MalformedBytesError as err:
+        raise CorruptBatchError(window.segment.path, err.position, err.reason) from err
+
+
+def _parsed(window: Window, heads: BatchHeads, piece: pa.RecordBatch) -> Iterator[_Record]:
+    keys, values, numbers = (column.to_pylist() for column in piece.columns)
+    owners = np.searchsorted(heads.last_offset, np.array(numbers, np.int64))
+    owners = np.minimum(owners, len(heads) - 1)  # an offset may lie after the one its head names
+    is_outside = (numbers < lowest_offsets(heads)[owners]) | (numbers > heads.last_offset[owners])
+    rows = zip(owners.tolist(), numbers, keys, values, is_outside.tolist(), strict=True)
+    for owner, number, key, value, is_odd in rows:
+        try:
+            entry = None if is_odd or key is None else _entry(key, value)
+        except MalformedBytesError as err:
+            raise _odd(window, heads, owner, f"offset {number}: {err.reason}") from err
+        if is_odd:
+            raise _odd(window, heads, owner, f"offset {number} lies outside of its batch")
+        if entry is not None:
+            in_transaction = heads.is_transactional[owner]
+            producer = int(heads.producer_id[owner]) if in_transaction else None
+            yield _Record(number, producer, *entry)
+
+
+def _entry(key: bytes, value: bytes | None) -> tuple[OffsetKey, OffsetValue | None] | None:
+    parsed = parse_offset_key(key)
+    if parsed is None:
+        return None
+    return parsed, None if value is None else parse_offset_value(value)
+
+
+def _odd(window: Window, heads: BatchHeads, row: int, reason: str) -> CorruptBatchError:
+    return CorruptBatchError(window.segment.path, int(heads.position[row]), reason)

@@ -1,0 +1,349 @@
+"""One partition: its bounds, look-ups by time, and its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import pyarrow as pa
+
+from kafkalog.read.batches import PartitionReader
+from kafkalog.read.open_transactions import OpenTransactions, find_open_transactions
+from kafkalog.read.scan import Scan
+from kafkalog.read.spec import (
+    CORRUPT_RECORD,
+    IsolationLevel,
+    Mode,
+    ScanSpec,
+    parse_columns,
+)
+from kafkalog.read.times import offset_for_time
+from kafkalog.read.transactions import read_transactions
+from kafkalog.storage.checkpoints import LeaderEpoch, read_leader_epochs, read_topic_id
+from kafkalog.storage.log_dirs import PartitionFolder
+from kafkalog.storage.partition_log import PartitionLog, read_partition_log
+from kafkalog.storage.recovery import Cut, Mark
+from rmqstore.errors import FileDeletedError
+from rmqstore.storage.files.storage import Storage
+
+_MAX_LISTINGS = 10  # of one look-up, each after a segment was deleted
+
+T = TypeVar("T")
+
+
+class Partition:
+    """The log of one partition, which is only read.
+
+    Bounds are those of the moment when they were first asked for; :meth:`refresh` looks again.
+    Without a clean stop of the broker, the log is walked from its recovery point on when a bound is
+    first asked for, and it ends where a broker's recovery would end it.
+    """
+
+    def __init__(
+        self, storage: Storage, folder: PartitionFolder, before: Partition | None = None
+    ) -> None:
+        """Take a partition folder; nothing of it is read yet.
+
+        Args:
+            storage: the storage to read from.
+            folder: the folder, and what the checkpoints say of it.
+            before: the same partition as it was listed before. What it knows of the log need not be
+                walked again.
+        """
+        self._storage, self._folder = storage, folder
+        self._mark = None if before is None else before.mark
+        # Open transactions, by whether CRCs are compared: before, and of the log as it is held.
+        self._open_before = {} if before is None else before.open_transactions
+        self._log: PartitionLog | None = None
+        self._open: dict[bool, OpenTransactions] = {}
+
+    def __repr__(self) -> str:
+        """Return topic, number and folder."""
+        return f"<Partition {self._folder.topic_partition} in {self.path}>"
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return self._folder.topic_partition.topic
+
+    @property
+    def partition(self) -> int:
+        """The number of the partition."""
+        return self._folder.topic_partition.partition
+
+    @property
+    def path(self) -> str:
+        """The partition folder."""
+        return self._folder.path
+
+    @property
+    def topic_id(self) -> str | None:
+        """The topic's id in base64url, 22 characters; None if the folder does not tell it."""
+        return read_topic_id(self._storage, f"{self.path}/partition.metadata")
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the broker was stopped cleanly, so that no recovery would run."""
+        return self._folder.is_clean
+
+    @property
+    def leader_epochs(self) -> list[LeaderEpoch]:
+        """The leader epochs and their first offsets, rising."""
+        return read_leader_epochs(self._storage, f"{self.path}/leader-epoch-checkpoint")
+
+    @property
+    def high_watermark(self) -> int | None:
+        """The checkpointed high watermark: the first offset that consumers had not been given.
+
+        It may be some seconds old. What a follower has above it may be cut later.
+        """
+        return self._folder.high_watermark
+
+    @property
+    def cleaner_offset(self) -> int | None:
+        """The checkpointed first offset that was not compacted yet; None if none was."""
+        return self._folder.cleaner_offset
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that consumers get (log start offset); gaps may follow it."""
+        return self.log().start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be written (log end offset, LEO)."""
+        return self.log().end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset at which read_committed ends (LSO).
+
+        It is that of the oldest transaction that is not decided, or else the end offset. The log is
+        walked from the newest producer snapshot on when it is first asked for, and later from where
+        that walk ended.
+        """
+        return self.stable_offset(is_strict=False)
+
+    def stable_offset(self, *, is_strict: bool, check_crcs: bool = True) -> int:
+        """Return :attr:`last_stable_offset`.
+
+        Args:
+            is_strict: whether damage is an error that may hide the end of the oldest transaction.
+            check_crcs: whether a batch whose CRC is wrong is damaged.
+
+        Raises:
+            CorruptBatchError: there is such damage, and that is strict.
+        """
+        if check_crcs not in self._open:
+            known = self._open_before.get(check_crcs)
+            self._open[check_crcs] = self.answer(
+                lambda log: find_open_transactions(log, known, check_crcs=check_crcs)
+            )
+        return self._open[check_crcs].stable_offset(self.log(), is_strict=is_strict)
+
+    @property
+    def n_bytes(self) -> int:
+        """The length of all segments of the log, bytes."""
+        return self.answer(lambda log: sum(log.storage.size(each.path) for each in log.segments))
+
+    @property
+    def recovery(self) -> Cut | None:
+        """What a broker's recovery would take from the end of the log; None if nothing."""
+        return self.log().cut
+
+    @property
+    def mark(self) -> Mark | None:
+        """The newest end of the log that a recovery found; None if there was none.
+
+        A later look for the end goes on from there, also in another process that is given it.
+        """
+        return self._mark if self._log is None else self._log.mark
+
+    @property
+    def open_transactions(self) -> dict[bool, OpenTransactions]:
+        """The open transactions at the newest end that was looked for, by whether CRCs matter.
+
+        A later look for the last stable offset goes on from there.
+        """
+        return self._open_before | self._open
+
+    def resume(self, mark: Mark | None) -> None:
+        """Look for the end of the log from a mark on, unless it was found already."""
+        if mark is not None and self._log is None:
+            self._mark = mark
+
+    def refresh(self) -> None:
+        """Forget the bounds, so that they are looked up again."""
+        self._mark = self.mark
+        self._open_before = self.open_transactions
+        self._log, self._open = None, {}
+
+    def log(self) -> PartitionLog:
+        """Return segments and bounds as of the first time that they were asked for.
+
+        Raises:
+            UnreadableFileError: the folder or a segment cannot be read.
+        """
+        if self._log is None:
+            self._log = read_partition_log(self._storage, self._folder, mark=self._mark)
+        return self._log
+
+    def offset_for_time(self, timestamp: int) -> int | None:
+        """Return the offset that a broker gives for a time, None if it gives none.
+
+        It is nearly always that of the first record whose timestamp is not earlier, be it a marker
+        or of an aborted transaction; :func:`kafkalog.read.times.offset_for_time` has the
+        exceptions.
+
+        Args:
+            timestamp: ms since the epoch, not negative.
+
+        Raises:
+            OptionError: the timestamp is negative.
+            CorruptBatchError: the batch that has the answer is damaged, or one that may have it.
+
+        Source: UnifiedLog.java#fetchOffsetByTimestamp.
+        """
+        return self.answer(lambda log: offset_for_time(log, timestamp))
+
+    def offsets_between(self, start: int | None, end: int | None) -> tuple[int, int]:
+        """Return the range of offsets from one time to another; raises as the look-up does.
+
+        Args:
+            start: ms since the epoch; None for the first offset.
+            end: ms since the epoch; None for the end. The offset of this time is not included.
+        """
+        first, last = self.start_offset, self.end_offset
+        if start is not None:
+            found = self.offset_for_time(start)
+            first = last if found is None else max(first, found)
+        if end is not None:
+            found = self.offset_for_time(end)
+            last = last if found is None else max(min(last, found), self.start_offset)
+        return first, last
+
+    def scan(
+        self,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        *,
+        columns: str | Iterable[str] | None = None,
+        isolation_level: IsolationLevel = "read_uncommitted",
+        mode: Mode = "FAILFAST",
+        column_name_of_corrupt_record: str = CORRUPT_RECORD,
+        check_crcs: bool = True,
+        fail_on_data_loss: bool = True,
+    ) -> Scan:
+        """Return the records of a range of offsets, in the order of their offsets.
+
+        Args:
+            start_offset: the first offset; by default that of the log. An offset in a gap means the
+                next record.
+            end_offset: the offset after the last one; by default, or if it lies after the end, the
+                end of the log, or the last stable offset.
+            columns: names of columns, as a list or joined by commas; by default all of
+                ``kafkalog.format.schema.RECORD``.
+            isolation_level: ``read_committed`` gives no record of a transaction that was aborted or
+                is not decided yet, and none after the last stable offset.
+            mode: FAILFAST raises at a damaged batch; DROPMALFORMED drops it with a warning;
+                PERMISSIVE gives one row for it, with the reason in a column of its own. Reading
+                goes on with the next batch.
+            column_name_of_corrupt_record: name of that column.
+            check_crcs: whether a batch is damaged if its CRC is wrong.
+            fail_on_data_loss: whether records that are gone are an error; if not, a warning.
+
+        Returns:
+            A scan, which reads the folder each time that it is asked for its batches.
+
+        Raises:
+            OptionError: a column, the mode or the isolation level is unknown.
+        """
+        spec = ScanSpec(
+            parse_columns(columns),
+            isolation_level,
+            mode,
+            column_name_of_corrupt_record,
+            check_crcs,
+            fail_on_data_loss,
+        )
+        return Scan(spec.schema, lambda: self.read(spec, start_offset, end_offset))
+
+    def read(
+        self,
+        spec: ScanSpec,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        *,
+        requires_end: bool = False,
+        follows: bool = False,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a range as a spec says; see :meth:`scan`.
+
+        Args:
+            spec: how records are read.
+            start_offset: the first offset; by default that of the log.
+            end_offset: the offset after the last one; by default the end.
+            requires_end: whether the log reached the end offset before, so that records are gone if
+                it does not now. For a read of committed records, that was a last stable offset, or
+                lay before it, and is not looked for again.
+            follows: whether another read has the range before. The row of a damaged batch that
+                begins there is left to it.
+
+        Raises:
+            CorruptBatchError: a batch is damaged and the mode is FAILFAST.
+            OffsetOutOfRangeError: the start lies before or after the log, or records are gone, and
+                data loss is to fail.
+        """
+        log = self.log()
+        name = str(self._folder.topic_partition)
+        end = log.end_offset if end_offset is None else min(end_offset, log.end_offset)
+        if requires_end and end_offset is not None and end_offset > log.end_offset:
+            spec.lose(f"{name}: was to be read up to {end_offset}, ends at {log.end_offset}")
+        if spec.is_committed and not requires_end:
+            end = self.committed_end(spec, end)
+        start = log.start_offset if start_offset is None else start_offset
+        if start < log.start_offset:
+            spec.lose(
+                f"{name}: offset {start} lies before the log, which begins at {log.start_offset}"
+            )
+            start = log.start_offset
+        elif start > log.end_offset:
+            spec.lose(f"{name}: offset {start} lies after the log, which ends at {log.end_offset}")
+        transactions = None
+        if spec.is_committed:
+            transactions = self.answer(
+                lambda log: read_transactions(
+                    log, start, end, is_strict=spec.is_strict, check_crcs=spec.check_crcs
+                )
+            )
+        reader = PartitionReader(name, self._relisted, spec, transactions)
+        yield from reader.read(log, start, end, follows=follows)
+
+    def committed_end(self, spec: ScanSpec, end: int) -> int:
+        """Return where a read of committed records up to an offset ends.
+
+        Raises:
+            CorruptBatchError: damage keeps the last stable offset low, so it may hide committed
+                records before the offset, and the mode is FAILFAST.
+        """
+        if end <= self.stable_offset(is_strict=False, check_crcs=spec.check_crcs):
+            return end
+        return min(end, self.stable_offset(is_strict=spec.is_strict, check_crcs=spec.check_crcs))
+
+    def _relisted(self, known: PartitionLog | None) -> PartitionLog:
+        """List the segments again; without a known log, look for the end of the log as well."""
+        if known is None:
+            self.refresh()
+        self._log = read_partition_log(self._storage, self._folder, known, self._mark)
+        return self._log
+
+    def answer(self, ask: Callable[[PartitionLog], T]) -> T:
+        """Return what a look-up gives; it is repeated if a segment is deleted meanwhile."""
+        for _ in range(_MAX_LISTINGS):
+            log = self.log()
+            try:
+                return ask(log)
+            except FileNotFoundError as err:
+                gone = str(err.filename or err)
+                self._relisted(log)
+        raise FileDeletedError(gone)

@@ -1,0 +1,1 @@
+"""Where the bytes of partitions are: log directories, segments, indexes and log ends."""

@@ -1,0 +1,123 @@
+"""Offset and time indexes, which propose where to begin; the log decides."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafkalog.storage.segments import Segment
+from rmqstore.errors import UnreadableFileError
+from rmqstore.storage.files.storage import Storage
+
+_OFFSET_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
+_TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
+_FIRST_ENTRIES: Final = 8192  # read at first, of a segment of 32 MiB
+_GROWTH: Final = 8
+_MAX_BYTES: Final = 64 << 20  # far more than segment.index.bytes is ever set to
+
+
+class OffsetEntries(NamedTuple):
+    """What an offset index proposes, rising.
+
+    Attributes:
+        offsets: int64 (n,); the batches with greater offsets begin at or after the position.
+        positions: int64 (n,), in the log file.
+    """
+
+    offsets: NDArray[np.int64]
+    positions: NDArray[np.int64]
+
+    def before(self, offset: int) -> int:
+        """Return the position from which to look for an offset; 0 if none is proposed."""
+        row = int(np.searchsorted(self.offsets, offset, side="right")) - 1
+        return int(self.positions[row]) if row >= 0 else 0
+
+
+class TimeEntry(NamedTuple):
+    """An entry of a time index: the largest timestamp up to an offset."""
+
+    timestamp: int  # ms
+    offset: int
+
+
+class TimeEntries(NamedTuple):
+    """What a time index proposes, rising.
+
+    Attributes:
+        timestamps: ms, int64 (n,).
+        offsets: int64 (n,); each is in the batch that has the timestamp.
+    """
+
+    timestamps: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+    @property
+    def last(self) -> TimeEntry | None:
+        """The last entry, which has the largest timestamp of a segment that was closed."""
+        return self._entry(len(self.timestamps) - 1)
+
+    def before(self, timestamp: int) -> TimeEntry | None:
+        """Return the last entry with a timestamp before another one."""
+        return self._entry(int(np.searchsorted(self.timestamps, timestamp)) - 1)
+
+    def _entry(self, row: int) -> TimeEntry | None:
+        return TimeEntry(int(self.timestamps[row]), int(self.offsets[row])) if row >= 0 else None
+
+
+def read_offset_index(storage: Storage, segment: Segment) -> OffsetEntries:
+    """Return the entries of an offset index up to the first that does not rise.
+
+    Args:
+        storage: the storage to read from.
+        segment: the segment.
+
+    Source: OffsetIndex.java.
+    """
+    entries = _entries(storage, segment.index_path, _OFFSET_ENTRY)
+    offsets = entries["offset"].astype(np.int64)
+    positions = entries["position"].astype(np.int64)
+    n_rising = min(_rising(offsets), _rising(positions))
+    return OffsetEntries(segment.base_offset + offsets[:n_rising], positions[:n_rising])
+
+
+def read_time_index(storage: Storage, segment: Segment) -> TimeEntries:
+    """Return the entries of a time index; none if it is missing, or if they do not rise.
+
+    Args:
+        storage: the storage to read from.
+        segment: the segment.
+
+    Source: TimeIndex.java.
+    """
+    entries = _entries(storage, segment.time_index_path, _TIME_ENTRY)
+    timestamps = entries["timestamp"].astype(np.int64)
+    offsets = entries["offset"].astype(np.int64)
+    if min(_rising(timestamps), _rising(offsets)) < len(entries):
+        timestamps, offsets = timestamps[:0], offsets[:0]
+    return TimeEntries(timestamps, segment.base_offset + offsets)
+
+
+def _rising(values: NDArray[np.int64]) -> int:
+    """Return how many values rise from the first on; equal ones and negative ones do not."""
+    falls = np.flatnonzero(np.diff(values, prepend=-1) <= 0)
+    return int(falls[0]) if len(falls) else len(values)
+
+
+def _entries(storage: Storage, path: str, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    """Return the entries of an index without the zeros of a preallocated file.
+
+    A running broker's index is 10 MiB long, most of it zeros, which are not read.
+    """
+    n_bytes = _FIRST_ENTRIES * dtype.itemsize
+    try:
+        content = storage.read_bytes(path, n_bytes)
+        while len(content) == n_bytes < _MAX_BYTES and any(content[-dtype.itemsize :]):
+            n_bytes *= _GROWTH
+            content = storage.read_bytes(path, n_bytes)
+    except (FileNotFoundError, UnreadableFileError):
+        return np.empty(0, dtype)
+    entries = np.frombuffer(content, dtype, len(content) // dtype.itemsize)
+    written = np.flatnonzero(entries.view(np.uint8).reshape(-1, dtype.itemsize).any(axis=1))
+    return entries[: written[-1] + 1] if len(written) else entries[:0]

@@ -1,0 +1,236 @@
+"""A log directory of a broker: its partition folders, checkpoints and identity."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from time import sleep
+from typing import Final, NamedTuple
+
+from kafkalog.storage.checkpoints import read_offset_checkpoint, read_properties
+from kafkalog.storage.names import (
+    DELETED,
+    FUTURE,
+    METADATA_TOPIC,
+    FolderName,
+    TopicPartition,
+    parse_folder,
+)
+from kafkalog.storage.segments import holds_segments
+from rmqstore.errors import NotAStoreError, StoreStateError
+from rmqstore.storage.files.storage import Storage, path_of
+
+logger = logging.getLogger(__name__)
+
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+META_PROPERTIES: Final = "meta.properties"
+LOG_START, RECOVERY_POINT, HIGH_WATERMARK, CLEANER = CHECKPOINTS = (
+    "log-start-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+)
+_PAUSES_SECONDS: Final = (0.1, 0.5)  # between listings, while a partition is seen twice
+
+
+class PartitionFolder(NamedTuple):
+    """A folder with the log of one partition, and what the log directory's checkpoints say of it.
+
+    Attributes:
+        topic_partition: topic and number.
+        path: of the folder.
+        is_clean: whether the broker was stopped cleanly, so that no recovery would run.
+        log_start_offset: the first offset that consumers may read, if it was checkpointed.
+        recovery_point: recovery begins in the segment that has this offset; 0 if none is known.
+        high_watermark: the first offset that consumers did not see yet, if it was checkpointed.
+        cleaner_offset: the first offset that was not compacted yet, if it was checkpointed.
+    """
+
+    topic_partition: TopicPartition
+    path: str
+    is_clean: bool
+    log_start_offset: int | None = None
+    recovery_point: int = 0
+    high_watermark: int | None = None
+    cleaner_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """What one log directory holds, as it was when it was listed.
+
+    Attributes:
+        path: of the directory.
+        is_clean: whether the broker was stopped cleanly (``.kafka_cleanshutdown``).
+        properties: those of ``meta.properties``.
+        partitions: the folders of partitions that are served, by partition.
+        others: folders of partitions that are deleted, copied or unknown to the cluster, by name.
+    """
+
+    path: str
+    is_clean: bool
+    properties: dict[str, str]
+    partitions: dict[TopicPartition, PartitionFolder]
+    others: dict[str, FolderName] = field(default_factory=dict)
+
+    @property
+    def node_id(self) -> int | None:
+        """The broker's number, if ``meta.properties`` names it."""
+        text = self.properties.get("node.id", self.properties.get("broker.id", ""))
+        return int(text) if text.isdecimal() else None
+
+
+def read_log_dir(storage: Storage, path: str) -> LogDir:
+    """List a log directory; or a partition folder that is given alone.
+
+    A partition folder is read with the checkpoints and the mark of a clean stop that lie in the
+    folder above it. Where that is not a log directory, the partition is recovered from its first
+    segment on, as a broker would that finds the folder.
+
+    Args:
+        storage: the storage to read from.
+        path: of the folder.
+
+    Raises:
+        NotAStoreError: there is no such folder, or nothing of Kafka is in it.
+        UnreadableFileError: the folder cannot be listed.
+
+    Source: LogManager.java#loadLogs.
+    """
+    status = storage.status(path)
+    if status is None or not status.is_folder:
+        raise NotAStoreError(f"{path} is not a folder, so it is not a log directory of Kafka")
+    full_path = storage.full_path(path_of(path))
+    own_name = parse_folder(full_path.name)
+    names = [entry.name for entry in storage.list_folder(path) if entry.is_folder]
+    is_log_dir = META_PROPERTIES in _file_names(storage, path)
+    if own_name is not None and not is_log_dir and holds_segments(storage, path):
+        logger.info("%s is a partition folder, which is read alone", path)
+        name = full_path.name
+        return _read(storage, str(full_path.parent), [name], folders={name: path})
+    folders = {name: f"{path.rstrip('/')}/{name}" for name in names}
+    log_dir = _read(storage, path, names, folders)
+    if not (is_log_dir or log_dir.partitions or log_dir.others):
+        raise NotAStoreError(_not_a_log_dir(storage, path, names))
+    return log_dir
+
+
+def _file_names(storage: Storage, path: str) -> set[str]:
+    return {entry.name for entry in storage.list_folder(path) if not entry.is_folder}
+
+
+def _read(storage: Storage, path: str, names: Iterable[str], folders: dict[str, str]) -> LogDir:
+    files = _file_names(storage, path)
+    is_clean = CLEAN_SHUTDOWN in files
+    offsets = {
+        name: read_offset_checkpoint(storage, f"{path}/{name}") if name in files else {}
+        for name in CHECKPOINTS
+    }
+    partitions: dict[TopicPartition, PartitionFolder] = {}
+    others = {}
+    for name in sorted(names):
+        parsed = parse_folder(name)
+        if parsed is None or parsed.topic_partition.topic == METADATA_TOPIC:
+            continue
+        if parsed.state:
+            others[name] = parsed
+            continue
+        key = parsed.topic_partition
+        if key in partitions:
+            raise StoreStateError(f"{path} has two folders of partition {key}: 0 and 00 are equal")
+        partitions[key] = PartitionFolder(
+            key,
+            folders[name],
+            is_clean,
+            offsets[LOG_START].get(key),
+            max(0, offsets[RECOVERY_POINT].get(key, 0)),
+            offsets[HIGH_WATERMARK].get(key),
+            offsets[CLEANER].get(key),
+        )
+    properties = read_properties(storage, f"{path}/{META_PROPERTIES}")
+    return LogDir(path, is_clean, properties, partitions, others)
+
+
+def _not_a_log_dir(storage: Storage, path: str, names: list[str]) -> str:
+    inside = [
+        name
+        for name in sorted(names)
+        if META_PROPERTIES in _file_names(storage, f"{path.rstrip('/')}/{name}")
+    ]
+    hint = f"; log directories are in it: {', '.join(inside[:5])}" if inside else ""
+    return f"{path} is not a log directory of Kafka: it has no partition folder{hint}"
+
+
+def list_log_dirs(
+    storage: Storage, paths: Iterable[str]
+) -> tuple[tuple[LogDir, ...], dict[TopicPartition, PartitionFolder]]:
+    """List the log directories of one broker.
+
+    A broker that moves a partition to another of its directories renames the new folder before the
+    old one. While both have its name, the directories are listed again after a pause. A listing may
+    also see the new folder before it is renamed, and the old one after that. The partition has been
+    moved by then, so the directories are listed again at once. If it is still not there, the two
+    folders are what is left of a deleted partition.
+
+    Args:
+        storage: the storage to read from.
+        paths: of the directories.
+
+    Returns:
+        The directories, and the partitions of all of them, sorted.
+
+    Raises:
+        NotAStoreError: a path is not a log directory, or a partition folder.
+        StoreStateError: two directories have the same partition.
+
+    Source: LogManager.scala#replaceCurrentWithFutureLog.
+    """
+    paths = tuple(paths)
+    pauses = iter(_PAUSES_SECONDS)
+    missed: set[TopicPartition] = set()
+    while True:
+        storage.refresh()
+        log_dirs = tuple(read_log_dir(storage, path) for path in paths)
+        found = _folders(log_dirs)
+        twice = [key for key, folders in found.items() if len(folders) > 1]
+        newly_missed = _missed(log_dirs) - set(found) - missed
+        missed |= newly_missed
+        pause = None
+        if newly_missed:
+            pause = 0.0
+        elif twice and not _are_of_several_brokers(log_dirs):
+            pause = next(pauses, None)
+        if pause is None:
+            break
+        logger.info("a partition is being moved between %s; listing again", ", ".join(paths))
+        sleep(pause)
+    if not twice:
+        return log_dirs, {key: folder for key, (folder,) in sorted(found.items())}
+    first, second, *_ = found[min(twice)]
+    raise StoreStateError(
+        f"{first.path} and {second.path} hold the same partition: a broker has each of its"
+        " partitions in one log directory; open each broker by itself. If these are of one broker"
+        " that died while it moved the partition, it asks you to delete one of the two"
+    )
+
+
+def _folders(log_dirs: Iterable[LogDir]) -> dict[TopicPartition, list[PartitionFolder]]:
+    found: dict[TopicPartition, list[PartitionFolder]] = {}
+    for log_dir in log_dirs:
+        for key, folder in log_dir.partitions.items():
+            found.setdefault(key, []).append(folder)
+    return found
+
+
+def _are_of_several_brokers(log_dirs: Iterable[LogDir]) -> bool:
+    return len({log_dir.node_id for log_dir in log_dirs} - {None}) > 1
+
+
+def _missed(log_dirs: Iterable[LogDir]) -> set[TopicPartition]:
+    """Return the partitions with a folder to which they are moved, and a deleted one."""
+    states: dict[TopicPartition, set[str]] = {}
+    for log_dir in log_dirs:
+        for name in log_dir.others.values():
+            states.setdefault(name.topic_partition, set()).add(name.state)
+    return {key for key, seen in states.items() if seen >= {FUTURE, DELETED}}

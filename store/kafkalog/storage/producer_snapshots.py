@@ -1,0 +1,105 @@
+"""Producer snapshots, which tell the transactions that are open at an offset."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from kafkalog.format.batch_heads import crc32c
+from kafkalog.storage.names import base_offset_of
+from rmqstore.errors import UnreadableFileError
+from rmqstore.storage.files.storage import Storage, read_small
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT: Final = ".snapshot"
+_VERSION: Final = 1
+_CRC_AT: Final = 2
+_COUNT_AT: Final = 6  # the CRC covers everything from here on
+_ENTRIES_AT: Final = 10
+_ENTRY: Final = np.dtype(
+    [
+        ("producer_id", ">i8"),
+        ("epoch", ">i2"),
+        ("last_sequence", ">i4"),
+        ("last_offset", ">i8"),
+        ("offset_delta", ">i4"),
+        ("timestamp", ">i8"),
+        ("coordinator_epoch", ">i4"),
+        ("transaction_start", ">i8"),  # -1 if none is open
+    ]
+)
+_MAX_BYTES: Final = 256 << 20  # some 5 million producers
+
+
+class ProducerSnapshot(NamedTuple):
+    """What a snapshot says: the transactions that are open at an offset.
+
+    Attributes:
+        offset: the offset; what the log has from it on is not considered.
+        open_since: first offset of the open transaction, by producer id.
+    """
+
+    offset: int
+    open_since: dict[int, int]
+
+
+def newest_snapshot(storage: Storage, folder: str, end_offset: int) -> ProducerSnapshot | None:
+    """Return what the newest sound snapshot of a partition says; None if there is none.
+
+    Args:
+        storage: the storage to read from.
+        folder: path of the partition folder.
+        end_offset: of the log; newer snapshots are left out.
+
+    Raises:
+        UnreadableFileError: the folder cannot be listed.
+
+    Source: ProducerStateManager.java#loadFromSnapshot.
+    """
+    paths = snapshot_offsets(storage, folder)
+    for offset in sorted(paths, reverse=True):
+        open_since = _read(storage, paths[offset], offset) if offset <= end_offset else None
+        if open_since is not None:
+            return ProducerSnapshot(offset, open_since)
+    return None
+
+
+def snapshot_offsets(storage: Storage, folder: str) -> dict[int, str]:
+    """Return the paths of the snapshots of a partition, sound or not, by their offsets.
+
+    Raises:
+        UnreadableFileError: the folder cannot be listed.
+    """
+    paths = {}
+    for entry in storage.list_folder(folder):
+        offset = base_offset_of(entry.name)
+        if entry.name.endswith(SNAPSHOT) and offset is not None:
+            paths[offset] = f"{folder}/{entry.name}"
+    return paths
+
+
+def _read(storage: Storage, path: str, offset: int) -> dict[int, int] | None:
+    """Return the open transactions of a snapshot; None if it is not sound."""
+    try:
+        content = read_small(storage, path, _MAX_BYTES)
+    except (FileNotFoundError, UnreadableFileError):
+        return None
+    version = int.from_bytes(content[:_CRC_AT], "big")
+    crc = int.from_bytes(content[_CRC_AT:_COUNT_AT], "big")
+    count = int.from_bytes(content[_COUNT_AT:_ENTRIES_AT], "big")
+    n_bytes = _ENTRIES_AT + count * _ENTRY.itemsize
+    if (
+        version != _VERSION
+        or len(content) != n_bytes
+        or crc32c()(memoryview(content)[_COUNT_AT:]) != crc
+    ):
+        logger.info("%s is left aside: it is not a sound snapshot", path)
+        return None
+    entries = np.frombuffer(content, _ENTRY, count, _ENTRIES_AT)
+    opened = entries[(entries["transaction_start"] >= 0) & (entries["transaction_start"] < offset)]
+    return dict(
+        zip(opened["producer_id"].tolist(), opened["transaction_start"].tolist(), strict=True)
+    )

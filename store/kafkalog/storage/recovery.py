@@ -1,0 +1,322 @@
+"""Where the log of a partition ends, as a broker finds when it starts. Nothing is changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+from kafkalog.storage.indexes import read_offset_index
+from kafkalog.storage.producer_snapshots import snapshot_offsets
+from kafkalog.storage.rising import batches_in_order
+from kafkalog.storage.segments import Segment
+from kafkalog.storage.walk_ends import WalkEnd, last_batch, segment_sizes, sizes_before
+from kafkalog.storage.windows import Stop, Window, walk_segment
+from rmqstore.storage.files.storage import Storage
+
+logger = logging.getLogger(__name__)
+
+
+class Cut(NamedTuple):
+    """What a recovery takes from the end of a log.
+
+    Attributes:
+        path: of the segment that is cut.
+        position: in it, from which on it is cut.
+        reason: what is wrong there.
+        dropped: paths of the later segments, which a recovery deletes, sound or not.
+    """
+
+    path: str
+    position: int
+    reason: str
+    dropped: tuple[str, ...] = ()
+
+
+class Mark(NamedTuple):
+    """An end of a log that a recovery found, from which a later one goes on.
+
+    Attributes:
+        end: where it is, and what shows whether the log before it has changed.
+        largest_timestamps: as in :class:`LogEnd`.
+    """
+
+    end: WalkEnd
+    largest_timestamps: dict[int, int]
+
+
+class LogEnd(NamedTuple):
+    """Where a log ends.
+
+    Attributes:
+        offset: the next offset to be written (LEO).
+        segments: the segments of the log, by base offset.
+        position: end of the log in the last segment; what is written later lies after it.
+        largest_timestamps: of each recovered segment by its base offset, ms; -1 if it has none.
+        cut: what a recovery takes away; None if it takes nothing.
+        mark: the end, for a later recovery; None if the log was closed cleanly.
+    """
+
+    offset: int
+    segments: tuple[Segment, ...]
+    position: int
+    largest_timestamps: dict[int, int]
+    cut: Cut | None = None
+    mark: Mark | None = None
+
+
+class _Tail(NamedTuple):
+    """The last batch of a segment.
+
+    Attributes:
+        offset: the offset after it; that of the segment if it has no batch.
+        base_offset: its first offset; None if there is no batch.
+        before: the offset after the batch before it; None if that is not known. If the walk began
+            with the batch, its first offset by the index.
+        is_first: whether the walk began with it.
+    """
+
+    offset: int
+    base_offset: int | None = None
+    before: int | None = None
+    is_first: bool = False
+
+    @property
+    def n_offsets(self) -> int:
+        """How many offsets it has."""
+        return 0 if self.base_offset is None else self.offset - self.base_offset
+
+
+def clean_end(storage: Storage, segments: list[Segment], recovery_point: int = 0) -> LogEnd:
+    """Return the end of a log that was closed cleanly: that of its last segment.
+
+    No checksum covers the base offset of a batch, and nothing follows the last one. Where it leaves
+    a gap, the recovery point and the producer snapshots are asked: a broker that stops writes both
+    at the end of the log. An entry of the offset index for the batch tells the same. See
+    :func:`_witnessed_end`.
+
+    Args:
+        storage: the storage to read from.
+        segments: at least one, by base offset.
+        recovery_point: the checkpointed one.
+
+    Raises:
+        FileNotFoundError: a segment was deleted.
+        UnreadableFileError: a segment is not a regular file.
+
+    Source: LogSegment.java#readNextOffset, UnifiedLog.java#close.
+    """
+    last = segments[-1]
+    position = storage.size(last.path)
+    tail = _tail(storage, last)
+    offset = tail.offset
+    if tail.before is not None and tail.base_offset is not None and tail.base_offset > tail.before:
+        folder = last.stem.rpartition("/")[0]
+        least = tail.before + tail.n_offsets
+        snapshots = snapshot_offsets(storage, folder)
+        offset = _witnessed_end(least, tail.offset, recovery_point, snapshots)
+    if offset != tail.offset:
+        logger.warning(
+            "%s: the last batch names the offsets %d to %d, but the log was closed at %d",
+            last.path, tail.base_offset, tail.offset - 1, offset,
+        )  # fmt: skip
+    return LogEnd(offset, tuple(segments), position, {})
+
+
+def _witnessed_end(
+    least: int, claimed: int, recovery_point: int, snapshots: Collection[int]
+) -> int:
+    """Return where a log ends whose last batch leaves a gap, by what its broker wrote elsewhere.
+
+    The batch is believed unless the recovery point, the newest snapshot or both say that the log
+    ended where it would with a lesser base offset, and none of them says something else. A snapshot
+    is also taken where a log is cut, which may be in a gap, and stays when the log goes on. So
+    without a recovery point, only one counts that lies where the batch ends without the gap.
+
+    Args:
+        least: the offset after the batch if it began right after the one before it.
+        claimed: the offset after it by its own base offset.
+        recovery_point: the checkpointed one.
+        snapshots: the offsets of the producer snapshots.
+
+    Source: UnifiedLog.java#close, ProducerStateManager.java#takeSnapshot.
+    """
+    if claimed == recovery_point or claimed in snapshots:
+        return claimed
+    ends = {end for end in (recovery_point, max(snapshots, default=0)) if end >= least}
+    if len(ends) != 1 or max(ends) > claimed:
+        return claimed
+    (end,) = ends
+    return end if end in (recovery_point, least) else claimed
+
+
+def next_offset(storage: Storage, segment: Segment) -> int:
+    """Return the offset after the last batch of a segment; its base offset if it has no batch.
+
+    Raises as :func:`clean_end` does.
+    """
+    return _tail(storage, segment).offset
+
+
+def _tail(storage: Storage, segment: Segment) -> _Tail:
+    """Return the last batch of a segment.
+
+    The walk begins where the last entry of the offset index points to, if a sound batch is there.
+    """
+    index = read_offset_index(storage, segment)
+    for position in (*index.positions[-1:].tolist(), 0):
+        tail = None
+        for window in walk_segment(storage, segment, position):
+            if tail is None:
+                if position and not begins_soundly(window, segment):
+                    break
+                tail = _Tail(segment.base_offset, before=None if position else segment.base_offset)
+            tail = _tail_after(window, tail)
+        if tail is not None and position and tail.is_first:
+            return tail._replace(before=int(index.offsets[-1]) + 1 - tail.n_offsets)
+        if tail is not None:
+            return tail
+    return _Tail(segment.base_offset)
+
+
+def _tail_after(window: Window, tail: _Tail) -> _Tail:
+    """Return the last batch of a window, in a log that was closed.
+
+    What the head of a damaged batch says counts only if it continues the batch before it.
+
+    Args:
+        window: batches of the segment.
+        tail: the last batch before the window.
+    """
+    heads = window.heads
+    if not len(heads):
+        return tail
+    n_sound = len(heads)
+    in_order = batches_in_order(window, window.segment.base_offset)
+
+    def is_sound(row: int) -> bool:
+        return bool(in_order[row] and heads[row : row + 1].check_crcs(window.data)[0])
+
+    while n_sound and not is_sound(n_sound - 1):
+        n_sound -= 1
+    if n_sound:
+        row = n_sound - 1
+        before = None
+        if not row:
+            before = tail.offset if tail.base_offset is not None else tail.before
+        elif is_sound(row - 1):
+            before = int(heads.last_offset[row - 1]) + 1
+        is_first = not row and tail.base_offset is None
+        tail = _Tail(int(heads.last_offset[row]) + 1, int(heads.base_offset[row]), before, is_first)
+    for row in range(n_sound, len(heads)):
+        if heads.base_offset[row] == tail.offset <= heads.last_offset[row]:
+            tail = _Tail(int(heads.last_offset[row]) + 1, tail.offset, tail.offset)
+    return tail
+
+
+def begins_soundly(window: Window, segment: Segment) -> bool:
+    """Tell whether a window begins with a batch of the segment, its CRC included."""
+    heads = window.heads[:1]
+    if not len(heads) or not heads.check_crcs(window.data).all():
+        return False
+    return bool(segment.base_offset <= heads.base_offset[0] <= heads.last_offset[0])
+
+
+def recover(
+    storage: Storage, segments: list[Segment], recovery_point: int, mark: Mark | None = None
+) -> LogEnd:
+    """Return the end of a log whose broker was not stopped, or is running.
+
+    Segments are walked from the one that holds the recovery point on. The first batch that is
+    damaged or cut ends the log, and all later segments with it. Earlier segments are trusted.
+
+    Args:
+        storage: the storage to read from.
+        segments: at least one, by base offset.
+        recovery_point: the first offset that may not have been flushed.
+        mark: an earlier end of the log. What lies before it is not walked again, unless the log was
+            cut before it and written again, or its segments were other ones.
+
+    Raises:
+        FileNotFoundError: a segment was deleted.
+        UnreadableFileError: a segment is not a regular file.
+
+    Source: LogLoader.java#recoverLog, LogSegment.java#recover.
+    """
+    bases = [segment.base_offset for segment in segments]
+    first = max(int(np.searchsorted(bases, recovery_point, side="right")) - 1, 0)
+    sizes = segment_sizes(storage, segments[first:])
+    start = WalkEnd(bases[first], 0, bases[first], {}, None)
+    largest: dict[int, int] = {}
+    if mark is not None and mark.end.still_holds(storage, segments, sizes):
+        start = mark.end
+        largest = {base: time for base, time in mark.largest_timestamps.items() if base in sizes}
+    return _walk(storage, segments, sizes, start, largest)
+
+
+def _walk(
+    storage: Storage,
+    segments: list[Segment],
+    sizes: dict[int, int],
+    end: WalkEnd,
+    largest: dict[int, int],
+) -> LogEnd:
+    """Walk segments to the end of the log.
+
+    Args:
+        storage: the storage to read from.
+        segments: at least one, by base offset.
+        sizes: of those that are recovered, by base offset.
+        end: where an earlier walk ended, or the start of the first segment that is recovered.
+        largest: the largest timestamps of segments that were walked before; it is filled.
+    """
+    first = [segment.base_offset for segment in segments].index(end.base_offset)
+    for number, segment in enumerate(segments[first:], first):
+        base = segment.base_offset
+        if number > first:
+            end = end._replace(base_offset=base, position=0, offset=base)
+        largest_here = largest.get(base, -1)
+        for window in walk_segment(storage, segment, end.position):
+            heads, stop = window.heads, window.stop
+            sound = heads.check_crcs(window.data)
+            n_sound = len(sound) if sound.all() else int(sound.argmin())
+            largest_here = max(largest_here, int(heads.max_timestamp[:n_sound].max(initial=-1)))
+            largest[base] = largest_here
+            if n_sound < len(sound):
+                stop = Stop(int(heads.position[n_sound]), "the CRC is wrong", is_cut=False)
+            end = end._replace(
+                position=window.end_of_batches if stop is None else stop.position,
+                offset=int(heads.last_offset[n_sound - 1]) + 1 if n_sound else end.offset,
+                last=last_batch(window, n_sound) or end.last,
+            )
+            if stop is not None:
+                dropped = tuple(later.path for later in segments[number + 1 :])
+                cut = _cut(segment, stop, dropped)
+                return _log_end(segments[: number + 1], sizes, end, largest, cut)
+    return _log_end(segments, sizes, end, largest)
+
+
+def _log_end(
+    segments: list[Segment],
+    sizes: dict[int, int],
+    end: WalkEnd,
+    largest: dict[int, int],
+    cut: Cut | None = None,
+) -> LogEnd:
+    end = end._replace(sizes=sizes_before(sizes, end.base_offset))
+    mark = Mark(end, dict(largest))
+    return LogEnd(end.offset, tuple(segments), end.position, largest, cut, mark)
+
+
+def _cut(segment: Segment, stop: Stop, dropped: tuple[str, ...]) -> Cut:
+    tell = logger.warning if dropped else logger.info
+    tell(
+        "%s: a recovery would cut it at %d (%s) and drop %d later segments",
+        segment.path,
+        stop.position,
+        stop.reason,
+        len(dropped),
+    )
+    return Cut(segment.path, stop.position, stop.reason, dropped)

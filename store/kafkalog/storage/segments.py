@@ -1,0 +1,134 @@
+"""The segments of a partition folder, as a broker that starts would find them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from kafkalog.storage.names import base_offset_of
+from rmqstore.errors import FileDeletedError
+from rmqstore.storage.files.storage import Storage
+
+LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
+_SWAP: Final = ".swap"  # a finished segment of the cleaner that is being put in place
+_MAX_LISTINGS: Final = 100  # of a folder in which files are renamed all the time
+_CLEANED: Final = "cleaned"  # a segment that the cleaner or a split is writing
+
+
+class Segment(NamedTuple):
+    """The files of one segment by name; only the log itself need exist.
+
+    Attributes:
+        base_offset: a lower bound of the offsets in it.
+        stem: path of its files without their suffixes.
+        suffix: ``.swap`` if a cleaner was interrupted before it renamed the files, else "".
+    """
+
+    base_offset: int
+    stem: str
+    suffix: str = ""
+
+    @property
+    def path(self) -> str:
+        """The path of the log file."""
+        return f"{self.stem}{LOG}{self.suffix}"
+
+    @property
+    def index_path(self) -> str:
+        """The path of the offset index."""
+        return f"{self.stem}{INDEX}{self.suffix}"
+
+    @property
+    def time_index_path(self) -> str:
+        """The path of the time index."""
+        return f"{self.stem}{TIME_INDEX}{self.suffix}"
+
+
+# Returns the offset after the last batch of a segment.
+NextOffset = Callable[[Segment], int]
+
+
+def list_segments(storage: Storage, folder: str, next_offset: NextOffset) -> list[Segment]:
+    """Return the segments that a broker would load from a partition folder, by base offset.
+
+    Files that wait for deletion or that a cleaner has not finished are left out. Finished segments
+    of an interrupted cleaning take the place of those that they were made from.
+
+    Args:
+        storage: the storage to read from.
+        folder: path of the partition folder.
+        next_offset: reads where a segment ends; asked only if a cleaning was interrupted.
+
+    Raises:
+        FileDeletedError: the files never stay the same while they are listed.
+        UnreadableFileError: the folder cannot be listed.
+
+    Source: LogLoader.java#removeTempFilesAndCollectSwapFiles, #load.
+    """
+    segments, swaps, unfinished = _listed(storage, folder)
+    if unfinished:
+        swaps = [swap for swap in swaps if swap.base_offset < min(unfinished)]
+    if swaps:
+        _put_in_place(segments, swaps, next_offset)
+    return [segments[base_offset] for base_offset in sorted(segments)]
+
+
+class _Listing(NamedTuple):
+    """What one listing of a folder shows."""
+
+    segments: dict[int, Segment]
+    swaps: list[Segment]
+    unfinished: list[int]  # base offsets
+
+
+def _listed(storage: Storage, folder: str) -> _Listing:
+    """List a folder until two listings agree.
+
+    A listing may miss a file that is renamed meanwhile, by its old name and by its new one, so a
+    segment that a cleaner puts in place could seem to be gone.
+    """
+    listing = _list_once(storage, folder)
+    for _ in range(_MAX_LISTINGS):
+        before, listing = listing, _list_once(storage, folder)
+        if listing == before:
+            return listing
+    raise FileDeletedError(folder)
+
+
+def _list_once(storage: Storage, folder: str) -> _Listing:
+    segments: dict[int, Segment] = {}
+    swaps: list[Segment] = []
+    unfinished: list[int] = []
+    for entry in sorted(storage.list_folder(folder)):
+        name = entry.name
+        base_offset = base_offset_of(name)
+        if entry.is_folder or base_offset is None:
+            continue
+        number, _, kind = name.partition(".")
+        stem = f"{folder}/{number}"
+        if kind.endswith(_CLEANED):
+            unfinished.append(base_offset)
+        elif f".{kind}" == LOG + _SWAP:
+            swaps.append(Segment(base_offset, stem, _SWAP))
+        elif f".{kind}" == LOG:
+            segments[base_offset] = Segment(base_offset, stem)
+    return _Listing(segments, swaps, unfinished)
+
+
+def _put_in_place(
+    segments: dict[int, Segment], swaps: list[Segment], next_offset: NextOffset
+) -> None:
+    start = min(swap.base_offset for swap in swaps)
+    end = max(next_offset(swap) for swap in swaps)
+    for base_offset in [number for number in segments if start <= number < end]:
+        del segments[base_offset]
+    for swap in swaps:
+        segments[swap.base_offset] = swap
+
+
+def holds_segments(storage: Storage, folder: str) -> bool:
+    """Tell whether a folder has a file that is a segment by its name."""
+    return any(
+        entry.name.endswith((LOG, LOG + _SWAP)) and base_offset_of(entry.name) is not None
+        for entry in storage.list_folder(folder)
+    )

@@ -1,0 +1,174 @@
+"""Walks a segment from batch to batch, a window of its bytes at a time.
+
+Windows are copied, never mapped: a broker shortens files, and reading the lost part of a mapping
+would end this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafkalog.errors import CorruptBatchError
+from kafkalog.format.batch_heads import BatchHeads, walk_batches
+from kafkalog.storage.segments import Segment
+from rmqstore.storage.files.storage import Storage, StoredFile
+
+_FIRST_BYTES: Final = 256 << 10
+_MOST_BYTES: Final = 4 << 20
+_GROWTH: Final = 4
+_LARGEST: Final = 256 << 20  # bytes of a batch; a broker takes 1 MiB unless it is told otherwise
+_LENGTH_END: Final = 12  # the batch's length ends here and counts what follows
+_SMALLEST: Final = 26  # bytes of the smallest batch: a message of format v0 without key and value
+
+
+class Stop(NamedTuple):
+    """Where a walk through a segment ended before the end of the file.
+
+    Attributes:
+        position: in the file, of the first byte that belongs to no sound batch.
+        reason: what is wrong there.
+        is_cut: whether a batch begins there and the file ends before it does.
+    """
+
+    position: int
+    reason: str
+    is_cut: bool
+
+
+class Window(NamedTuple):
+    """Whole batches that follow one another in a segment.
+
+    Attributes:
+        segment: the segment.
+        data: bytes of the file, uint8 (nbytes,).
+        start: position in the file of the first of these bytes.
+        heads: the heads of the batches; their positions are positions in the file.
+        stop: why the walk ended with this window; None if it goes on, or if the file has ended.
+    """
+
+    segment: Segment
+    data: NDArray[np.uint8]
+    start: int
+    heads: BatchHeads
+    stop: Stop | None = None
+
+    @property
+    def next_offset(self) -> int | None:
+        """The offset after the last batch; None if there is no batch."""
+        return int(self.heads.last_offset[-1]) + 1 if len(self.heads) else None
+
+    @property
+    def end_of_batches(self) -> int:
+        """The position in the file after the last batch."""
+        if not len(self.heads):
+            return self.start
+        return int(self.heads.position[-1] + self.heads.size[-1])
+
+    def require_sound(self, heads: BatchHeads) -> None:
+        """Refuse batches of this window whose CRC is wrong.
+
+        Raises:
+            CorruptBatchError: there is one; it names the first.
+        """
+        sound = heads.check_crcs(self.data)
+        if not sound.all():
+            position = int(heads.position[int(sound.argmin())])
+            raise CorruptBatchError(self.segment.path, position, "the CRC is wrong")
+
+
+def walk_segment(
+    storage: Storage, segment: Segment, position: int = 0, end: int | None = None
+) -> Generator[Window]:
+    """Yield the batches of a segment, at least one window, the last of which has the stop.
+
+    Heads are checked as Kafka checks them when it reads: lengths, but no CRC.
+
+    Args:
+        storage: the storage to read from.
+        segment: the segment.
+        position: of a batch in the file.
+        end: position at which the walk ends; the end of the file if it is None.
+
+    Raises:
+        FileNotFoundError: the segment was deleted.
+        UnreadableFileError: the path is not a regular file.
+
+    Source: FileLogInputStream.java#nextBatch.
+    """
+    with storage.open(segment.path) as file:
+        limit = file.size if end is None else min(end, file.size)
+        n_bytes = _FIRST_BYTES
+        while True:
+            data = _read(file, position, min(n_bytes, limit - position))
+            limit = min(limit, position + len(data)) if len(data) < n_bytes else limit
+            heads = walk_batches(data, 0, position)
+            window, needed = _window(segment, data, position, heads, limit)
+            if needed is None:
+                yield window
+                return
+            if len(heads):
+                yield window
+            position = window.start + needed.at
+            n_bytes = max(min(n_bytes * _GROWTH, _MOST_BYTES), needed.n_bytes)
+
+
+class _Next(NamedTuple):
+    at: int  # position in the present window of the batch that the next one begins with
+    n_bytes: int  # that the next window must have
+
+
+def _window(
+    segment: Segment, data: NDArray[np.uint8], start: int, heads: BatchHeads, limit: int
+) -> tuple[Window, _Next | None]:
+    """Return a window, and what the next one must hold; None if the walk ends here."""
+    at = Window(segment, data, start, heads).end_of_batches - start
+    left = limit - start - at
+    if left <= 0:
+        return Window(segment, data, start, heads), None
+    claimed = _claimed_size(data, at)
+    if claimed is not None and claimed > _LARGEST and claimed <= left:
+        reason = f"a batch of {claimed} bytes; at most {_LARGEST} are read"
+        return Window(segment, data, start, heads, Stop(start + at, reason, is_cut=False)), None
+    is_cut = heads.reason is None or claimed is None or claimed > len(data) - at
+    if is_cut and start + len(data) < limit and (claimed or 0) <= left:
+        return Window(segment, data, start, heads), _Next(at, claimed or _SMALLEST)
+    reason = heads.reason or "the file ends within a batch"
+    if is_cut and claimed is not None:
+        reason = f"the file has {left} bytes left of a batch of {claimed}"
+    return Window(segment, data, start, heads, Stop(start + at, reason, is_cut)), None
+
+
+def _claimed_size(data: NDArray[np.uint8], at: int) -> int | None:
+    """Return the size that a batch claims to have; None if the window ends before its length."""
+    if at + _LENGTH_END > len(data):
+        return None
+    return _LENGTH_END + int.from_bytes(
+        data[at + 8 : at + _LENGTH_END].tobytes(), "big", signed=True
+    )
+
+
+def _read(file: StoredFile, start: int, n_bytes: int) -> NDArray[np.uint8]:
+    if n_bytes <= 0:
+        return np.empty(0, np.uint8)
+    # Arrow keeps the memory of windows that are done with. numpy returns it to the system, which
+    # takes a third as long as reading to clear it again.
+    window = np.frombuffer(pa.allocate_buffer(n_bytes), np.uint8)
+    return window[: file.read_into(window, start)]
+
+
+def lowest_offsets(heads: BatchHeads) -> NDArray[np.int64]:
+    """Return a lower bound of the offsets in each batch, int64 (n,).
+
+    The head of a compressed batch of format v0 or v1 names its last offset only.
+    """
+    lowest = heads.base_offset.astype(np.int64)
+    unknown = (heads.magic < 2) & (heads.codec != 0)
+    if unknown.any():
+        after_previous = np.concatenate([[0], heads.last_offset[:-1] + 1])
+        lowest[unknown] = np.minimum(lowest, after_previous)[unknown]
+    return lowest

@@ -1,0 +1,294 @@
+"""The verbs about log directories of Kafka: kafka stat, dump, get, groups, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import click
+import orjson
+import pyarrow as pa
+
+from kafkalog.inspect.batches import BATCHES, batch_rows
+from kafkalog.inspect.partitions import PARTITIONS, partition_rows
+from kafkalog.inspect.verify import verify as verify_partitions
+from kafkalog.opening import LogDirs, open_log_dirs
+from kafkalog.read.partition import Partition
+from kafkalog.storage.names import TopicPartition, is_internal, parse_folder
+from rmqstore.cli.common import (
+    Command,
+    counted,
+    ends_clearly,
+    main,
+    shows_progress,
+    some_topics,
+    with_system_topics,
+)
+from rmqstore.cli.help import Verbs
+from rmqstore.cli.output import Output, gives_findings, gives_rows, show_findings
+from rmqstore.cli.stores import given_options, storage_option
+from rmqstore.errors import MessageNotFoundError, OptionError
+from rmqstore.exchange.json_rows import JSON_TEXT, jsonable
+from rmqstore.query.times import parse_timestamp
+
+_HEADERS: Final = "headers"
+
+
+@main.group(cls=Verbs)
+def kafka() -> None:
+    """Read log directories of Apache Kafka, without a broker. Nothing is changed.
+
+    PATH... are the log directories of one broker (log.dirs), or one partition folder, and may be
+    URIs. Without a clean stop of the broker a log ends where a recovery would end it.
+    """
+
+
+_paths = click.argument("paths", metavar="PATH...", type=click.Path(), nargs=-1, required=True)
+some_partitions = click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only partitions with this number; may be repeated.",
+)
+
+
+def log_dirs(command: Command) -> Command:
+    """Add the argument that names log directories, and how to reach them, to a command."""
+    return _paths(storage_option("paths that are URIs")(command))
+
+
+def _open(paths: tuple[str, ...]) -> LogDirs:
+    return open_log_dirs(*paths, storage_options=given_options().storage_options)
+
+
+def _choose(
+    opened: LogDirs, topics: tuple[str, ...], partitions: tuple[int, ...], *, with_system: bool
+) -> dict[TopicPartition, Partition]:
+    """Return the partitions that the options choose."""
+    for topic in topics:
+        if topic not in opened.topics:
+            raise OptionError(f"-t/--topic: there is no topic {topic}")
+    of_topics = {
+        key: partition
+        for key, partition in opened.partitions.items()
+        if (key.topic in topics if topics else with_system or not is_internal(key.topic))
+    }
+    for number in partitions:
+        if all(key.partition != number for key in of_topics):
+            raise OptionError(f"-p/--partition: no topic that is read has a partition {number}")
+    return {
+        key: partition
+        for key, partition in of_topics.items()
+        if not partitions or key.partition in partitions
+    }
+
+
+def chooses_partitions(command: Command) -> Command:
+    """Add the options that choose partitions to a command."""
+    for option in (with_system_topics, some_partitions, some_topics, log_dirs):
+        command = option(command)
+    return command
+
+
+@kafka.command()
+@chooses_partitions
+@shows_progress
+@ends_clearly
+@gives_rows()
+def stat(
+    paths: tuple[str, ...],
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    with_system: bool,
+    output: Output,
+) -> None:
+    """Show partitions: offsets, last stable offset, high watermark, segments, bytes.
+
+    Column recovery says what a broker that starts would cut from the end of a log.
+    """
+    with _open(paths) as opened:
+        chosen = _choose(opened, topics, partitions, with_system=with_system).values()
+        rows = (partition_rows([partition]) for partition in chosen)
+        shown = counted(rows, "reading", len(chosen), unit="partitions", stays=False)
+        output.write(PARTITIONS, list(shown))
+
+
+@kafka.command()
+@chooses_partitions
+@click.option("--start-offset", type=int, help="From this offset on.")
+@click.option("--end-offset", type=int, help="Up to, but not including, this offset.")
+@click.option("-b", "--begin", help="From the offset on that a broker gives for this time.")
+@click.option("-e", "--end", help="Up to the offset that a broker gives for this time.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    default="read_uncommitted",
+    show_default=True,
+    help="With read_committed nothing of transactions that were aborted or are open.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]),
+    default="FAILFAST",
+    show_default=True,
+    help="What is done with damaged batches: an error, left out, or a row with the reason.",
+)
+@click.option("--columns", help="Columns, separated by commas; all by default.")
+@click.option("--batches", is_flag=True, help="Batches in place of records, markers as well.")
+@shows_progress
+@ends_clearly
+@gives_rows("jsonl", limit_help="At most N rows.")
+def dump(
+    paths: tuple[str, ...],
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    with_system: bool,
+    batches: bool,
+    columns: str | None,
+    output: Output,
+    **choice: Any,  # noqa: ANN401
+) -> None:
+    """Write records, or with --batches the batches that they are in.
+
+    Partitions come one after the other, each in the order of its offsets. Times are those that a
+    broker searches by, of the first record in offset order that is not earlier.
+    """
+    with _open(paths) as opened:
+        chosen = _choose(opened, topics, partitions, with_system=with_system)
+        bounds = {key: _bounds(partition, **choice) for key, partition in chosen.items()}
+        if batches:
+            if columns is not None:
+                raise OptionError("--columns: --batches gives all columns of batches")
+            schema: pa.Schema = BATCHES
+            rows: Iterable[pa.RecordBatch] = _batches(chosen, bounds)
+        else:
+            scan = opened.scan(
+                sorted({key.topic for key in chosen}),
+                sorted({key.partition for key in chosen}) or None,
+                start_offsets={key: start for key, (start, _) in bounds.items()},
+                end_offsets={key: end for key, (_, end) in bounds.items()},
+                columns=columns,
+                isolation_level=choice["isolation_level"],
+                mode=choice["mode"],
+            )
+            schema, rows = _readable(scan.schema, scan, output)
+        shown = rows if output.is_on_terminal else counted(rows, "reading", unit="rows")
+        output.write(schema, shown)
+
+
+def _bounds(
+    partition: Partition,
+    *,
+    start_offset: int | None,
+    end_offset: int | None,
+    begin: str | None,
+    end: str | None,
+    **_others: object,
+) -> tuple[int, int]:
+    """Return where a partition is read from and to, by offsets that it has."""
+    start_ms = None if begin is None else parse_timestamp("begin", begin)
+    end_ms = None if end is None else parse_timestamp("end", end)
+    first, last = partition.offsets_between(start_ms, end_ms)
+    if start_offset is not None:
+        first = max(first, start_offset)
+    if end_offset is not None:
+        last = min(last, end_offset)
+    return min(first, partition.end_offset), max(last, partition.start_offset)
+
+
+def _batches(
+    chosen: dict[TopicPartition, Partition], bounds: dict[TopicPartition, tuple[int, int]]
+) -> Iterator[pa.RecordBatch]:
+    for key, partition in chosen.items():
+        yield from batch_rows([partition], *bounds[key])
+
+
+def _readable(
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], output: Output
+) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+    """Return rows whose headers are JSON, but for a format that keeps lists of bytes."""
+    if output.format_name == "parquet" or _HEADERS not in schema.names:
+        return schema, batches
+    at = schema.names.index(_HEADERS)
+    shown = schema.set(at, pa.field(_HEADERS, pa.string(), metadata=JSON_TEXT))
+    return shown, (_with_json(batch, at, shown) for batch in batches)
+
+
+def _with_json(batch: pa.RecordBatch, at: int, schema: pa.Schema) -> pa.RecordBatch:
+    headers = [
+        None if row is None else orjson.dumps([jsonable(header) for header in row]).decode()
+        for row in batch.column(at).to_pylist()
+    ]
+    arrays = batch.columns
+    arrays[at] = pa.array(headers, pa.string())
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@kafka.command()
+@log_dirs
+@click.argument("partition")
+@click.argument("offset", type=int)
+@ends_clearly
+@gives_rows("pretty")
+def get(paths: tuple[str, ...], partition: str, offset: int, output: Output) -> None:
+    """Write the record at OFFSET of PARTITION, which is named as its folder: TOPIC-NUMBER."""
+    name = parse_folder(partition)
+    if name is None:
+        raise OptionError(f"{partition}: name a partition as its folder is named, such as Orders-0")
+    with _open(paths) as opened:
+        key = name.topic_partition
+        log = opened.partition(*key)
+        if not log.start_offset <= offset < log.end_offset:
+            raise MessageNotFoundError(
+                f"{partition} has no record at offset {offset}: it has those from"
+                f" {log.start_offset} up to, but not including, {log.end_offset}"
+            )
+        scan = opened.scan(
+            [key.topic],
+            [key.partition],
+            start_offsets={key: offset},
+            end_offsets={key: offset + 1},
+        )
+        found = scan.to_arrow()
+        if not len(found):
+            raise MessageNotFoundError(
+                f"{partition} has no record at offset {offset}: it was compacted away, is a marker,"
+                " or is not written yet"
+            )
+        output.write(*_readable(found.schema, found.to_batches(), output))
+
+
+@kafka.command()
+@log_dirs
+@ends_clearly
+@gives_rows()
+def groups(paths: tuple[str, ...], output: Output) -> None:
+    """Show the committed offsets of consumer groups, from __consumer_offsets."""
+    with _open(paths) as opened:
+        rows = opened.consumer_groups()
+        output.write(rows.schema, rows.to_batches())
+
+
+@kafka.command()
+@chooses_partitions
+@ends_clearly
+@gives_findings
+def verify(
+    paths: tuple[str, ...],
+    topics: tuple[str, ...],
+    partitions: tuple[int, ...],
+    with_system: bool,
+    output: Output,
+) -> None:
+    """List damage: wrong CRCs, broken chains, offsets that fall, indexes that lead elsewhere.
+
+    What a recovery would cut from the end of a log is listed, too. The exit code is 1 if there is
+    anything.
+    """
+    with _open(paths) as opened:
+        chosen = _choose(opened, topics, partitions, with_system=with_system)
+        findings = list(verify_partitions(chosen.values()))
+    show_findings(findings, output)
+    click.echo(f"{', '.join(paths)}: {len(chosen)} partitions are sound", err=True)

@@ -1,0 +1,253 @@
+"""The verbs about log directories of Kafka."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import click
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+import kafka_logs
+import kafkalog
+import rmqstore
+from rmqstore.cli import main
+from rmqstore.cli.help import EXAMPLES
+from rmqstore.cli.kafka import kafka
+from rmqstore.inspect.verify import verify as verify_store
+from s3_server import S3Server
+
+assert isinstance(kafka, click.Group)
+VERBS = sorted(kafka.commands)
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kafka_logs.unpack("groups", tmp_path_factory.mktemp("kafka"))
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return kafka_logs.unpack("damaged", tmp_path_factory.mktemp("kafka"))
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(main, ["kafka", *map(str, words)], env={"COLUMNS": "120"})
+
+
+def rows(*words: object) -> list[dict[str, object]]:
+    done = run(*words, "--json")
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_two_examples_that_run(verb: str, logs: Path) -> None:
+    assert len(EXAMPLES[f"kafka {verb}"]) == 2
+    text = run(verb, "--help").stdout
+    for example in EXAMPLES[f"kafka {verb}"]:
+        assert f"  {example}" in text
+        name, group, *words = shlex.split(example.replace("/data/kafka/logs", str(logs)))
+        assert (name, group, words[0]) == ("rmqstore", "kafka", verb)
+        assert run(*words).exit_code == 0, example
+
+
+def test_stat(logs: Path) -> None:
+    assert [(row["topic"], row["partition"], row["end_offset"]) for row in rows("stat", logs)] == [
+        ("G", 0, 120), ("G", 1, 120), ("G", 2, 120), ("H", 0, 60),
+    ]  # fmt: skip
+    assert {row["topic"] for row in rows("stat", logs, "--all")} > {"__consumer_offsets"}
+    assert len(rows("stat", logs, "-t", "G", "-p", "1", "-p", "2")) == 2
+    assert [row["topic"] for row in rows("stat", logs / "G-1")] == ["G"]
+
+
+def test_dump(logs: Path, tmp_path: Path) -> None:
+    expected = kafka_logs.expected("groups", ("G", 1))
+    got = rows("dump", logs, "-t", "G", "-p", 1, "--columns", "offset,headers")
+    assert [row["offset"] for row in got] == [row["offset"] for row in expected]
+    names = [[header["key"] for header in row["headers"]] for row in got]  # type: ignore[attr-defined]
+    assert names == [[name for name, _ in row["headers"]] for row in expected]
+    got = rows("dump", logs, "--start-offset", 5, "--end-offset", 7, "--columns", "offset")
+    assert [row["offset"] for row in got] == [5, 6] * 4
+    time = expected[60]["timestamp"]
+    (got_first, *_) = rows("dump", logs, "-t", "G", "-p", 1, "-b", time)
+    assert got_first["offset"] == [row["timestamp"] >= time for row in expected].index(True)
+    late = run("dump", logs, "-b", "2100-01-01", "--fail-if-empty")
+    assert (late.exit_code, late.stdout) == (3, "")
+    assert run("dump", logs, "-e", "2100-01-01", "--columns", "offset").stdout.count("\n") == 420
+    target = tmp_path / "g.parquet"
+    assert run("dump", logs, "-t", "G", "--output", target).exit_code == 0
+    assert pq.read_table(target).num_rows == 360  # type: ignore[no-untyped-call]
+
+
+def test_dump_of_batches(logs: Path) -> None:
+    got = rows("dump", logs, "-t", "G", "-p", 0, "--batches", "--start-offset", 3, "-n", 2)
+    assert got[0]["base_offset"] == 3
+    assert got[0]["is_valid"] is True
+    refused = run("dump", logs, "--batches", "--columns", "size")
+    assert (refused.exit_code, "gives all columns" in refused.stderr) == (2, True)
+
+
+def test_get(logs: Path) -> None:
+    (row,) = rows("get", logs, "G-0", 17)
+    assert (row["topic"], row["partition"], row["offset"]) == ("G", 0, 17)
+    for words in (("G", 17), ("G-7", 17), ("X-0", 17), ("G-0", 5000)):
+        assert run("get", logs, *words).exit_code == 2
+
+
+def test_groups(logs: Path) -> None:
+    got = rows("groups", logs)
+    assert len(got) == sum(
+        len(group["offsets"]) for group in kafka_logs.summary("groups")["groups"]
+    )
+
+
+def test_damage(damaged: Path) -> None:
+    found = run("verify", damaged)
+    assert found.exit_code == 1
+    assert len(found.stdout.splitlines()) == 4
+    assert run("verify", damaged, "-t", "CrPre").exit_code == 0
+    failed = run("dump", damaged, "-t", "Cr", "-p", 0)
+    assert failed.exit_code == 1
+    assert "position 1437: the CRC is wrong" in failed.stderr
+    kept = rows("dump", damaged, "-t", "Cr", "-p", 0, "--mode", "PERMISSIVE")
+    assert sum(row["_corrupt_record"] is not None for row in kept) == 1
+    assert len(rows("dump", damaged, "-t", "Cr", "-p", 0, "--mode", "DROPMALFORMED")) == 115
+
+
+def test_errors(logs: Path) -> None:
+    for words, text in (
+        (("stat", logs / "missing"), "is not a folder"),
+        (("stat", logs, "-t", "X"), "there is no topic X"),
+        (("dump", logs, "--columns", "x"), "there are topic, partition, key"),
+        (("dump", logs, "-p", 99), "-p/--partition: no topic that is read has a partition 99"),
+        (("verify", logs, "-t", "G", "-p", 0, "-p", 77), "has a partition 77"),
+        (("get", logs, "G-0", 5000), "it has those from 0 up to, but not including, 120"),
+        (("dump", logs, "-b", "soon"), "-b/--begin 'soon'"),
+    ):
+        refused = run(*words)
+        assert refused.exit_code == 2
+        assert text in refused.stderr
+
+
+def test_log_directories_in_object_storage(s3: S3Server, logs: Path, tmp_path: Path) -> None:
+    uri = s3.upload(logs, "kafka-cli")
+    to_reach = [
+        word for key, value in s3.options.items() for word in ("--storage-option", f"{key}={value}")
+    ]
+    for verb, *others in (("stat", "-p", 0), ("dump", "-t", "G", "-n", 3), ("groups",)):
+        there, here = rows(verb, uri, *others, *to_reach), rows(verb, logs, *others)
+        assert [row | {"path": ""} for row in there] == [row | {"path": ""} for row in here]
+    assert rows("get", uri, "G-0", 17, *to_reach) == rows("get", logs, "G-0", 17)
+    assert run("verify", uri, *to_reach).exit_code == 0
+    done = run_import(tmp_path / "s", uri, "--from-kafka", *to_reach)
+    assert done.exit_code == 0, done.output
+    assert queues(tmp_path / "s") == values(logs, only_committed=True)
+    refused = run_import(tmp_path / "s", tmp_path / "x.jsonl", *to_reach)
+    assert "--storage-option needs --from-kafka" in refused.output
+    assert "hidden" not in run("stat", uri, "--storage-option", "secret_key=hidden").output
+
+
+def run_import(*words: object) -> Result:
+    return CliRunner().invoke(main, ["import", *map(str, words)], env={"COLUMNS": "120"})
+
+
+def queues(store: Path) -> dict[tuple[str, int], list[bytes]]:
+    with rmqstore.open(store) as opened:
+        found: dict[tuple[str, int], list[bytes]] = {}
+        for row in opened.scan(columns="topic,queueId,body").to_arrow().to_pylist():
+            found.setdefault((row["topic"], row["queueId"]), []).append(row["body"])
+        return found
+
+
+def values(logs: Path, *, only_committed: bool) -> dict[tuple[str, int], list[bytes]]:
+    level = "read_committed" if only_committed else "read_uncommitted"
+    found: dict[tuple[str, int], list[bytes]] = {}
+    with kafkalog.open(logs) as opened:
+        for row in opened.scan(isolation_level=level).to_arrow().to_pylist():
+            found.setdefault((row["topic"], row["partition"]), []).append(row["value"] or b"")
+    return found
+
+
+@pytest.mark.parametrize("only_committed", [True, False])
+def test_import_keeps_topics_partitions_and_order(only_committed: bool, tmp_path: Path) -> None:
+    logs = kafka_logs.unpack("txn", tmp_path)
+    others = [] if only_committed else ["--isolation-level", "read_uncommitted"]
+    done = run_import(tmp_path / "s", logs, "--from-kafka", *others)
+    assert done.exit_code == 0, done.output
+    assert queues(tmp_path / "s") == values(logs, only_committed=only_committed)
+    with rmqstore.open(tmp_path / "s") as store:
+        assert not list(verify_store(store))
+
+
+def test_import_makes_a_queue_for_each_partition(logs: Path, tmp_path: Path) -> None:
+    assert run_import(tmp_path / "s", logs, "--from-kafka", "-b", "2100-01-01").exit_code == 0
+    assert run_import(tmp_path / "s", logs / "G-0", "--from-kafka").exit_code == 0
+    assert run_import(tmp_path / "t", logs, "--from-kafka").exit_code == 0
+    for name, expected in (("s", {"G": 1}), ("t", {"G": 3, "H": 1})):
+        table = json.loads((tmp_path / name / "config" / "topics.json").read_text())
+        nums = {topic: row["writeQueueNums"] for topic, row in table["topicConfigTable"].items()}
+        assert nums == expected
+
+
+def test_import_of_chosen_topics_times_and_names(logs: Path, tmp_path: Path) -> None:
+    done = run_import(
+        tmp_path / "s", logs, "--from-kafka", "--kafka-topic", "G*", "-t", "Renamed", "--dry-run"
+    )
+    assert "Renamed, a new topic: 360 rows in 3 queues" in done.output
+    assert not (tmp_path / "s").exists()
+    with kafkalog.open(logs) as opened:
+        times = opened.scan("H", columns="timestamp").to_arrow()["timestamp"]
+        time = times[30].value
+    words = (tmp_path / "s", logs, "--from-kafka", "--kafka-topic", "H")
+    assert run_import(*words, "-b", time).exit_code == 0
+    assert run_import(*words, "-e", time).exit_code == 0
+    assert sum(map(len, queues(tmp_path / "s").values())) == 60
+
+
+def test_import_puts_other_characters_for_dots(tmp_path: Path) -> None:
+    logs = kafka_logs.make_log_dir(tmp_path / "logs")
+    for topic in ("a.b", "a-b"):
+        kafka_logs.write_segment(logs / f"{topic}-0", 0, kafka_logs.batch(0, [topic.encode()]))
+    words = (tmp_path / "s", logs, "--from-kafka")
+    assert "does not allow dots" in run_import(*words).output
+    assert "a-b and a.b would both be a-b" in run_import(*words, "--replace-dots", "-").output
+    assert run_import(*words, "--replace-dots", "_").exit_code == 0
+    assert queues(tmp_path / "s") == {("a_b", 0): [b"a.b"], ("a-b", 0): [b"a-b"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--from-kafka", "--verbatim"], "--verbatim is for files, not for --from-kafka"),
+        (["--from-kafka", "--queue-nums", "3"], "--queue-nums is for files"),
+        (["--kafka-topic", "G"], "--kafka-topic needs --from-kafka"),
+        (["--isolation-level", "read_committed"], "--isolation-level needs --from-kafka"),
+        (["--from-kafka", "-t", "A"], "--topic renames one topic, but 2 are imported"),
+        (["--from-kafka", "--kafka-topic", "X"], "there is no topic X"),
+        (["--from-kafka", "--kafka-topic", "X*"], "--kafka-topic 'X*' matches no topic"),
+    ],
+)
+def test_import_refuses_what_does_not_fit(
+    words: list[str], said: str, logs: Path, tmp_path: Path
+) -> None:
+    done = run_import(tmp_path / "s", logs, *words)
+    assert (done.exit_code, said in done.output) == (2, True), done.output
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("words", [("dump",), ("dump", "--batches"), ("get", "t-0", 0)])
+@pytest.mark.parametrize("form", ["jsonl", "csv", "table", "json", "pretty", "parquet"])
+def test_times_that_microseconds_cannot_count(
+    tmp_path: Path, words: tuple[object, ...], form: str
+) -> None:
+    root = kafka_logs.make_log_dir(tmp_path / "logs")
+    time = 9_223_372_036_854_776
+    kafka_logs.write_segment(root / "t-0", 0, kafka_logs.batch(0, [b"v"], time=time))
+    target = tmp_path / "rows"
+    done = run(words[0], root, *words[1:], "--format", form, "--output", target)
+    assert done.exit_code == 0, done.output
+    assert form == "parquet" or "294247-01-10T04:00:54.776" in target.read_text()

@@ -1,0 +1,221 @@
+"""Kafka's log directories for tests: the golden ones, and small ones that are made here.
+
+The golden stores and their keys are described in golden/kafka/README.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import lzma
+import struct
+import tarfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import crcmod.predefined
+import pyarrow as pa
+
+FOLDER = Path(__file__).parent / "golden" / "kafka"
+
+CLEAN = (
+    "plain", "codecs", "txn", "compact", "compact2", "deleted", "groups", "epochs", "old",
+)  # fmt: skip
+KILLED = ("crash", "crash2", "crash3", "swap", "oldcrash")
+EVERY = (*CLEAN, *KILLED, "damaged")
+
+TIMESTAMP_TYPES = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
+
+Row = dict[str, Any]
+
+_crc32c = crcmod.predefined.mkCrcFun("crc-32c")
+
+
+def unpack(name: str, folder: Path) -> Path:
+    """Unpack a store into ``folder``, its holes kept; return its root."""
+    with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / name
+
+
+def log_dirs(name: str, root: Path) -> list[list[Path]]:
+    """Return the log directories of each broker of a store."""
+    if name == "epochs":
+        return [[root / "b1"], [root / "b2d1", root / "b2d2"]]
+    return [[root]]
+
+
+@cache
+def summary(name: str) -> Row:
+    with lzma.open(FOLDER / f"{name}.summary.json.xz", "rt", encoding="utf-8") as file:
+        content: Row = json.load(file)
+    return content
+
+
+def bounds(name: str) -> dict[tuple[str, int], Row]:
+    """Return what the key says of each partition."""
+    return {(row["topic"], row["partition"]): row for row in summary(name)["partitions"]}
+
+
+@cache
+def records(name: str) -> dict[tuple[str, int], list[Row]]:
+    """Return the records of each partition as a consumer got them."""
+    found: dict[tuple[str, int], list[Row]] = {}
+    with lzma.open(FOLDER / f"{name}.expected.jsonl.xz", "rt", encoding="utf-8") as file:
+        for line in file:
+            row = json.loads(line)
+            found.setdefault((row["topic"], row["partition"]), []).append(row)
+    return found
+
+
+def as_key(table: pa.Table) -> list[Row]:
+    """Return rows of a scan in the form of the key."""
+    times = table.column("timestamp").cast(pa.int64()).to_pylist()
+    rows = table.drop_columns(["timestamp"]).to_pylist()
+    return [
+        {
+            "offset": row["offset"],
+            "timestamp": -1 if time is None else time,
+            "timestampType": TIMESTAMP_TYPES[row["timestamp_type"]],
+            "leaderEpoch": row["leader_epoch"],
+            "key": _text(row["key"]),
+            "value": _text(row["value"]),
+            "headers": [[header["key"], _text(header["value"])] for header in row["headers"]],
+        }
+        for row, time in zip(rows, times, strict=True)
+    ]
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else base64.b64encode(content).decode()
+
+
+def expected(name: str, partition: tuple[str, int], *, only_committed: bool = False) -> list[Row]:
+    """Return the rows of the key for one partition, in the form of :func:`as_key`."""
+    names = ("offset", "timestamp", "timestampType", "leaderEpoch", "key", "value", "headers")
+    return [
+        {name: row[name] for name in names}
+        for row in records(name).get(partition, [])
+        if row["committed"] or not only_committed
+    ]
+
+
+TIME = 1_700_000_000_000
+PLAIN, TRANSACTIONAL, CONTROL = 0, 16, 48  # attributes
+ABORT, COMMIT = 0, 1
+
+
+class Producer(NamedTuple):
+    """The fields of a batch that name its producer."""
+
+    producer_id: int = -1
+    epoch: int = -1
+    sequence: int = -1
+
+
+def batch(
+    base_offset: int,
+    values: Sequence[bytes | None],
+    *,
+    producer: Producer | None = None,
+    attributes: int = PLAIN,
+    key: bytes | None = None,
+    time: int = TIME,
+    last_offset_delta: int | None = None,
+) -> bytes:
+    """Return an uncompressed batch of format v2, one record for each value, 1 ms apart."""
+    made_by = producer or Producer()
+    body = b"".join(_record(number, key, value) for number, value in enumerate(values))
+    last = len(values) - 1 if last_offset_delta is None else last_offset_delta
+    checked = struct.pack(
+        ">hiqqqhii",
+        attributes,
+        last,
+        time,
+        time + max(len(values) - 1, 0),
+        *made_by,
+        len(values),
+    )
+    checked += body
+    head = struct.pack(">qiib", base_offset, 9 + len(checked), 0, 2)
+    return head + struct.pack(">I", _crc32c(checked)) + checked
+
+
+def marker(offset: int, producer_id: int, kind: int) -> bytes:
+    """Return the control batch that ends a transaction."""
+    return batch(
+        offset,
+        [struct.pack(">hi", 0, 0)],
+        producer=Producer(producer_id, 0),
+        attributes=CONTROL,
+        key=struct.pack(">hh", 0, kind),
+    )
+
+
+def _record(number: int, key: bytes | None, value: bytes | None) -> bytes:
+    fields = b"\0" + _varint(number) + _varint(number) + _counted(key) + _counted(value) + b"\0"
+    return _varint(len(fields)) + fields
+
+
+def _counted(content: bytes | None) -> bytes:
+    return _varint(-1) if content is None else _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    rest = (number << 1) ^ (number >> 63)
+    coded = bytearray()
+    while rest > 0x7F:
+        coded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes(coded) + bytes([rest])
+
+
+def write_segment(folder: Path, base_offset: int, *batches: bytes, suffix: str = "") -> Path:
+    """Write the log file of a segment; return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{base_offset:020}.log{suffix}"
+    path.write_bytes(b"".join(batches))
+    return path
+
+
+def write_index(folder: Path, base_offset: int, *entries: tuple[int, int]) -> Path:
+    """Write an offset index; its entries are offsets and positions."""
+    path = folder / f"{base_offset:020}.index"
+    rows = [struct.pack(">ii", offset - base_offset, position) for offset, position in entries]
+    path.write_bytes(b"".join(rows))
+    return path
+
+
+def make_log_dir(folder: Path, *, is_clean: bool = True) -> Path:
+    """Make a log directory without partitions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=7\n")
+    if is_clean:
+        (folder / ".kafka_cleanshutdown").touch()
+    return folder
+
+
+def values_of(table: pa.Table) -> list[bytes | None]:
+    values: list[bytes | None] = table.column("value").to_pylist()
+    return values
+
+
+def write_snapshot(folder: Path, offset: int, open_since: dict[int, int]) -> Path:
+    """Write a producer snapshot with an open transaction of each producer."""
+    entries = [
+        struct.pack(">qhiqiqiq", producer, 0, 0, offset - 1, 0, TIME, 0, since)
+        for producer, since in open_since.items()
+    ]
+    checked = struct.pack(">i", len(entries)) + b"".join(entries)
+    path = folder / f"{offset:020}.snapshot"
+    path.write_bytes(struct.pack(">hI", 1, _crc32c(checked)) + checked)
+    return path
+
+
+def segments(name: str) -> dict[str, Row]:
+    """Return the log files of a store as DumpLogSegments shows them, by path."""
+    with lzma.open(FOLDER / f"{name}.segments.jsonl.xz", "rt", encoding="utf-8") as file:
+        rows = map(json.loads, file)
+        return {row["file"]: row for row in rows if row["kind"] == "log"}

@@ -1,0 +1,31 @@
+"""Changes how kafkalog reads logs for a test, or counts what it does."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalog.format.batch_heads import BatchHeads, Data
+from kafkalog.storage import windows
+from rmqstore.format.layout import Mask
+
+
+def read_in_windows(
+    monkeypatch: pytest.MonkeyPatch, first_bytes: int, most_bytes: int | None = None
+) -> None:
+    """Let windows have a number of bytes, or grow from one to another."""
+    most = first_bytes if most_bytes is None else most_bytes
+    monkeypatch.setattr(windows, "_FIRST_BYTES", first_bytes)
+    monkeypatch.setattr(windows, "_MOST_BYTES", most)
+
+
+def count_crcs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of batches each time that CRCs are compared."""
+    n_batches: list[int] = []
+    check = BatchHeads.check_crcs
+
+    def counted(heads: BatchHeads, data: Data) -> Mask:
+        n_batches.append(len(heads))
+        return check(heads, data)
+
+    monkeypatch.setattr(BatchHeads, "check_crcs", counted)
+    return n_batches

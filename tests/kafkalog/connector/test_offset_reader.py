@@ -1,0 +1,179 @@
+"""Where the partitions of a query start and end."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import kafka_logs as build
+from kafkalog import CorruptBatchError, Partition
+from pyspark_kafkalog.batch_reader import KafkaLogReader
+from pyspark_kafkalog.offset_reader import OffsetReader
+from pyspark_kafkalog.options import parse_read_options, parse_stream_options
+from pyspark_kafkalog.schema import default_schema
+from pyspark_rmqstore.kafka_columns import kafka_schema
+from rmqstore.errors import OptionError
+
+N = 5
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    log_dir = build.make_log_dir(tmp_path / "logs")
+    for number in range(2):
+        batches = (build.batch(offset, [b"x"], time=offset) for offset in range(N))
+        build.write_segment(log_dir / f"t-{number}", 0, *batches)
+    return log_dir
+
+
+def reader(log_dir: Path, **options: str) -> OffsetReader:
+    return OffsetReader(parse_read_options({"path": str(log_dir), "subscribe": "t"} | options))
+
+
+MUST = "must name every partition that is read, and no other: it"
+
+
+# What KafkaOffsetReaderAdmin of Spark refuses as well.
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (
+            {"startingOffsets": '{"t":{"0":1}}'},
+            f"startingOffsets {MUST} does not name t-1; -2 is the earliest offset, -1 the latest",
+        ),
+        (
+            {"startingOffsets": "{}"},
+            f"startingOffsets {MUST} does not name t-0, t-1; -2 is",
+        ),
+        (
+            {"endingOffsets": '{"t":{"0":-1,"7":3}}'},
+            f"endingOffsets {MUST} does not name t-1 and names t-7, which is not read; -2 is",
+        ),
+        (
+            {"endingOffsets": '{"t":{"0":-1,"1":-1},"u":{"0":3}}'},
+            f"endingOffsets {MUST} names u-0, which is not read; -2 is",
+        ),
+        (
+            {"startingOffsetsByTimestamp": '{"t":{"1":1}}', "startingOffsets": "earliest"},
+            f"startingOffsetsByTimestamp {MUST} does not name t-0",
+        ),
+        (
+            {"endingOffsetsByTimestamp": '{"t":{"0":1}}'},
+            f"endingOffsetsByTimestamp {MUST} does not name t-1",
+        ),
+    ],
+)
+def test_offsets_by_partition_name_all_that_are_read(
+    log_dir: Path, options: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(OptionError) as caught:
+        reader(log_dir, **options).require_named()
+    assert str(caught.value).startswith(reason)
+
+
+def test_a_time_for_all_partitions_goes_before_offsets_that_are_incomplete(log_dir: Path) -> None:
+    opened = reader(log_dir, startingTimestamp="2", startingOffsets='{"t":{"0":1}}')
+    opened.require_named()
+    assert opened.starts() == {("t", 0): 2, ("t", 1): 2}
+
+
+def test_the_offsets_of_a_new_stream_name_all_that_are_read(log_dir: Path) -> None:
+    options = parse_stream_options(
+        {"path": str(log_dir), "subscribePattern": "t", "startingOffsets": '{"t":{"0":1}}'}
+    )
+    with pytest.raises(OptionError, match="does not name t-1"):
+        OffsetReader(options.read).require_named()
+
+
+@pytest.fixture
+def unreadable(log_dir: Path) -> Path:
+    """Return a log directory of which t-1 has a damaged batch, and no other."""
+    content = bytearray(build.batch(0, [b"y"]))
+    content[-1] ^= 1
+    content[3] = 9  # its offset continues nothing either
+    return build.write_segment(log_dir / "t-1", 0, bytes(content))
+
+
+@pytest.mark.parametrize("options", [{}, {"kafka.isolation.level": "read_committed"}])
+def test_a_partition_of_which_nothing_can_be_read_is_not_silent(
+    log_dir: Path, unreadable: Path, options: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def read(mode: str) -> int:
+        given = {"path": str(log_dir), "subscribe": "t", "mode": mode, **options}
+        parsed = parse_read_options(given)
+        reader = KafkaLogReader(default_schema(parsed.columns), parsed)
+        return sum(batch.num_rows for split in reader.partitions() for batch in reader.read(split))
+
+    with pytest.raises(CorruptBatchError, match=re.escape(str(unreadable))):
+        read("FAILFAST")
+    assert read("PERMISSIVE") == N + 1
+    assert read("DROPMALFORMED") == N
+    assert f"{unreadable}: dropped damage at 0: the CRC is wrong" in caplog.text
+
+
+def test_a_stream_says_that_nothing_of_a_partition_can_be_read(
+    log_dir: Path, unreadable: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(CorruptBatchError, match=re.escape(str(unreadable))):
+        reader(log_dir).require_readable()
+    reader(log_dir, mode="DROPMALFORMED").require_readable()
+    assert f"no record of t-1 can be read: {unreadable}" in caplog.text
+    unreadable.write_bytes(b"")
+    reader(log_dir).require_readable()
+
+
+def test_offsets_by_partition(log_dir: Path) -> None:
+    opened = reader(
+        log_dir,
+        startingOffsets='{"t":{"0":1,"1":-2}}',
+        endingOffsetsByTimestamp='{"t":{"0":3,"1":99}}',
+    )
+    opened.require_named()
+    assert opened.starts() == {("t", 0): 1, ("t", 1): 0}
+    assert opened.ends() == {("t", 0): 3, ("t", 1): N}
+
+
+def test_committed_records_end_at_the_last_stable_offset(
+    log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task does not look for it again."""
+    producer = build.Producer(1, 0, 0)
+    is_open = build.batch(2, [b"x"], producer=producer, attributes=build.TRANSACTIONAL)
+    plain = [build.batch(offset, [b"x"], time=offset) for offset in (0, 1, 3, 4)]
+    build.write_segment(log_dir / "t-0", 0, *plain[:2], is_open, *plain[2:])
+    options = {
+        "path": str(log_dir),
+        "subscribe": "t",
+        "kafka.isolation.level": "read_committed",
+        "endingOffsets": '{"t":{"0":4,"1":4}}',
+    }
+    opened = OffsetReader(parse_read_options(options))
+    assert opened.ends() == {("t", 0): 2, ("t", 1): 4}
+    by_time = {"endingTimestamp": "3"}
+    assert OffsetReader(parse_read_options(options | by_time)).ends() == {
+        ("t", 0): 2,
+        ("t", 1): 3,
+    }
+    batch_reader = KafkaLogReader(kafka_schema(include_headers=False), parse_read_options(options))
+    splits = batch_reader.partitions()
+    monkeypatch.setattr(Partition, "stable_offset", lambda *_, **__: pytest.fail("looked for"))
+    assert sum(batch.num_rows for split in splits for batch in batch_reader.read(split)) == 6
+
+
+def test_a_damaged_marker_that_keeps_committed_records_back_is_an_error(log_dir: Path) -> None:
+    producer = build.Producer(1, 0, 0)
+    is_open = build.batch(0, [b"x"], producer=producer, attributes=build.TRANSACTIONAL)
+    marker = build.marker(1, 1, build.COMMIT)
+    build.write_segment(log_dir / "t-0", 0, is_open, marker[:-1] + b"\x55")
+    committed = {"kafka.isolation.level": "read_committed"}
+    with pytest.raises(CorruptBatchError, match="may have decided transactions"):
+        reader(log_dir, **committed).latest_offsets()
+    kept = reader(log_dir, mode="DROPMALFORMED", **committed).latest_offsets()
+    assert kept == {("t", 0): 0, ("t", 1): N}
+    other_crc = marker[:17] + bytes([marker[17] ^ 1]) + marker[18:]
+    build.write_segment(log_dir / "t-0", 0, is_open, other_crc)
+    for options in ({}, {"mode": "PERMISSIVE"}):
+        unchecked = reader(log_dir, checkCRC="false", **options, **committed)
+        assert unchecked.latest_offsets() == unchecked.ends() == {("t", 0): 2, ("t", 1): N}

@@ -1,0 +1,193 @@
+"""Every golden store, as the restarted broker serves it: bounds, records, times, group offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import kafka_logs as golden
+import kafkalog
+from kafka_reading import read_in_windows
+from rmqstore.errors import CorruptRecordError
+
+# Questions to the broker that damage makes unanswerable, and one where the broker believes the time
+# index of a segment whose last batch is cut, and does not look into the next one.
+UNANSWERED = {
+    ("damaged", "Cr", 2, 1700000042402): 93,
+}
+
+
+@pytest.fixture(scope="module", params=golden.EVERY)
+def name(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def brokers(name: str, tmp_path_factory: pytest.TempPathFactory) -> list[kafkalog.LogDirs]:
+    root = golden.unpack(name, tmp_path_factory.mktemp("kafka"))
+    return [kafkalog.open(*dirs) for dirs in golden.log_dirs(name, root)]
+
+
+@pytest.fixture
+def partitions(brokers: list[kafkalog.LogDirs]) -> list[kafkalog.Partition]:
+    return [partition for broker in brokers for partition in broker.partitions.values()]
+
+
+def test_the_partitions_are_those_of_the_key(name: str, brokers: list[kafkalog.LogDirs]) -> None:
+    assert {key for broker in brokers for key in broker.partitions} == set(golden.bounds(name))
+
+
+def test_bounds(name: str, partitions: list[kafkalog.Partition]) -> None:
+    for partition in partitions:
+        key = golden.bounds(name)[partition.topic, partition.partition]
+        assert partition.start_offset == key["beginningOffset"], partition
+        assert partition.end_offset == key["endOffset"], partition
+        assert partition.last_stable_offset == key["lastStableOffset"], partition
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+def test_records(
+    name: str, partitions: list[kafkalog.Partition], level: kafkalog.IsolationLevel
+) -> None:
+    only_committed = level == "read_committed"
+    mode: kafkalog.Mode = "DROPMALFORMED" if name == "damaged" else "FAILFAST"
+    for partition in partitions:
+        place = partition.topic, partition.partition
+        rows = golden.as_key(partition.scan(isolation_level=level, mode=mode).to_arrow())
+        assert rows == golden.expected(name, place, only_committed=only_committed), partition
+
+
+def test_the_same_records_in_windows_of_some_bytes(
+    name: str, partitions: list[kafkalog.Partition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_in_windows(monkeypatch, 40, 700)
+    for partition in partitions[:6]:
+        partition.refresh()
+        place = partition.topic, partition.partition
+        scan = partition.scan(mode="DROPMALFORMED")
+        assert golden.as_key(scan.to_arrow()) == golden.expected(name, place), partition
+        assert partition.end_offset == golden.bounds(name)[place]["endOffset"]
+
+
+def test_a_scan_from_and_to_any_offset(name: str, partitions: list[kafkalog.Partition]) -> None:
+    for partition in partitions[:6]:
+        place = partition.topic, partition.partition
+        every = [row["offset"] for row in golden.expected(name, place)]
+        step = max(1, (partition.end_offset - partition.start_offset) // 9)
+        for start in range(partition.start_offset, partition.end_offset + 1, step):
+            scan = partition.scan(start, start + 30, columns="offset", mode="DROPMALFORMED")
+            offsets = scan.to_arrow().column("offset").to_pylist()
+            assert offsets == [number for number in every if start <= number < start + 30]
+
+
+def test_offsets_for_times(name: str, partitions: list[kafkalog.Partition]) -> None:
+    for partition in partitions:
+        key = golden.bounds(name)[partition.topic, partition.partition]
+        for time, answer, *_ in key["offsetsForTimes"]:
+            if isinstance(answer, str):
+                with pytest.raises(CorruptRecordError):
+                    partition.offset_for_time(time)
+                continue
+            question = name, partition.topic, partition.partition, time
+            given = partition.offset_for_time(time)
+            assert given == UNANSWERED.get(question, answer), question
+
+
+def test_group_offsets(name: str, brokers: list[kafkalog.LogDirs]) -> None:
+    rows = [row for broker in brokers for row in broker.consumer_groups().to_pylist()]
+    assert {
+        (row["group"], row["topic"], row["partition"]): (
+            row["offset"],
+            row["leader_epoch"],
+            row["metadata"],
+        )
+        for row in rows
+    } == {
+        (group["group"], row["topic"], row["partition"]): (
+            row["offset"],
+            row["leaderEpoch"],
+            row["metadata"],
+        )
+        for group in golden.summary(name)["groups"]
+        for row in group["offsets"]
+    }
+
+
+def test_a_broker_is_read_partition_by_partition(
+    name: str, brokers: list[kafkalog.LogDirs]
+) -> None:
+    for broker in brokers:
+        user_topics = [topic for topic in broker.topics if not topic.startswith("__")]
+        table = broker.scan(columns="partition,offset,topic", mode="DROPMALFORMED").to_arrow()
+        assert table.column_names == ["partition", "offset", "topic"]
+        assert table.to_pylist() == [
+            {"partition": partition, "offset": row["offset"], "topic": topic}
+            for topic, partition in broker.partitions
+            if topic in user_topics
+            for row in golden.expected(name, (topic, partition))
+        ]
+
+
+def contents(folder: Path) -> Iterator[tuple[str, bytes, int]]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield str(path), path.read_bytes(), path.stat().st_mtime_ns
+
+
+@pytest.mark.parametrize("name", ["crash2", "swap"], indirect=True)
+def test_a_read_changes_nothing(name: str, tmp_path: Path) -> None:
+    root = golden.unpack(name, tmp_path)
+    before = list(contents(root))
+    with kafkalog.open(root) as broker:
+        for partition in broker.partitions.values():
+            partition.scan(isolation_level="read_committed").to_arrow()
+            partition.offset_for_time(0)
+        broker.consumer_groups()
+    assert list(contents(root)) == before
+
+
+Change = Callable[[Path], None]
+
+
+def test_every_byte_of_the_indexes_may_be_wrong(tmp_path: Path) -> None:
+    """Indexes, producer snapshots and transaction indexes propose; the log decides."""
+    root = golden.unpack("txn", tmp_path)
+    place = ("TxRoll", 0) if ("TxRoll", 0) in golden.bounds("txn") else smallest(root)
+    folder = root / f"{place[0]}-{place[1]}"
+    key = golden.bounds("txn")[place]
+    times = [time for time, answer, *_ in key["offsetsForTimes"]][::9]
+    partition = kafkalog.open(root).partition(*place)
+    answers = [partition.offset_for_time(time) for time in times]
+    for path in sorted(folder.iterdir()):
+        if path.suffix == ".log" or path.name == "partition.metadata":
+            continue
+        content = path.read_bytes()
+        for at in range(0, len(content), 1 + len(content) // 200):
+            path.write_bytes(content[:at] + bytes([content[at] ^ 0xFF]) + content[at + 1 :])
+            partition = kafkalog.open(root).partition(*place)
+            assert partition.end_offset == key["endOffset"], (path, at)
+            assert partition.last_stable_offset == key["lastStableOffset"], (path, at)
+            middle = (partition.start_offset + partition.end_offset) // 2
+            rows = partition.scan(middle, isolation_level="read_committed").to_arrow()
+            assert golden.as_key(rows) == [
+                row
+                for row in golden.expected("txn", place, only_committed=True)
+                if row["offset"] >= middle
+            ], (path, at)
+            assert [partition.offset_for_time(time) for time in times] == answers, (path, at)
+        path.write_bytes(content)
+
+
+def smallest(root: Path) -> tuple[str, int]:
+    """Return the partition with the smallest folder of those with two segments at least."""
+    several = [
+        folder
+        for folder in root.iterdir()
+        if not folder.name.startswith("__") and list(folder.glob("*.txnindex"))
+    ]
+    folder = min(several, key=lambda found: sum(path.stat().st_size for path in found.iterdir()))
+    topic, _, number = folder.name.rpartition("-")
+    return topic, int(number)

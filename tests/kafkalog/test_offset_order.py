@@ -1,0 +1,179 @@
+"""Base offsets, which no CRC covers, and damage at the end of a log that was closed cleanly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import kafka_logs as build
+import kafkalog
+from kafka_reading import read_in_windows
+
+BATCHES = [build.batch(10 * n, [b"%d" % (10 * n + i) for i in range(10)]) for n in range(6)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return build.make_log_dir(tmp_path / "logs") / "t-0"
+
+
+def opened(folder: Path) -> kafkalog.Partition:
+    return kafkalog.open(folder.parent).partition("t", 0)
+
+
+def offsets(folder: Path, start: int | None = None, end: int | None = None) -> list[int]:
+    scan = opened(folder).scan(start, end, columns="offset", mode="DROPMALFORMED")
+    found: list[int] = scan.to_arrow().column("offset").to_pylist()
+    return found
+
+
+def based(batch: bytes, base_offset: int) -> bytes:
+    return base_offset.to_bytes(8, "big", signed=True) + batch[8:]
+
+
+@pytest.mark.parametrize("base", [-1, 0, 5, 33, 48, 2**40, 2**63 - 5])
+@pytest.mark.parametrize("window", [256 << 10, 200])
+def test_a_changed_base_offset_loses_one_batch(
+    folder: Path, base: int, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_in_windows(monkeypatch, window)
+    build.write_segment(folder, 0, *BATCHES[:2], based(BATCHES[2], base), *BATCHES[3:])
+    with pytest.raises(kafkalog.CorruptBatchError, match="not in order"):
+        opened(folder).scan().count()
+    assert offsets(folder) == [*range(20), *range(30, 60)]
+    assert offsets(folder, 45, 50) == list(range(45, 50))
+    if window > 200:  # otherwise no batch beside the changed one shows that it lies outside
+        assert opened(folder).scan(45, 50).count() == 5
+
+
+def test_an_offset_beyond_the_next_segment(folder: Path) -> None:
+    build.write_segment(folder, 0, *BATCHES[:2], based(BATCHES[2], 45))
+    build.write_segment(folder, 30, *BATCHES[3:])
+    assert offsets(folder) == [*range(20), *range(30, 60)]
+
+
+def test_a_negative_last_offset_delta(folder: Path) -> None:
+    build.write_segment(folder, 0, build.batch(0, [b"a"], last_offset_delta=-5), *BATCHES[1:])
+    with pytest.raises(kafkalog.CorruptBatchError, match="not in order"):
+        opened(folder).scan().count()
+    assert offsets(folder) == list(range(10, 60))
+
+
+def test_a_lower_base_offset_at_the_end(folder: Path) -> None:
+    build.write_segment(folder, 0, *BATCHES[:5], based(BATCHES[5], 2))
+    assert opened(folder).end_offset == 50
+    with pytest.raises(kafkalog.CorruptBatchError, match="not in order"):
+        opened(folder).scan().count()
+
+
+@pytest.mark.parametrize("at", [8, 23, 70])
+@pytest.mark.parametrize("n_before", [0, 2])
+def test_damage_at_the_end_is_reported(folder: Path, at: int, n_before: int) -> None:
+    damaged = bytearray(BATCHES[n_before])
+    damaged[at] ^= 0x80
+    build.write_segment(folder, 0, *BATCHES[:n_before], bytes(damaged))
+    with pytest.raises(kafkalog.CorruptBatchError):
+        opened(folder).scan().count()
+    assert offsets(folder) == list(range(10 * n_before))
+    if n_before:
+        assert opened(folder).scan(0, 19).count() == 19
+
+
+def test_a_first_batch_without_a_length(folder: Path) -> None:
+    build.write_segment(folder, 0, BATCHES[0][:8] + b"\x01" + BATCHES[0][9:], BATCHES[1])
+    with pytest.raises(kafkalog.CorruptBatchError):
+        opened(folder).scan().count()
+
+
+def test_the_last_segment_vanishes_after_it_was_read(folder: Path) -> None:
+    path = build.write_segment(folder, 0, *BATCHES)
+    n_rows = 0
+    for batch in opened(folder).scan():
+        n_rows += batch.num_rows
+        path.unlink()
+    assert n_rows == 60
+
+
+def recovery_point(folder: Path, offset: int) -> None:
+    text = f"0\n1\nt 0 {offset}\n"
+    (folder.parent / "recovery-point-offset-checkpoint").write_text(text)
+
+
+@pytest.mark.parametrize("witness", ["recovery point", "snapshot"])
+@pytest.mark.parametrize("is_indexed", [False, True])
+@pytest.mark.parametrize("n_before", [0, 1, 5])
+@pytest.mark.parametrize("window", [256 << 10, 150])
+def test_a_higher_base_offset_at_the_end(
+    folder: Path,
+    witness: str,
+    *,
+    is_indexed: bool,
+    n_before: int,
+    window: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker that stops writes down where its logs end."""
+    read_in_windows(monkeypatch, window)
+    end = 10 * n_before + 10
+    before = BATCHES[:n_before]
+    path = build.write_segment(folder, 0, *before, based(BATCHES[n_before], end + 1000))
+    if is_indexed:
+        build.write_index(folder, 0, (end - 1, sum(map(len, before))))
+    if witness == "snapshot":
+        build.write_snapshot(folder, end, {})
+    else:
+        recovery_point(folder, end)
+    assert opened(folder).end_offset == end
+    with pytest.raises(kafkalog.CorruptBatchError, match=f"offset {end + 1000} is not in order"):
+        opened(folder).scan().count()
+    assert offsets(folder) == list(range(end - 10))
+    path.write_bytes(b"".join((*before, BATCHES[n_before])))
+    assert opened(folder).scan().count() == end
+
+
+@pytest.mark.parametrize("point", [0, 20, 50, 55, 59, 80, 99])
+@pytest.mark.parametrize("is_indexed", [False, True])
+def test_a_gap_before_the_last_batch(folder: Path, point: int, *, is_indexed: bool) -> None:
+    """Nothing says that the log ended within it."""
+    build.write_segment(folder, 0, *BATCHES[:5], based(BATCHES[5], 70))
+    if is_indexed:
+        build.write_index(folder, 0, (79, sum(map(len, BATCHES[:5]))))
+    recovery_point(folder, point)
+    build.write_snapshot(folder, 50, {})
+    build.write_snapshot(folder, 80, {})
+    assert opened(folder).end_offset == 80
+    assert opened(folder).scan().count() == 60
+
+
+@pytest.mark.parametrize(
+    ("point", "snapshots", "end"),
+    [
+        (100, (70, 100), 100),
+        (100, (70,), 100),
+        (0, (70, 100), 100),
+        (0, (70,), 100),  # only that of the cut
+        (57, (70, 100), 100),
+        (80, (70,), 100),  # they contradict each other
+        (70, (57,), 100),
+        (70, (103,), 100),
+        (103, (70,), 100),
+        (103, (), 100),
+        (70, (70,), 70),
+        (70, (), 70),
+        (70, (50, 55), 70),
+        (0, (57,), 57),
+        (50, (40, 57), 57),
+    ],
+)
+def test_a_follower_that_was_cut_in_a_gap(
+    folder: Path, point: int, snapshots: tuple[int, ...], end: int
+) -> None:
+    """A compacted topic has gaps. A cut in one leaves a snapshot there, and the log goes on."""
+    build.write_segment(folder, 0, build.batch(0, [b"a"] * 50), build.batch(93, [b"b"] * 7))
+    if point:
+        recovery_point(folder, point)
+    for offset in snapshots:
+        build.write_snapshot(folder, offset, {})
+    assert opened(folder).end_offset == end
+    assert opened(folder).scan(mode="DROPMALFORMED").count() == (57 if end == 100 else 50)

@@ -1,0 +1,85 @@
+"""Random transactions with one changed byte: what was aborted never comes out as committed."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import kafka_logs as build
+import kafkalog
+from kafka_logs import ABORT, COMMIT, TRANSACTIONAL, Producer, marker
+from rmqstore.errors import RmqStoreError
+
+
+class Log(NamedTuple):
+    """Batches, and the offsets of committed records; consumers get them up to the stable offset."""
+
+    batches: list[bytes]
+    committed: set[int]
+    stable_offset: int
+    end_offset: int
+
+
+def make(chooser: random.Random) -> Log:
+    batches: list[bytes] = []
+    decided: dict[int, bool] = {}
+    undecided: defaultdict[int, list[int]] = defaultdict(list)
+    offset, n_sent = 0, [0, 0, 0, 0]
+    for _ in range(chooser.randint(5, 25)):
+        choice, producer = chooser.random(), chooser.randint(1, 3)
+        if choice < 0.2:
+            batches.append(build.batch(offset, [b"plain"]))
+            decided[offset] = True
+            offset += 1
+        elif choice < 0.7:
+            count = chooser.randint(1, 3)
+            made_by = Producer(producer, 0, n_sent[producer])
+            batch = build.batch(offset, [b"x"] * count, producer=made_by, attributes=TRANSACTIONAL)
+            batches.append(batch)
+            n_sent[producer] += count
+            undecided[producer] += range(offset, offset + count)
+            offset += count
+        else:
+            kind = chooser.choice([ABORT, COMMIT])
+            decided |= dict.fromkeys(undecided.pop(producer, []), kind == COMMIT)
+            batches.append(marker(offset, producer, kind))
+            offset += 1
+    stable = min((min(offsets) for offsets in undecided.values()), default=offset)
+    return Log(batches, {at for at, is_commit in decided.items() if is_commit}, stable, offset)
+
+
+def read(folder: Path, mode: kafkalog.Mode, *bounds: int) -> list[int]:
+    partition = kafkalog.open(folder.parent).partition("t", 0)
+    scan = partition.scan(*bounds, columns="offset", isolation_level="read_committed", mode=mode)
+    offsets: list[int] = scan.to_arrow().column("offset").to_pylist()
+    return offsets
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_changed_byte(tmp_path: Path, seed: int) -> None:
+    chooser = random.Random(seed)
+    folder = build.make_log_dir(tmp_path / "logs") / "t-0"
+    log = make(chooser)
+    path = build.write_segment(folder, 0, *log.batches)
+    expected = sorted(at for at in log.committed if at < log.stable_offset)
+    assert read(folder, "FAILFAST") == expected
+    point = f"0\n1\nt 0 {log.end_offset}\n"
+    (folder.parent / "recovery-point-offset-checkpoint").write_text(point)
+    content = bytearray(path.read_bytes())
+    content[chooser.randrange(len(content))] ^= chooser.randint(1, 255)
+    path.write_bytes(content)
+    given = read(folder, "DROPMALFORMED")
+    assert given == sorted(set(given) & log.committed)
+    end = kafkalog.open(folder.parent).partition("t", 0).end_offset
+    middle = chooser.randint(0, end)
+    first, second = (
+        read(folder, "DROPMALFORMED", *bounds) for bounds in ((0, middle), (middle, end))
+    )
+    assert first + second == given
+    with suppress(RmqStoreError):
+        assert read(folder, "FAILFAST") == expected

@@ -1,0 +1,248 @@
+"""Where a log ends, whether its broker was stopped cleanly or not; and interrupted cleanings."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+import kafka_logs as build
+import kafkalog
+from kafkalog.storage import recovery
+from kafkalog.storage.recovery import Cut
+from kafkalog.storage.segments import Segment
+from kafkalog.storage.windows import Window
+from rmqstore.errors import CorruptRecordError
+from rmqstore.storage.files.storage import Storage
+
+ONE = build.batch(0, [b"a", b"b"])
+TWO = build.batch(2, [b"c"])
+THREE = build.batch(3, [b"d"])
+LATER = build.batch(4, [b"e"])
+
+
+def opened(folder: Path) -> kafkalog.Partition:
+    return kafkalog.open(folder.parent).partition("t", 0)
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Path:
+    """Return the folder of a partition whose broker was killed."""
+    return build.make_log_dir(tmp_path / "logs", is_clean=False) / "t-0"
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Path:
+    """Return the folder of a partition whose broker was stopped."""
+    return build.make_log_dir(tmp_path / "logs") / "t-0"
+
+
+def changed(batch: bytes, at: int) -> bytes:
+    return batch[:at] + bytes([batch[at] ^ 1]) + batch[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        TWO[:-2],
+        TWO[:17],
+        TWO[:10],
+        b"\0",
+        b"\0" * 5000,
+        changed(TWO, -1 % len(TWO)),
+        changed(TWO, 30),
+        b"\xff" * 300,
+        TWO[:20] + b"\0" * 500,
+        TWO[:8] + b"\x7f\xff\xff\xff" + TWO[12:],
+        TWO[:8] + b"\x80\0\0\0" + TWO[12:],
+        TWO[:8] + b"\0\0\0\x0e" + TWO[12:],
+    ],
+    ids=lambda tail: f"{len(tail)} bytes, {tail[:12].hex()}",
+)
+def test_a_killed_log_ends_at_the_first_bad_batch(killed: Path, tail: bytes) -> None:
+    first = build.write_segment(killed, 0, ONE, tail, THREE)
+    later = build.write_segment(killed, 4, LATER)
+    partition = opened(killed)
+    assert partition.end_offset == 2
+    assert build.values_of(partition.scan().to_arrow()) == [b"a", b"b"]
+    assert isinstance(partition.recovery, Cut)
+    assert partition.recovery.path == str(first)
+    assert partition.recovery.position == len(ONE)
+    assert partition.recovery.dropped == (str(later),)
+
+
+def test_only_segments_from_the_recovery_point_on_are_recovered(killed: Path) -> None:
+    build.write_segment(killed, 0, ONE, changed(TWO, 68), THREE)
+    build.write_segment(killed, 4, LATER)
+    checkpoint = killed.parent / "recovery-point-offset-checkpoint"
+    checkpoint.write_text("0\n1\nt 0 3\n")
+    assert opened(killed).end_offset == 2
+    checkpoint.write_text("0\n1\nt 0 4\n")
+    partition = opened(killed)
+    assert partition.end_offset == 5
+    with pytest.raises(CorruptRecordError) as raised:
+        partition.scan().to_arrow()
+    assert raised.value.offset == len(ONE)
+    rows = partition.scan(mode="DROPMALFORMED").to_arrow()
+    assert build.values_of(rows) == [b"a", b"b", b"d", b"e"]
+
+
+def test_a_recovered_log_that_ends_before_its_start_is_empty(killed: Path) -> None:
+    build.write_segment(killed, 0, ONE, b"torn")
+    (killed.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 9\n")
+    partition = opened(killed)
+    assert (partition.start_offset, partition.end_offset) == (9, 9)
+    assert partition.scan().count() == 0
+    assert partition.last_stable_offset == 9
+
+
+def test_an_empty_active_segment(clean: Path) -> None:
+    build.write_segment(clean, 0, ONE)
+    build.write_segment(clean, 7)
+    partition = opened(clean)
+    assert partition.end_offset == 7
+    assert partition.scan().count() == 2
+    assert partition.recovery is None
+
+
+def test_the_start_may_lie_inside_a_batch(clean: Path) -> None:
+    build.write_segment(clean, 0, ONE, TWO)
+    (clean.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1\n")
+    partition = opened(clean)
+    assert partition.start_offset == 1
+    assert build.values_of(partition.scan().to_arrow()) == [b"b", b"c"]
+
+
+def test_the_last_offset_is_that_of_the_batch(clean: Path) -> None:
+    """Compaction keeps it, even where it removes the last record, or all of them."""
+    build.write_segment(
+        clean,
+        0,
+        build.batch(0, [b"a"], last_offset_delta=5),
+        build.batch(6, [], last_offset_delta=3),
+    )
+    partition = opened(clean)
+    assert partition.end_offset == 10
+    assert partition.scan().count() == 1
+
+
+def test_files_of_the_cleaner_are_left_out(clean: Path) -> None:
+    build.write_segment(clean, 0, ONE, TWO)
+    build.write_segment(clean, 0, TWO, suffix=".cleaned")
+    build.write_segment(clean, 0, TWO, suffix=".deleted")
+    build.write_segment(clean, 5, TWO, suffix=".deleted")
+    assert opened(clean).scan().count() == 3
+
+
+def test_a_finished_cleaning_replaces_what_it_was_made_from(clean: Path) -> None:
+    build.write_segment(clean, 0, ONE)
+    build.write_segment(clean, 2, TWO)
+    build.write_segment(clean, 3, THREE)
+    merged = build.batch(0, [b"a"], last_offset_delta=2)
+    build.write_segment(clean, 0, merged, suffix=".swap")
+    partition = opened(clean)
+    assert build.values_of(partition.scan().to_arrow()) == [b"a", b"d"]
+    assert partition.end_offset == 4
+
+
+def test_the_swap_files_of_an_unfinished_split_are_left_out(clean: Path) -> None:
+    build.write_segment(clean, 0, ONE, TWO)
+    build.write_segment(clean, 2, TWO, suffix=".swap")
+    build.write_segment(clean, 0, ONE, suffix=".cleaned")
+    assert opened(clean).scan().count() == 3
+    assert [segment.suffix for segment in opened(clean).log().segments] == [""]
+
+
+def test_other_files_are_not_segments(clean: Path) -> None:
+    build.write_segment(clean, 0, ONE)
+    for name in ("a.log", ".log", "-5.log", "1.x.log", "99999999999999999999.log", "5.logs"):
+        (clean / name).write_bytes(TWO)
+    (clean / "00000000000000000007.log").mkdir()
+    assert opened(clean).end_offset == 2
+
+
+def looked_again(partition: kafkalog.Partition) -> tuple[int, Cut | None]:
+    partition.refresh()
+    return partition.end_offset, partition.recovery
+
+
+def test_a_later_look_goes_on_from_the_end_that_was_found(
+    killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = build.write_segment(killed, 0, ONE)
+    partition = opened(killed)
+    assert partition.end_offset == 2
+    walked: list[tuple[str, int]] = []
+    walk = recovery.walk_segment
+
+    def counting(storage: Storage, segment: Segment, position: int = 0) -> Generator[Window]:
+        walked.append((Path(segment.path).name, position))
+        return walk(storage, segment, position)
+
+    monkeypatch.setattr(recovery, "walk_segment", counting)
+    with path.open("ab") as file:
+        file.write(TWO + THREE)
+    build.write_segment(killed, 4, LATER[:-1])
+    end, cut = looked_again(partition)
+    assert end == 4
+    assert cut is not None
+    assert Path(cut.path).name == f"{4:020}.log"
+    assert {position for name, position in walked if name == path.name} == {len(ONE)}
+    build.write_segment(killed, 4, LATER)
+    assert looked_again(partition) == (5, None)
+    assert looked_again(partition) == (5, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "end"),
+    [
+        ((ONE,), 2),  # cut
+        ((), 0),
+        ((ONE, build.batch(2, [b"x"] * 9)), 11),  # cut and written again
+        ((build.batch(0, [b"other"] * 40),), 40),
+        ((ONE, TWO, THREE, b"\xff" * 100), 4),
+        ((ONE, TWO, THREE, ONE), 2),  # offsets that fall
+    ],
+)
+def test_a_log_that_was_cut_meanwhile_is_walked_from_its_start(
+    killed: Path, content: tuple[bytes, ...], end: int
+) -> None:
+    build.write_segment(killed, 0, ONE, TWO, THREE)
+    partition = opened(killed)
+    assert partition.end_offset == 4
+    build.write_segment(killed, 0, *content)
+    found = looked_again(partition)
+    assert found == (opened(killed).end_offset, opened(killed).recovery)
+    assert found[0] == end
+
+
+def test_another_process_takes_the_mark(killed: Path) -> None:
+    build.write_segment(killed, 0, ONE, TWO)
+    build.write_segment(killed, 3, THREE)
+    first = opened(killed)
+    assert first.end_offset == 4
+    other = opened(killed)
+    other.resume(pickle.loads(pickle.dumps(first.mark)))
+    assert other.log() == first.log()
+    (killed / f"{3:020}.log").unlink()
+    gone = opened(killed)
+    gone.resume(first.mark)
+    assert gone.end_offset == 3
+
+
+def test_a_broker_that_starts_again_after_a_clean_stop(clean: Path) -> None:
+    """What was written before the stop has later times than what is written after it."""
+    early, late = build.TIME, build.TIME + 1000
+    first = build.batch(0, [b"a", b"b"], time=late)
+    build.write_segment(clean, 0, first)
+    log_dirs = kafkalog.open(clean.parent)
+    partition = log_dirs.partition("t", 0)
+    assert (partition.end_offset, partition.offset_for_time(late)) == (2, 0)
+    assert partition.mark is None
+    (clean.parent / ".kafka_cleanshutdown").unlink()
+    build.write_segment(clean, 0, first, build.batch(2, [b"c"], time=early))
+    log_dirs.refresh()
+    partition = log_dirs.partition("t", 0)
+    assert (partition.end_offset, partition.offset_for_time(late)) == (3, 0)

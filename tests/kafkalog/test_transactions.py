@@ -1,0 +1,430 @@
+"""Which records read_committed gives, and where it ends."""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import kafka_logs as build
+import kafkalog
+from kafka_logs import ABORT, COMMIT, TRANSACTIONAL, Producer, marker
+from kafka_reading import count_crcs
+from kafkalog.errors import CorruptBatchError
+from kafkalog.read.ordered import Ordered, ordered_windows
+from kafkalog.read.spec import MODES
+from kafkalog.read.transactions import read_transactions
+from kafkalog.storage.partition_log import PartitionLog
+
+
+def sent(offset: int, producer_id: int | None, *values: bytes) -> bytes:
+    """Return a batch of a transaction, or a plain one."""
+    if producer_id is None:
+        return build.batch(offset, values)
+    producer = Producer(producer_id, 0, 0)
+    return build.batch(offset, values, producer=producer, attributes=TRANSACTIONAL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return build.make_log_dir(tmp_path / "logs") / "t-0"
+
+
+def opened(folder: Path) -> kafkalog.Partition:
+    return kafkalog.open(folder.parent).partition("t", 0)
+
+
+def committed(folder: Path, *bounds: int, mode: kafkalog.Mode = "FAILFAST") -> list[bytes | None]:
+    scan = opened(folder).scan(*bounds, isolation_level="read_committed", mode=mode)
+    return build.values_of(scan.to_arrow())
+
+
+def test_interleaved_transactions(folder: Path) -> None:
+    build.write_segment(
+        folder,
+        0,
+        sent(0, 1, b"a"),
+        sent(1, 2, b"b"),
+        sent(2, None, b"plain"),
+        marker(3, 1, COMMIT),
+        sent(4, 1, b"c"),
+    )
+    build.write_segment(folder, 5, marker(5, 2, ABORT), sent(6, 2, b"d"), marker(7, 1, ABORT))
+    build.write_segment(folder, 8, marker(8, 2, COMMIT), sent(9, None, b"end"))
+    partition = opened(folder)
+    assert partition.last_stable_offset == partition.end_offset == 10
+    assert committed(folder) == [b"a", b"plain", b"d", b"end"]
+    assert [committed(folder, start) for start in (1, 5, 7)] == [
+        [b"plain", b"d", b"end"],
+        [b"d", b"end"],
+        [b"end"],
+    ]
+    every = build.values_of(partition.scan().to_arrow())
+    assert every == [b"a", b"b", b"plain", b"c", b"d", b"end"]
+
+
+def test_nothing_after_an_open_transaction_is_given(folder: Path) -> None:
+    build.write_segment(
+        folder,
+        0,
+        sent(0, 2, b"x"),
+        sent(1, 1, b"a"),
+        marker(2, 2, COMMIT),
+        sent(3, 1, b"b"),
+        sent(4, None, b"hidden"),
+    )
+    assert opened(folder).last_stable_offset == 1
+    assert committed(folder) == [b"x"]
+    assert opened(folder).scan(2, isolation_level="read_committed").count() == 0
+
+
+def test_markers_without_data_do_nothing(folder: Path) -> None:
+    build.write_segment(
+        folder, 0, marker(0, 1, ABORT), sent(1, None, b"a"), marker(2, 1, COMMIT), sent(3, 1, b"b")
+    )
+    build.write_segment(folder, 4, marker(4, 1, COMMIT), marker(5, 1, ABORT))
+    assert committed(folder) == [b"a", b"b"]
+
+
+def test_the_start_bounds_the_last_stable_offset(folder: Path) -> None:
+    build.write_segment(folder, 0, sent(0, 1, b"a", b"b"), sent(2, None, b"c"))
+    (folder.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 2\n")
+    assert opened(folder).last_stable_offset == 2
+    assert committed(folder) == []
+
+
+def test_an_unknown_control_record_ends_nothing(folder: Path) -> None:
+    build.write_segment(folder, 0, sent(0, 1, b"a"), marker(1, 1, 9), marker(2, 1, ABORT))
+    assert opened(folder).last_stable_offset == 3
+    assert committed(folder) == []
+
+
+def test_a_damaged_marker_ends_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    damaged = bytearray(marker(1, 1, COMMIT))
+    damaged[-1] ^= 1
+    build.write_segment(folder, 0, sent(0, 1, b"a"), bytes(damaged), sent(2, None, b"b"))
+    assert opened(folder).last_stable_offset == 0
+    assert "a transaction may seem undecided" in caplog.text
+
+
+def damaged(batch: bytes) -> bytes:
+    return batch[:-1] + bytes([batch[-1] ^ 1])
+
+
+def test_a_damaged_marker_decides_nothing_by_another(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    abort = damaged(marker(1, 1, ABORT))
+    later = (sent(2, None, b"b"), sent(3, 1, b"c"), marker(4, 1, COMMIT), sent(5, None, b"d"))
+    path = build.write_segment(folder, 0, sent(0, 1, b"a"), abort, *later)
+    place = re.escape(f"{path}") + f".*{len(sent(0, 1, b'a'))}.*may have decided"
+    for bounds in ((), (0, 1), (0, 3)):
+        with pytest.raises(CorruptBatchError, match=place):
+            committed(folder, *bounds)
+    assert committed(folder, 2, 6) == [b"b", b"c", b"d"]
+    assert committed(folder, mode="DROPMALFORMED") == [b"b", b"c", b"d"]
+    assert f"{path}: dropped damage at 0: the records 0 to 0 of producer 1 may be" in caplog.text
+    scan = opened(folder).scan(isolation_level="read_committed", mode="PERMISSIVE")
+    rows = [(row["offset"], row["_corrupt_record"]) for row in scan.to_arrow().to_pylist()]
+    assert [offset for offset, _ in rows] == [0, 1, 2, 3, 5]
+    assert [reason is None for _, reason in rows] == [False, False, True, True, True]
+    for start, expected in enumerate([b"bcd", b"bcd", b"bcd", b"cd", b"d", b"d"]):
+        found = committed(folder, start, 6, mode="DROPMALFORMED")
+        assert b"".join(value or b"" for value in found) == expected
+
+
+def changed(batch: bytes, at: int, value: int) -> bytes:
+    return batch[:at] + bytes([value]) + batch[at + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "decides"),
+    [
+        (changed(marker(2, 9, COMMIT), 50, 7), False),  # the producer
+        (changed(marker(2, 9, COMMIT), 22, 16), False),  # not a control batch, but for its number
+        (changed(marker(2, 9, COMMIT), 16, 1), False),  # the format
+        (changed(marker(2, 9, COMMIT), 11, 9), False),  # the length: the chain is broken
+        (changed(marker(2, 9, COMMIT), 7, 0), True),  # only the offset is wrong
+        (changed(sent(2, None, b"plain"), 70, 9), True),
+        (changed(sent(2, 9, b"data"), 70, 9), True),
+    ],
+)
+def test_what_may_have_been_a_marker(folder: Path, damage: bytes, *, decides: bool) -> None:
+    before = (sent(0, 1, b"a"), sent(1, 2, b"b"))
+    after = (marker(3, 1, COMMIT), sent(4, 1, b"c"), marker(5, 1, COMMIT), marker(6, 2, ABORT))
+    build.write_segment(folder, 0, *before, damage, *after)
+    position = len(b"".join(before)) + len(damage)
+    build.write_index(folder, 0, (3, position))
+    build.write_segment(folder, 7, sent(7, 2, b"d"), marker(8, 2, COMMIT))
+    expected = [b"a", b"c", b"d"] if decides else [b"c", b"d"]
+    assert committed(folder, mode="DROPMALFORMED") == expected
+
+
+@pytest.mark.parametrize("fill", ["zeros", "ones", "noise"])
+@pytest.mark.parametrize("first", [17, 21, 22, 23, 43])
+@pytest.mark.parametrize("after", [53, 55, 57, 60, 61, 78])
+def test_a_lost_part_of_a_marker(folder: Path, first: int, after: int, fill: str) -> None:
+    """Zeros say that no control batch follows, of the producer 0 and from the sequence 0 on."""
+    whole = marker(2, 7, ABORT)
+    producers = (Producer(7, 0, 0), Producer(7, 0, 2))
+    sent = [
+        build.batch(offset, [b"x"] * 2, producer=producer, attributes=TRANSACTIONAL)
+        for offset, producer in zip((0, 3), producers, strict=True)
+    ]
+    recovery_point = folder.parent / "recovery-point-offset-checkpoint"
+    recovery_point.write_text("0\n1\nt 0 6\n")
+    for seed in range(5 if fill == "noise" else 1):
+        lost = {
+            "zeros": bytes(after - first),
+            "ones": b"\xff" * (after - first),
+            "noise": random.Random(seed).randbytes(after - first),
+        }[fill]
+        wrong = whole[:first] + lost + whole[after:]
+        build.write_segment(folder, 0, sent[0], wrong, sent[1], marker(5, 7, COMMIT))
+        for mode in ("DROPMALFORMED", "PERMISSIVE"):
+            scan = opened(folder).scan(isolation_level="read_committed", mode=mode)
+            rows = scan.to_arrow().to_pylist()
+            given = [row["offset"] for row in rows if not row.get("_corrupt_record")]
+            assert given == [3, 4]
+
+
+def test_a_doubt_is_kept_once_for_all_producers(folder: Path) -> None:
+    n_producers = 30
+    batches = [sent(number, number, b"a") for number in range(n_producers)]
+    for _ in range(n_producers):
+        offset = len(batches)
+        batches += [damaged(marker(offset, 1, ABORT)), sent(offset + 1, None, b"b")]
+    end = len(batches)
+    markers = [marker(end + number, number, COMMIT) for number in range(n_producers)]
+    batches += [
+        *markers,
+        sent(end + n_producers, 5, b"c"),
+        marker(end + n_producers + 1, 5, COMMIT),
+    ]
+    build.write_segment(folder, 0, *batches)
+    transactions = read_transactions(opened(folder).log(), 0, end + n_producers + 2)
+    assert len(transactions.doubts) == n_producers
+    assert sum(len(ends.offsets) for ends in transactions.markers.values()) == n_producers + 1
+    given = committed(folder, mode="DROPMALFORMED")
+    assert given == [*[b"b"] * n_producers, b"c"]
+
+
+def test_a_marker_whose_offset_is_damaged_decides_where_it_lies(folder: Path) -> None:
+    batches = (sent(0, 1, b"a"), marker(1, 1, ABORT), sent(2, 1, b"b"), marker(3, 1, COMMIT))
+    for offset in (0, 99):
+        wrong = changed(batches[1], 7, offset)
+        build.write_segment(folder, 0, batches[0], wrong, *batches[2:], sent(4, None, b"c"))
+        assert committed(folder, mode="DROPMALFORMED") == [b"b", b"c"]
+
+
+def test_a_marker_whose_offset_is_damaged_decides_nothing_after_it(folder: Path) -> None:
+    wrong = changed(marker(1, 1, ABORT), 7, 99)
+    producer = Producer(1, 0, 0)
+    three = build.batch(2, [b"b", b"c", b"d"], producer=producer, attributes=TRANSACTIONAL)
+    build.write_segment(folder, 0, sent(0, 1, b"a"), wrong, three, marker(5, 1, COMMIT))
+    build.write_index(folder, 0, (0, len(sent(0, 1, b"a"))))
+    for start, expected in enumerate([b"bcd", b"bcd", b"bcd", b"cd", b"d", b""]):
+        found = committed(folder, start, 6, mode="DROPMALFORMED")
+        assert b"".join(value or b"" for value in found) == expected
+
+
+def test_no_checksums_of_markers_are_compared_if_none_are_asked_for(folder: Path) -> None:
+    wrong = changed(marker(1, 1, COMMIT), 17, 1)  # the CRC
+    build.write_segment(folder, 0, sent(0, 1, b"a"), wrong, marker(2, 1, ABORT))
+    scan = opened(folder).scan(isolation_level="read_committed", check_crcs=False)
+    assert build.values_of(scan.to_arrow()) == [b"a"]
+
+
+@pytest.mark.parametrize("has_next", [False, True])
+def test_the_last_stable_offset_without_checksums(folder: Path, *, has_next: bool) -> None:
+    wrong = changed(marker(2, 7, COMMIT), 17, 1)  # the CRC
+    batches = [sent(0, 7, b"a", b"b"), wrong, sent(3, None, b"c", b"d", b"e")]
+    if has_next:
+        batches += [sent(6, 7, b"f"), marker(7, 7, ABORT)]
+    build.write_segment(folder, 0, *batches)
+    partition = opened(folder)
+    for _ in range(2):
+        for mode in MODES:
+            scan = partition.scan(isolation_level="read_committed", mode=mode, check_crcs=False)
+            assert scan.to_arrow().column("offset").to_pylist() == [0, 1, 3, 4, 5]
+        assert partition.stable_offset(is_strict=False, check_crcs=False) == 6 + 2 * has_next
+        assert partition.last_stable_offset == 8 * has_next
+        partition.refresh()
+
+
+def test_damage_that_keeps_the_last_stable_offset_low_is_an_error(folder: Path) -> None:
+    path = build.write_segment(
+        folder, 0, sent(0, None, b"a"), sent(1, 1, b"b"), damaged(marker(2, 1, COMMIT)),
+        sent(3, None, b"c"),
+    )  # fmt: skip
+    with pytest.raises(CorruptBatchError, match=re.escape(str(path))):
+        committed(folder)
+    assert committed(folder, 0, 1) == [b"a"]
+    assert committed(folder, mode="DROPMALFORMED") == [b"a"]
+
+
+def test_damage_after_what_is_decided_does_not_matter(folder: Path) -> None:
+    batches = [sent(0, 1, b"a"), marker(1, 1, COMMIT), sent(2, None, b"b")]
+    build.write_segment(folder, 0, *batches)
+    build.write_segment(folder, 3, damaged(sent(3, None, b"c")), sent(4, None, b"d"))
+    assert committed(folder, 0, 3) == [b"a", b"b"]
+
+
+def test_a_crash_between_data_and_marker(tmp_path: Path) -> None:
+    folder = build.make_log_dir(tmp_path / "logs", is_clean=False) / "t-0"
+    build.write_segment(folder, 0, sent(0, None, b"a"), sent(1, 1, b"b"), marker(2, 1, COMMIT)[:-2])
+    assert opened(folder).last_stable_offset == 1
+    assert opened(folder).end_offset == 2
+
+
+def commit_record(offset: int, *, producer_id: int | None, value: int | None) -> bytes:
+    """Return a batch with one committed offset of the group g."""
+    key = struct.pack(">hh1sh1si", 1, 1, b"g", 1, b"t", 0)
+    content = None if value is None else struct.pack(">hqihq", 3, value, -1, 0, build.TIME)
+    producer = None if producer_id is None else Producer(producer_id, 0, 0)
+    attributes = build.PLAIN if producer_id is None else TRANSACTIONAL
+    return build.batch(offset, [content], key=key, producer=producer, attributes=attributes)
+
+
+@pytest.mark.parametrize(
+    ("batches", "offset"),
+    [
+        ([(1, 5), COMMIT], 5),
+        ([(1, 5), ABORT], None),
+        ([(1, 5)], None),
+        ([(None, 4), (1, 5), ABORT], 4),
+        ([(1, 5), (None, 4), COMMIT], 4),
+        ([(None, 4), (None, None)], None),
+        ([(1, 5), (None, 4), (None, None), COMMIT], 5),
+        ([(1, 5), (1, 6), COMMIT, (1, 7), ABORT], 6),
+    ],
+)
+def test_committed_offsets_of_groups(
+    tmp_path: Path, batches: list[int | tuple[int | None, int | None]], offset: int | None
+) -> None:
+    folder = build.make_log_dir(tmp_path / "logs") / "__consumer_offsets-0"
+    content = [
+        marker(number, 1, entry)
+        if isinstance(entry, int)
+        else commit_record(number, producer_id=entry[0], value=entry[1])
+        for number, entry in enumerate(batches)
+    ]
+    build.write_segment(folder, 0, *content)
+    groups = kafkalog.open(folder.parent).consumer_groups().to_pylist()
+    assert [row["offset"] for row in groups] == ([] if offset is None else [offset])
+    assert all((row["group"], row["topic"], row["partition"]) == ("g", "t", 0) for row in groups)
+
+
+def test_a_snapshot_knows_an_open_transaction_whose_beginning_was_deleted(folder: Path) -> None:
+    build.write_segment(folder, 2, sent(2, None, b"a"), sent(3, None, b"b"))
+    path = build.write_snapshot(folder, 3, {1: 0, 2: -1})
+    assert opened(folder).last_stable_offset == 2
+    assert committed(folder) == []
+    path.write_bytes(path.read_bytes()[:-1] + b"\7")  # its CRC is wrong now
+    assert opened(folder).last_stable_offset == 4
+    assert committed(folder) == [b"a", b"b"]
+
+
+def test_the_log_after_a_snapshot_is_walked(folder: Path) -> None:
+    build.write_segment(folder, 0, sent(0, 1, b"a"), sent(1, None, b"b"))
+    build.write_segment(folder, 2, marker(2, 1, COMMIT), sent(3, 2, b"c"), sent(4, None, b"d"))
+    build.write_snapshot(folder, 2, {1: 0})
+    build.write_snapshot(folder, 99, {1: 0})  # after the end of the log
+    assert opened(folder).last_stable_offset == 3
+    assert committed(folder) == [b"a", b"b"]
+    build.write_snapshot(folder, 5, {2: 3})
+    assert opened(folder).last_stable_offset == 3
+
+
+def test_the_last_stable_offset_is_looked_for_from_where_it_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = build.make_log_dir(tmp_path / "logs", is_clean=False) / "t-0"
+    first = (sent(0, 1, b"a"), sent(1, 2, b"b"), marker(2, 1, COMMIT))
+    path = build.write_segment(folder, 0, *first)
+    walked: list[int] = []
+
+    def recorded(log: PartitionLog, start_offset: int) -> Iterator[Ordered]:
+        walked.append(start_offset)
+        return ordered_windows(log, start_offset)
+
+    monkeypatch.setattr("kafkalog.read.open_transactions.ordered_windows", recorded)
+    log_dirs = kafkalog.open(folder.parent)
+    for content, stable, starts in (
+        (first, 1, [0]),
+        (first, 1, []),
+        ((*first, sent(3, 1, b"c"), marker(4, 2, ABORT)), 3, [3]),
+        ((*first, sent(3, 1, b"c"), marker(4, 2, ABORT), sent(5, None, b"d")), 3, [5]),
+        ((*first, sent(3, None, b"cut and written again, longer")), 1, [0]),
+    ):
+        path.write_bytes(b"".join(content))
+        log_dirs.refresh()
+        assert log_dirs.partition("t", 0).last_stable_offset == stable
+        assert walked == starts
+        walked.clear()
+
+
+def test_damage_that_was_met_before_still_keeps_the_last_stable_offset_low(folder: Path) -> None:
+    batches = (sent(0, 1, b"a"), damaged(marker(1, 1, COMMIT)), sent(2, None, b"b"))
+    path = build.write_segment(folder, 0, *batches)
+    log_dirs = kafkalog.open(folder.parent)
+    for end in (3, 4):
+        partition = log_dirs.partition("t", 0)
+        assert (partition.last_stable_offset, partition.end_offset) == (0, end)
+        with pytest.raises(CorruptBatchError, match="may have decided"):
+            partition.stable_offset(is_strict=True)
+        path.write_bytes(b"".join((*batches, sent(3, None, b"c"))))
+        log_dirs.refresh()
+
+
+def test_no_checksum_is_computed_where_no_transaction_is_open(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build.write_segment(folder, 0, *(sent(number, None, b"a") for number in range(9)))
+    partition = opened(folder)
+    assert partition.end_offset == 9
+    computed = count_crcs(monkeypatch)
+    assert partition.last_stable_offset == 9
+    assert sum(computed) == 1  # of the last batch
+
+
+def test_a_batch_whose_marker_is_damaged_is_not_given(folder: Path) -> None:
+    """A snapshot says that its transaction has ended, and nothing says how."""
+    damaged = bytearray(marker(1, 1, ABORT))
+    damaged[-1] ^= 1
+    build.write_segment(folder, 0, sent(0, 1, b"a"), bytes(damaged), sent(2, None, b"b"))
+    build.write_snapshot(folder, 3, {})
+    assert opened(folder).last_stable_offset == 3
+    scan = opened(folder).scan(isolation_level="read_committed", mode="DROPMALFORMED")
+    assert build.values_of(scan.to_arrow()) == [b"b"]
+    with pytest.raises(kafkalog.CorruptBatchError):
+        committed(folder)
+
+
+OFFSET_KEY = struct.pack(">hh1sh1si", 1, 1, b"g", 1, b"t", 0)
+OFFSET_VALUE = struct.pack(">hqihq", 3, 5, -1, 0, build.TIME)
+
+
+@pytest.mark.parametrize(
+    ("batch", "reason"),
+    [
+        (build.batch(1, [OFFSET_VALUE], key=OFFSET_KEY[:9]), "offset 1: .*cut off"),
+        (build.batch(1, [OFFSET_VALUE[:9]], key=OFFSET_KEY), "offset 1: .*cut off"),
+        (build.batch(1, [b"\0\x09" + OFFSET_VALUE[2:]], key=OFFSET_KEY), "version 9"),
+        (build.batch(1, [OFFSET_VALUE] * 3, key=OFFSET_KEY, last_offset_delta=1), "offset 3"),
+        (build.batch(1, [None], attributes=build.CONTROL)[:-1], "left of a batch"),
+    ],
+)
+def test_odd_records_of_committed_offsets_are_damage(
+    tmp_path: Path, batch: bytes, reason: str
+) -> None:
+    folder = build.make_log_dir(tmp_path / "logs") / "__consumer_offsets-0"
+    sound = commit_record(0, producer_id=None, value=4)
+    path = build.write_segment(folder, 0, sound, batch)
+    with pytest.raises(kafkalog.CorruptBatchError, match=reason) as raised:
+        kafkalog.open(folder.parent).consumer_groups()
+    assert (raised.value.path, raised.value.offset) == (str(path), len(sound))
