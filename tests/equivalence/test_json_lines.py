@@ -13,7 +13,7 @@ import pytest
 
 from rmqstore import IllegalMessageError
 from rmqstore.exchange import json_input as written
-from rmqstore.exchange.json_rows import json_lines, jsonable
+from rmqstore.exchange.json_rows import json_lines, jsonable, write_json_lines
 
 SCHEMA = pa.schema(
     [
@@ -113,6 +113,7 @@ def test_lines_are_read_alike(seed: int, monkeypatch: pytest.MonkeyPatch) -> Non
         lines.append(json.dumps({name: value(random_, name) for name in chosen}))
         lines += random_.choices([[], [" "], ["{"], ["[]"], ["1,2"]], [94, 3, 1, 1, 1])[0]
     text = "\n".join(lines)
+    monkeypatch.setattr(written, "_LINES_AT_ONCE", random_.choice([2, 512]))
 
     def read() -> list[pa.RecordBatch] | str:
         try:
@@ -145,3 +146,33 @@ def test_usual_lines_are_read_column_by_column(monkeypatch: pytest.MonkeyPatch) 
     (batch,) = written.read_json_lines(io.StringIO(f"{line}\n\n{line}\n"), "file")
     assert len(batch) == 2
     assert batch.schema.names == ["topic", "body", "properties", "bornTimestamp"]
+
+
+def test_rows_of_many_lines_come_in_few_batches_and_in_order() -> None:
+    lines = [json.dumps({"queueId": number, "body": str(number)}) for number in range(20_000)]
+    lines[9_000] = json.dumps({"queueId": 9_000, "bodyBase64": "/w=="})
+    batches = list(written.read_json_lines(io.StringIO("\n".join(lines)), "file"))
+    read = pa.Table.from_batches(batches).to_pydict()
+    assert read["queueId"] == [*range(20_000)]
+    assert read["body"][8_999:9_002] == [b"8999", b"\xff", b"9001"]
+    assert [len(batch) for batch in batches] == [8192, 8192, 3616]
+
+
+def test_an_error_names_a_line_after_many_others() -> None:
+    lines = ['{"queueId": 1}'] * 3_000
+    lines[1_700] = "{"
+    with pytest.raises(IllegalMessageError, match="file: line 1701 is not JSON"):
+        list(written.read_json_lines(io.StringIO("\n".join(lines)), "file"))
+    lines[1_700] = '{"queueId": "x"}'
+    with pytest.raises(
+        IllegalMessageError, match="file: lines 1537 to 2048: queueId must be int32"
+    ):
+        list(written.read_json_lines(io.StringIO("\n".join(lines)), "file"))
+
+
+def test_a_long_batch_is_written_whole() -> None:
+    table = pa.Table.from_pylist(rows(random.Random(1), 1_500), schema=SCHEMA)
+    sink = io.BytesIO()
+    write_json_lines(sink, SCHEMA, table.to_batches())
+    found = [json.loads(line) for line in sink.getvalue().splitlines()]
+    assert found == [jsonable(row) for row in table.to_pylist()]

@@ -229,6 +229,7 @@ def test_refusal_names_the_option(options: dict[str, Any], name: str) -> None:
         pytest.param({"assign": {"A": [0, 7]}}, r"A has no queue \[7\]", id="unknown queue"),
         pytest.param({"starting_offsets": "group:nope"}, "'nope'", id="unknown group"),
         pytest.param({"columns": "topic,nope"}, "columns.*nope", id="unknown column"),
+        pytest.param({"columns": "kafka"}, "columns: kafka .* in reads of Spark", id="kafka"),
         pytest.param({"columns": "topic,topic"}, "columns", id="column twice"),
         pytest.param({"columns": []}, "columns", id="no column"),
         pytest.param({"mode": "LENIENT"}, "mode", id="unknown mode"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, islice
 from typing import IO, Any, Final
 
@@ -20,7 +20,9 @@ from rmqstore.exchange.json_rows import BASE64
 from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED, VERBATIM, WRITE_TYPES
 from rmqstore.query.times import parse_timestamp
 
-_ROWS_AT_ONCE = 8192
+# Rows of more lines would not stay in the processor's cache until their columns are made.
+_LINES_AT_ONCE: Final = 512
+_PIECES_A_BATCH: Final = 16
 _YEAR_ONE_MS: Final = -62_135_596_800_000
 # The columns, of those that the store assigns, that tell whether a msgId is an offset message id.
 _ID_COLUMNS: Final = ("storeHost", "commitLogOffset", "offsetMsgId")
@@ -42,12 +44,28 @@ def read_json_lines(
         IllegalMessageError: a line is not a JSON object, or has an unknown column or a value of the
             wrong type.
     """
-    types = _types(verbatim=verbatim)
-    lines = enumerate(_decoded(file, name), 1)
-    while chunk := list(islice(lines, _ROWS_AT_ONCE)):
-        batch = _fast_batch([line for _, line in chunk], types)
+    pieces: list[pa.RecordBatch] = []
+    for piece in _pieces(file, name, _types(verbatim=verbatim)):
+        if pieces and (len(pieces) == _PIECES_A_BATCH or piece.schema != pieces[0].schema):
+            yield _joined(pieces)
+            pieces = []
+        pieces.append(piece)
+    if pieces:
+        yield _joined(pieces)
+
+
+def _joined(pieces: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+
+
+def _pieces(file: IO[str], name: str, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some lines at a time."""
+    n_before = 0
+    while lines := _next_lines(file, name):
+        batch = _fast_batch(lines, types)
         if batch is None:
-            batch = _plain_batch(chunk, name, types)
+            batch = _plain_batch(list(enumerate(lines, n_before + 1)), name, types)
+        n_before += len(lines)
         if len(batch):
             yield batch
 
@@ -59,14 +77,20 @@ def _fast_batch(lines: list[str], types: dict[str, pa.DataType]) -> pa.RecordBat
     """
     try:
         rows = [orjson.loads(line) for line in lines if line.strip()]
-        if any(type(row) is not dict for row in rows):
+        if set(map(type, rows)) - {dict}:
             return None
-        names = dict.fromkeys(chain.from_iterable(rows))
+        names_of_rows = dict.fromkeys(map(tuple, rows))
+        names = dict.fromkeys(chain.from_iterable(names_of_rows))
         columns = [name for name in names if name.removesuffix(BASE64) in types]
         if any(name not in ASSIGNED for name in names.keys() - columns):
             return None
+        if len(names_of_rows) == 1:
+            all_values = zip(*map(dict.values, rows), strict=True)
+            values = dict(zip(names, all_values, strict=True))
+        else:
+            values = {name: tuple([row.get(name) for row in rows]) for name in columns}
         arrays = {
-            name: _column(rows, name, types[name], has_base64=f"{name}{BASE64}" in names)
+            name: _column(rows, values, name, types[name])
             for name in dict.fromkeys(column.removesuffix(BASE64) for column in columns)
         }
         return pa.RecordBatch.from_pydict(arrays)
@@ -75,14 +99,27 @@ def _fast_batch(lines: list[str], types: dict[str, pa.DataType]) -> pa.RecordBat
 
 
 def _column(
-    rows: list[dict[str, Any]], name: str, kind: pa.DataType, *, has_base64: bool
+    rows: list[dict[str, Any]],
+    values_by_name: dict[str, tuple[Any, ...]],
+    name: str,
+    kind: pa.DataType,
 ) -> pa.Array:
     """Return one column of rows.
+
+    Args:
+        rows: the rows, (n,).
+        values_by_name: their values, (n,) each, None where a row does not have a name.
+        name: name of the column.
+        kind: its type.
 
     Raises:
         AttributeError, TypeError, ValueError, OverflowError, pa.ArrowException: a value is unusual.
     """
-    values = [row.get(name) for row in rows]
+    encoded_name = f"{name}{BASE64}"
+    encoded = values_by_name.get(encoded_name)
+    values = values_by_name.get(name, (None,) * len(rows))
+    if encoded is not None and not pa.types.is_binary(kind):
+        raise ValueError("base64 where text is expected")
     if pa.types.is_timestamp(kind):
         times = pa.array(values, pa.string()).cast(pa.timestamp("ms", "UTC"))
         if times.null_count < len(times) and pc.min(times).value < _YEAR_ONE_MS:
@@ -91,21 +128,17 @@ def _column(
     if pa.types.is_map(kind):
         return _maps(values, kind)
     if not pa.types.is_binary(kind):
-        if has_base64:
-            raise ValueError("base64 where text is expected")
         return pa.array(values, kind)
     texts = pa.array(values, pa.string()).cast(kind)
-    if not has_base64:
+    if encoded is None:
         return texts
-    encoded_name = f"{name}{BASE64}"
     if any(encoded_name in row and name in row for row in rows):
         raise ValueError("the same value twice")
-    encoded = (row.get(encoded_name) for row in rows)
     stored = [None if text is None else base64.b64decode(text, validate=True) for text in encoded]
     return pc.coalesce(texts, pa.array(stored, kind))
 
 
-def _maps(values: list[dict[str, str] | None], kind: pa.DataType) -> pa.Array:
+def _maps(values: Sequence[dict[str, str] | None], kind: pa.DataType) -> pa.Array:
     ends = accumulate((len(value) if value is not None else 0 for value in values), initial=0)
     filled = [value for value in values if value is not None]
     keys = pa.array(chain.from_iterable(filled), pa.string())
@@ -140,9 +173,9 @@ def _plain_batch(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _decoded(file: IO[str], name: str) -> Iterator[str]:
+def _next_lines(file: IO[str], name: str) -> list[str]:
     try:
-        yield from file
+        return list(islice(file, _LINES_AT_ONCE))
     except UnicodeDecodeError as err:
         raise IllegalMessageError(f"{name} is not UTF-8: {err}") from err
 

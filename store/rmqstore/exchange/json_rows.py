@@ -21,6 +21,8 @@ BASE64: Final = "Base64"
 # the metadata of a column of text that is JSON already
 JSON_TEXT: Final = {b"rmqstore": b"json"}
 _ZONE: Final = "+00:00"
+# More rows would not stay in the processor's cache until their lines are written.
+_ROWS_AT_ONCE: Final = 512
 
 
 def jsonable(row: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +54,8 @@ def write_json_lines(
     """
     del schema
     for batch in batches:
-        sink.write(b"".join(json_lines(batch)))
+        for start in range(0, len(batch), _ROWS_AT_ONCE):
+            sink.write(b"".join(json_lines(batch.slice(start, _ROWS_AT_ONCE))))
         sink.flush()
 
 
@@ -144,8 +147,10 @@ def json_values(column: pa.Array) -> list[Any]:
 
 def _times(column: pa.Array) -> list[str | None]:
     """Return times as ISO-8601 with milliseconds."""
-    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    times = numbers_of(micros).view("datetime64[us]")
+    unit = column.type.unit
+    if unit != "ms":  # those in ms may be too far off to be counted in microseconds
+        unit, column = "us", column.cast(pa.timestamp("us", column.type.tz))
+    times = numbers_of(column.cast(pa.int64())).view(f"datetime64[{unit}]")
     texts = np.datetime_as_string(times.astype("datetime64[ms]")).tolist()
     if not column.null_count:
         return [text + _ZONE for text in texts]

@@ -66,6 +66,20 @@ class Message(NamedTuple):
     offsetMsgId: str
 
 
+# Properties that are RocketMQ's own; a producer cannot set them as its own.
+# Source: MessageConst.java#STRING_HASH_SET, and the checksum of a whole record.
+RESERVED_PROPERTIES: Final = (
+    "TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC",
+    "REAL_QID", "TRAN_MSG", "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID",
+    "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", "UNIQ_KEY",
+    "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME",
+    "TRAN_PREPARED_QUEUE_OFFSET", "DUP_INFO", "EXTEND_UNIQ_INFO", "INSTANCE_ID", "CORRELATION_ID",
+    "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME", "PUSH_REPLY_TIME", "CLUSTER", "MSG_TYPE",
+    "INNER_MULTI_QUEUE_OFFSET", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY",
+    "TIMER_DELAY_LEVEL", "__BORNHOST", "BORN_TIMESTAMP", "__CRC32#",
+)  # fmt: skip
+
 CORRUPT_RECORD: Final = "_corrupt_record"
 
 # fmt: off
@@ -136,6 +150,14 @@ def select_columns(names: Iterable[str]) -> pa.Schema:
     """
     columns = list(names)
     unknown = [name for name in columns if name not in _TYPES]
+    if unknown == ["kafka"]:
+        raise OptionError(
+            about(
+                "columns",
+                ": kafka stands for the columns of Spark's Kafka source, in reads of Spark only; "
+                f"a message has {', '.join(_TYPES)}",
+            )
+        )
     if unknown:
         raise OptionError(
             about(

@@ -11,7 +11,7 @@ from typing import Final
 from rmqstore.errors import Argument, OptionError, Text, about
 from rmqstore.format.topics import is_system_topic, system_topic_pattern
 
-_FEW_TOPICS: Final = 12
+_FEW_NAMES: Final = 12
 _WILDCARDS: Final = frozenset("*?[")
 
 
@@ -56,18 +56,19 @@ def match_topics(
     return tuple(topics)
 
 
-def nearest_topics(missing: Iterable[str], known: Collection[str]) -> str:
+def nearest_topics(missing: Iterable[str], known: Collection[str], what: str = "topics") -> str:
     """Return, in words, the topics that there are: all if they are few, else those nearest.
 
     Args:
         missing: names that no topic has.
         known: all topics.
+        what: what the names are of.
     """
-    if len(known) <= _FEW_TOPICS:
+    if len(known) <= _FEW_NAMES:
         return f"it has: {', '.join(sorted(known)) or 'none'}"
     near = dict.fromkeys(one for name in missing for one in get_close_matches(name, known, 5))
     nearest = f", the nearest {', '.join(near)}" if near else ""
-    return f"it has {len(known):,} topics{nearest}"
+    return f"it has {len(known):,} {what}{nearest}"
 
 
 def regular_expression(names: Iterable[str], *, include_system_topics: bool) -> str:

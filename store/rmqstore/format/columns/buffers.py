@@ -64,6 +64,11 @@ def mask_of(values: pa.BooleanArray) -> Mask:
     return bits[values.offset :].view(np.bool_)
 
 
+def codes_of(encoded: pa.DictionaryArray) -> NDArray[np.int32]:
+    """Return the indices of a dictionary array without nulls, (n,), read-only."""
+    return np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
+
+
 def texts(values: Sequence[str]) -> pa.Array:
     """Return texts as an Arrow array without nulls; equals ``pa.array(values, pa.string())``."""
     encoded = [value.encode() for value in values]
@@ -184,9 +189,9 @@ def find_byte(data: Bytes, byte: int) -> Positions:
     parts: list[Positions] = []
     while len(remaining):
         below = remaining - np.uint64(1)
-        # A match sets the lowest bit of its byte, so eight bits below it stand for each byte before
-        # it in the word.
-        parts.append((indices << 3) + (np.bitwise_count(below & ~remaining) >> 3))
+        # A match sets the lowest bit of its byte. The bits that differ are this one and all below
+        # it, eight for each byte before it in the word.
+        parts.append((indices << 3) + (np.bitwise_count(below ^ remaining) >> 3))
         remaining &= below
         has_more = remaining != 0
         if not has_more.any():

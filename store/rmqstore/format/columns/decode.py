@@ -16,7 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.buffers import gather_spans, numbers, texts, valid_text, windows
+from rmqstore.format.columns.buffers import (
+    codes_of,
+    gather_spans,
+    numbers,
+    texts,
+    valid_text,
+    windows,
+)
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.hosts import Hosts, offset_ids
 from rmqstore.format.columns.property_decode import (
@@ -161,6 +168,12 @@ def topics(buf: Bytes, heads: Heads) -> pa.Array:
     return gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.string())
 
 
+def first_topic(buf: Bytes, heads: Heads) -> bytes:
+    """Return the topic of the first record as stored."""
+    start = int(heads.topic_starts[0])
+    return buf[start : start + int(heads.topic_lengths[0])].tobytes()
+
+
 def stored_bodies(buf: Bytes, heads: Heads) -> pa.Array:
     """Return the bodies as stored, binary (n,); some may be compressed."""
     return gather_spans(buf, heads.body_starts, heads.body_lengths, pa.binary())
@@ -214,7 +227,7 @@ def _distinct_hosts(hosts: NDArray[Any]) -> tuple[list[str], NDArray[np.int32]]:
     data = pa.py_buffer(hosts.tobytes())
     encoded = pa.Array.from_buffers(kind, len(hosts), [None, data]).dictionary_encode()
     distinct = np.frombuffer(encoded.dictionary.buffers()[1], hosts.dtype, len(encoded.dictionary))
-    codes = np.from_dlpack(encoded.indices).astype(np.int32)
+    codes = codes_of(encoded).copy()  # the caller writes into it
     return [_spell(host.tobytes()) for host in distinct], codes
 
 

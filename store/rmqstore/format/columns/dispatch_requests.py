@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.buffers import array_bytes, numbers
+from rmqstore.format.columns.buffers import array_bytes, codes_of, numbers
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.index_keys import index_keys
@@ -22,6 +22,7 @@ from rmqstore.format.layout import (
     DELAY_LEVELS_MS,
     PROPERTY_DELAY,
     PROPERTY_KEYS,
+    PROPERTY_MULTI_DISPATCH,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
     QUEUE_UNIT,
@@ -133,6 +134,7 @@ class Requests(NamedTuple):
     has_unit: Mask  # (n,) False for half messages and rollbacks
     key_rows: NDArray[np.int32]  # (m,) the record of each key, rising
     key_hashes: NDArray[np.int32]  # (m,) never negative
+    may_name_light_queues: bool = True  # whether a record may be a message of several queues
 
 
 def have_units(sys_flags: NDArray[np.int32]) -> Mask:
@@ -178,9 +180,7 @@ def group_by_queue(topics: pa.StringArray, queue_ids: NDArray[np.int32]) -> Grou
     """Return the rows of each queue, in their order, by topic and queue id."""
     encoded = topics.dictionary_encode()
     names = topic_names(encoded)
-    # to_numpy would import pandas.
-    codes = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
-    return _groups(names, codes, queue_ids)
+    return _groups(names, codes_of(encoded), queue_ids)
 
 
 def _groups(
@@ -314,18 +314,25 @@ def read_requests(buf: Bytes, heads: Heads, *, index_tags: bool = False) -> Requ
         heads: heads of the records.
         index_tags: whether the index holds tags too.
     """
-    encoded = topics(buf, heads).dictionary_encode()
+    if heads.common_topic is not None:
+        names = [decode_text(heads.common_topic)]
+        codes: NDArray[np.int32] = np.zeros(len(heads), np.int32)
+    else:
+        encoded = topics(buf, heads).dictionary_encode()
+        names = topic_names(encoded)
+        codes = codes_of(encoded)
     entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
     requests = unplaced_requests(
-        topic_names(encoded),
-        encoded.indices.to_numpy(),
+        names,
+        codes,
         heads.column("queue_id"),
         heads.column("total_size"),
         heads.column("sys_flag"),
         DispatchProperties.of(entries),
         index_tags=index_tags,
     )
-    return requests.placed(Places.of(heads))
+    placed = requests.placed(Places.of(heads))
+    return placed._replace(may_name_light_queues=PROPERTY_MULTI_DISPATCH in entries.names)
 
 
 def are_indexed(sys_flags: NDArray[np.int32]) -> Mask:

@@ -43,6 +43,12 @@ def index_keys(
     if tags is not None:
         tag_rows, chosen_tags = _single_keys(tags, indexed)
         kinds.append((tag_rows, tag_keys(chosen_tags)))
+    kinds = [(of_rows, texts) for of_rows, texts in kinds if len(of_rows)]
+    every = np.arange(len(codes), dtype=np.int32)
+    if all(np.array_equal(of_rows, every) for of_rows, _ in kinds):  # mostly
+        hashed = [topic_key_hashes(names, codes, *hash_texts(texts)) for _, texts in kinds]
+        columns = np.column_stack(hashed) if hashed else np.empty(0, np.int32)
+        return np.repeat(every, len(kinds)), columns.ravel()
     counts = [np.bincount(of_rows, minlength=len(codes)) for of_rows, _ in kinds]
     ends = [np.cumsum(count) for count in counts]
     rows = np.empty(sum(len(of_rows) for of_rows, _ in kinds), np.int32)

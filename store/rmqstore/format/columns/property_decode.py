@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rmqstore.format.columns.buffers import (
     array_bytes,
     booleans,
+    codes_of,
     find_byte,
     gather_spans,
     numbers,
@@ -137,7 +138,7 @@ def _parse_generally(data: Bytes, ends: Positions, begins: Positions, stops: Pos
     spelled = valid_text(gather_spans(data, begins, splits - begins, pa.string()))
     encoded = spelled.dictionary_encode()
     names = encoded.dictionary.to_pylist()
-    codes = encoded.indices.to_numpy()
+    codes = codes_of(encoded)
     entries = Entries(data, offsets, splits + 1, stops - splits - 1, names, codes, rows, spelled)
     repeated = _repeated(entries)
     return entries if repeated is None else _without(entries, repeated)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rmqstore.format.columns.buffers import windows
+from rmqstore.format.columns.buffers import find_byte, windows
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.framing.framing import Framing
 from rmqstore.format.framing.records import RECORDS
@@ -30,11 +30,9 @@ from rmqstore.format.layout import (
 _MAGIC_HEAD = MESSAGE_MAGIC_V1.to_bytes(4, signed=True)[:3]
 _BLANK_HEAD = BLANK_MAGIC.to_bytes(4, signed=True)
 _MAGIC_AT = FRAME_HEAD.fields["magic"][1]  # type: ignore[index]
-_OFFSET_AT = FIXED_PART_V4.fields["physical_offset"][1]  # type: ignore[index]
 _HEAD = struct.Struct(">4xi20xq")  # magic and physical offset
 
-_GUESS_BYTES = 8 << 10  # searched for one guess
-_GUESS_TRIES = 8  # magics looked at for one guess
+_GUESS_BYTES = 1 << 10, 8 << 10  # searched for one guess, the second if the first had none
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 4 << 10, 1 << 20
 
 
@@ -49,20 +47,17 @@ def guess_heads(
         physical_base: physical offset of the buffer's first byte.
         framing: how records follow one another.
     """
-    guesses = []
-    for stripe in stripes.tolist():
-        stored = buf[stripe : stripe + _GUESS_BYTES].tobytes()
-        magic = stored.find(_MAGIC_HEAD, _MAGIC_AT)
-        for _ in range(_GUESS_TRIES):
-            head = magic - _MAGIC_AT
-            if magic < 0 or head + FIXED_PART_V4.itemsize > len(stored):
-                break
-            offset_bytes = stored[head + _OFFSET_AT : head + _OFFSET_AT + 8]
-            if int.from_bytes(offset_bytes, signed=True) == physical_base + stripe + head:
-                guesses.append(stripe + head)
-                break
-            magic = stored.find(_MAGIC_HEAD, magic + 1)
-    return _frames_of(buf, np.array(guesses, np.int64), physical_base, framing)
+    heads = np.full(len(stripes), -1, np.int64)
+    for width in _GUESS_BYTES:
+        rows = np.flatnonzero((heads < 0) & (stripes <= len(buf) - width))
+        searched = windows(buf, width)[stripes[rows]].view(np.uint8)
+        of_rows, places = np.divmod(find_byte(searched, _MAGIC_HEAD[0]), width)
+        candidates = stripes[rows[of_rows]] + places - _MAGIC_AT
+        is_head = know_their_places(buf, candidates, physical_base)
+        rows, candidates = rows[of_rows[is_head]], candidates[is_head]
+        heads[rows[::-1]] = candidates[::-1]  # the first one of a stripe is set last
+    found = heads[heads >= 0]
+    return _frames_of(buf, found, physical_base, framing)
 
 
 def _frames_of(buf: Bytes, heads: Positions, physical_base: int, framing: Framing) -> Positions:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError
-from rmqstore.format.columns.buffers import array_bytes, numbers, windows
+from rmqstore.format.columns.buffers import array_bytes, codes_of, numbers, windows
 from rmqstore.format.columns.dispatch_requests import (
     DispatchProperties,
     Places,
@@ -64,7 +64,7 @@ class TopicColumn(NamedTuple):
     def of(cls, topics: pa.StringArray) -> TopicColumn:
         """Return the topics of a column without nulls."""
         encoded = topics.dictionary_encode()
-        codes = np.from_dlpack(encoded.indices).astype(np.int32, copy=False)
+        codes = codes_of(encoded)
         return cls(encoded.dictionary.to_pylist(), codes)
 
     @classmethod

@@ -83,6 +83,14 @@ def is_copy_topic(topic: str) -> bool:
     return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
+def may_hold_copies(topic: str, group: str) -> bool:
+    """Tell whether a topic may have retries or dead letters of a group; the messages decide."""
+    names = (f"{RETRY_PREFIX}{group}", f"{DLQ_PREFIX}{group}")
+    return topic in names or topic.startswith(
+        (f"{names[0]}{_POP_SEPARATOR}", f"{names[0]}{_POP_SEPARATOR_V2}")
+    )
+
+
 def origin_of(
     topic: str, properties: Mapping[str, str], known: KnownNames = NO_NAMES
 ) -> Origin | None:
