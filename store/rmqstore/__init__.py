@@ -27,7 +27,9 @@ from rmqstore.errors import (
 if TYPE_CHECKING:
     from rmqstore import polars
     from rmqstore.copying.copier import copy
-    from rmqstore.copying.following.follower import follow, follow_status
+    from rmqstore.copying.followers.calls import follow, follow_cluster
+    from rmqstore.copying.followers.cluster import ClusterProgress
+    from rmqstore.copying.followers.status import follow_cluster_status, follow_status
     from rmqstore.copying.following.settings import FollowProgress
     from rmqstore.format.schema import Message
     from rmqstore.read.open_store import QueueInfo
@@ -45,6 +47,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BrokerRefusedError",
     "BrokerUnreachableError",
+    "ClusterProgress",
     "CommitError",
     "CorruptConfigError",
     "CorruptIndexError",
@@ -74,6 +77,8 @@ __all__ = [
     "copy",
     "create",
     "follow",
+    "follow_cluster",
+    "follow_cluster_status",
     "follow_status",
     "open",
     "open_cluster",
@@ -84,6 +89,7 @@ __all__ = [
 # Imported when first asked for: Spark starts processes that need a few modules of the package, and
 # none of these.
 _HOMES = {
+    "ClusterProgress": "copying.followers.cluster:ClusterProgress",
     "FollowProgress": "copying.following.settings:FollowProgress",
     "Message": "format.schema:Message",
     "MessageStore": "store.message_store:MessageStore",
@@ -95,8 +101,10 @@ _HOMES = {
     "WriteSpec": "write.messages:WriteSpec",
     "copy": "copying.copier:copy",
     "create": "store.opening:create",
-    "follow": "copying.following.follower:follow",
-    "follow_status": "copying.following.follower:follow_status",
+    "follow": "copying.followers.calls:follow",
+    "follow_cluster": "copying.followers.calls:follow_cluster",
+    "follow_cluster_status": "copying.followers.status:follow_cluster_status",
+    "follow_status": "copying.followers.status:follow_status",
     "open": "store.opening:open_for",
     "open_cluster": "store.opening:open_cluster",
     "polars": "polars",

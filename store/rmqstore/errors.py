@@ -3,12 +3,14 @@
 Every class keeps its parameters in ``args``, so that an error raised in a Spark worker unpickles on
 the driver. Where a text names an argument of this package, it is a :class:`Text`, which knows that:
 it reads ``fail_on_data_loss=False`` in Python, and whoever gives the argument another name, such as
-an option of a command, names it so by :meth:`RmqStoreError.named`.
+an option of a command, names it so by :meth:`RmqStoreError.named`, and in warnings by
+:func:`argument_names`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Self
 
 
@@ -27,21 +29,52 @@ class Argument(NamedTuple):
         return self.name if self.value is None else f"{self.name}={self.value}"
 
 
+class _Naming:
+    """How arguments are named in texts that are formatted now, such as those of warnings."""
+
+    name: Callable[[Argument], str] = staticmethod(str)
+
+
+@contextmanager
+def argument_names(name: Callable[[Argument], str]) -> Iterator[None]:
+    """Give arguments other names in all warnings that are logged meanwhile, by any thread.
+
+    Args:
+        name: returns what stands for an argument.
+    """
+    before, _Naming.name = _Naming.name, staticmethod(name)
+    try:
+        yield
+    finally:
+        _Naming.name = staticmethod(before)
+
+
 class Text(str):
-    """A text in which some words are arguments. As a string it names them as Python does."""
+    """A text in which some words are arguments.
+
+    As a string it names them as Python does, and where it is formatted as :func:`argument_names`
+    says.
+    """
 
     __slots__ = ("parts",)
     parts: tuple[str | Argument, ...]
 
     def __new__(cls, *parts: str | Argument) -> Self:
         """Join parts, which may be such texts themselves."""
-        text = super().__new__(cls, "".join(map(str, parts)))
+        plain = (part if isinstance(part, str) else str(part) for part in parts)
+        text = super().__new__(cls, "".join(plain))
         flat = [part.parts if isinstance(part, Text) else (part,) for part in parts]
         text.parts = tuple(part for some in flat for part in some)
         return text
 
     def __reduce__(self) -> tuple[type[Text], tuple[str | Argument, ...]]:
         return Text, self.parts
+
+    def __str__(self) -> str:
+        return self.named(_Naming.name)
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
 
     def named(self, name: Callable[[Argument], str]) -> str:
         """Return the text with other names of arguments.
@@ -135,9 +168,12 @@ class CorruptDatabaseError(StoreFormatError):
         self.path, self.reason = path, reason
 
     def __str__(self) -> str:
-        return (
-            f"{self.path}: RocksDB cannot read the database ({self.reason}); "
-            "the log does not need it: use scan=commitlog"
+        return str(
+            Text(
+                f"{self.path}: RocksDB cannot read the database ({self.reason}); "
+                "the log does not need it: use ",
+                Argument("scan", "commitlog"),
+            )
         )
 
 

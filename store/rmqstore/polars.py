@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import FolderArguments
+from rmqstore.query.arrow_rows import INSTALL_POLARS
 from rmqstore.read.message_scan import known_columns
 from rmqstore.store.opening import AnyPath, Several, open_for
-from rmqstore.store.scan import INSTALL_POLARS
 
 if TYPE_CHECKING:
     import polars as pl

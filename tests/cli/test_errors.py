@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import rmqstore
-from pyspark_rmqstore.option_names import option_of
+from pyspark_rmqstore.option_names import option_names, option_of
 from rmqstore.cli import main
 from rmqstore.errors import OptionError
 from rmqstore.query.times import parse_timestamp
@@ -49,12 +49,45 @@ def test_an_error_names_the_option_of_the_verb(
     assert text in done.stderr
 
 
-def test_what_only_python_can_do_is_said_so(golden_store: Golden, tmp_path: Path) -> None:
+def test_messages_that_are_gone_are_left_out_on_request(
+    golden_store: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     root = shutil.copytree(golden_store("expired"), tmp_path / "store")
     first, *_ = sorted((root / "commitlog").iterdir())
     first.unlink()
     done = CliRunner().invoke(main, ["dump", str(root), "-t", "ExpA", "-i", "0", "-o", "0"])
-    assert "fail_on_data_loss=False (in Python) reads" in done.stderr
+    assert "--ignore-data-loss reads" in done.stderr
+    words = ["dump", str(root), "-t", "ExpA", "-i", "0", "-o", "0", "--ignore-data-loss"]
+    done = CliRunner().invoke(main, words)
+    assert "data loss: -o/--offset of ExpA-0 is 0" in caplog.text
+    assert "fail_on_data_loss" not in done.stderr
+
+
+WARNINGS = (
+    (["dump"], "--ignore-log-end with --mode DROPMALFORMED reads them"),
+    (["stat"], "dump --ignore-log-end with dump --mode DROPMALFORMED reads them"),
+)
+
+
+@pytest.mark.parametrize(("words", "text"), WARNINGS)
+def test_a_warning_names_the_option_of_the_verb(
+    golden_store: Golden,
+    caplog: pytest.LogCaptureFixture,
+    words: list[str],
+    text: str,
+) -> None:
+    """Each handler formats a warning at once, while the verb runs."""
+    root = golden_store("crash2")
+    CliRunner().invoke(main, [*words, str(root)])
+    assert text in caplog.text
+    caplog.clear()
+    with rmqstore.open(root) as store:
+        assert store.log_end is not None
+    assert "ignore_log_end=True with mode=DROPMALFORMED reads them" in caplog.text
+    caplog.clear()
+    with option_names(), rmqstore.open(root) as store:
+        assert store.log_end is not None
+    assert "ignoreLogEnd=true with mode=DROPMALFORMED reads them" in caplog.text
 
 
 def test_an_error_has_a_name_for_each_place() -> None:

@@ -13,8 +13,10 @@ from click.testing import CliRunner
 import manual
 from rmqstore.cli import main
 from rmqstore.cli.help import EXAMPLES
+from rmqstore.read.views.schema import VIEWS
 
-WITHOUT_A_STORE = {"follow"}  # the source is a broker, which no example has
+WITHOUT_A_BROKER = {"follow"}  # the source is a broker, which no example has
+WITHOUT_A_STORE = {"kafka", *WITHOUT_A_BROKER}
 
 Golden = Callable[[str], Path]
 
@@ -50,7 +52,7 @@ def test_every_example_runs(
     manual.make_places(golden_store, tmp_path)
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text('{"topic": "New", "body": "x"}\n')
-    for verb in main.commands.keys() - WITHOUT_A_STORE:
+    for verb in main.commands.keys() - WITHOUT_A_BROKER:
         for example in EXAMPLES[verb]:
             name, *words = shlex.split(manual.placed(example, tmp_path))
             assert (name, words[0]) == ("rmqstore", verb)
@@ -83,3 +85,16 @@ def test_a_shell_completes_topics_options_and_verbs(
     shell = ShellComplete(main, {}, "rmqstore", "_RMQSTORE_COMPLETE")
     given = [store if word == "STORE" else word for word in words]
     assert [item.value for item in shell.get_completions(given, incomplete)] == completed
+
+
+def test_views_are_named_as_documented_and_taken_in_any_case(golden_store: Golden) -> None:
+    shown = " ".join(CliRunner().invoke(main, ["view", "--help"]).output.split())
+    assert all(name in shown for name in VIEWS)
+    root = str(golden_store("live"))
+    rows = [
+        CliRunner().invoke(main, ["view", name, root]) for name in ("deadLetters", "DEADletters")
+    ]
+    assert rows[0].exit_code == 0
+    assert rows[0].stdout == rows[1].stdout
+    refused = CliRunner().invoke(main, ["view", "nope", root]).stderr
+    assert "'deadLetters'" in refused

@@ -6,7 +6,12 @@ import csv
 import gzip
 import io
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -260,3 +265,38 @@ def test_an_export_of_nothing_says_so(golden_store: Golden, tmp_path: Path) -> N
     assert run(*verb, "--overwrite", "--fail-if-empty").exit_code == 3
     verb = ("export", golden_store("one"), tmp_path / "one.csv", "--fail-if-empty")
     assert run(*verb).exit_code == 0
+
+
+@pytest.mark.parametrize("words", [["stat"], ["dump", "--format", "table"], ["describe"]])
+def test_a_table_that_nobody_reads_ends_quietly(golden_store: Golden, words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "rmqstore", words[0], str(golden_store("live")), *words[1:]]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_messages_take_a_line_each_on_a_terminal(golden_store: Golden) -> None:
+    def lines(*options: str) -> list[str]:
+        """Return what a terminal of 100 columns shows."""
+        leader, follower = pty.openpty()
+        root = str(golden_store("live"))
+        command = [sys.executable, "-m", "rmqstore", "dump", root, "--format", "table", "-n", "3"]
+        with subprocess.Popen(
+            [*command, *options], stdout=follower, env={**os.environ, "COLUMNS": "100"}
+        ) as process:
+            os.close(follower)
+            shown = b""
+            with suppress(OSError):  # the end of a terminal
+                while piece := os.read(leader, 1 << 16):
+                    shown += piece
+            process.wait()
+        os.close(leader)
+        return shown.decode().splitlines()
+
+    cut = lines()
+    assert len(cut) == 7
+    assert all(len(line) <= 100 for line in cut)
+    assert "\u2026" in cut[3]
+    assert len(lines("--wide")) > 7

@@ -45,6 +45,9 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Run:
         (["stat", "-t", "LivePlain"], "100 % 4/4 queues"),
         (["query", "-k", "key-1", "-t", "LivePlain"], "100 % "),
         (["dump", "-b", "2100-01-01"], "100 % 0/0 messages"),
+        (["dump", "-n", "10"], "100 % 10/10 messages"),
+        (["dump", "--scan", "commitlog", "-n", "10"], "100 % 10/10 messages"),
+        (["dump", "-t", "LiveTx", "-n", "10"], "100 % 6/6 messages"),
     ],
     ids=str,
 )

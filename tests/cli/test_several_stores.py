@@ -64,9 +64,8 @@ def test_dump_and_export_give_the_messages_of_all(stores: list[Path], tmp_path: 
     refused = run("dump", *stores, "-t", "absent")
     assert refused.exit_code == 2
     assert "no topic absent in brokers x, y" in refused.output
-    followed = run("dump", *stores, "--follow")
-    assert followed.exit_code == 2
-    assert "--follow: for one store only" in followed.output
+    followed = rows("dump", *stores, "--follow", "-t", "T", "--last", 1, "-i", 0, "-n", 2)
+    assert [(row["brokerName"], row["body"]) for row in followed] == [("x", "x4"), ("y", "y0")]
 
 
 def test_stat_shows_the_queues_of_all(stores: list[Path]) -> None:
@@ -93,3 +92,29 @@ def test_query_finds_messages_of_all_in_the_order_of_time(stores: list[Path]) ->
     assert Counter(row["brokerName"] for row in at_time) == {"x": 4, "y": 2}
     one = rows("query", stores[0], "-t", "T", "--time", "2000-01-01")
     assert {*one[0]} == {"topic", "queueId", "timestamp", "queueOffset"}
+
+
+def test_a_file_of_brokers_may_have_patterns(stores: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "brokers.json").write_text(json.dumps({"a": [f"{tmp_path}/[x]"]}))
+    (row,) = rows("brokers", "--brokers", tmp_path / "brokers.json")
+    assert (row["brokerName"], row["path"]) == ("a", str(stores[0]))
+    (tmp_path / "brokers.json").write_text(json.dumps({"a": f"{tmp_path}/none-*"}))
+    refused = run("brokers", "--brokers", tmp_path / "brokers.json")
+    assert refused.exit_code == 2
+    assert "does not match any folder" in refused.stderr
+
+
+def test_get_and_trace_search_all_stores(stores: list[Path], tmp_path: Path) -> None:
+    (of_y,) = (row for row in rows("dump", stores[1], "-t", "V") if row["body"] == "y3")
+    shown = rows("get", *stores, of_y["msgId"], "--columns", "brokerName,body")
+    assert shown == [{"brokerName": "y", "body": "y3"}]
+    brokers = tmp_path / "brokers.json"
+    named = rows("get", of_y["msgId"], "--brokers", brokers, "--columns", "brokerName,body")
+    assert named == [{"brokerName": "b", "body": "y3"}]
+    (traced,) = rows("trace", *stores, of_y["msgId"])
+    assert (traced["brokerName"], traced["kind"], traced["topic"]) == ("y", "message", "V")
+    assert "brokerName" not in rows("trace", stores[1], of_y["msgId"])[0]
+    for verb in ("get", "trace"):
+        refused = run(verb, *stores, "no-such-id")
+        assert refused.exit_code == 2
+        assert "no-such-id: no message has this id" in refused.stderr

@@ -7,10 +7,10 @@ from rmqstore.cli.common import main  # first, because it says what to install i
 
 # isort: split
 from rmqstore.cli import (  # the verbs
-    cluster,
     copy,
-    doctor,
     exchange,
+    follow,
+    kafka,
     query,
     report,
     show,
@@ -19,10 +19,10 @@ from rmqstore.cli import (  # the verbs
 )
 
 __all__ = [
-    "cluster",
     "copy",
-    "doctor",
     "exchange",
+    "follow",
+    "kafka",
     "main",
     "query",
     "report",

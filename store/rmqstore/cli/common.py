@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from rmqstore.errors import (
     OptionError,
     RmqStoreError,
     StoreFormatError,
+    argument_names,
 )
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -72,6 +73,7 @@ _PARAMETERS = {
     "msg_tags": ("tags",),
     "consumer_group": ("group",),
     "default_queue_nums": ("queue_nums",),
+    "fail_on_data_loss": ("ignore_data_loss",),
     "path": ("path", "paths"),
 }
 
@@ -79,20 +81,32 @@ _PARAMETERS = {
 def flag_of(argument: Argument) -> str:
     """Return what stands for an argument of the core in the command that runs.
 
-    Where it has no such option, the argument is named as one of Python.
+    Where it has no such option, it is that of ``dump``, and else the argument of Python.
     """
     context = click.get_current_context(silent=True)
-    known = {} if context is None else {each.name: each for each in context.command.params}
+    if context is not None:
+        flag = _flag_of(argument, context.command)
+        if flag is not None:
+            return flag
+    flag = _flag_of(argument, main.commands["dump"])
+    if flag is not None and argument.value is not None:
+        return f"dump {flag}"
+    return f"{argument} (in Python)" if "_" in argument.name else str(argument)
+
+
+def _flag_of(argument: Argument, command: click.Command) -> str | None:
+    known = {each.name: each for each in command.params}
     names = (argument.name, *_PARAMETERS.get(argument.name, ()))
     option = next((known[name] for name in names if name in known), None)
     if option is None:
-        return f"{argument} (in Python)" if "_" in argument.name else str(argument)
+        return None
     if isinstance(option, click.Argument):
         return str(option.human_readable_name).strip("[].").upper()
     if argument.value in (None, ""):
         return "/".join(option.opts)
     longest = max(option.opts, key=len)
-    return longest if argument.value is True else f"{longest} {argument.value}"
+    is_switch = isinstance(option, click.Option) and option.is_flag
+    return longest if is_switch else f"{longest} {argument.value}"
 
 
 def ends_clearly(command: Command) -> Command:
@@ -101,7 +115,8 @@ def ends_clearly(command: Command) -> Command:
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         try:
-            command(*args, **kwargs)
+            with argument_names(flag_of):
+                command(*args, **kwargs)
         except BrokenPipeError:  # for instance by `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(PIPE_CLOSED)
@@ -157,6 +172,41 @@ def repeated(
             is_over.wait(pause)
     finally:
         restore()
+
+
+@contextmanager
+def stopped_by_signals(stop: Event) -> Iterator[list[int]]:
+    """Set an event at SIGINT and SIGTERM; yields the list that gets the number of the signal.
+
+    A thread sets it. A handler could interrupt the main thread while that holds the event's lock.
+    """
+    received: list[int] = []
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def wait_for_signal() -> None:
+        while number := os.read(reader, 1):
+            if number[0] in numbers:
+                received.append(number[0])
+                stop.set()
+
+    def on_signal(_number: int, _frame: object) -> None:
+        """Do nothing: with a handler in Python, the number is written to the pipe."""
+
+    thread = Thread(target=wait_for_signal, name="follow-signals", daemon=True)
+    thread.start()
+    wakeup_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    before = [signal.signal(number, on_signal) for number in numbers]
+    try:
+        yield received
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup_before)
+        os.close(writer)
+        thread.join()
+        os.close(reader)
 
 
 @click.group(cls=Verbs, context_settings=SETTINGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any
 
 import click
 import pyarrow as pa
+from click.core import ParameterSource
 
+from kafkalog.migration import migrate
+from kafkalog.opening import open_log_dirs
 from rmqstore.cli.common import (
     asks_first,
     confirm,
@@ -39,6 +43,7 @@ from rmqstore.cli.stores import (
     given_options,
     open_as_one,
     parts_elsewhere,
+    storage_option,
     store_paths,
 )
 from rmqstore.errors import OptionError
@@ -53,6 +58,7 @@ from rmqstore.exchange.files import (
 from rmqstore.exchange.json_input import read_json_lines
 from rmqstore.exchange.parquet import read_parquet
 from rmqstore.inspect.changes import planned_append
+from rmqstore.storage.files.storage import path_of
 from rmqstore.storage.folders.broker_conf import sizes_of
 from rmqstore.store.opening import create, is_store, open_for
 from rmqstore.write.messages import SELECTORS, WriteSpec
@@ -128,8 +134,35 @@ def export_messages(
 
 @main.command("import")
 @click.argument("path", type=click.Path(file_okay=False, path_type=Path))
-@click.argument("sources", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument("sources", type=path_of, nargs=-1, required=True)
 @click.option("-t", "--topic", help="Append all rows to this topic, whatever their own topic is.")
+@click.option("--from-kafka", is_flag=True, help="SOURCES are log directories of a Kafka broker.")
+@click.option(
+    "--kafka-topic",
+    "topics",
+    metavar="TOPIC",
+    multiple=True,
+    help="Only this topic of Kafka, or those that match a pattern; may be repeated.",
+)
+@click.option(
+    "-b",
+    "--begin",
+    "starting_timestamp",
+    help="Kafka's records from this time on: epoch ms, ISO-8601 or -1h.",
+)
+@click.option("-e", "--end", "ending_timestamp", help="Kafka's records before this time.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(["read_committed", "read_uncommitted"]),
+    default="read_committed",
+    show_default=True,
+    help="Whether records of transactions of Kafka that were aborted or are open are left out.",
+)
+@click.option(
+    "--replace-dots",
+    type=click.Choice(["_", "-"]),
+    help="What stands for dots in names of Kafka's topics, which RocketMQ does not allow.",
+)
 @click.option(
     "--columns", help="Columns to import, separated by commas; all by default. Parquet only."
 )
@@ -166,6 +199,7 @@ def export_messages(
 @click.option(
     "--allow-system-topics", is_flag=True, help="Also append to topics that belong to the broker."
 )
+@storage_option("log directories of Kafka that are URIs")
 @conf_option("-c", "--conf", "--config", beside_path=True)
 @parts_elsewhere
 @asks_first
@@ -185,13 +219,17 @@ def import_messages(
     allow_system_topics: bool,
     dry_run: bool,
     yes: bool,
+    from_kafka: bool,
+    **kafka_choice: Any,  # noqa: ANN401 - arguments of migrate
 ) -> None:
     """Append all rows of SOURCES to the store at PATH, or after an error none of them.
 
     A source is a Parquet or JSON Lines file (also .jsonl.gz and .jsonl.zst), a folder of Parquet
-    files, or - for JSON Lines from stdin. Rows keep their order. The store is made if it does not
-    exist. No broker may run on it meanwhile. On a terminal it says what will change, and asks.
+    files, or - for JSON Lines from stdin. With --from-kafka sources are the log directories of one
+    Kafka broker, and partitions become queues. Rows keep their order. The store is made if it does
+    not exist. No broker may run on it meanwhile. On a terminal it says what will change, and asks.
     """
+    _require_consistent(_OF_FILES if from_kafka else _OF_KAFKA, from_kafka=from_kafka)
     given = given_options()
     folders, sizes = given.folders, sizes_of(given.conf)
     spec = WriteSpec(
@@ -203,11 +241,18 @@ def import_messages(
         allow_system_topics=allow_system_topics,
         max_message_size=sizes.max_message_size,
     )
-    names = [name.strip() for name in columns.split(",")] if columns else None
-    parts = [_read(source, named_format, names, verbatim=verbatim) for source in sources]
-    batches = chain.from_iterable(rows for _, rows in parts)
-    counts = [count for count, _ in parts if count is not None]
-    total = sum(counts) if len(counts) == len(parts) else None
+    total: int | None
+    if from_kafka:
+        log_dirs = open_log_dirs(*sources, storage_options=given.storage_options)
+        records = migrate(log_dirs, topic=topic, **kafka_choice)
+        batches, total = records.batches, records.count
+        spec = replace(spec, topic=None, queue_nums=records.queue_nums, default_queue_nums=1)
+    else:
+        names = [name.strip() for name in columns.split(",")] if columns else None
+        parts = [_read(source, named_format, names, verbatim=verbatim) for source in sources]
+        batches = chain.from_iterable(rows for _, rows in parts)
+        counts = [count for count, _ in parts if count is not None]
+        total = sum(counts) if len(counts) == len(parts) else None
     is_there = is_store(path, **folders)
     if dry_run:
         planned = planned_append(path, batches, spec, verbatim=verbatim, **folders)
@@ -215,7 +260,9 @@ def import_messages(
     if _STDIO not in sources and must_ask(yes=yes):
         kind = "the store" if is_there else "a new store"
         text = f"{path}: all rows of {', '.join(map(str, sources))} are appended to {kind}"
-        confirm([text if total is None else f"{text}; rows: {total:,}"], "Import?", dry_run=False)
+        rows = "at most " if from_kafka else ""
+        text = text if total is None else f"{text}; rows: {rows}{total:,}"
+        confirm([text], "Import?", dry_run=False)
     with err_console.status(f"opening {path}"):
         if is_there:
             store = open_for(path, "a", spec=spec, **folders)
@@ -228,6 +275,24 @@ def import_messages(
             first_row += len(batch)
         with err_console.status("building queues and index"):
             writer.flush()
+
+
+_OF_KAFKA = (
+    "topics", "starting_timestamp", "ending_timestamp", "isolation_level", "replace_dots",
+    "storage_options",
+)  # fmt: skip
+_OF_FILES = ("columns", "named_format", "verbatim", "queue_nums", "queue_selector")
+
+
+def _require_consistent(others: tuple[str, ...], *, from_kafka: bool) -> None:
+    """Refuse options that are for the other kind of sources."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name) if option.name in others else None
+        if source is ParameterSource.COMMANDLINE:
+            name = max(option.opts, key=len)
+            needs = "is for files, not for --from-kafka" if from_kafka else "needs --from-kafka"
+            raise click.UsageError(f"{name} {needs}")
 
 
 def _read(

@@ -16,15 +16,18 @@ _VERBS: Final = {
     "Read messages": ["dump", "get", "query", "trace", "export"],
     "Check": ["verify", "report", "doctor"],
     "Change and copy": ["rebuild", "import", "copy", "follow"],
+    "Other brokers": ["kafka"],
 }  # fmt: skip
 _OPTIONS: Final[dict[str, list[str]]] = {
     "Options": [],  # what is in no other group; they come first
+    "From Kafka": ["--from-kafka", "--kafka-topic", "--replace-dots"],
     "Which store": [
         "--conf", "--brokers", "--commitlog", "--consumequeue", "--index", "--dledger-log",
         "--dledger-self-id", "--tiered", "--storage-option",
     ],
     "Output": [
-        "--format", "--json", "--output", "--overwrite", "--limit", "--fail-if-empty", "--quiet",
+        "--format", "--json", "--output", "--overwrite", "--limit", "--wide", "--fail-if-empty",
+        "--quiet",
     ],
 }  # fmt: skip
 # Each is run by tests/cli/test_help.py.
@@ -56,7 +59,7 @@ EXAMPLES: Final = {
     ),
     "follow": (
         "rmqstore follow broker-a:10911 /lake/broker-a",
-        "rmqstore follow --status /lake/broker-a",
+        "rmqstore follow --namesrv ns-1:9876 /lake/copies --retain 30d",
     ),
     "get": (
         "rmqstore get /data/rocketmq/store 496",
@@ -69,6 +72,30 @@ EXAMPLES: Final = {
     "import": (
         "rmqstore import /data/rocketmq/other rows.jsonl",
         "rmqstore import /data/rocketmq/other rows.jsonl -t OrdersReplay --dry-run",
+    ),
+    "kafka": (
+        "rmqstore kafka stat /data/kafka/logs",
+        "rmqstore kafka dump /data/kafka/logs -t G -n 10",
+    ),
+    "kafka dump": (
+        "rmqstore kafka dump /data/kafka/logs -t G --isolation-level read_committed",
+        "rmqstore kafka dump /data/kafka/logs -t G -p 0 --batches",
+    ),
+    "kafka get": (
+        "rmqstore kafka get /data/kafka/logs G-0 17",
+        "rmqstore kafka get /data/kafka/logs G-0 17 --format csv",
+    ),
+    "kafka groups": (
+        "rmqstore kafka groups /data/kafka/logs",
+        "rmqstore kafka groups /data/kafka/logs --format csv",
+    ),
+    "kafka stat": (
+        "rmqstore kafka stat /data/kafka/logs --all",
+        "rmqstore kafka stat /data/kafka/logs/G-0 --json",
+    ),
+    "kafka verify": (
+        "rmqstore kafka verify /data/kafka/logs",
+        "rmqstore kafka verify /data/kafka/logs -t G --json",
     ),
     "query": (
         "rmqstore query /data/rocketmq/store -t Orders -k order-17",
@@ -123,7 +150,8 @@ class Verbs(RichGroup):
 
     def add_command(self, cmd: click.Command, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         """Add a verb."""
-        examples = EXAMPLES.get(cmd.name or "", ())
+        group = f"{self.name} " if self.name != "main" else ""
+        examples = EXAMPLES.get(f"{group}{cmd.name}", ())
         if examples:  # Text keeps the lines as they are
             text = "\n".join(["Examples", *(f"  {example}" for example in examples)])
             cmd.epilog = Text(text)  # type: ignore[assignment]

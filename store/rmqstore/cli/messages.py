@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
+from itertools import chain
 from typing import Any, Final, overload
 
 import click
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from rmqstore.cli.common import BYTES, Command, complete_topics, repeated, with_system_topics
 from rmqstore.cli.stores import each_store
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, StoreFormatError
 from rmqstore.exchange.bodies import FORMS, BodyForm, parse_body_form
 from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE
 from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
@@ -58,6 +59,9 @@ def some_messages(command: Command) -> Command:
             "--ignore-log-end",
             is_flag=True,
             help="Read on after the end of a log that was not closed.",
+        ),
+        click.option(
+            "--ignore-data-loss", is_flag=True, help="Read on without messages that are gone."
         ),
         click.option(
             "--mode",
@@ -109,6 +113,7 @@ def scan(
     with_system: bool,
     scan_by: ScanOrder,
     where: str | None,
+    ignore_data_loss: bool,
     **others: Any,  # noqa: ANN401 - arguments of MessageStore.scan
 ) -> Scan:
     """Return the messages that the options of :func:`some_messages` choose."""
@@ -121,12 +126,49 @@ def scan(
         ending_timestamp=end,
         scan=scan_by,
         where=where_queue(queue_ids, where, chosen),
+        fail_on_data_loss=not ignore_data_loss,
         **others,
     )
 
 
+class SoundRows:
+    """The sound rows of a scan in mode FAILFAST, which goes on where it meets damage.
+
+    Attributes:
+        damage: the first damage, None if there is none so far.
+    """
+
+    def __init__(self, read: Callable[[Mode], Scan]) -> None:
+        """Plan the scan.
+
+        Args:
+            read: returns the scan in a mode.
+        """
+        self._read = read
+        self.damage: StoreFormatError | None = None
+        try:
+            self._scan = read("FAILFAST")
+        except StoreFormatError as err:
+            self.damage = err
+            self._scan = read("DROPMALFORMED")
+        self.schema = self._scan.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; those before the damage are read twice."""
+        n_given = 0
+        try:
+            for batch in self._scan:
+                yield batch
+                n_given += len(batch)
+        except StoreFormatError as err:
+            self.damage = err
+            for batch in self._read("DROPMALFORMED"):
+                yield batch.slice(n_given)
+                n_given = max(n_given - len(batch), 0)
+
+
 def followed(
-    store: MessageStore,
+    store: MessageStore | StoreCluster,
     *,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
@@ -141,6 +183,7 @@ def followed(
     columns: str | None,
     mode: Mode,
     last: int | None,
+    ignore_data_loss: bool,
 ) -> pa.RecordBatchReader:
     """Return the messages that the options of :func:`some_messages` choose, and new ones for ever.
 
@@ -158,29 +201,35 @@ def followed(
         starting_offsets_by_timestamp_strategy="latest",
         streaming=True,
     )
-    request = parse_scan(
-        selection,
-        where=where_queue(queue_ids, where, chosen),
-        sql92=filter,
-        tags=tags,
-        columns=columns,
-        by=scan_by,
-        wanted=NOTHING_WANTED,
-        index_only=False,
-        include_pending=False,
-        mode=mode,
-        corrupt_column=CORRUPT_RECORD,
-        check_crc=True,
-        fail_on_data_loss=True,
-        verbatim=False,
-        places=(None, None),
-        last=last,
-        broker_name=store.broker_name,
-    )
-    store.session.warn_unknown_topics(selection, "they are followed once they appear")
-    follower = Follower(store.session, request)
-    pause = _REMOTE_PAUSE if store.session.log.is_remote else _PAUSE
-    batches = repeated(follower.messages, pause)
+    followers = []
+    for one in each_store(store):
+        request = parse_scan(
+            selection,
+            where=where_queue(queue_ids, where, chosen),
+            sql92=filter,
+            tags=tags,
+            columns=columns,
+            by=scan_by,
+            wanted=NOTHING_WANTED,
+            index_only=False,
+            include_pending=False,
+            mode=mode,
+            corrupt_column=CORRUPT_RECORD,
+            check_crc=True,
+            fail_on_data_loss=not ignore_data_loss,
+            verbatim=False,
+            places=(None, None),
+            last=last,
+            broker_name=one.broker_name,
+        )
+        one.session.warn_unknown_topics(selection, "they are followed once they appear")
+        followers.append(Follower(one.session, request))
+    is_remote = any(one.session.log.is_remote for one in each_store(store))
+
+    def look() -> Iterator[pa.RecordBatch]:
+        return chain.from_iterable(follower.messages() for follower in followers)
+
+    batches = repeated(look, _REMOTE_PAUSE if is_remote else _PAUSE)
     return pa.RecordBatchReader.from_batches(request.schema, batches)
 
 
@@ -265,6 +314,11 @@ def some_bodies(command: Command) -> Command:
     return with_body(with_charset(run))
 
 
+def columns_of_tables(store: MessageStore | StoreCluster, columns: str) -> str:
+    """Return the columns of a table, with the broker's name if there are several."""
+    return f"brokerName,{columns}" if isinstance(store, StoreCluster) else columns
+
+
 def columns_of(columns: str, known: Sequence[str]) -> list[str]:
     """Return the names of columns, and refuse those that there are not."""
     names = [name.strip() for name in columns.split(",")]
@@ -290,7 +344,7 @@ def columns_to_read(columns: str | None, bodies: BodyForm | None) -> str | None:
 
 
 def in_form(
-    reader: pa.RecordBatchReader | Scan, bodies: BodyForm | None
+    reader: pa.RecordBatchReader | Scan | SoundRows, bodies: BodyForm | None
 ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     """Return the columns and the batches of messages, with bodies in a form."""
     if bodies is None:

@@ -15,13 +15,13 @@ import orjson
 import pyarrow as pa
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import measure_renderables
 from rich.table import Column, Table
 
 from rmqstore.cli.common import DAMAGE, Command, require_new
 from rmqstore.errors import Finding, OptionError
 from rmqstore.exchange.files import FORMATS, compression_of, format_of, new_file, write_stream
 from rmqstore.exchange.json_rows import BASE64, json_rows
+from rmqstore.exchange.text_table import framed, natural_width
 from rmqstore.read.scan.spec import first_rows
 
 EMPTY: Final = 3  # the exit code of --fail-if-empty
@@ -29,7 +29,6 @@ _TABLE, _JSON, _PRETTY = "table", "json", "pretty"
 _LIVE: Final = (_TABLE, "jsonl", "csv")  # forms for rows of which nobody knows the last
 _LIVE_WIDTH: Final = 12  # characters of a cell, at least, if the widest is not known
 _FRAMED_ROWS: Final = 1000  # Rich takes seconds for more
-_UNBOUND: Final = Console(width=1 << 20)
 _FINDING: Final = pa.schema([(name, pa.string()) for name in Finding._fields])
 
 
@@ -53,6 +52,7 @@ class Output(NamedTuple):
     target: Path | None  # stdout if None
     limit: int | None
     fails_if_empty: bool
+    is_cut: bool = False  # whether a terminal shows one line of each row
 
     @property
     def is_table(self) -> bool:
@@ -92,7 +92,7 @@ class Output(NamedTuple):
     def _write(self, text: Any, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:  # noqa: ANN401 - a file of text above a binary one
         sink = text.buffer
         if self.format_name == _TABLE:
-            _print_table(text, schema.names, batches)
+            _print_table(text, schema.names, batches, is_cut=self.is_cut)
             text.flush()
         elif self.format_name == _JSON:
             rows = [row for batch in batches for row in json_rows(batch)]
@@ -150,15 +150,18 @@ def show_findings(findings: Sequence[Finding], output: Output) -> None:
 
 
 def gives_rows(
-    default: str = _TABLE, *, limit_help: str = "At most N rows."
+    default: str = _TABLE, *, limit_help: str = "At most N rows.", cuts: bool = False
 ) -> Callable[[Command], Command]:
     """Add the options that say where rows go; the command gets ``output``, an :class:`Output`.
 
     Args:
         default: the format on stdout.
         limit_help: what ``-n N`` does.
+        cuts: whether a table on a terminal has one line of each row.
     """
+    wide = click.option("--wide", is_flag=True, help="Whole cells in a table on a terminal.")
     amount = (
+        *([wide] if cuts else ()),
         click.option("-n", "--limit", type=click.IntRange(min=1), help=limit_help),
         click.option(
             "--fail-if-empty", is_flag=True, help=f"Exit with {EMPTY} if there is no row."
@@ -166,7 +169,7 @@ def gives_rows(
     )
 
     def decorate(command: Command) -> Command:
-        return _with_output(command, default, *amount)
+        return _with_output(command, default, *amount, cuts=cuts)
 
     return decorate
 
@@ -176,13 +179,16 @@ def gives_findings(command: Command) -> Command:
     return _with_output(command, _TABLE)
 
 
-def _with_output(command: Command, default: str, *amount: Callable[[Command], Command]) -> Command:
+def _with_output(
+    command: Command, default: str, *amount: Callable[[Command], Command], cuts: bool = False
+) -> Command:
     """Add options to a command that gets ``output``.
 
     Args:
         command: the command.
         default: the format on stdout.
-        amount: options that count rows.
+        amount: options that count rows, and ``--wide``.
+        cuts: whether a table on a terminal has one line of each row.
     """
     options: tuple[Callable[[Command], Command], ...] = (
         click.option(
@@ -212,11 +218,13 @@ def _with_output(command: Command, default: str, *amount: Callable[[Command], Co
         overwrite: bool,
         limit: int | None = None,
         fail_if_empty: bool = False,
+        wide: bool = False,
         **others: Any,  # noqa: ANN401 - the command's own
     ) -> None:
         name = "jsonl" if as_json and format_name is None else format_name
         name = _checked(name, output_file, default, overwrite=overwrite)
-        command(output=Output(name, output_file, limit, fail_if_empty), **others)
+        is_cut = cuts and not wide
+        command(output=Output(name, output_file, limit, fail_if_empty, is_cut), **others)
 
     run: Command = with_output
     for option in reversed(options):
@@ -236,7 +244,9 @@ def _checked(name: str | None, target: Path | None, default: str, *, overwrite: 
     return name or format_of(target)
 
 
-def _print_table(text: TextIO, names: list[str], batches: Iterable[pa.RecordBatch]) -> None:
+def _print_table(
+    text: TextIO, names: list[str], batches: Iterable[pa.RecordBatch], *, is_cut: bool
+) -> None:
     """Print rows with a frame, or if there are many, plainly and as they come."""
     names = _shown(names)
     rows = (_cells(row, names) for batch in batches for row in json_rows(batch))
@@ -244,14 +254,24 @@ def _print_table(text: TextIO, names: list[str], batches: Iterable[pa.RecordBatc
     if not first:
         return
     if len(first) <= _FRAMED_ROWS:
-        table = Table(*(Column(name, overflow="fold") for name in names))  # nothing is cut off
-        for cells in first:
-            table.add_row(*map(escape, cells))
-        _console(text, table).print(table)
+        _print_framed(text, names, first, is_cut=is_cut)
         return
     widths = [max(map(len, column)) for column in zip(names, *first, strict=True)]
     for cells in chain([names], first, rows):
         _print_line(cells, widths, text)
+
+
+def _print_framed(text: TextIO, names: list[str], rows: list[list[str]], *, is_cut: bool) -> None:
+    width = Console().width if text.isatty() else None
+    if width is None or natural_width(names, rows) <= width:
+        width = None
+    elif not is_cut:  # Rich takes time, but folds cells
+        table = Table(*(Column(name, overflow="fold") for name in names))
+        for cells in rows:
+            table.add_row(*map(escape, cells))
+        Console().print(table)
+        return
+    click.echo("\n".join(framed(names, rows, width)), file=text)
 
 
 def _shown(names: list[str]) -> list[str]:
@@ -262,15 +282,6 @@ def _shown(names: list[str]) -> list[str]:
 def _print_line(cells: list[str], widths: list[int], text: TextIO | None = None) -> None:
     padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
     click.echo("  ".join(padded).rstrip(), file=text)
-
-
-def _console(text: TextIO, table: Table) -> Console:
-    """Return the console for a table: as wide as the terminal, elsewhere as wide as the table."""
-    if text.isatty():
-        return Console()
-    return Console(
-        file=text, width=measure_renderables(_UNBOUND, _UNBOUND.options, [table]).maximum
-    )
 
 
 def _cells(row: dict[str, Any], names: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rmqstore.cli.common import (
 )
 from rmqstore.cli.messages import (
     columns_of,
+    columns_of_tables,
     columns_to_read,
     in_form,
     matching_topics,
@@ -34,17 +36,17 @@ from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import (
     each_store,
     open_as_one,
-    open_store,
-    store_path,
-    store_path_and_ids,
     store_paths,
+    store_paths_and_ids,
 )
+from rmqstore.errors import MessageNotFoundError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import Message, select_columns
 from rmqstore.inspect.message_ids import find_messages
 from rmqstore.inspect.trace import trace
+from rmqstore.progress import Progress
 from rmqstore.query.keys import parse_wanted
-from rmqstore.query.selection import parse_selection
+from rmqstore.query.selection import Selection, parse_selection, require_named
 from rmqstore.query.times import parse_timestamp
 from rmqstore.query.topic_patterns import match_topics
 from rmqstore.read.lookup.candidates import SMALL_GAPS
@@ -97,7 +99,7 @@ _OFFSETS = pa.schema(
 @with_system_topics
 @shows_progress
 @ends_clearly
-@gives_rows(limit_help="Only the newest N messages.")
+@gives_rows(limit_help="Only the newest N messages.", cuts=True)
 @some_bodies
 def query(
     paths: tuple[Path, ...],
@@ -127,9 +129,7 @@ def query(
             output.write(offsets.schema, [offsets])
             return
         if output.is_table and columns is None:
-            columns = _COLUMNS if bodies is None else f"{_COLUMNS},body"
-            if isinstance(store, StoreCluster):
-                columns = f"brokerName,{columns}"
+            columns = columns_of_tables(store, _COLUMNS if bodies is None else f"{_COLUMNS},body")
         found = _messages(store, topics, columns_to_read(columns, bodies), **lookup)
         newest = found.slice(max(0, found.num_rows - (output.limit or found.num_rows)))
         output.write(*in_form(newest.to_reader(), bodies))
@@ -142,8 +142,7 @@ def _offsets(
         raise click.UsageError("--time needs -t")
     topics = match_topics(names, store.topics(), include_system_topics=with_system)
     stores = each_store(store)
-    if len(stores) == 1:
-        stores[0].session.require_topics(parse_selection(subscribe=topics))
+    _require_topics(stores, parse_selection(subscribe=topics))
     timestamp = parse_timestamp("timestamp", time)
     with err_console.status("searching"):
         rows = [
@@ -157,6 +156,15 @@ def _offsets(
     ]
     offsets = pa.RecordBatch.from_arrays(columns, schema=_OFFSETS)
     return offsets if len(stores) > 1 else offsets.select(_OFFSETS.names[1:])
+
+
+def _require_topics(stores: Sequence[MessageStore], selection: Selection) -> None:
+    """Refuse topics that no store knows."""
+    known: dict[str, set[int]] = {}
+    for one in stores:
+        for topic, queue_ids in one.session.named_queues(selection).items():
+            known.setdefault(topic, set()).update(queue_ids)
+    require_named(selection, known, ", ".join(str(one.paths.root) for one in stores))
 
 
 def _messages(
@@ -201,6 +209,8 @@ def _messages(
             )
             tables.append(found.read_all())
     rows = pa.concat_tables(tables)
+    if not len(rows):  # records may tell of topics that were deleted
+        _require_topics(stores, selection)
     if not is_in_order:
         names = (
             rows.column_names if columns is None else [name.strip() for name in columns.split(",")]
@@ -210,15 +220,16 @@ def _messages(
 
 
 @main.command()
-@store_path_and_ids
+@store_paths_and_ids
 @matching_topics
 @some_columns
 @shows_progress
 @ends_clearly
-@gives_rows("pretty")
+@gives_rows("pretty", cuts=True)
 @some_bodies
 def get(
-    path: Path,
+    paths: tuple[Path, ...],
+    brokers: str | None,
     ids: tuple[str, ...],
     topics: tuple[str, ...],
     columns: str | None,
@@ -229,40 +240,82 @@ def get(
 
     A unique key is that of a message and of its retries, dead letters and forms before its
     delivery: all of them are shown, oldest first, or those of the topics given. What names no
-    message is said on stderr; the exit code is 2 then.
+    message is said on stderr; the exit code is 2 then. PATH may be several stores, each of which
+    is searched for all IDs.
     """
     names = columns_to_read(columns or ",".join(Message._fields), bodies)
     schema = select_columns(name.strip() for name in names.split(","))
-    with open_store(path) as store:
-        chosen = topic_arguments(store, topics, (), with_system=True, by_log=False)
-        with progress_bar("searching", stays=False) as progress:
+    with (
+        open_as_one(paths, brokers) as opened,
+        progress_bar("searching", stays=False) as progress,
+    ):
+        chosen = topic_arguments(opened, topics, (), with_system=True, by_log=False)
+        results = []
+        for store in each_store(opened):
             store.session.progress = progress
-            found = find_messages(store, ids, chosen)
-    output.write_any(*in_form(found.table(schema).to_reader(), bodies))
-    for name, reason in found.missing.items():
-        click.echo(f"not found: {name}: {reason}", err=True)
-    if found.missing:
+            results.append(find_messages(store, ids, chosen))
+    found = pa.concat_tables([result.table(schema) for result in results])
+    output.write_any(*in_form(found.to_reader(), bodies))
+    missing = [
+        name for name in results[0].missing if all(name in result.missing for result in results)
+    ]
+    for name in missing:
+        click.echo(f"not found: {name}: {results[0].missing[name]}", err=True)
+    if missing:
         sys.exit(USAGE)
 
 
 @main.command("trace")
-@store_path
+@store_paths
 @click.argument("message_id", metavar="ID")
 @some_columns
 @shows_progress
 @ends_clearly
 @gives_rows()
-def trace_message(path: Path, message_id: str, columns: str | None, output: Output) -> None:
+def trace_message(
+    paths: tuple[Path, ...],
+    brokers: str | None,
+    message_id: str,
+    columns: str | None,
+    output: Output,
+) -> None:
     """Show what became of a message: its records, and which groups have passed them.
 
     ID is a unique key, an offset message id or a physical offset, of the message or of any of its
     retries and dead letters. There is a row for each record and each group that consumes its topic.
+    PATH may be several stores, because a retry may lie at another broker than its origin.
     """
-    with open_store(path) as store, progress_bar("searching", stays=False) as progress:
-        store.session.progress = progress
-        rows = trace(store, message_id)
+    with (
+        open_as_one(paths, brokers) as opened,
+        progress_bar("searching", stays=False) as progress,
+    ):
+        rows = _traced(each_store(opened), message_id, progress)
     if columns is not None:
         rows = rows.select(columns_of(columns, rows.column_names))
     elif output.is_table:
         rows = rows.drop(["msgId", "offsetMsgId"])
     output.write(rows.schema, rows.to_batches())
+
+
+def _traced(stores: Sequence[MessageStore], message_id: str, progress: Progress) -> pa.Table:
+    """Return the trace of a message in all stores, with the name of the broker if several.
+
+    Raises:
+        MessageNotFoundError: no store has the message.
+    """
+    tables = []
+    not_found: MessageNotFoundError | None = None
+    for store in stores:
+        store.session.progress = progress
+        try:
+            rows = trace(store, message_id)
+        except MessageNotFoundError as err:
+            not_found = not_found or err
+            continue
+        if len(stores) > 1:
+            names = pa.array([store.broker_name] * len(rows), pa.string())
+            rows = rows.add_column(0, "brokerName", names)
+        tables.append(rows)
+    if not tables and not_found is not None:
+        raise not_found
+    return pa.concat_tables(tables)

@@ -1,4 +1,4 @@
-"""The verb that writes an HTML page about a store: report."""
+"""The verbs that look at a store and at the computer: report and doctor."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+import pyarrow as pa
 
 from rmqstore.cli.common import (
     DAMAGE,
+    USAGE,
     ends_clearly,
     err_console,
     main,
@@ -17,8 +19,10 @@ from rmqstore.cli.common import (
     require_folder,
     shows_progress,
 )
-from rmqstore.cli.stores import open_stores, store_paths
+from rmqstore.cli.output import Output, gives_rows
+from rmqstore.cli.stores import conf_option, given_options, open_stores, store_paths
 from rmqstore.errors import OptionError
+from rmqstore.inspect.doctor import WRONG, Check, examine
 from rmqstore.inspect.report.facts import StoreFacts
 from rmqstore.inspect.report.gathering import gather
 from rmqstore.inspect.report.page import render, require_libraries
@@ -89,3 +93,23 @@ def _gather(store: MessageStore, *, with_verify: bool) -> StoreFacts:
             return gather(store, with_verify=False)
     with progress_bar(f"reading all of {root}") as progress:
         return gather(store, progress=progress)
+
+
+_COLUMNS = pa.schema([(name, pa.string()) for name in Check._fields])
+
+
+@main.command()
+@click.argument("path", required=False)
+@conf_option("-c", "--conf")
+@ends_clearly
+@gives_rows()
+def doctor(path: str | None, output: Output) -> None:
+    """Look for what reading and writing takes: Python, packages, Java, Spark, and the store PATH.
+
+    What is wrong or missing has its cure beside it. The exit code is 2 if something is wrong.
+    """
+    checks = list(examine(path, given_options().conf))
+    rows = [check._asdict() for check in checks]
+    output.write(_COLUMNS, pa.Table.from_pylist(rows, schema=_COLUMNS).to_batches())
+    if any(check.state == WRONG for check in checks):
+        sys.exit(USAGE)

@@ -22,6 +22,8 @@ from rmqstore.cli.common import (
 )
 from rmqstore.cli.messages import (
     SCAN_UNITS,
+    SoundRows,
+    columns_of_tables,
     columns_to_read,
     followed,
     in_form,
@@ -36,9 +38,14 @@ from rmqstore.cli.stores import each_store, open_as_one, store_paths
 from rmqstore.errors import RmqStoreError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import CORRUPT_RECORD
+from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.selection import Selection, parse_selection
+from rmqstore.read.scan.spec import FAILFAST
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
+from rmqstore.store.scan import Scan
+
+_COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"  # of a table
 
 
 @main.command()
@@ -127,7 +134,7 @@ def _epoch_text(epoch: dict[str, Any]) -> str:
 )
 @shows_progress
 @ends_clearly
-@gives_rows("jsonl")
+@gives_rows("jsonl", cuts=True)
 @some_bodies
 def dump(
     paths: tuple[Path, ...],
@@ -143,34 +150,89 @@ def dump(
 
     PATH may be several stores, of which one of each broker is read, one after the other.
     """
-    n_damaged = 0
+    damaged = _DamagedRows()
     if follow:
         output.require_live()
-
-    def looked_at(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        nonlocal n_damaged
-        for batch in batches:
-            if CORRUPT_RECORD in batch.schema.names:
-                n_damaged += len(batch) - batch.column(CORRUPT_RECORD).null_count
-            yield batch
-
-    unit = SCAN_UNITS[choice["scan_by"]]
     opened = open_as_one(paths, brokers, ignore_log_end=ignore_log_end)
     with opened as store, ExitStack() as stack:
+        if columns is None and output.is_table:
+            columns = columns_of_tables(store, _COLUMNS)
         choice["columns"] = columns_to_read(columns, bodies)
         if follow:
-            if isinstance(store, StoreCluster):
-                raise click.UsageError("--follow: for one store only")
             schema, messages = in_form(followed(store, **choice), bodies)
-            output.write_live(schema, looked_at(messages))
+            output.write_live(schema, damaged.counted(messages))
         else:
+            progress: Progress = ignore_progress
             if not output.is_on_terminal:
                 stores = each_store(store)
+                unit = SCAN_UNITS[choice["scan_by"]] if output.limit is None else "messages"
                 progress = stack.enter_context(progress_bar(f"reading {_names(stores)}", unit))
-                for one in stores:
-                    one.session.progress = progress
-            schema, messages = in_form(scan(store, **choice), bodies)
-            output.write(schema, looked_at(messages))
-    if n_damaged:
-        click.echo(f"damage: {n_damaged} records; see {CORRUPT_RECORD}", err=True)
+                for one in stores if output.limit is None else ():
+                    one.session.progress = _without_total(progress) if choice["last"] else progress
+            _show_all(store, output, bodies, choice, damaged, progress)
+    if damaged.count:
+        click.echo(f"damage: {damaged.count} records; see {CORRUPT_RECORD}", err=True)
         sys.exit(DAMAGE)
+
+
+class _DamagedRows:
+    """Counts the rows that stand for damage."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield batches and count."""
+        for batch in batches:
+            if CORRUPT_RECORD in batch.schema.names:
+                self.count += len(batch) - batch.column(CORRUPT_RECORD).null_count
+            yield batch
+
+
+def _show_all(
+    store: MessageStore | StoreCluster,
+    output: Output,
+    bodies: BodyForm | None,
+    choice: dict[str, Any],
+    damaged: _DamagedRows,
+    progress: Progress,
+) -> None:
+    """Write the messages of a scan.
+
+    Where few are asked for, damage in mode FAILFAST is an error after all others.
+
+    Args:
+        store: the store, or several.
+        output: where they go.
+        bodies: the form of bodies.
+        choice: the arguments of the scan.
+        damaged: counts damaged rows.
+        progress: told of the messages if their number is limited.
+    """
+    rows: Scan | SoundRows
+    if choice["mode"] == FAILFAST and (output.limit is not None or choice["last"] is not None):
+        rows = SoundRows(lambda mode: scan(store, **choice | {"mode": mode}))
+    else:
+        rows = scan(store, **choice)
+    schema, messages = in_form(rows, bodies)
+    if output.limit is not None:
+        messages = _told(messages, output.limit, progress)
+    output.write(schema, damaged.counted(messages))
+    if isinstance(rows, SoundRows) and rows.damage is not None:
+        raise rows.damage
+
+
+def _told(
+    batches: Iterable[pa.RecordBatch], limit: int, progress: Progress
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches, and tell how many of the first ``limit`` rows are there."""
+    n_rows = 0
+    for batch in batches:
+        n_rows = min(n_rows + len(batch), limit)
+        progress(n_rows, limit)
+        yield batch
+
+
+def _without_total(progress: Progress) -> Progress:
+    """Return progress without a total, which grows while messages are read backwards."""
+    return lambda done, _total: progress(done, 0)

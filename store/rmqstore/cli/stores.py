@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rmqstore.storage.folders.broker_conf import read_conf, root_of
 from rmqstore.storage.remote.location import is_uri, local_path
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
-from rmqstore.store.opening import open_for
+from rmqstore.store.opening import expanded, open_for
 
 _META = "rmqstore."
 
@@ -164,6 +165,15 @@ def _folder_option(flag: str, name: str, what: str, *, many: bool = False) -> An
     )  # fmt: skip
 
 
+def storage_option(what: str) -> Callable[[Command], Command]:
+    """Return the option that says how to reach something."""
+    return click.option(
+        "--storage-option", "storage_options", metavar="KEY=VALUE", multiple=True,
+        expose_value=False, callback=_keep_pairs,
+        help=f"How to reach {what}, such as region=eu-west-1; may be repeated.",
+    )  # fmt: skip
+
+
 _PARTS_ELSEWHERE = (
     click.option(
         "--dledger-self-id",
@@ -178,15 +188,7 @@ _PARTS_ELSEWHERE = (
     _folder_option("--commitlog", "commitlogs", "Files of the log", many=True),
 )
 _HOW_TO_OPEN = (
-    click.option(
-        "--storage-option",
-        "storage_options",
-        metavar="KEY=VALUE",
-        multiple=True,
-        expose_value=False,
-        callback=_keep_pairs,
-        help="How to reach PATH if it is a URI, such as region=eu-west-1; may be repeated.",
-    ),
+    storage_option("PATH if it is a URI"),
     click.option(
         "--tiered",
         metavar="FOLDER",
@@ -196,6 +198,13 @@ _HOW_TO_OPEN = (
         help="The tiered storage with the older messages of PATH (tieredStoreFilePath).",
     ),
     *_PARTS_ELSEWHERE,
+)
+
+_BROKERS = click.option(
+    "--brokers",
+    metavar="FILE",
+    is_eager=True,  # an id may be the first word then
+    help="A .json or .toml file, or a JSON object, with stores by broker name.",
 )
 
 
@@ -230,28 +239,31 @@ def store_path(command: Command) -> Command:
     return command
 
 
-def store_path_and_ids(command: Command) -> Command:
-    """Do the same for a command that takes one or more ``ids`` after the path.
+def store_paths_and_ids(command: Command) -> Command:
+    """Do the same for a command that takes ``ids`` after the paths of stores.
 
-    With ``--conf`` the first word is the path if there is such a folder or file, else an id.
+    Paths are the first word, unless options name stores, and all before the first that is not one.
     """
-    argument = click.argument("ids", metavar="[PATH] ID...", nargs=-1, callback=_path_and_ids)
-    for parameter in (*_HOW_TO_OPEN, conf_option("-c", "--conf"), argument):
+    argument = click.argument("ids", metavar="[PATH]... ID...", nargs=-1, callback=_paths_and_ids)
+    for parameter in (*_HOW_TO_OPEN, conf_option("-c", "--conf", several=True), _BROKERS, argument):
         command = parameter(command)
     return command
 
 
-def _path_and_ids(
+def _paths_and_ids(
     context: click.Context, argument: click.Parameter, words: tuple[str, ...]
 ) -> tuple[str, ...]:
     if context.resilient_parsing:
         return words
-    first, kind = words[:1], StoreFolder()
-    if first and context.meta.get(f"{_META}confs") and not is_uri(first[0]):
-        first = first if LOCAL.exists(first[0]) else ()
-    ids = words[len(first) :]
-    paths = tuple(kind.convert(word, _StoreArgument(["path"]), context) for word in first)
-    context.params["path"] = _one_path(context, _StoreArgument(["path"]), paths)
+    is_named = context.meta.get(f"{_META}confs") or context.params.get("brokers")
+    paths = tuple(takewhile(lambda word: is_uri(word) or LOCAL.exists(word), words))
+    if not paths and not is_named:
+        if not words:
+            raise click.MissingParameter("Give it, or --conf.", context, _StoreArgument(["path"]))
+        paths = words[:1]
+    ids = words[len(paths) :]
+    path, kind = _StoreArgument(["path"]), StoreFolder()
+    context.params["paths"] = tuple(kind.convert(word, path, context) for word in paths)
     if not ids:
         raise click.MissingParameter("Give at least one.", context, argument, param_hint="'ID'")
     return ids
@@ -330,11 +342,7 @@ def _with_stores(command: Command, conf: Callable[[Command], Command]) -> Comman
     for parameter in (
         *_HOW_TO_OPEN,
         conf,
-        click.option(
-            "--brokers",
-            metavar="FILE",
-            help="A .json or .toml file, or a JSON object, with stores by broker name.",
-        ),
+        _BROKERS,
         click.argument(
             "paths", cls=_StoreArgument, metavar="[PATH]...", nargs=-1, type=StoreFolder()
         ),
@@ -362,8 +370,11 @@ def open_stores(
     paths: Sequence[Path], brokers: str | None, *, ignore_log_end: bool = False
 ) -> Iterator[list[MessageStore]]:
     """Open the stores of a cluster, which the arguments of a command name."""
-    names = {} if brokers is None else names_by_path(read_brokers(brokers))
     given = given_options()
+    by_broker = {} if brokers is None else read_brokers(brokers)
+    names = names_by_path(
+        {name: expanded(folders, given.storage_options) for name, folders in by_broker.items()}
+    )
     each: list[tuple[Path | None, str | None, BrokerSettings | None]]
     if len(paths) == len(given.confs) == 1 and not names:  # the file of the store at the path
         each = [(paths[0], None, given.confs[0])]

@@ -1,10 +1,13 @@
-"""The verbs that show what stores are made of, as rows: view, topics, groups, brokers, describe."""
+"""The verbs that show views of stores and of clusters, as rows.
+
+These are view, topics, groups, brokers, describe, assign and routes.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import click
 import pyarrow as pa
@@ -12,13 +15,15 @@ import pyarrow as pa
 from rmqstore.cli.common import ends_clearly, main, with_system_topics
 from rmqstore.cli.messages import matching_topics, some_columns, topics_of_views
 from rmqstore.cli.output import Output, gives_rows
-from rmqstore.cli.stores import open_stores, store_paths
+from rmqstore.cli.stores import open_stores, store_paths, store_paths_beside_clients
 from rmqstore.inspect.describe import describe, select_described
+from rmqstore.query.allocation import STRATEGIES
 from rmqstore.query.arguments import ViewArguments
 from rmqstore.read.views.schema import ALLOWED, VIEWS
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 
+_ON_THE_LINE = [name for name in STRATEGIES if name != "CONFIG"]
 # Options of views, and the argument of ``MessageStore.view`` for each.
 _ARGUMENTS = {
     "--group": "consumer_group",
@@ -27,8 +32,21 @@ _ARGUMENTS = {
 }
 
 
+class _ViewName(click.Choice):  # type: ignore[type-arg]  # not generic before click 8.2
+    """The name of a view in any case; help and errors show it as it is documented."""
+
+    def __init__(self) -> None:
+        super().__init__(list(VIEWS))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ANN401
+        """Return the name."""
+        by_lower_case = {name.lower(): name for name in VIEWS}
+        name: str = super().convert(by_lower_case.get(str(value).lower(), value), param, ctx)
+        return name
+
+
 @main.command()
-@click.argument("name", type=click.Choice(list(VIEWS), case_sensitive=False))
+@click.argument("name", metavar="NAME", type=_ViewName())
 @store_paths
 @matching_topics
 @click.option("-g", "--group", "consumer_group", help="Only this consumer group.")
@@ -57,6 +75,9 @@ def view(
     **chosen: str | None,
 ) -> None:
     """Show a view of one store, or of the stores of several brokers.
+
+    NAME is queues, topics, commitlog, consumequeue, index, groups, epochs, commits, stores, routes,
+    files, deadLetters, traces or consumed.
 
     Damage stops no view: column reason says what is damaged.
     """
@@ -179,4 +200,72 @@ def _show(
         if len(stores) > 1:
             source = StoreCluster(stores)
         rows = source.view(name, columns=columns, **chosen)
+        output.write(rows.schema, rows)
+
+
+@main.command()
+@store_paths_beside_clients
+@click.option("-g", "--group", required=True, help="The consumer group.")
+@click.option(
+    "-c", "--client", "clients", multiple=True, required=True, help="A client id; may be repeated."
+)
+@matching_topics
+@click.option("--strategy", type=click.Choice(_ON_THE_LINE), default="AVG", show_default=True)
+@click.option(
+    "--room",
+    "rooms",
+    multiple=True,
+    help="With MACHINE_ROOM: a room whose brokers, ROOM@NAME, are consumed; may be repeated.",
+)
+@ends_clearly
+@gives_rows()
+def assign(
+    paths: tuple[Path, ...],
+    brokers: str | None,
+    group: str,
+    clients: tuple[str, ...],
+    topics: tuple[str, ...],
+    strategy: str,
+    rooms: tuple[str, ...],
+    output: Output,
+) -> None:
+    """Show which client of a group would own which queue, and with what backlog.
+
+    PATH... are the stores of all brokers of a cluster; of a master and its replicas one is read.
+    The shares are those that clients of RocketMQ compute, by the same strategy. Without --topic
+    they are of the topics that the group has committed offsets of.
+    """
+    chosen: dict[str, object] = {
+        "consumer_group": group,
+        "clients": clients,
+        "strategy": strategy,
+        "rooms": rooms or None,
+    }
+    named = topics_of_views(topics, with_system=False)
+    with open_stores(paths, brokers) as stores:
+        rows = StoreCluster(stores).view("assignments", **cast("ViewArguments", chosen | named))
+        output.write(rows.schema, rows)
+
+
+@main.command()
+@store_paths
+@matching_topics
+@with_system_topics
+@ends_clearly
+@gives_rows()
+def routes(
+    paths: tuple[Path, ...],
+    brokers: str | None,
+    topics: tuple[str, ...],
+    with_system: bool,
+    output: Output,
+) -> None:
+    """Show what a name server answers for each topic, as far as the stores of its brokers tell.
+
+    PATH... are the stores of all brokers of a cluster, also of replicas.
+    """
+    named = topics_of_views(topics, with_system=with_system)
+    named["include_system_topics"] = with_system
+    with open_stores(paths, brokers) as stores:
+        rows = StoreCluster(stores).view("routes", **named)
         output.write(rows.schema, rows)

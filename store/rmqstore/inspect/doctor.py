@@ -27,8 +27,11 @@ _OPTIONAL: Final = {
     "pyspark": "the data source",
     "rocksdict": "queues and an index in RocksDB",
     "isal": "quicker checksums",
+    "crc32c": "kafkalog",
     "polars": "rmqstore.polars",
     "jinja2": "rmqstore report",
+    "prometheus-client": "metrics of rmqstore follow",
+    "botocore": "quicker reads from S3",
 }
 
 

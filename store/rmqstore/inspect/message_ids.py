@@ -49,6 +49,7 @@ def find_messages(
     Raises:
         CorruptRecordError: the record of one is damaged.
     """
+    store.session.warn_of_messages_elsewhere()
     rows: dict[str, list[dict[str, Any]]] = {}
     missing: dict[str, str] = {}
     of_copies: dict[str, dict[str, Any]] = {}
@@ -58,6 +59,8 @@ def find_messages(
         if not is_offset and (store.session.is_tiered or not is_offset_id(name)):
             looked_up.append(name)
             continue
+        if is_offset:
+            store.session.require_local("looking up a physical offset")
         try:
             row = _row_of(store.get(int(name) if is_offset else name))
         except (MessageNotFoundError, OffsetOutOfRangeError) as err:

@@ -120,6 +120,12 @@ class MessageScan:
             if self.last < 1:
                 raise OptionError(about("last", f" {self.last}: it must be a positive integer"))
 
+    @property
+    def is_quick(self) -> bool:
+        """Whether the first rows are the first that are read."""
+        has_conditions = self.where is not None or bool(self.wanted) or self.spec.filter is not None
+        return not has_conditions and self.spec.tags is None and self.last is None
+
     def batches(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
         """Return the messages of a store as batches with the columns of ``spec``."""
         if self.include_pending:

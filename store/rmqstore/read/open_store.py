@@ -7,10 +7,18 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from rmqstore.errors import Argument, CorruptConfigError, Text, UnsupportedFeatureError
+from rmqstore.errors import (
+    Argument,
+    CorruptConfigError,
+    MessageNotFoundError,
+    OffsetOutOfRangeError,
+    StoreStateError,
+    Text,
+    UnsupportedFeatureError,
+)
 from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.query.selection import Selection, require_named
+from rmqstore.query.selection import BY_LOG, Selection, require_named
 from rmqstore.read.plan.queue_ranges import QueueRanges
 from rmqstore.read.store_kind import StoreKind, messages_elsewhere, store_kind
 from rmqstore.spans import LogSlice, QueueKey
@@ -69,6 +77,7 @@ class OpenStore(Closing):
         self.config = BrokerConfig(paths)
         self._given_name = broker_name
         self._has_warned_of_elsewhere = False
+        self._is_closed = False
         self.log = CommitLog(paths.commitlogs, paths.storage, entry_folders=paths.dledger_logs)
         self.ends = StoreEnds(paths, self.config, self.log, ignore_log_end=ignore_log_end)
         self.queues = Queues(paths, lambda: self.ends.recovered, lambda: self.ends.in_rocksdb)
@@ -76,11 +85,21 @@ class OpenStore(Closing):
 
     def close(self) -> None:
         """Release the mapped files. Batches that were read stay valid."""
+        self._is_closed = True
         self.queues.close()
         self.log.close()
         requests = self.paths.storage.requests_made()
         if requests is not None:
             logger.info("%s: %s", self.paths.root, requests)
+
+    def require_open(self) -> None:
+        """Refuse to read after :meth:`close`.
+
+        Raises:
+            StoreStateError: the store was closed.
+        """
+        if self._is_closed:
+            raise StoreStateError(f"{self.paths.root} was closed: open the store again to read it")
 
     def refresh(self) -> None:
         """List the files again: those of a running broker come and go.
@@ -145,6 +164,20 @@ class OpenStore(Closing):
         """
         end = self.log.max_offset if self.log.is_remote else written_end(self.log)
         return sum(max(min(piece.end, end) - piece.start, 0) for piece in pieces)
+
+    def require_before_end(self, physical_offset: int) -> None:
+        """Refuse a physical offset after the last record.
+
+        Raises:
+            MessageNotFoundError: the log of a store that was not closed has ended there.
+            OffsetOutOfRangeError: so have the files of one that was.
+        """
+        end = self.ends.of_records()
+        text = "the log ends at {}: nothing is stored at physical offset {}"
+        if end is not None and physical_offset >= end:
+            raise MessageNotFoundError(text.format(end, physical_offset))
+        if physical_offset >= self.log.max_offset:
+            raise OffsetOutOfRangeError(text.format(written_end(self.log), physical_offset))
 
     def topics(self) -> list[str]:
         """Return every topic with queues, including system topics, sorted."""
@@ -276,6 +309,6 @@ class OpenStore(Closing):
         if self.log.segments and not self.topics():
             logger.warning(
                 "%s has a CommitLog but no queues in %s: "
-                "a read by queue finds nothing, use scan=commitlog",
-                self.paths.root, self.paths.consumequeue,
+                "a read by queue finds nothing, use %s",
+                self.paths.root, self.paths.consumequeue, Text(BY_LOG),
             )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from rmqstore.errors import Argument, Text
 from rmqstore.storage.broker.checkpoint import read_checkpoint
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Entry, is_folder
@@ -93,12 +94,16 @@ def _not_read(paths: StorePaths) -> list[str]:
 
 def messages_elsewhere(paths: StorePaths) -> list[str]:
     """Return where else a store has messages, of which reads know nothing."""
-    texts = []
+    texts: list[str] = []
     tier = paths.config / "tieredStoreMetadata.json"
     if paths.storage.exists(tier):
         texts.append(
-            f"{_IN_TIER} ({tier.name} names their files): what is older than the local log is "
-            "there alone, and tiered= with the broker's tieredStoreFilePath reads it too"
+            Text(
+                f"{_IN_TIER} ({tier.name} names their files): what is older than the local log is "
+                "there alone, and ",
+                Argument("tiered", ""),
+                " with the broker's tieredStoreFilePath reads it too",
+            )
         )
     compaction = paths.root / "compaction"
     if any(entry.is_folder for entry in _entries(paths, compaction)):

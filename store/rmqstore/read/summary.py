@@ -6,11 +6,14 @@ from contextlib import suppress
 from html import escape
 from typing import Final
 
+import pyarrow as pa
+
 from rmqstore.errors import RmqStoreError
 from rmqstore.format.topics import is_system_topic
 from rmqstore.read.session import StoreSession
 
 _MAX_TOPICS: Final = 20
+_MAX_CHARACTERS: Final = 60  # of a cell
 
 
 def as_text(session: StoreSession) -> str:
@@ -33,6 +36,35 @@ def as_html(session: StoreSession) -> str:
     with suppress(RmqStoreError, OSError):
         return line + _topic_table(session)
     return line
+
+
+def scan_as_html(schema: pa.Schema, first: pa.Table | None, note: str) -> str:
+    """Return the columns of a scan with their types, and its first rows.
+
+    Args:
+        schema: the columns.
+        first: the first rows, None if they are not read.
+        note: stands above the table.
+    """
+    heads = "".join(
+        f"<th>{escape(field.name)}<br><small>{escape(str(field.type))}</small></th>"
+        for field in schema
+    )
+    rows = () if first is None else first.to_pylist()
+    cells = (
+        "".join(f"<td>{escape(_shortened(value))}</td>" for value in row.values()) for row in rows
+    )
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div>Scan: {escape(note)}</div>{table}"
+
+
+def _shortened(value: object) -> str:
+    text = value[:_MAX_CHARACTERS].decode(errors="replace") if isinstance(value, bytes) else value
+    text = str(text)
+    return (
+        text if len(text) < _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}\N{HORIZONTAL ELLIPSIS}"
+    )
 
 
 def _topic_table(session: StoreSession) -> str:

@@ -18,6 +18,7 @@ from rmqstore.read.views.registry.cluster_views import read_cluster_view
 from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_spec
 from rmqstore.storage.files.closing import Closing
 from rmqstore.store.message_store import MessageStore
+from rmqstore.store.named import require_names
 from rmqstore.store.scan import Scan
 
 logger = logging.getLogger(__name__)
@@ -112,7 +113,13 @@ class StoreCluster(Closing):
                 total += store.scan(columns=columns, limit=left, **arguments).count()
             return total
 
-        return Scan(returned_schema(columns, **of_schema), plan, limit=limit, count=count)
+        return Scan(
+            returned_schema(columns, **of_schema),
+            plan,
+            self._require_open,
+            limit=limit,
+            count=count,
+        )
 
     def count(
         self, *, columns: str | Iterable[str] = "queueOffset", **options: Unpack[ScanArguments]
@@ -149,10 +156,18 @@ class StoreCluster(Closing):
             chosen = [(store, options) for store in self.stores.values()]
             if name in HIDING_SYSTEM_TOPICS:
                 chosen = self._options_of_each(options)
-            each = (store.view(name, columns=columns, **given) for store, given in chosen)
+            require_names([store.session for store in self.stores.values()], spec)
+            each = (
+                store.session.view(view_spec(name, columns=columns, **given), None)
+                for store, given in chosen
+            )
             return chain.from_iterable(each)
 
-        return Scan(spec.schema, plan)
+        return Scan(spec.schema, plan, self._require_open)
+
+    def _require_open(self) -> None:
+        for store in self._opened:
+            store.session.require_open()
 
     def _options_of_each(self, options: Mapping[str, Any]) -> list[tuple[MessageStore, Any]]:
         """Return the stores that have some of the named topics, and the options of each.

@@ -9,7 +9,7 @@ from typing import Literal, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import MessageNotFoundError, OffsetOutOfRangeError, OptionError, about
+from rmqstore.errors import OffsetOutOfRangeError, OptionError, about
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
 from rmqstore.query.arguments import (
@@ -21,10 +21,7 @@ from rmqstore.query.arguments import (
     ViewArguments,
 )
 from rmqstore.query.keys import parse_wanted
-from rmqstore.query.selection import (
-    parse_selection,
-    require_arguments,
-)
+from rmqstore.query.selection import parse_selection, require_arguments
 from rmqstore.query.times import parse_timestamp
 from rmqstore.query.where.where import parse_where
 from rmqstore.read.lookup.candidates import QueryResult
@@ -39,6 +36,7 @@ from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.store.named import require_names
 from rmqstore.store.scan import Scan
 
 
@@ -200,11 +198,7 @@ class MessageStore(Closing):
                 f"the log of {self.paths.root} reaches from {log.min_offset} to {log.max_offset}. "
                 "Look up an id of a client (column msgId): scan(msg_id=...), rmqstore query -m"
             )
-        end = self.session.ends.of_records()
-        if end is not None and physical_offset >= end:
-            raise MessageNotFoundError(
-                f"the log ends at {end}: nothing is stored at physical offset {physical_offset}"
-            )
+        self.session.require_before_end(physical_offset)
         return log.get(physical_offset, self.broker_name)
 
     @retry_if_deleted
@@ -346,8 +340,10 @@ class MessageStore(Closing):
         return Scan(
             request.schema,
             lambda: request.rows(self.session),
+            self.session.require_open,
             limit=limit,
             count=lambda: request.count(self.session, limit),
+            is_quick=request.is_quick,
         )
 
     def count(
@@ -393,4 +389,7 @@ class MessageStore(Closing):
         """
         spec = view_spec(name, columns=columns, mode=mode, check_crc=check_crc, **selection)
         condition = parse_where(where, view_columns(name))
-        return Scan(spec.schema, lambda: self.session.view(spec, condition))
+        require_names([self.session], spec)
+        return Scan(
+            spec.schema, lambda: self.session.view(spec, condition), self.session.require_open
+        )

@@ -273,10 +273,10 @@ def open_cluster(
     names: Mapping[str, str | None]
     if isinstance(brokers, Mapping):
         names = names_by_path(
-            {name: _expanded(paths, storage_options) for name, paths in brokers.items()}
+            {name: expanded(paths, storage_options) for name, paths in brokers.items()}
         )
     else:
-        names = dict.fromkeys(_expanded(brokers, storage_options))
+        names = dict.fromkeys(expanded(brokers, storage_options))
     files = [conf] if isinstance(conf, (str, os.PathLike)) else conf
     if not names and not files:
         raise OptionError(about("brokers", ": name at least one store"))
@@ -301,7 +301,7 @@ def open_cluster(
     return cluster
 
 
-def _expanded(
+def expanded(
     paths: AnyPath | Sequence[AnyPath], storage_options: Mapping[str, object] | None
 ) -> tuple[str, ...]:
     """Return paths as text, patterns replaced by the folders that they match.

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.errors import RmqStoreError
+from rmqstore.query.arrow_rows import ArrowRows
 from rmqstore.read.scan.spec import first_rows, require_limit
+from rmqstore.read.summary import scan_as_html
 from rmqstore.storage.files.closing import Closing
 
 if TYPE_CHECKING:
     import pandas as pd
-    import polars as pl
 
-INSTALL_POLARS = "Polars is not installed: pip install polars"
-INSTALL_PANDAS = "pandas is not installed: pip install pandas"
+_SHOWN_ROWS: Final = 5  # in a notebook
 
 # Plans a reading, and returns the batches, which are read as they are taken.
 Plan: TypeAlias = Callable[[], Iterator[pa.RecordBatch]]
@@ -28,24 +28,28 @@ class _Readings:
     A reader holds on to this and not to its scan: the collector of cycles sees no Arrow reader.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, require_open: Callable[[], None]) -> None:
+        require_open()
+        self._plan, self._require_open = plan, require_open
         self._planned: Iterator[pa.RecordBatch] | None = plan()
 
     def batches(self, limit: int | None) -> Iterator[pa.RecordBatch]:
         """Yield the rows, at most ``limit``; they are planned when the first batch is taken."""
         planned, self._planned = self._planned, None
+        self._require_open()
         batches = self._plan() if planned is None else planned
-        yield from batches if limit is None else first_rows(batches, limit)
+        for batch in batches if limit is None else first_rows(batches, limit):
+            yield batch
+            self._require_open()
 
 
-class Scan(Closing):
+class Scan(ArrowRows, Closing):
     """Rows of a store, or of several, that are read again each time they are asked for.
 
     Nothing is kept: each iteration, conversion or query of an engine reads the store again, as it
     is by then. pandas, Polars, DuckDB and whatever else knows Arrow's C stream interface take a
     scan as it is. Everything that a ``pyarrow.RecordBatchReader`` has is here too, so a scan can be
-    used like one; :meth:`reader` returns a real one.
+    used like one; :meth:`reader` returns a real one. :func:`rmqstore.polars.scan` reads lazily.
 
     :meth:`read_next_batch` goes on where its last call ended, on a reading of its own.
     """
@@ -54,35 +58,54 @@ class Scan(Closing):
         self,
         schema: pa.Schema,
         plan: Plan,
+        require_open: Callable[[], None] = lambda: None,
         *,
         limit: int | None = None,
         count: Callable[[], int] | None = None,
+        is_quick: bool = False,
     ) -> None:
         """Plan the first reading, which refuses what cannot be read.
 
         Args:
             schema: the columns.
             plan: plans a reading.
+            require_open: refuses to read from a store that was closed.
             limit: give only this many rows, the first ones; reading stops then.
             count: returns the number of rows; by default they are read.
+            is_quick: whether the first rows are read quickly, so that a notebook shows them.
 
         Raises:
             OptionError: the limit is not a positive integer; also as ``plan`` does.
         """
         if limit is not None:
             require_limit(limit)
-        self._schema, self._limit, self._count = schema, limit, count
-        self._readings = _Readings(plan)
+        super().__init__(schema)
+        self._limit, self._count = limit, count
+        self._readings = _Readings(plan, require_open)
+        self._require_open, self._is_quick = require_open, is_quick
         self._open: pa.RecordBatchReader | None = None  # for read_next_batch
 
-    def __repr__(self) -> str:
-        """Return the columns."""
-        return f"Scan of {', '.join(self._schema.names)}"
+    def _repr_html_(self) -> str:
+        """Return the columns for a notebook, and the first rows if these are read quickly."""
+        if not self._is_quick:
+            return scan_as_html(self._schema, None, "head() reads the first rows")
+        try:
+            first = self.head(_SHOWN_ROWS)
+        except (RmqStoreError, OSError) as err:
+            return scan_as_html(self._schema, None, str(err))
+        return scan_as_html(self._schema, first, "the first rows; count() tells how many there are")
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns."""
-        return self._schema
+    def __len__(self) -> int:
+        """Refuse: a scan is not held in memory.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("a scan has no length before it is read: count() returns its rows")
+
+    def __bool__(self) -> bool:
+        """Return True, also for a scan without rows."""
+        return True
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a new reader of all rows, which begins to read when it is asked for a batch."""
@@ -93,70 +116,24 @@ class Scan(Closing):
         batches = self._readings.batches(min(limits, default=None))
         return pa.RecordBatchReader.from_batches(self._schema, batches)
 
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return iter(self.reader())
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return a new reader as a capsule, for pandas, Polars, DuckDB and others."""
-        return self.reader().__arrow_c_stream__(requested_schema)
-
     def count(self) -> int:
         """Return the number of rows.
 
         Where the ends of queues tell it, no message is read, and damage is not noticed.
         """
-        if self._count is not None:
-            return self._count()
-        return sum(batch.num_rows for batch in self)
+        self._require_open()
+        return super().count() if self._count is None else self._count()
 
-    def head(self, n: int = 5) -> pa.Table:
-        """Return the first rows; reading stops after them.
-
-        Raises:
-            OptionError: ``n`` is negative.
-        """
-        if n < 0:
-            raise OptionError(f"head({n}): must not be negative")
-        return self._reader(n).read_all() if n else self._schema.empty_table()
-
-    def to_arrow(self) -> pa.Table:
-        """Return all rows as a table."""
-        return self.reader().read_all()
+    def _first(self, n: int) -> pa.Table:
+        return self._reader(n).read_all()
 
     def read_all(self) -> pa.Table:
         """Return all rows as a table, as :meth:`to_arrow` does."""
         return self.to_arrow()
 
-    def to_pandas(self, **options: Any) -> pd.DataFrame:  # noqa: ANN401 - those of pyarrow
-        """Return all rows as a pandas DataFrame.
-
-        Args:
-            options: those of ``pyarrow.Table.to_pandas``.
-
-        Raises:
-            UnsupportedFeatureError: pandas is not installed.
-        """
-        try:
-            import pandas as pd  # noqa: F401 - pyarrow needs it
-        except ImportError as err:
-            raise UnsupportedFeatureError(INSTALL_PANDAS) from err
-        return self.to_arrow().to_pandas(**options)
-
     def read_pandas(self, **options: Any) -> pd.DataFrame:  # noqa: ANN401 - those of pyarrow
         """Return all rows as a pandas DataFrame, as :meth:`to_pandas` does."""
         return self.to_pandas(**options)
-
-    def to_polars(self) -> pl.DataFrame:
-        """Return all rows as a Polars DataFrame; :func:`rmqstore.polars.scan` reads lazily.
-
-        Raises:
-            UnsupportedFeatureError: Polars is not installed.
-        """
-        try:
-            import polars as pl
-        except ImportError as err:
-            raise UnsupportedFeatureError(INSTALL_POLARS) from err
-        return pl.DataFrame(self.to_arrow())
 
     def cast(self, target_schema: pa.Schema) -> pa.RecordBatchReader:
         """Return a new reader whose columns have other types."""

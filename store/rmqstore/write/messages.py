@@ -74,7 +74,8 @@ class WriteSpec:
     """
 
     topic: str | None = None
-    queue_nums: Mapping[str, int] = field(default_factory=dict)  # of existing topics
+    # of topics that exist, and the least of those that are made
+    queue_nums: Mapping[str, int] = field(default_factory=dict)
     default_queue_nums: int = 4
     queue_selector: str = "roundRobin"
     compression: str = "none"

@@ -114,8 +114,7 @@ class StoreWriter:
         nums = {**self.queue_nums(), **self._spec.queue_nums}
         self._maker = MessageMaker(replace(self._spec, queue_nums=nums))
         self._batch_topics = self._repairer.queues.batch_topics
-        default_nums = self._spec.default_queue_nums
-        self._topics = WrittenTopics(self._disk, self.paths, default_nums, self._batch_topics)
+        self._topics = WrittenTopics(self._disk, self.paths, self._spec, self._batch_topics)
         self._ledger = Ledger(self._disk, self.paths.root)
         self._ledger.settle(self._log)
         self._protect()

@@ -12,6 +12,7 @@ from rmqstore.format.topics import SYSTEM_TOPICS
 from rmqstore.storage.broker.topic_table import register_topics
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import StorePaths
+from rmqstore.write.messages import WriteSpec
 
 
 class WrittenTopics:
@@ -20,7 +21,7 @@ class WrittenTopics:
     Args:
         disk: performs all changes.
         paths: the files of the store.
-        default_queue_nums: number of queues of a new topic.
+        spec: the number of queues of a new topic, and the least of some topics.
         batch_topics: the topics whose queues are BatchConsumeQueues.
     """
 
@@ -28,11 +29,11 @@ class WrittenTopics:
         self,
         disk: Disk,
         paths: StorePaths,
-        default_queue_nums: int,
+        spec: WriteSpec,
         batch_topics: Collection[str] = (),
     ) -> None:
         self._disk, self._paths = disk, paths
-        self._default_queue_nums, self._batch_topics = default_queue_nums, batch_topics
+        self._spec, self._batch_topics = spec, batch_topics
         self._highest_queue_ids: dict[str, int] = {}
 
     def add(self, topics: TopicColumn, queue_ids: NDArray[np.int32]) -> None:
@@ -50,12 +51,12 @@ class WrittenTopics:
     def register(self) -> None:
         """Add the topics to ``topics.json``, so that a broker serves them, and forget them."""
         least = {
-            topic: highest + 1
+            topic: max(highest + 1, self._spec.queue_nums.get(topic, 0))
             for topic, highest in self._highest_queue_ids.items()
             if topic not in SYSTEM_TOPICS
         }
         register_topics(
-            self._disk, self._paths, least, self._default_queue_nums, self._batch_topics
+            self._disk, self._paths, least, self._spec.default_queue_nums, self._batch_topics
         )
         self.clear()
 

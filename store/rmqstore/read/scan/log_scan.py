@@ -112,7 +112,7 @@ class LogScan:
     ) -> Generator[pa.RecordBatch, None, bool]:
         """Yield the records of one file; return whether the log ends in it."""
         position = span.start
-        for window in walk_forward(self._log, segment, *span):
+        for window in walk_forward(self._log, segment, *span, is_scan=True):
             if self._spec.mode == FAILFAST:
                 # The first damage ends the scan: what a damaged size hides is not needed.
                 data, (starts, sizes) = window.data, window.chain()

@@ -111,6 +111,7 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "endOffset":           pa.int64(),   # physical offset after its last record
         "txnAppId":            pa.string(),  # query:ID for a micro-batch
         "txnVersion":          pa.int64(),   # the number of a micro-batch
+        "isCut":               pa.bool_(),   # whether its records, or some, were cut off later
     },
     "stores": {
         BROKER_NAME:           pa.string(),

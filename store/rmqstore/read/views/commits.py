@@ -1,18 +1,19 @@
 """View ``commits``: what jobs, micro-batches and other writers of ours added to the log, and when.
 
 It shows the newest commits that the history has. Records may be gone since: retention deletes them,
-and a truncation cuts them off.
+and a truncation cuts them off, which column ``isCut`` tells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
-from rmqstore.storage.log.commit_history import read_commits
+from rmqstore.storage.log.commit_history import Commit, read_commits
+from rmqstore.storage.recovery.log_end import last_record_before, written_end
 
 
 def plan_commits(_source: ViewSource, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
@@ -28,7 +29,8 @@ def read_commit_rows(
 
 
 def _rows(source: ViewSource) -> Iterator[dict[str, object]]:
-    for commit in read_commits(source.paths):
+    commits = read_commits(source.paths)
+    for commit, is_cut in zip(commits, _are_cut(source, commits), strict=True):
         yield {
             "commit": commit.number,
             "timestamp": commit.time,
@@ -37,4 +39,34 @@ def _rows(source: ViewSource) -> Iterator[dict[str, object]]:
             "endOffset": commit.end,
             "txnAppId": commit.app_id,
             "txnVersion": commit.version,
+            "isCut": is_cut,
         }
+
+
+def _are_cut(source: ViewSource, commits: Sequence[Commit]) -> list[bool]:
+    """Return which commits reach past the end of the log, or past where a later one begins."""
+    are_cut: list[bool] = []
+    next_start: int | None = None
+    for commit in reversed(commits):
+        if commit.start is None or commit.end is None:
+            are_cut.append(False)
+        elif next_start is None:  # no later one is whole
+            is_cut = not _reaches(source, commit.end)
+            are_cut.append(is_cut)
+            next_start = None if is_cut else commit.start
+        else:
+            are_cut.append(commit.end > next_start)
+            next_start = min(next_start, commit.start)
+    return are_cut[::-1]
+
+
+def _reaches(source: ViewSource, physical_offset: int) -> bool:
+    """Tell whether the log reaches up to the end of a record."""
+    end = source.ends.of_records()
+    if end is not None:
+        return physical_offset <= end
+    if source.log.is_remote:  # looking for its end would fetch much
+        return physical_offset <= source.log.max_offset
+    if physical_offset <= written_end(source.log):
+        return True
+    return last_record_before(source.log, physical_offset) is not None  # it may end with zeros

@@ -11,6 +11,7 @@ from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
 from rmqstore.format.topics import RETRY_PREFIX
 from rmqstore.query.allocation import MessageQueue, Sharing
 from rmqstore.query.selection import Selection, choose_topics
+from rmqstore.query.topic_patterns import nearest_topics
 from rmqstore.read.views.cluster.replicas import brokers_of
 from rmqstore.read.views.cluster.routes import READABLE, topic_entry
 from rmqstore.read.views.schema import ViewSpec
@@ -94,7 +95,8 @@ def assign(
     counts = {name: _readable_queues(source) for name, source in by_name.items()}
     known = sorted({topic for numbers in counts.values() for topic in numbers})
     consumed = {topic for committed in offsets.values() for topic, _ in committed}
-    for topic in _subscribed(sharing.group, selection, known, consumed):
+    groups = {group for one in by_name.values() for group in one.config.groups()}
+    for topic in _subscribed(sharing.group, selection, known, consumed, groups):
         queues = [
             MessageQueue(topic, name, queue_id)
             for name, numbers in counts.items()
@@ -117,14 +119,22 @@ def assign(
 
 
 def _subscribed(
-    group: str, selection: Selection, known: Sequence[str], consumed: Collection[str]
+    group: str,
+    selection: Selection,
+    known: Sequence[str],
+    consumed: Collection[str],
+    groups: Collection[str],
 ) -> list[str]:
     """Return the topics that a group subscribes to, of those that the brokers serve."""
     if selection.subscribe is None and selection.subscribe_pattern is None:
         topics = {topic for topic in known if topic in consumed}
         topics |= {f"{RETRY_PREFIX}{group}"} & {*known}
         if not topics:
-            raise OptionError(f"group {group} has no offsets of any topic: name its topics")
+            near = nearest_topics([group], groups, "groups")
+            raise OptionError(
+                f"group {group} has no offsets of any topic: name its topics, or another group "
+                f"of consumerOffset.json: {near}"
+            )
         return sorted(topics)
     unknown = sorted({*(selection.subscribe or ())} - {*known})
     if unknown:

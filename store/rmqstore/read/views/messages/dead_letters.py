@@ -17,6 +17,7 @@ from rmqstore.format.system_topics.retries import (
     KnownNames,
     group_and_topic,
     is_copy_topic,
+    may_hold_copies,
     unwrapped_topic,
 )
 from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX
@@ -44,14 +45,8 @@ def plan_dead_letters(source: ViewSource, spec: ViewSpec, limits: ViewLimits) ->
     """Return the messages of the topics of retries and dead letters in pieces."""
     topics = [topic for topic in source.viewed.topics() if is_copy_topic(topic)]
     if spec.consumer_group is not None:
-        topics = [topic for topic in topics if _may_be_of(topic, spec.consumer_group)]
+        topics = [topic for topic in topics if may_hold_copies(topic, spec.consumer_group)]
     return plan_messages(source, spec, limits, choose_among(source, spec, topics))
-
-
-def _may_be_of(topic: str, group: str) -> bool:
-    """Tell whether a topic may have copies of a group; the messages decide."""
-    names = (f"{RETRY_PREFIX}{group}", f"{DLQ_PREFIX}{group}")
-    return topic in names or topic.startswith((f"{names[0]}_", f"{names[0]}+"))
 
 
 def read_dead_letters(

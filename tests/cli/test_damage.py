@@ -1,0 +1,70 @@
+"""Damage in a store, and what verbs give of the rest."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import rmqstore
+from rmqstore.cli import main
+
+Golden = Callable[[str], Path]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def rows_of(shown: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in shown.stdout.splitlines()]
+
+
+@pytest.fixture
+def damaged(golden_store: Golden, tmp_path: Path) -> Path:
+    """Return a store in which one of the newest messages of LivePlain-1 is damaged."""
+    root = Path(shutil.copytree(golden_store("live"), tmp_path / "s"))
+    with rmqstore.open(root) as store:
+        chosen = store.scan(subscribe="LivePlain", where="queueId = 1", columns="commitLogOffset")
+        place = chosen.to_arrow()["commitLogOffset"].to_pylist()[-2]
+        log = store.session.log
+        segment = next(one for one in log.segments if one.start <= place < one.end)
+    with Path(segment.path).open("r+b") as file:
+        file.seek(place - segment.start + 92)  # in the body
+        file.write(b"\xff\xfe")
+    return root
+
+
+@pytest.mark.parametrize("amount", [("--last", 3), ("-n", 400)])
+def test_messages_beside_damage_come_and_the_error_comes_at_the_end(
+    damaged: Path, amount: tuple[object, ...]
+) -> None:
+    command = ["dump", damaged, "-t", "LivePlain", "--columns", "queueId,queueOffset", *amount]
+    shown = run(*command)
+    assert shown.exit_code == 1
+    assert "damage: " in shown.stderr
+    sound = run(*command, "--mode", "DROPMALFORMED")
+    assert sound.exit_code == 0
+    assert rows_of(shown) == rows_of(sound)
+    assert {row["queueId"] for row in rows_of(shown)} == {0, 1, 2, 3}
+
+
+def test_a_queue_whose_file_is_cut_does_not_hide_the_others(
+    golden_store: Golden, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(golden_store("live"), tmp_path / "s"))
+    with (root / "consumequeue/LivePlain/1" / f"{0:020d}").open("r+b") as file:
+        file.truncate(100)
+    columns = ("-t", "LivePlain", "--columns", "queueId,queueOffset")
+    shown = run("dump", root, *columns, "-n", 40)
+    assert shown.exit_code == 1
+    assert "damage: " in shown.stderr
+    assert "a file is missing or cut" in shown.stderr
+    assert len(rows_of(shown)) == 40
+    assert {row["queueId"] for row in rows_of(shown)} == {0, 1, 2, 3}
+    assert run("dump", root, *columns).stdout == ""

@@ -1,0 +1,60 @@
+"""Names of topics and groups that no store knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import rmqstore
+from rmqstore.cli import main
+
+Golden = Callable[[str], Path]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["groups", "-t", "LivePlan"], "no topic LivePlan"),
+        (["query", "-t", "LivePlan", "-k", "key-1"], "no topic LivePlan"),
+        (["query", "-t", "LivePlan", "--time", "-1h"], "no topic LivePlan"),
+        (["view", "groups", "-t", "LivePlan"], "no topic LivePlan"),
+        (["view", "deadLetters", "-g", "CG_prt"], "no consumer group CG_prt"),
+        (["view", "consumed", "-g", "CG_prt"], "no consumer group CG_prt"),
+        (["assign", "-c", "c1", "-g", "CG_prt"], "CG_prt has no offsets of any topic"),
+    ],
+)
+@pytest.mark.parametrize("n_stores", [1, 2])
+def test_unknown_names_are_errors_that_name_the_nearest(
+    golden_store: Golden, arguments: list[str], message: str, n_stores: int
+) -> None:
+    stores = [golden_store("live"), golden_store("basic")][:n_stores]
+    refused = run(*arguments, *stores)
+    assert refused.exit_code == 2, refused.output
+    assert message in refused.stderr
+    assert ("LivePlain" if "topic L" in message else "CG_part") in refused.stderr.splitlines()[-1]
+
+
+def test_names_that_one_store_of_several_knows_are_taken(golden_store: Golden) -> None:
+    stores = [golden_store("live"), golden_store("basic")]
+    for arguments in (
+        ["groups", "-t", "LivePlain"],
+        ["view", "deadLetters", "-g", "CG_retry"],
+        ["view", "consumed", "-g", "CG_part"],
+        ["query", "-t", "LivePlain", "-k", "key-1"],
+    ):
+        shown = run(*arguments, *stores, "--fail-if-empty")
+        assert shown.exit_code == 0, shown.output
+
+
+def test_a_group_without_copies_is_not_an_error(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        assert store.view("deadLetters", consumer_group="CG_part").count() == 0
+        with pytest.raises(rmqstore.OptionError, match=r"the nearest .*CG_part"):
+            store.view("deadLetters", consumer_group="CG_prt")
