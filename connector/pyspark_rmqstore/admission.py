@@ -5,8 +5,8 @@ Pure: no session, no files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Mapping
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,13 @@ class Weight(NamedTuple):
     physical_offset: int  # of the first message
 
 
+K = TypeVar("K", bound=Hashable)
+
 Weigh = Callable[[Key, int, int], Weight]
 RowsWithin = Callable[[Key, int, int, int], int]
 
 
-def limit_rows(starts: Mapping[Key, int], ends: Mapping[Key, int], max_rows: int) -> dict[Key, int]:
+def limit_rows(starts: Mapping[K, int], ends: Mapping[K, int], max_rows: int) -> dict[K, int]:
     """Return ends that admit at most ``max_rows`` messages after the starts.
 
     The messages are shared among queues by their backlog.

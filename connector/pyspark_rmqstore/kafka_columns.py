@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from rmqstore.errors import OptionError
-from rmqstore.format.schema import select_columns
+from rmqstore.format.schema import RESERVED_PROPERTIES, select_columns
 
 LOG_APPEND_TIME: Final = 1  # Kafka's TimestampType: the time at which the broker stored the record
 
@@ -42,6 +42,7 @@ _TYPES: Final[dict[str, DataType]] = {
         StructType([StructField("key", StringType()), StructField("value", BinaryType())])
     ),
 }
+KAFKA_COLUMNS: Final = tuple(_TYPES)
 # Each column with the one of a message that it is made of; timestampType is made of none.
 MADE_OF: Final = {
     "key": "keys",
@@ -52,19 +53,6 @@ MADE_OF: Final = {
     "timestamp": "storeTimestamp",
     _HEADERS: "properties",
 }
-# Properties that are RocketMQ's own; a producer cannot set them as its own.
-# Source: MessageConst.java#STRING_HASH_SET, and the checksum of a whole record.
-_RESERVED: Final = (
-    "TRACE_ON", "MSG_REGION", "KEYS", "TAGS", "WAIT", "DELAY", "RETRY_TOPIC", "REAL_TOPIC",
-    "REAL_QID", "TRAN_MSG", "PGROUP", "MIN_OFFSET", "MAX_OFFSET", "BUYER_ID", "ORIGIN_MESSAGE_ID",
-    "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "RECONSUME_TIME", "UNIQ_KEY",
-    "MAX_RECONSUME_TIMES", "CONSUME_START_TIME", "POP_CK", "POP_CK_OFFSET", "1ST_POP_TIME",
-    "TRAN_PREPARED_QUEUE_OFFSET", "DUP_INFO", "EXTEND_UNIQ_INFO", "INSTANCE_ID", "CORRELATION_ID",
-    "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME", "PUSH_REPLY_TIME", "CLUSTER", "MSG_TYPE",
-    "INNER_MULTI_QUEUE_OFFSET", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_ENQUEUE_MS",
-    "TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY",
-    "TIMER_DELAY_LEVEL", "__BORNHOST", "BORN_TIMESTAMP", "__CRC32#",
-)  # fmt: skip
 
 
 def kafka_schema(*, include_headers: bool) -> StructType:
@@ -73,8 +61,13 @@ def kafka_schema(*, include_headers: bool) -> StructType:
     return StructType([StructField(name, _TYPES[name]) for name in names])
 
 
-def columns_of_messages(schema: StructType, *, include_headers: bool) -> pa.Schema:
-    """Return the columns of messages that Kafka's columns, or some of them, are made of.
+def require_kafka_columns(schema: StructType, source: str, *, include_headers: bool) -> None:
+    """Refuse a schema whose columns are not columns of Spark's Kafka source.
+
+    Args:
+        schema: the columns of a read.
+        source: what reads them, for the error.
+        include_headers: whether there is a column of headers.
 
     Raises:
         OptionError: a column is unknown, named twice, NOT NULL or of another type than Kafka's.
@@ -88,9 +81,18 @@ def columns_of_messages(schema: StructType, *, include_headers: bool) -> pa.Sche
             expected = ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
             raise OptionError(
                 f"schema: {field.name} {field.dataType.simpleString()} is not one of the columns "
-                f"of columns=kafka, which may all be null: {expected}"
+                f"of {source}, which may all be null: {expected}"
             )
-    made_of = [MADE_OF[name] for name in names if name in MADE_OF]
+
+
+def columns_of_messages(schema: StructType, *, include_headers: bool) -> pa.Schema:
+    """Return the columns of messages that Kafka's columns, or some of them, are made of.
+
+    Raises:
+        OptionError: as :func:`require_kafka_columns`.
+    """
+    require_kafka_columns(schema, "columns=kafka", include_headers=include_headers)
+    made_of = [MADE_OF[name] for name in schema.fieldNames() if name in MADE_OF]
     return select_columns(made_of or ["queueOffset"])
 
 
@@ -128,4 +130,4 @@ def _headers(properties: pa.MapArray) -> pa.Array:
 
 @cache
 def _reserved() -> pa.Array:
-    return pa.array(_RESERVED)
+    return pa.array(RESERVED_PROPERTIES)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rmqstore.errors import Argument, RmqStoreError
+from rmqstore.errors import Argument, RmqStoreError, argument_names
 
 SELECTION_ARGUMENTS = {
     "subscribe": "subscribe",
@@ -69,9 +69,13 @@ def option_of(argument: Argument) -> str:
 
 @contextmanager
 def option_names() -> Iterator[None]:
-    """Let errors of the core leave in option names; for use as a context manager or decorator."""
+    """Let errors and warnings of the core leave in option names.
+
+    For use as a context manager or decorator.
+    """
     try:
-        yield
+        with argument_names(option_of):
+            yield
     except RmqStoreError as err:
         translated = err.named(option_of)
         if translated.args == err.args:

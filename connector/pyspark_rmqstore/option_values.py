@@ -83,10 +83,7 @@ def stated_paths(options: Mapping[str, str], remedy: str) -> list[str]:
     if by_lower.get("paths"):
         values += _path_list(by_lower["paths"])
     if not values:
-        raise OptionError(
-            "path is missing: name the root of the store, "
-            f"the folder that holds commitlog/: {remedy}"
-        )
+        raise OptionError(f"path is missing: {remedy}")
     return values
 
 
@@ -189,6 +186,14 @@ def count(given: Mapping[str, str], name: str) -> int | None:
     if not re.fullmatch(r"[0-9]+", value.strip()) or int(value) < 1:
         raise OptionError(f"{name} {value!r}: must be a positive integer")
     return int(value)
+
+
+def offsets_per_trigger(given: Mapping[str, str]) -> tuple[int | None, int | None]:
+    """Return the most and the least offsets of a trigger of a stream, None where none is given."""
+    most, least = count(given, "maxOffsetsPerTrigger"), count(given, "minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}")
+    return most, least
 
 
 def duration(given: Mapping[str, str], name: str, default: str) -> float:

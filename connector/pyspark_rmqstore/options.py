@@ -14,6 +14,7 @@ from pyspark_rmqstore.option_values import (
     count,
     duration,
     known_options,
+    offsets_per_trigger,
     one_or_many,
     size,
     without_kafka_own,
@@ -138,11 +139,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a stream; raises as :func:`parse_read_options` does."""
     given = _known(options)
     read = _read_options(options, given, streaming=True)
-    max_rows, min_rows = count(given, "maxOffsetsPerTrigger"), count(given, "minOffsetsPerTrigger")
-    if max_rows is not None and min_rows is not None and min_rows > max_rows:
-        raise OptionError(
-            f"minOffsetsPerTrigger {min_rows} is above maxOffsetsPerTrigger {max_rows}"
-        )
+    max_rows, min_rows = offsets_per_trigger(given)
     if read.scan != "queue":
         raise UnsupportedFeatureError(
             "scan=commitlog: a stream follows queues; scan the log in a batch read"

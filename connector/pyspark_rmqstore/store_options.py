@@ -29,7 +29,7 @@ STORE_PATHS = (
     "dLegerSelfId", "tiered", "conf",
 )  # fmt: skip
 _NO_PATH = (
-    "load('/path/to/store'). "
+    "name the root of the store, the folder that holds commitlog/: load('/path/to/store'). "
     "Spark keeps the options of a table only if it was created without a list of columns; "
     "read other tables by SELECT … FROM t WITH (path = '/path/to/store')"
 )

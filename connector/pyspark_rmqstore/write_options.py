@@ -29,7 +29,7 @@ _OTHERS = (
     "bornHost", "uniqKey", "allowSystemTopics", "txnAppId", "txnVersion", "conf",
 )  # fmt: skip
 _NO_PATH = (
-    "save('/path/to/store'). "
+    "name the root of the store, the folder that holds commitlog/: save('/path/to/store'). "
     "Spark does not pass the options of a table to a Python data source that is written to: "
     "use INSERT INTO t WITH (path = '/path/to/store') …, "
     "or insert into a temporary view created with this option"
