@@ -18,11 +18,14 @@ class CommandReference(Directive):
     """Shows the usage line, the help text and a table of the options of one verb."""
 
     required_arguments: ClassVar[int] = 1
+    final_argument_whitespace = True  # for a verb of a group
 
     def run(self) -> list[nodes.Node]:
         """Return the nodes; an unknown verb is an error of the build."""
         verb = self.arguments[0]
-        command = main.commands.get(verb)
+        command: click.Command | None = main
+        for word in verb.split():
+            command = command.commands.get(word) if isinstance(command, click.Group) else None
         if command is None:
             raise self.error(f"rmqstore has no verb {verb!r}")
         context = click.Context(command, info_name=f"rmqstore {verb}")
