@@ -162,11 +162,20 @@ def anonymous_bytes() -> int:
 
 
 class PeakMemory(_Watch):
-    """While entered, watches the anonymous memory of this process."""
+    """While entered, watches the anonymous memory of this process.
+
+    Attributes:
+        before: bytes before.
+        peak: the most bytes so far.
+        user, system: CPU seconds that looking took.
+    """
 
     def __init__(self) -> None:
         super().__init__(_MEMORY_SECONDS)
         self.before = self.peak = anonymous_bytes()
+        self.user = self.system = 0.0
 
     def _look(self) -> None:
         self.peak = max(self.peak, anonymous_bytes())
+        used = getrusage(RUSAGE_THREAD)
+        self.user, self.system = used.ru_utime, used.ru_stime

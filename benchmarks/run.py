@@ -33,6 +33,7 @@ def main() -> None:
             if not stores[kind].exists():
                 generate(stores[kind], messages, kind)
         passes = ["--passes", str(arguments.passes)]
+        run("bench_kafka.py", *passes)
         run("bench_core.py", str(stores["uniform"]), "--mixed", str(stores["mixed"]), *passes)
         run("bench_spark.py", str(stores["uniform"]), *passes)
         run("bench_stream.py", str(stores["uniform"]), *passes)
@@ -52,6 +53,7 @@ def main() -> None:
         run("bench_real.py", str(stores["uniform"]), *passes)
         run("bench_cold.py", str(stores["uniform"]))
         run("bench_remote.py", str(stores["uniform"]), *passes)
+        run("bench_follow.py", "--folder", str(folder), *passes)
 
 
 def run(script: str, *arguments: str) -> None:

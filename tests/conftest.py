@@ -8,8 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest._code import code
 from pyspark.sql import SparkSession
 
 import goldens
@@ -17,6 +19,37 @@ from s3_server import S3Server, s3_server
 
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PACKAGES = [Path(__file__).parents[1] / folder for folder in ("store", "connector")]
+
+
+_internal_errors: list[str] = []
+_statement_range = code.getstatementrange_ast
+
+
+def _statement_range_or_line(*args: Any, **kwargs: Any) -> Any:
+    """Let the report of a failure show a line where Python cannot parse the whole statement.
+
+    Python before 3.11.8 and 3.12.2 raises SystemError while finalizers or other threads parse too
+    (gh-106905), and pytest would end the run because of it.
+    """
+    try:
+        return _statement_range(*args, **kwargs)
+    except SystemError as err:
+        raise SyntaxError(str(err)) from err
+
+
+code.getstatementrange_ast = _statement_range_or_line
+
+
+def pytest_internalerror(excrepr: object) -> None:
+    """Keep what ended the run; xdist fails once more because of it, and tells that last."""
+    _internal_errors.append(str(excrepr))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Print the first internal error where the output of a run is read first: at its end."""
+    if _internal_errors and not hasattr(config, "workerinput"):
+        sys.stderr.write(f"\nThe first internal error:\n{_internal_errors[0][-4000:]}\n")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,12 +13,17 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from click.testing import CliRunner
 
+import kafka_logs
 import rmqstore
 from rmqstore.cli import main
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-PLACES = ("/data/rocketmq", "/lake")  # folders that the pages name; a test has its own
+PLACES = (
+    "/data/rocketmq",
+    "/data/kafka",
+    "/lake",
+)  # folders that the pages name; a test has its own
 N_ORDERS = 400
 
 _BLOCK = re.compile(
@@ -84,6 +89,9 @@ def make_places(golden_store: Callable[[str], Path], folder: Path) -> None:
         shutil.copytree(golden_store(golden), folder / "data" / "rocketmq" / name)
     conf = f"storePathRootDir = {folder}/data/rocketmq/store\nbrokerName = broker-a\n"
     (folder / "data" / "rocketmq" / "broker.conf").write_text(conf, encoding="utf-8")
+    kafka_logs.unpack("groups", folder / "data" / "kafka").rename(
+        folder / "data" / "kafka" / "logs"
+    )
     shutil.copytree(golden_store("live"), folder / ".demo" / "live")
     (folder / "lake").mkdir()
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+import kafkalog
 import manual
 import rmqstore
+from pyspark_kafkalog.options import NAMES as KAFKA_NAMES
 from pyspark_rmqstore.options import NAMES
 from pyspark_rmqstore.write_options import _OTHERS, _SIZES
 from rmqstore.cli import main
@@ -19,7 +21,7 @@ from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.read.views.schema import VIEWS
 
 DOCS = manual.ROOT / "docs"
-MOST_THAT_DO_NOT_RUN = 8
+MOST_THAT_DO_NOT_RUN = 10  # most of them need a live broker
 WITH_SNIPPETS = [
     page
     for page in manual.PAGES
@@ -105,6 +107,14 @@ def test_every_read_and_write_option_has_its_row() -> None:
     assert {*NAMES, *_SIZES, *_OTHERS} <= rows
 
 
+def test_every_option_of_kafkalog_has_its_row() -> None:
+    page = (DOCS / "kafka-logs.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert {*KAFKA_NAMES, "kafka.isolation.level"} <= {
+        name for row in rows for name in re.findall(r"`([\w.]+)`", row)
+    }
+
+
 def test_every_column_has_its_row() -> None:
     assert set(ALL_COLUMNS.names) <= _first_cells("columns.md")
 
@@ -131,6 +141,8 @@ def test_the_api_page_has_every_public_name() -> None:
     assert errors <= set(vars(rmqstore.errors))  # that module as a whole is on the page
     assert not errors & set(re.search(r":exclude-members: (.+)", text)[1].split(", "))
     assert set(rmqstore.__all__) - errors - {"__version__"} == listed - {"errors"}
+    of_kafka = set(re.findall(r":: kafkalog\.(\w+)$", text, flags=re.MULTILINE))
+    assert set(kafkalog.__all__) - {"IsolationLevel", "Mode"} == of_kafka  # texts, not classes
 
 
 def test_the_page_of_views_documents_every_view_and_column() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -15,12 +16,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 import goldens
+import kafka_logs
+import kafkalog
 import rmqstore
+from kafkalog.exchange import RECORDS, as_messages
 from rmqstore.inspect.verify import verify
 
 ROOT = Path(__file__).parents[1]
+OWN = ("UNIQ_KEY", "KEYS")  # properties that a writer sets
 SAME = [
     "topic",
     "queueId",
@@ -336,3 +342,49 @@ def test_example_of_a_job_that_read_kafka_counts_words(
     words = sum(len(re.findall("[a-zA-Z]+", body.decode(errors="replace"))) for body in bodies)
     assert "key binary, value binary, topic string, partition int, offset bigint" in shown
     assert f"{words} words in 3 rows" in shown
+
+
+@pytest.mark.spark
+def test_example_copies_kafka_logs_once(tmp_path: Path) -> None:
+    logs, store = kafka_logs.unpack("txn", tmp_path), tmp_path / "store"
+    with kafkalog.open(logs) as opened:
+        topics = [topic for topic in opened.topics if not topic.startswith("__")]
+        scan = opened.scan(columns=RECORDS.names, isolation_level="read_committed")
+        expected = [row for rows in scan for row in as_messages(rows).to_pylist()]
+    for _ in range(2):
+        run("16_kafka_logs_to_rocketmq.py", logs, store, *topics)
+    columns = "topic,queueId,body,keys,properties,bornTimestamp"
+    with rmqstore.open(store) as written:
+        rows = written.scan(columns=columns).to_arrow().to_pylist()
+        assert not list(verify(written))
+    assert len(rows) == len(expected) > 0
+    for row in rows:  # a store adds its own
+        row["properties"] = [pair for pair in row["properties"] if pair[0] not in OWN]
+    assert by_queue(pa.Table.from_pylist(rows)) == by_queue(pa.Table.from_pylist(expected))
+
+
+@pytest.mark.spark
+def test_example_shows_what_it_would_send_to_kafka(golden_store: Callable[[str], Path]) -> None:
+    shown = run("17_rocketmq_to_kafka.py", golden_store("live"), "LivePlain")
+    assert "210 messages of LivePlain" in shown
+    assert "|LivePlain|        0|" in shown
+
+
+@pytest.mark.spark
+def test_rows_for_the_kafka_sink_are_as_it_takes_them(
+    spark: SparkSession, golden_store: Callable[[str], Path]
+) -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "17_rocketmq_to_kafka.py"))
+    frame = example["records_of"](spark, str(golden_store("live")), "LivePlain")
+    assert dict(frame.dtypes) == {
+        "topic": "string", "partition": "int", "key": "binary", "value": "binary",
+        "headers": "array<struct<key:string,value:binary>>",
+    }  # fmt: skip
+    sent: dict[int, list[bytes]] = {}
+    for row in frame.collect():
+        sent.setdefault(row["partition"], []).append(bytes(row["value"]))
+    with rmqstore.open(golden_store("live")) as store:
+        stored: dict[int, list[bytes]] = {}
+        for row in store.scan(subscribe="LivePlain", columns="queueId,body").to_arrow().to_pylist():
+            stored.setdefault(row["queueId"], []).append(row["body"])
+    assert sent == stored

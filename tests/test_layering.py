@@ -1,7 +1,8 @@
 """The layers: which package may import which, and what each must never know.
 
 A module imports from its own package and from layers above its own. The table in
-store/ARCHITECTURE.md shows the same layers, and a test compares the two.
+store/ARCHITECTURE.md shows the same layers, and a test compares the two. kafkalog has layers of its
+own, and takes from rmqstore only what knows nothing about RocketMQ.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ LAYERS = [
     ["read.tiered"],
     ["store", "exchange"],
     ["inspect", "polars", "copying.following.remoting"],
+    ["copying.following.streams", "copying.following.upkeep"],
     ["inspect.report", "copying", "copying.following"],
+    ["copying.followers"],
     ["cli"],
+    ["cli.follow"],
     ["__main__"],
 ]
 LEVEL = {package: level for level, packages in enumerate(LAYERS) for package in packages}
@@ -99,9 +103,43 @@ QUEUE_KINDS: dict[str, set[str]] = {
 MOST_ENTRIES, MOST_LINES = 14, 400
 LAZY_NAMES = {"if TYPE_CHECKING", "def __getattr__(name", "def __dir__() -> list[str]"}
 
+# The same for kafkalog, and what each of its layers may take from rmqstore.
+KAFKA_ROOT = PROJECT / "store" / "kafkalog"
+KAFKA_LAYERS = [
+    ["errors"],
+    ["format"],
+    ["storage"],
+    ["read"],
+    ["inspect"],
+    ["opening", "exchange"],
+    ["migration"],
+]
+KAFKA_LEVEL = {name: level for level, names in enumerate(KAFKA_LAYERS) for name in names}
+_EVERYWHERE = {"rmqstore.errors", "rmqstore.spans", "rmqstore.progress"}
+KAFKA_TAKES = {
+    "errors": _EVERYWHERE,
+    "format": {*_EVERYWHERE, "rmqstore.format.columns.buffers", "rmqstore.format.utf8"},
+    "storage": {*_EVERYWHERE, "rmqstore.storage.files"},
+    "read": {*_EVERYWHERE, "rmqstore.storage.files", "rmqstore.query"},
+    "inspect": {*_EVERYWHERE, "rmqstore.storage.files", "rmqstore.query"},
+    "opening": {
+        *_EVERYWHERE,
+        "rmqstore.storage.files",
+        "rmqstore.storage.remote.location",
+        "rmqstore.query",
+    },
+    "migration": {*_EVERYWHERE, "rmqstore.query"},
+    # the one module that knows both
+    "exchange": {*_EVERYWHERE, "rmqstore.format.columns.buffers", "rmqstore.format.schema"},
+}
+
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path.name != "__init__.py")
+KAFKA_MODULES = sorted(path for path in KAFKA_ROOT.rglob("*.py") if path.name != "__init__.py")
 FOLDERS = sorted(
-    {ROOT, *(path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__")}
+    path
+    for root in (ROOT, KAFKA_ROOT)
+    for path in (root, *root.rglob("*"))
+    if path.is_dir() and path.name != "__pycache__"
 )
 
 
@@ -245,7 +283,9 @@ def test_a_folder_fits_on_a_screen(folder: Path) -> None:
     assert len(entries) <= MOST_ENTRIES
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
+@pytest.mark.parametrize(
+    "path", MODULES + KAFKA_MODULES, ids=lambda path: str(path.relative_to(PROJECT / "store"))
+)
 def test_a_module_is_not_longer_than_one_reads_at_once(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 
@@ -257,6 +297,49 @@ def test_the_architecture_page_shows_these_layers() -> None:
         for row in re.findall(r"^\| \d+ \| ([^|]+) \|", text, flags=re.MULTILINE)
     ]
     assert shown == LAYERS
+
+
+def kafka_name(path: Path) -> str:
+    return ".".join(path.relative_to(KAFKA_ROOT).with_suffix("").parts)
+
+
+def kafka_layer(path: Path) -> str:
+    return kafka_name(path).split(".")[0]
+
+
+@pytest.mark.parametrize("path", KAFKA_MODULES, ids=kafka_name)
+def test_a_module_of_kafkalog_imports_from_its_layer_and_from_those_above(path: Path) -> None:
+    own = KAFKA_LEVEL[kafka_layer(path)]
+    for target in imports_of(path):
+        package, _, rest = target.partition(".")
+        if package == "kafkalog":
+            layer = rest.split(".")[0]
+            is_same = kafka_layer(path) == layer
+            assert is_same or KAFKA_LEVEL[layer] < own, f"{kafka_name(path)} imports {target}"
+
+
+@pytest.mark.parametrize("path", KAFKA_MODULES, ids=kafka_name)
+def test_kafkalog_takes_only_what_knows_nothing_about_rocketmq(path: Path) -> None:
+    allowed = KAFKA_TAKES[kafka_layer(path)]
+    taken = {target for target in imports_of(path) if is_part(target, "rmqstore")}
+    assert not {target for target in taken if not any(is_part(target, room) for room in allowed)}
+
+
+@pytest.mark.parametrize("path", KAFKA_MODULES, ids=kafka_name)
+def test_kafkalog_reads_files_through_a_storage_only(path: Path) -> None:
+    others = {target for target in imports_of(path) if target.startswith("rmqstore.storage.files")}
+    banned = {"pyspark", "pyspark_rmqstore"}
+    if kafka_layer(path) == "format":
+        banned |= FILE_MODULES
+    assert not {target for target in imports_of(path) for ban in banned if is_part(target, ban)}
+    assert not {name for name in others if "disk" in name}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_only_the_command_line_of_rmqstore_knows_kafkalog(path: Path) -> None:
+    if module_name(path) in {"cli.kafka", "cli.exchange"}:
+        return
+    assert not {target for target in imports_of(path) if is_part(target, "kafkalog")}
 
 
 # Calls to the file system, and who may make them: everyone else reads the files of a store through

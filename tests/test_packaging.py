@@ -1,4 +1,4 @@
-"""What is built and imported: one wheel of two packages, whose core does not need the other."""
+"""What is built and imported: one wheel of three packages, whose core does not need the other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ import rmqstore
 ROOT = Path(__file__).parents[1]
 SOURCES = {
     "rmqstore": ROOT / "store" / "rmqstore",
+    "kafkalog": ROOT / "store" / "kafkalog",
     "pyspark_rmqstore": ROOT / "connector" / "pyspark_rmqstore",
+    "pyspark_kafkalog": ROOT / "connector" / "pyspark_kafkalog",
 }
 DOORS = {  # packages and modules of the core that the connector enters by
     "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema", "rmqstore.query",
@@ -33,6 +35,7 @@ DOORS = {  # packages and modules of the core that the connector enters by
     "rmqstore.storage.queue.units", "rmqstore.storage.files", "rmqstore.storage.folders",
     "rmqstore.storage.remote",
 }  # fmt: skip
+CONNECTORS = ("pyspark_rmqstore", "pyspark_kafkalog")
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))
 
 
@@ -61,7 +64,7 @@ def _metadata(wheel: Path) -> Message:
         return message_from_string(archive.read(name).decode())
 
 
-def test_the_wheel_holds_every_module_of_both_packages_and_no_other_folder(wheel: Path) -> None:
+def test_the_wheel_holds_every_module_of_all_packages_and_no_other_folder(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     found = {name for name in names if ".dist-info/" not in name}
@@ -76,6 +79,7 @@ def test_the_wheel_holds_every_module_of_both_packages_and_no_other_folder(wheel
             for name in ("page.html.j2", "store.html.j2", "charts.html.j2", "page.css", "page.js")
         ),
         "rmqstore/py.typed",
+        "kafkalog/py.typed",
         "pyspark_rmqstore/py.typed",
     }
     assert len(expected) > 20
@@ -107,7 +111,7 @@ def test_the_core_reads_every_body_without_an_extra_and_spark_is_one(wheel: Path
     assert sorted(line.split(">")[0].strip() for line in needed) == libraries
     assert not any("<" in line for line in metadata.get_all("Requires-Dist", []))
     extras = set(metadata.get_all("Provides-Extra", []))
-    assert {"spark", "cli", "fast", "rocksdb", "report", "all", "test", "dev"} <= extras
+    assert {"spark", "cli", "fast", "rocksdb", "report", "kafka", "all", "test", "dev"} <= extras
     assert {"lz4", "zstd", "bloom"} <= extras  # as they were called before
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (metadata["Name"], metadata["Version"]) == (project["name"], rmqstore.__version__)
@@ -136,26 +140,28 @@ def test_the_unpacked_wheel_reads_a_store_by_itself(
     assert all(file.startswith(str(tmp_path / "site")) for file in files)
 
 
-def test_importing_the_connector_imports_nothing_of_the_core() -> None:
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_importing_a_connector_imports_nothing_of_a_core(connector: str) -> None:
     """An import that fails there would hide every other Python data source from Spark's look-up."""
     script = (
-        "import sys, pyspark_rmqstore; "
-        "print(pyspark_rmqstore.DefaultSource.name(), *sorted(sys.modules))"
+        f"import sys, {connector}; print({connector}.DefaultSource.name(), *sorted(sys.modules))"
     )
     name, *modules = run("-c", script).split()
-    assert name == "rmqstore"
-    assert not [module for module in modules if module.split(".")[0] == "rmqstore"]
-    ours = {module for module in modules if module.startswith("pyspark_rmqstore")}
-    assert ours == {"pyspark_rmqstore", "pyspark_rmqstore.source"}
+    assert name == connector.removeprefix("pyspark_")
+    cores = {"rmqstore", "kafkalog", *CONNECTORS} - {connector}
+    assert not [module for module in modules if module.split(".")[0] in cores]
+    ours = {module for module in modules if module.startswith(connector)}
+    assert ours == {connector, f"{connector}.source"}
 
 
-def test_importing_the_connector_survives_a_core_that_cannot_be_imported() -> None:
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_importing_a_connector_survives_a_core_that_cannot_be_imported(connector: str) -> None:
     script = (
         "import sys\n"
-        "sys.modules.update(rmqstore=None)\n"
-        "import pyspark_rmqstore; print(pyspark_rmqstore.DefaultSource.name())"
+        "sys.modules.update(rmqstore=None, kafkalog=None)\n"
+        f"import {connector}; print({connector}.DefaultSource.name())"
     )
-    assert run("-c", script).strip() == "rmqstore"
+    assert run("-c", script).strip() == connector.removeprefix("pyspark_")
 
 
 def test_the_core_reads_a_store_where_pyspark_cannot_be_imported(

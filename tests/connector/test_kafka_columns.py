@@ -224,6 +224,8 @@ def test_options_that_do_not_go_with_it_are_refused(options: dict[str, str], tex
         parse_read_options({"path": "/x", "columns": "kafka", **options})
 
 
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")  # PySpark parses a schema in the JVM
 @pytest.mark.parametrize(
     "schema", ["body binary", "key string", "offset int", "key binary NOT NULL", "headers string"]
 )

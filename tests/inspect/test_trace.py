@@ -56,6 +56,27 @@ def test_all_records_of_a_message_are_found_by_any_of_their_ids(
                 )
 
 
+def test_tiered_storage_that_is_not_read_is_mentioned(
+    golden_store: Golden, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = golden_store("tiered")
+    shown = run("trace", root, "0")
+    assert shown.exit_code == 2
+    assert "messages in tiered storage" in caplog.text
+    assert "--tiered with the broker's tieredStoreFilePath" in caplog.text
+    refused = run("trace", root, "--tiered", root / "tieredstore", "0")
+    assert "looking up a physical offset is not supported with tiered" in refused.stderr
+
+
+def test_an_offset_after_the_log_names_its_end(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        last = store.scan(scan="commitlog", columns="commitLogOffset,storeSize").to_arrow()
+    end = max(row["commitLogOffset"] + row["storeSize"] for row in last.to_pylist())
+    shown = run("trace", golden_store("live"), "99999999999")
+    assert shown.exit_code == 2
+    assert f"the log ends at {end}: nothing is stored" in shown.stderr
+
+
 @pytest.mark.parametrize("name", LIVE)
 def test_groups_have_passed_what_their_offsets_say(golden_store: Golden, name: str) -> None:
     root = golden_store(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import pytest
 
 import goldens
 import rmqstore
-from rmqstore.errors import OptionError, RmqStoreError
+from rmqstore.errors import OptionError, RmqStoreError, StoreStateError
 from rmqstore.read.session import StoreSession
 
 COLUMNS = "topic,queueId,queueOffset,commitLogOffset"
@@ -239,3 +240,46 @@ def test_bounds_by_physical_offset_that_leave_nothing_are_refused(
         pytest.raises(OptionError, match=complaint),
     ):
         store.scan(**bounds)  # type: ignore[arg-type]
+
+
+def test_a_scan_ends_with_its_store(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        scan, queues = store.scan(columns=COLUMNS), store.view("queues")
+        by_condition = store.scan(where="queueOffset > 3", columns=COLUMNS)
+        begun = iter(scan)
+        next(begun)
+        rows = scan.to_arrow()
+    for read in (scan.to_arrow, scan.count, scan.head, queues.to_arrow, by_condition.count):
+        with pytest.raises(StoreStateError, match="was closed: open the store again"):
+            read()
+    with pytest.raises(StoreStateError, match="was closed"):
+        list(begun)
+    assert rows.num_rows  # stays valid
+    with pytest.raises(StoreStateError, match="was closed"):
+        store.scan()
+    cluster = rmqstore.open([golden_store("live"), golden_store("basic")])
+    scan = cluster.scan(columns=COLUMNS)
+    cluster.close()
+    with pytest.raises(StoreStateError, match="was closed"):
+        scan.to_arrow()
+
+
+def test_a_scan_in_a_notebook_shows_columns_and_the_first_rows(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        shown = store.scan(subscribe="LivePlain")._repr_html_()
+        assert shown.count("<tr>") == 6
+        assert "<th>queueOffset<br><small>int64</small></th>" in shown
+        assert "<td>LivePlain</td>" in shown
+        assert "plain 0 word611" in shown
+        assert len(shown) < 10_000
+        searched = store.scan(subscribe="LivePlain", where="queueOffset = 3")._repr_html_()
+        assert "head() reads the first rows" in searched
+        assert "<td>" not in searched
+
+
+def test_a_scan_has_no_length_and_names_count(golden_store: Golden) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        scan = store.scan()
+        with pytest.raises(TypeError, match=re.escape("count() returns its rows")):
+            len(scan)
+        assert scan

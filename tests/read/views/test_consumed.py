@@ -73,7 +73,8 @@ def test_a_group_and_bounds_choose_rows(golden_store: GoldenStore) -> None:
     assert {row["topic"] for row in part} == {"LivePlain"}
     ahead = view(root, consumer_group="CG_part", starting_offsets="group:CG_part")
     assert sorted(ahead, key=str) == sorted((row for row in part if not row["isPassed"]), key=str)
-    assert view(root, consumer_group="nobody") == []
+    with pytest.raises(OptionError, match="no consumer group nobody"):
+        view(root, consumer_group="nobody")
     assert {row["queueId"] for row in view(root, assign={"LivePlain": [1]})} == {1}
     cut = every[100]["storeTimestamp"]
     assert len(view(root, ending_timestamp=cut)) + len(view(root, starting_timestamp=cut)) == (
