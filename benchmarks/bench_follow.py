@@ -47,8 +47,9 @@ from rmqstore.storage.files.disk import Disk
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
-from interop.broker import RealBroker, free_ports  # noqa: E402 - found by the path above
+from interop.broker import RealBroker  # noqa: E402 - found by the path above
 from interop.rocketmq import RocketMQ, resolve_jars  # noqa: E402 - likewise
+from ports import free_ports  # noqa: E402 - likewise
 
 _SEGMENT_BYTES = 256 << 20
 _POLL_SECONDS = 0.005

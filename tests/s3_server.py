@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
+from ports import free_ports
+
 BUCKET = "stores"
 KEYS = {"access_key": "the-access-key", "secret_key": "the-secret-key"}
 _START_SECONDS = 60
@@ -54,9 +56,7 @@ class S3Server:
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
     """Start a server; end it afterwards."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    (port,) = free_ports(1)
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:

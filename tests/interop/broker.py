@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from interop.rocketmq import Message, RocketMQ, expire
+from ports import free_ports
 
 _POLL_MS = 500
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on; a broker also takes the one two below its own."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class RealBroker:

@@ -18,9 +18,10 @@ from py4j.protocol import Py4JError
 
 import rmqstore
 from interop.background import BackgroundWork
-from interop.broker import RealBroker, free_ports
+from interop.broker import RealBroker
 from interop.conftest import JARS
 from interop.rocketmq import RocketMQ, resolve_jars
+from ports import free_ports
 from rmqstore.inspect.verify import verify
 
 SIZES = {

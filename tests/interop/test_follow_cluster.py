@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import rmqstore
-from interop.broker import free_ports
 from interop.test_follow import TOPIC, Load, broker_of, end_of, wait_for
+from ports import free_ports
 from rmqstore.inspect.verify import verify
 
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import rmqstore
-from interop.broker import free_ports
 from interop.rocketmq import RealStore, RocketMQ
 from interop.test_follow import Process, end_of, require_exact, wait_for
 from interop.test_follow_versions import FILE_BYTES, SIZES, TOPIC, Load, OrdinaryPort, started
+from ports import free_ports
 from rmqstore.copying.following.copy_store import copy_paths
 from rmqstore.copying.following.state import new_learner_id
 from rmqstore.copying.following.streams.controller_stream import handshake

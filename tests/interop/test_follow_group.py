@@ -11,10 +11,10 @@ from typing import Any, Self
 
 import pytest
 
-from interop.broker import free_ports
 from interop.rocketmq import RocketMQ
 from interop.test_follow import SIZES, TOPIC, Load, require_exact, wait_for
 from interop.test_follow_versions import started
+from ports import free_ports
 from rmqstore.copying.followers.cluster import ClusterFollower
 from rmqstore.copying.followers.status import follow_status
 from rmqstore.copying.following.copy_store import copy_paths

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import rmqstore
-from interop.broker import free_ports
 from interop.rocketmq import RocketMQ
 from interop.test_follow import Process, end_of, wait_for
 from interop.test_follow_versions import FILE_BYTES, SIZES, Load, OrdinaryPort
+from ports import free_ports
 from rmqstore.errors import StoreStateError
 from rmqstore.inspect.verify import verify
 

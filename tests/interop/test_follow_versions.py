@@ -20,10 +20,10 @@ from py4j.protocol import Py4JError
 import rmqstore
 from following.fake_master import FakeMaster
 from interop.background import BackgroundWork
-from interop.broker import free_ports
 from interop.conftest import JARS
 from interop.rocketmq import RealStore, RocketMQ, resolve_jars
 from interop.test_follow import Process, end_of, lose_end, require_exact, wait_for
+from ports import free_ports
 from rmqstore.copying.following.streams.ha_stream import NEVER
 from store_builder import Store
 
