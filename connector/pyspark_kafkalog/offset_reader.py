@@ -126,6 +126,22 @@ class OffsetReader:
         """
         return {key: self._start(key) for key in self._chosen}
 
+    def stable_starts(self) -> dict[TopicPartition, int]:
+        """Return where a stream starts: as ``starts``, and not after the latest offset.
+
+        A start after the last stable offset would be a step back for the first micro-batch.
+        """
+        starts = self.starts()
+        for key, start in starts.items():
+            if start > (last := self.latest(key)):
+                first = self.earliest(key)
+                self.lose(
+                    f"startingOffsets of {key} is {start}, but its committed records have the"
+                    f" offsets {first} to {last}, its last stable offset"
+                )
+                starts[key] = last
+        return starts
+
     def ends(self) -> dict[TopicPartition, int]:
         """Return where each chosen partition ends, as the options say; raises as ``starts``.
 
@@ -143,12 +159,15 @@ class OffsetReader:
         time = limit.time_of(key)
         if time is None:
             return self._within("startingOffsets", key, self._offset(limit, key))
-        found = self._partition(key).offset_for_time(time)
+        found, hidden = self._partition(key).offset_for_time(time), ""
+        if found is not None and self._spec.is_committed and found >= (end := self.latest(key)):
+            # a broker gives no offset either that a consumer of committed records may not see yet
+            found, hidden = None, f" before the last stable offset {end}"
         if found is not None:
             return found
         if self._options.start_is_strict:
             raise OptionError(
-                f"no record of {key} has a time of {time} or later; "
+                f"no record of {key}{hidden} has a time of {time} or later; "
                 "startingOffsetsByTimestampStrategy=latest starts such a partition at its end"
             )
         return self.latest(key)

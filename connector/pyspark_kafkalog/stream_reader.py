@@ -50,7 +50,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reader = self._look()
         reader.require_named()
         reader.require_readable()
-        return to_json(reader.starts())
+        return to_json(reader.stable_starts())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return one of the limits that are set."""

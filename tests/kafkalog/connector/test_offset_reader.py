@@ -14,7 +14,7 @@ from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import parse_read_options, parse_stream_options
 from pyspark_kafkalog.schema import default_schema
 from pyspark_rmqstore.kafka_columns import kafka_schema
-from rmqstore.errors import OptionError
+from rmqstore.errors import OffsetOutOfRangeError, OptionError
 
 N = 5
 
@@ -160,6 +160,61 @@ def test_committed_records_end_at_the_last_stable_offset(
     splits = batch_reader.partitions()
     monkeypatch.setattr(Partition, "stable_offset", lambda *_, **__: pytest.fail("looked for"))
     assert sum(batch.num_rows for split in splits for batch in batch_reader.read(split)) == 6
+
+
+@pytest.fixture
+def unstable(log_dir: Path) -> dict[str, str]:
+    """Let t-0 have an open transaction from offset 2 on; return options for what is committed."""
+    is_open = build.batch(
+        2, [b"x"], producer=build.Producer(1, 0, 0), attributes=build.TRANSACTIONAL, time=2
+    )
+    plain = [build.batch(offset, [b"x"], time=offset) for offset in (0, 1, 3, 4)]
+    build.write_segment(log_dir / "t-0", 0, *plain[:2], is_open, *plain[2:])
+    return {"path": str(log_dir), "subscribe": "t", "kafka.isolation.level": "read_committed"}
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        {"startingTimestamp": "2"},
+        {"startingTimestamp": "3"},
+        {"startingOffsetsByTimestamp": '{"t":{"0":2,"1":5}}'},
+    ],
+)
+def test_a_start_time_after_the_last_stable_offset_has_no_record(
+    unstable: dict[str, str], start: dict[str, str]
+) -> None:
+    """A broker answers so, too, to who asks for committed records."""
+    options = unstable | start
+    reason = "no record of t-0 before the last stable offset 2 has a time of"
+    with pytest.raises(OptionError, match=reason):
+        OffsetReader(parse_read_options(options)).starts()
+    strategy = {"startingOffsetsByTimestampStrategy": "latest"}
+    for parsed in (
+        parse_read_options(options | strategy),
+        parse_stream_options(options | strategy).read,
+    ):
+        opened = OffsetReader(parsed)
+        assert opened.starts()[("t", 0)] == opened.stable_starts()[("t", 0)] == 2
+    uncommitted = options | {"kafka.isolation.level": "read_uncommitted"} | strategy
+    assert OffsetReader(parse_read_options(uncommitted)).starts()[("t", 0)] >= 2
+    before = options | {"startingTimestamp": "1"}
+    assert OffsetReader(parse_read_options(before)).starts() == {("t", 0): 1, ("t", 1): 1}
+
+
+def test_a_stream_does_not_begin_after_the_last_stable_offset(
+    unstable: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    options = unstable | {"startingOffsets": '{"t":{"0":3,"1":4}}'}
+    reason = "startingOffsets of t-0 is 3, but its committed records have the offsets 0 to 2"
+    with pytest.raises(OffsetOutOfRangeError, match=reason):
+        OffsetReader(parse_stream_options(options).read).stable_starts()
+    loses = OffsetReader(parse_stream_options(options | {"failOnDataLoss": "false"}).read)
+    assert loses.stable_starts() == {("t", 0): 2, ("t", 1): 4}
+    assert reason in caplog.text
+    # a batch has nothing to read, as with Spark's Kafka source
+    batch = OffsetReader(parse_read_options(options))
+    assert (batch.starts()[("t", 0)], batch.ends()[("t", 0)]) == (3, 2)
 
 
 def test_a_damaged_marker_that_keeps_committed_records_back_is_an_error(log_dir: Path) -> None:

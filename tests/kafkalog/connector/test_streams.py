@@ -85,6 +85,32 @@ def test_a_stream_begins_at_the_latest_offsets(run: Run, log_dir: Path, tmp_path
     assert run(tmp_path / "checkpoint") == values("a-0", N, 2 * N)
 
 
+@pytest.mark.parametrize(
+    "start",
+    [{"startingTimestamp": golden.TIME + N}, {"startingOffsets": json.dumps({"a": {"0": N + 1}})}],
+)
+def test_a_start_that_is_not_stable_yet_leaves_no_checkpoint(
+    run: Run, log_dir: Path, tmp_path: Path, start: dict[str, object]
+) -> None:
+    producer = golden.Producer(1, 0, 0)
+    is_open = golden.batch(
+        N, [b"open"], producer=producer, attributes=golden.TRANSACTIONAL, time=golden.TIME + N
+    )
+    append(log_dir, "a-0", 0)
+    with (log_dir / "a-0" / f"{0:020}.log").open("ab") as file:
+        file.write(is_open + golden.batch(N + 1, [b"plain"], time=golden.TIME + N + 1))
+    options = {"kafka.isolation.level": "read_committed", **start}
+    checkpoint = tmp_path / "checkpoint"
+    for _ in range(2):
+        with pytest.raises(PySparkException, match="last stable offset"):
+            run(checkpoint, **options)
+    with (log_dir / "a-0" / f"{0:020}.log").open("ab") as file:
+        file.write(golden.marker(N + 2, 1, golden.COMMIT))
+    assert run(checkpoint, **options) == (
+        ["plain"] if "startingOffsets" in start else ["open", "plain"]
+    )
+
+
 def test_limits_of_triggers(run: Run, log_dir: Path, tmp_path: Path) -> None:
     for base in range(0, 4 * N, N):
         append(log_dir, "a-0", base)
