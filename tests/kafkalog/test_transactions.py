@@ -299,7 +299,11 @@ def commit_record(offset: int, *, producer_id: int | None, value: int | None) ->
         ([(None, 4), (1, 5), ABORT], 4),
         ([(1, 5), (None, 4), COMMIT], 4),
         ([(None, 4), (None, None)], None),
-        ([(1, 5), (None, 4), (None, None), COMMIT], 5),
+        ([(1, 5), (None, 4), (None, None), COMMIT], None),
+        ([(1, 5), (None, None), COMMIT], None),
+        ([(1, 5), (2, None), COMMIT], None),
+        ([(1, 5), (None, None), (1, 6), COMMIT], 6),
+        ([(1, 5), (None, None), (None, 3), COMMIT], 3),
         ([(1, 5), (1, 6), COMMIT, (1, 7), ABORT], 6),
     ],
 )

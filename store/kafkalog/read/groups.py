@@ -49,28 +49,36 @@ class _Record(NamedTuple):
 class _Offsets:
     """The committed offsets of the groups of one partition, as its records are replayed.
 
-    Source: OffsetMetadataManager.java#replay, #replayEndTransactionMarker.
+    A deletion takes what transactions that are open then have committed for its key as well, even
+    if such a transaction is committed later. This is the rule of the coordinator that brokers have
+    by default since 4.0. The one before it kept those commits; a log does not say which of them
+    wrote it, so the rule of the later one is taken for all.
+
+    Source: OffsetMetadataManager.java#replay, #replayEndTransactionMarker; of the coordinator
+    before, GroupMetadataManager.scala#doLoadGroupsAndOffsets.
     """
 
     def __init__(self) -> None:
         self.committed: dict[OffsetKey, tuple[int, OffsetValue]] = {}
-        self._pending: dict[int, list[_Record]] = {}
+        self._pending: dict[int, dict[OffsetKey, tuple[int, OffsetValue]]] = {}
 
     def replay(self, record: _Record) -> None:
         if record.value is None:
             self.committed.pop(record.key, None)
+            for pending in self._pending.values():
+                pending.pop(record.key, None)
         elif record.producer is None:
             self.committed[record.key] = record.offset, record.value
         else:
-            self._pending.setdefault(record.producer, []).append(record)
+            pending = self._pending.setdefault(record.producer, {})
+            pending[record.key] = record.offset, record.value
 
     def end(self, producer: int, *, is_commit: bool) -> None:
         """End the transaction of a producer: its commits count, unless later ones were made."""
-        for record in self._pending.pop(producer, []):
-            known = self.committed.get(record.key)
-            is_newest = known is None or known[0] < record.offset
-            if is_commit and is_newest and record.value is not None:
-                self.committed[record.key] = record.offset, record.value
+        for key, (offset, value) in self._pending.pop(producer, {}).items():
+            known = self.committed.get(key)
+            if is_commit and (known is None or known[0] < offset):
+                self.committed[key] = offset, value
 
 
 def read_consumer_groups(partitions: Iterable[Partition]) -> pa.Table:
