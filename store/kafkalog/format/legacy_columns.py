@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kafkalog.format.batch_heads import BatchHeads, follow
+from kafkalog.format.batch_heads import BatchHeads, Data, follow, view_of
+from kafkalog.format.compression import inflate
 from kafkalog.format.layout import (
     CREATE_TIME,
     LEAST_LENGTH,
@@ -22,6 +24,7 @@ from kafkalog.format.layout import (
     LEGACY_TIMESTAMP_AT,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
+    MAX_INFLATED_BYTES,
     NO_TIMESTAMP,
     NO_TIMESTAMP_TYPE,
     Attribute,
@@ -29,6 +32,7 @@ from kafkalog.format.layout import (
 )
 from kafkalog.format.record_fields import Fields
 from kafkalog.format.record_starts import BatchFaultError
+from kafkalog.format.reference import parse_message
 from kafkalog.format.sections import Section
 from rmqstore.format.columns.buffers import windows
 
@@ -142,6 +146,39 @@ def legacy_runs(section: Section, n_bytes: int) -> Iterator[LegacyRecords]:
         yield LegacyRecords(section, np.array(run, np.int64), owners, owners + shift)
 
 
+def with_real_end(data: Data, heads: BatchHeads) -> BatchHeads:
+    """Return heads of which the first names its real last offset, if it is such a wrapper.
+
+    Some versions of librdkafka give a compressed message of format v1 the offset 0, whatever it
+    holds; then the messages inside have absolute offsets. Only the first message of a log can.
+
+    Args:
+        data: the data that was walked.
+        heads: its heads.
+
+    Source: AbstractLegacyRecordBatch.java#DeepRecordsIterator.
+    """
+    first = heads[:1]
+    may_be = len(first) and first.magic[0] == 1 and first.codec[0] and not first.base_offset[0]
+    if not may_be or not first.check_crcs(data)[0]:
+        return heads
+    start = int(first.position[0]) - heads.base_position
+    stored = view_of(data)[start : start + int(first.size[0])]
+    try:
+        value = memoryview(parse_message(stored).value or b"")
+        inside = memoryview(inflate(value, int(first.codec[0]), 1, MAX_INFLATED_BYTES))
+    except ValueError:
+        return heads  # who decodes it says what is wrong
+    starts, _, _ = follow(inside, 0)
+    if not starts:
+        return heads
+    last_offset = heads.last_offset.copy()
+    last_offset[0] = max(
+        int.from_bytes(inside[starts[-1] :][:_OFFSET_BYTES], "big", signed=True), 0
+    )
+    return replace(heads, last_offset=last_offset)
+
+
 def most_records(section: Section) -> Longs:
     """Return the most records that each message of a section may have, (n,)."""
     is_compressed = section.heads.codec != Codec.NONE
@@ -168,14 +205,14 @@ def _inside(section: Section, n_bytes: int) -> Iterator[tuple[list[int], int]]:
 
 def _shifted(heads: BatchHeads) -> Longs:
     """Return the numbers of the messages that say where the offsets inside of them end."""
-    is_shifted = (heads.codec != Codec.NONE) & (heads.magic == 1) & (heads.last_offset != 0)
+    is_shifted = (heads.codec != Codec.NONE) & (heads.magic == 1) & (heads.base_offset != 0)
     return np.flatnonzero(is_shifted)
 
 
 def _shift(section: Section, row: int, last: int) -> int:
     """Return what is added to the offsets inside a message, by where the last of them begins."""
     stored = section.data[last : last + _OFFSET_BYTES].tobytes()
-    inner, outer = int.from_bytes(stored, "big", signed=True), int(section.heads.last_offset[row])
+    inner, outer = int.from_bytes(stored, "big", signed=True), int(section.heads.base_offset[row])
     if outer < inner:
         reason = "the offset of a compressed message is less than those inside"
         raise BatchFaultError(row, reason)

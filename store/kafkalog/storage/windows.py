@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_heads import BatchHeads, walk_batches
+from kafkalog.format.legacy_columns import with_real_end
 from kafkalog.storage.segments import Segment
 from rmqstore.storage.files.storage import Storage, StoredFile
 
@@ -107,6 +108,8 @@ def walk_segment(
             data = _read(file, position, min(n_bytes, limit - position))
             limit = min(limit, position + len(data)) if len(data) < n_bytes else limit
             heads = walk_batches(data, 0, position)
+            if not position:
+                heads = with_real_end(data, heads)
             window, needed = _window(segment, data, position, heads, limit)
             if needed is None:
                 yield window
