@@ -144,18 +144,13 @@ def _column_options(given: Mapping[str, str]) -> ColumnOptions:
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Parse the options of a batch.
+    """Parse the options of a batch. Limits of triggers are ignored, with a warning, as in Spark.
 
     Raises:
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
     """
     given = _known(options)
-    misplaced = [name for name in _STREAM if name in given]
-    if misplaced:
-        raise OptionError(
-            f"{', '.join(misplaced)}: for streams only; "
-            "use readStream, or leave it out of a batch read"
-        )
+    _warn_of_ignored(tuple(name for name in _STREAM if name in given), "a batch has no triggers")
     read = _read_options(options, given, EARLIEST)
     require_span(read.start, read.end)
     return read
@@ -207,14 +202,15 @@ def _isolation_level(options: Mapping[str, str]) -> str:
 def _known(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options by their documented spelling, without those that only a broker needs."""
     ignored = [key for key in options if _OF_BROKERS.fullmatch(key)]
-    _warn_of_ignored(tuple(sorted(key for key in ignored if key.lower() != _ISOLATION_LEVEL)))
+    of_brokers = sorted(key for key in ignored if key.lower() != _ISOLATION_LEVEL)
+    _warn_of_ignored(tuple(of_brokers), "no broker is asked")
     return known_options(
         {key: value for key, value in options.items() if key not in ignored}, NAMES
     )
 
 
 @cache
-def _warn_of_ignored(names: tuple[str, ...]) -> None:
+def _warn_of_ignored(names: tuple[str, ...], reason: str) -> None:
     """Say once which options have no effect. Their values may be secrets and are not shown."""
     if names:
-        logger.warning("ignored, because no broker is asked: %s", ", ".join(names))
+        logger.warning("ignored, because %s: %s", reason, ", ".join(names))

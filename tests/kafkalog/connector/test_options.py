@@ -109,7 +109,6 @@ def test_a_time_for_all_partitions_comes_first() -> None:
         ({"subscribe": "a", "endingOffsets": '{"a":{"0":-2}}'}, "nothing to read"),
         ({"subscribe": "a", "startingTimestamp": "soon"}, "startingTimestamp 'soon'"),
         ({"subscribe": "a", "kafka.isolation.level": "serializable"}, "kafka.isolation.level"),
-        ({"subscribe": "a", "maxOffsetsPerTrigger": "5"}, "for streams only"),
         ({"subscribe": "a", "minPartitions": "0"}, "minPartitions '0'"),
         ({"subscribe": "a", "startingOffset": "earliest"}, "did you mean startingOffsets?"),
         ({"subscribe": "a", "mode": "IGNORE"}, "mode 'IGNORE'"),
@@ -183,6 +182,17 @@ def test_options_that_only_a_broker_needs_are_named_once_without_their_values(
     assert "kafka.bootstrap.servers, kafka.ssl.key.password" in text
     assert "secret" not in text
     assert "isolation" not in text
+
+
+def test_limits_of_triggers_are_named_and_ignored_in_a_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As by KafkaSourceProvider.validateBatchOptions of Spark."""
+    kafka_options._warn_of_ignored.cache_clear()
+    limits = {"maxoffsetspertrigger": "5", "minOffsetsPerTrigger": "6", "maxTriggerDelay": "1m"}
+    assert parse(**limits) == parse()
+    reason = "ignored, because a batch has no triggers: "
+    assert f"{reason}maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay" in caplog.text
 
 
 def test_headers_are_a_column_if_asked_for() -> None:
