@@ -17,6 +17,7 @@ from rmqstore.query.selection import EARLIEST, LATEST
 from rmqstore.query.times import parse_timestamp
 
 _WORDS: Final = {"latest": LATEST, "earliest": EARLIEST}
+_LAST_TIME: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class OffsetLimit:
     Attributes:
         default: LATEST or EARLIEST, for all partitions if no other attribute is set.
         offsets: an offset, LATEST or EARLIEST by partition, for all that are read.
-        timestamp: ms since the epoch, for all partitions.
-        times: ms since the epoch by partition, for all that are read.
+        timestamp: ms since the epoch, LATEST or EARLIEST, for all partitions.
+        times: ms since the epoch, LATEST or EARLIEST by partition, for all that are read.
     """
 
     default: int
@@ -60,7 +61,7 @@ class OffsetLimit:
     times: Mapping[TopicPartition, int] | None = None
 
     def time_of(self, key: TopicPartition) -> int | None:
-        """Return the time that decides for a partition; None if an offset does."""
+        """Return the time that decides for a partition, as above; None if an offset does."""
         if self.timestamp is not None:
             return self.timestamp
         return None if self.times is None else self.times[key]
@@ -202,7 +203,19 @@ def _offset(name: str, value: object) -> int:
 
 
 def _time(name: str, value: object) -> int:
-    """Return a time in ms. An integer is taken as it is, as by Spark's Kafka source."""
-    if re.fullmatch(r"[0-9]{1,19}", str(value).strip()) and not isinstance(value, bool):
-        return int(str(value))
-    return parse_timestamp(name, str(value))
+    """Return a time in ms, LATEST or EARLIEST.
+
+    An integer is taken as it is, as by Spark's Kafka source. That hands it to a broker, to which -1
+    and -2 mean the latest and the earliest offset.
+    """
+    text = str(value).strip()
+    if re.fullmatch(r"-?[0-9]{1,19}", text) and not isinstance(value, bool):
+        time = int(text)
+        if EARLIEST <= time <= _LAST_TIME:
+            return time
+    elif (time := parse_timestamp(name, str(value))) >= 0:
+        return time
+    raise OptionError(
+        f"{name} {text!r}: must lie between 1970 and {_LAST_TIME} ms; -1 is the latest offset, and"
+        " -2 the earliest"
+    )

@@ -158,7 +158,9 @@ class OffsetReader:
         limit = self._options.start
         time = limit.time_of(key)
         if time is None:
-            return self._within("startingOffsets", key, self._offset(limit, key))
+            return self._within("startingOffsets", key, self._offset(limit.offset_of(key), key))
+        if time < 0:
+            return self._offset(time, key)
         found, hidden = self._partition(key).offset_for_time(time), ""
         if found is not None and self._spec.is_committed and found >= (end := self.latest(key)):
             # a broker gives no offset either that a consumer of committed records may not see yet
@@ -176,12 +178,14 @@ class OffsetReader:
         limit = self._options.end
         time = limit.time_of(key)
         if time is None:
-            return self._within("endingOffsets", key, self._offset(limit, key))
+            return self._within("endingOffsets", key, self._offset(limit.offset_of(key), key))
+        if time < 0:
+            return self._offset(time, key)
         found = self._partition(key).offset_for_time(time)
         return self.latest(key) if found is None else found
 
-    def _offset(self, limit: OffsetLimit, key: TopicPartition) -> int:
-        offset = limit.offset_of(key)
+    def _offset(self, offset: int, key: TopicPartition) -> int:
+        """Return an offset of a partition that may be EARLIEST or LATEST."""
         if offset == EARLIEST:
             return self.earliest(key)
         return self.latest(key) if offset == LATEST else offset

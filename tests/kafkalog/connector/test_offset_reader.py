@@ -162,6 +162,17 @@ def test_committed_records_end_at_the_last_stable_offset(
     assert sum(batch.num_rows for split in splits for batch in batch_reader.read(split)) == 6
 
 
+def test_negative_times_are_those_of_a_broker(log_dir: Path) -> None:
+    """-1 is the latest offset, and -2 the earliest, to Spark's Kafka source as well."""
+    by_time = '{"t":{"0":-2,"1":-1}}'
+    opened = reader(log_dir, startingTimestamp="-1", endingOffsetsByTimestamp=by_time)
+    assert opened.starts() == {("t", 0): N, ("t", 1): N}
+    assert opened.ends() == {("t", 0): 0, ("t", 1): N}
+    opened = reader(log_dir, startingOffsetsByTimestamp=by_time, endingTimestamp=" -2")
+    assert opened.starts() == {("t", 0): 0, ("t", 1): N}
+    assert opened.ends() == {("t", 0): 0, ("t", 1): 0}
+
+
 @pytest.fixture
 def unstable(log_dir: Path) -> dict[str, str]:
     """Let t-0 have an open transaction from offset 2 on; return options for what is committed."""

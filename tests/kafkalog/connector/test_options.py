@@ -108,6 +108,13 @@ def test_a_time_for_all_partitions_comes_first() -> None:
         ({"subscribe": "a", "endingOffsets": "earliest"}, "nothing to read"),
         ({"subscribe": "a", "endingOffsets": '{"a":{"0":-2}}'}, "nothing to read"),
         ({"subscribe": "a", "startingTimestamp": "soon"}, "startingTimestamp 'soon'"),
+        ({"subscribe": "a", "startingTimestamp": "-3"}, "startingTimestamp '-3': must lie between"),
+        ({"subscribe": "a", "endingTimestamp": "1969-12-31T23:59:59.999Z"}, "must lie between"),
+        ({"subscribe": "a", "endingTimestamp": "9223372036854775808"}, "must lie between"),
+        (
+            {"subscribe": "a", "startingOffsetsByTimestamp": '{"a":{"0":-5}}'},
+            "startingOffsetsByTimestamp '-5': must lie between",
+        ),
         ({"subscribe": "a", "kafka.isolation.level": "serializable"}, "kafka.isolation.level"),
         ({"subscribe": "a", "minPartitions": "0"}, "minPartitions '0'"),
         ({"subscribe": "a", "startingOffset": "earliest"}, "did you mean startingOffsets?"),
