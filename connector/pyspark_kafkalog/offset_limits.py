@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kafkalog.storage.names import TopicPartition
+from pyspark_kafkalog.java_pattern import compile_java
 from rmqstore.errors import OptionError
 from rmqstore.query.selection import EARLIEST, LATEST
 from rmqstore.query.times import parse_timestamp
@@ -26,7 +27,7 @@ class Choice:
 
     Attributes:
         topics: names of topics.
-        pattern: a regular expression that whole names of topics match.
+        pattern: a regular expression of Java that is found in names of topics.
         partitions: single partitions.
     """
 
@@ -40,8 +41,8 @@ class Choice:
             return sorted(key for key in known if key in self.partitions)
         if self.topics is not None:
             return sorted(key for key in known if key.topic in self.topics)
-        matches = re.compile(self.pattern or "").fullmatch
-        return sorted(key for key in known if matches(key.topic))
+        found_in = compile_java(self.pattern or "").search
+        return sorted(key for key in known if found_in(key.topic))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +98,11 @@ def parse_choice(given: Mapping[str, str]) -> Choice:
         if not topics:
             raise OptionError(f"subscribe {value!r}: must be a comma list of topics")
         return Choice(topics=topics)
-    try:
-        re.compile(value)
-    except re.error as err:
-        raise OptionError(
-            f"subscribePattern {value!r}: is not a regular expression: {err}"
-        ) from err
-    return Choice(pattern=value)
+    pattern = value.strip()
+    if not pattern:
+        raise OptionError("subscribePattern: names no topic")
+    compile_java(pattern)
+    return Choice(pattern=pattern)
 
 
 def parse_limit(given: Mapping[str, str], end: str, default: int) -> OffsetLimit:

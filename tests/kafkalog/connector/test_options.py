@@ -48,7 +48,7 @@ def test_defaults_are_those_of_sparks_kafka_source() -> None:
     ("options", "choice"),
     [
         ({"subscribe": " a, b ,a"}, Choice(topics=("a", "b"))),
-        ({"subscribePattern": "a|b"}, Choice(pattern="a|b")),
+        ({"subscribePattern": " a|b "}, Choice(pattern="a|b")),
         ({"assign": '{"a":[0,2]}'}, Choice(partitions=frozenset({("a", 0), ("a", 2)}))),
         ({"SUBSCRIBE": "a"}, Choice(topics=("a",))),
     ],
@@ -62,6 +62,8 @@ def test_a_choice_of_partitions_that_exist() -> None:
     known = [TopicPartition(*name) for name in names]
     assert Choice(topics=("a",)).of(known) == [("a", 0), ("a", 1)]
     assert Choice(pattern="a.?").of(known) == [("a", 0), ("a", 1), ("ab", 0)]
+    assert Choice(pattern="b").of(known) == [("ab", 0), ("b", 0)]  # as Spark, anywhere in a name
+    assert Choice(pattern=r"^\p{Lower}$").of(known) == [("a", 0), ("a", 1), ("b", 0)]
     assert Choice(partitions=frozenset({TopicPartition("a", 1)})).of(known) == [("a", 1)]
 
 
@@ -94,6 +96,8 @@ def test_a_time_for_all_partitions_comes_first() -> None:
         ({"subscribe": "a", "assign": '{"a":[0]}'}, "got assign and subscribe"),
         ({"subscribe": " , "}, "comma list"),
         ({"subscribePattern": "("}, "not a regular expression"),
+        ({"subscribePattern": " "}, "subscribePattern: names no topic"),
+        ({"subscribePattern": "[a-z&&[^b]]"}, "cannot be translated"),
         ({"assign": "a"}, "must be JSON like"),
         ({"assign": "[1]"}, "must be JSON like"),
         ({"assign": '{"a":0}'}, "needs a list of partitions"),
