@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -370,6 +370,35 @@ def test_the_last_stable_offset_is_looked_for_from_where_it_was_found(
         assert log_dirs.partition("t", 0).last_stable_offset == stable
         assert walked == starts
         walked.clear()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda partition: partition.stable_offset(is_strict=True),
+        lambda partition: partition.scan(3, isolation_level="read_committed").to_arrow(),
+    ],
+)
+def test_the_first_damage_is_named_that_may_hide_the_end_of_a_transaction(
+    folder: Path, read: Callable[[kafkalog.Partition], object]
+) -> None:
+    batches = [
+        sent(0, 1, b"a"),
+        damaged(sent(1, 1, b"lost, but decided")),
+        marker(2, 1, COMMIT),
+        sent(3, 2, b"b"),
+        damaged(sent(4, 2, b"c")),
+        sent(5, None, b"d"),
+        damaged(marker(6, 2, COMMIT)),
+        damaged(sent(7, None, b"e")),
+        sent(8, None, b"f"),
+    ]
+    build.write_segment(folder, 0, *batches)
+    partition = opened(folder)
+    assert partition.last_stable_offset == 3
+    first = sum(map(len, batches[:4]))
+    with pytest.raises(CorruptBatchError, match=f"position {first}:"):
+        read(partition)
 
 
 def test_damage_that_was_met_before_still_keeps_the_last_stable_offset_low(folder: Path) -> None:

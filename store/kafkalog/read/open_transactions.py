@@ -25,7 +25,7 @@ class OpenTransactions(NamedTuple):
 
     Attributes:
         open_since: first offset of the open transaction, by producer id.
-        damage: the last damage that was met while a transaction was open.
+        damage: the first damage that was met while the oldest of them was open.
         since: what lies before this offset does not matter: that of the producer snapshot with
             which the walk began; 0 if it began with the log.
         end: the end of the log, from which a later walk goes on. None if it cannot: it met damage,
@@ -138,7 +138,7 @@ class _Walk(NamedTuple):
     """What a walk met.
 
     Attributes:
-        damage: the last damage while a transaction was open.
+        damage: the first damage while the oldest transaction was open that is open at the end.
         last: the last batch; None if there was none.
         is_sound: whether there was no damage at all, as far as it was looked for.
     """
@@ -157,7 +157,7 @@ def _walk(log: PartitionLog, start: int, open_since: dict[int, int], *, check_cr
         open_since: the transactions that are open there; those at the end take their place.
         check_crcs: whether a batch whose CRC is wrong is damaged.
     """
-    damage: Damage | None = None
+    damage: dict[int, Damage] = {}  # the first one, by producers of open transactions
     last: LastBatch | None = None
     is_sound = True
     for ordered in ordered_windows(log, start):
@@ -168,10 +168,12 @@ def _walk(log: PartitionLog, start: int, open_since: dict[int, int], *, check_cr
         for event in events:
             if isinstance(event, Damage):
                 is_sound = False
-                if open_since:
-                    damage = event._replace(offset=max(event.offset, start))
+                met = event._replace(offset=max(event.offset, start))
+                damage = dict.fromkeys(open_since, met) | damage
             elif event.is_commit is None:
                 open_since.setdefault(event.producer, event.offset)
             else:
                 open_since.pop(event.producer, None)
-    return _Walk(damage, last, is_sound)
+                damage.pop(event.producer, None)
+    oldest = min(open_since, key=open_since.__getitem__, default=-1)
+    return _Walk(damage.get(oldest), last, is_sound)
