@@ -187,10 +187,15 @@ class LogDirs(Closing):
                 raise OptionError(about("partitions", text))
         return chosen
 
-    def consumer_groups(self) -> pa.Table:
+    def consumer_groups(self, *, mode: Mode = "FAILFAST") -> pa.Table:
         """Return the committed offsets of all groups whose records are in these directories.
 
         Commits of a transaction count once its marker says so.
+
+        Args:
+            mode: FAILFAST raises at a damaged batch; DROPMALFORMED drops it with a warning;
+                PERMISSIVE adds a row for it at the end, whose only value is the reason, in the
+                column ``_corrupt_record``. What was committed in it is not known.
 
         Returns:
             One row for each group, topic and partition, sorted: group, topic (string), partition
@@ -198,11 +203,13 @@ class LogDirs(Closing):
             commit_timestamp (timestamp[ms, UTC]).
 
         Raises:
-            CorruptBatchError: a batch of ``__consumer_offsets`` is damaged.
+            OptionError: the mode is unknown.
+            CorruptBatchError: a batch of ``__consumer_offsets`` is damaged, and the mode is
+                FAILFAST.
 
         Source: GroupMetadataManager.java, OffsetMetadataManager.java.
         """
-        return read_consumer_groups(self._partitions.values())
+        return read_consumer_groups(self._partitions.values(), mode)
 
 
 def _in_folder(before: Partition | None, folder: PartitionFolder) -> Partition | None:

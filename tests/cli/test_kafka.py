@@ -98,6 +98,19 @@ def test_get(logs: Path) -> None:
         assert run("get", logs, *words).exit_code == 2
 
 
+def test_groups_of_a_damaged_log(tmp_path: Path) -> None:
+    folder = kafka_logs.make_log_dir(tmp_path) / "__consumer_offsets-0"
+    batch = bytearray(kafka_logs.batch(0, [b"v"]))
+    batch[-1] ^= 1
+    path = kafka_logs.write_segment(folder, 0, bytes(batch))
+    failed = run("groups", tmp_path)
+    assert failed.exit_code != 0
+    assert "the CRC is wrong" in failed.output
+    assert rows("groups", tmp_path, "--mode", "DROPMALFORMED") == []
+    (row,) = rows("groups", tmp_path, "--mode", "PERMISSIVE")
+    assert row["_corrupt_record"] == f"{path}, 0: the CRC is wrong"
+
+
 def test_groups(logs: Path) -> None:
     got = rows("groups", logs)
     assert len(got) == sum(

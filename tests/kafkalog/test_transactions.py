@@ -19,6 +19,7 @@ from kafkalog.read.ordered import Ordered, ordered_windows
 from kafkalog.read.spec import MODES
 from kafkalog.read.transactions import read_transactions
 from kafkalog.storage.partition_log import PartitionLog
+from rmqstore.errors import OptionError
 
 
 def sent(offset: int, producer_id: int | None, *values: bytes) -> bytes:
@@ -321,6 +322,33 @@ def test_committed_offsets_of_groups(
     groups = kafkalog.open(folder.parent).consumer_groups().to_pylist()
     assert [row["offset"] for row in groups] == ([] if offset is None else [offset])
     assert all((row["group"], row["topic"], row["partition"]) == ("g", "t", 0) for row in groups)
+
+
+def test_a_damaged_batch_of_group_offsets(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = build.make_log_dir(tmp_path / "logs") / "__consumer_offsets-0"
+    odd_key = struct.pack(">hh1s", 1, 1, b"g")
+    content = [
+        commit_record(0, producer_id=None, value=1),
+        damaged(commit_record(1, producer_id=None, value=2)),
+        commit_record(2, producer_id=1, value=3),
+        build.batch(3, [b"v"], key=odd_key),
+        marker(4, 1, COMMIT),
+        damaged(commit_record(5, producer_id=None, value=4)),
+    ]
+    path = build.write_segment(folder, 0, *content)
+    logs = kafkalog.open(folder.parent)
+    with pytest.raises(CorruptBatchError, match="the CRC is wrong"):
+        logs.consumer_groups()
+    assert logs.consumer_groups(mode="DROPMALFORMED")["offset"].to_pylist() == [3]
+    positions = [sum(map(len, content[:number])) for number in (1, 3, 5)]
+    assert all(f"{path}: dropped damage at {position}:" in caplog.text for position in positions)
+    (group, *odd) = logs.consumer_groups(mode="PERMISSIVE").to_pylist()
+    assert (group["group"], group["offset"], group["_corrupt_record"]) == ("g", 3, None)
+    assert [row["group"] for row in odd] == [None] * 3
+    for row, position in zip(odd, positions, strict=True):
+        assert row["_corrupt_record"].startswith(f"{path}, {position}: ")
+    with pytest.raises(OptionError, match="mode"):
+        logs.consumer_groups(mode="OTHER")  # type: ignore[arg-type]
 
 
 def test_a_snapshot_knows_an_open_transaction_whose_beginning_was_deleted(folder: Path) -> None:

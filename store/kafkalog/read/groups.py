@@ -19,6 +19,7 @@ from kafkalog.format.consumer_offsets import (
 from kafkalog.format.control import Marker, markers
 from kafkalog.format.records import decode_pieces
 from kafkalog.read.partition import Partition
+from kafkalog.read.spec import FAILFAST, ScanSpec
 from kafkalog.storage.windows import Window, lowest_offsets
 from rmqstore.errors import MalformedBytesError
 
@@ -81,24 +82,44 @@ class _Offsets:
                 self.committed[key] = offset, value
 
 
-def read_consumer_groups(partitions: Iterable[Partition]) -> pa.Table:
+def read_consumer_groups(partitions: Iterable[Partition], mode: str = FAILFAST) -> pa.Table:
     """Return the committed offsets of all groups, sorted by group, topic and partition.
 
     Args:
         partitions: those of ``__consumer_offsets`` are read.
+        mode: what is done about damage, one of MODES. What a damaged batch said is not known, so an
+            older offset may seem to be the last one.
 
     Returns:
-        A table with the columns of GROUP_OFFSETS.
+        A table with the columns of GROUP_OFFSETS. With PERMISSIVE, each of them may be null, and
+        one more has the reason in a row for each damaged batch; these come last.
 
     Raises:
-        CorruptBatchError: a batch is damaged.
+        OptionError: the mode is unknown.
+        CorruptBatchError: a batch is damaged, and the mode is FAILFAST.
     """
+    spec = ScanSpec((), mode=mode)
     rows: list[tuple[OffsetKey, OffsetValue]] = []
+    damage: list[CorruptBatchError] = []
     for partition in partitions:
         if partition.topic == CONSUMER_OFFSETS:
-            offsets = partition.answer(lambda _: _replayed(partition))  # noqa: B023 - called here
-            rows += [(key, value) for key, (_, value) in offsets.committed.items()]
+            replay = partition.answer(lambda _: _replayed(partition, spec))  # noqa: B023 - called here
+            rows += [(key, value) for key, (_, value) in replay.offsets.committed.items()]
+            damage += replay.damage
     rows.sort()
+    found = _table(rows)
+    if not spec.is_permissive:
+        return found
+    reasons = [f"{err.path}, {err.offset}: {err.reason}" for err in damage]
+    schema = pa.schema([*GROUP_OFFSETS, pa.field(spec.corrupt_column, pa.string())])
+    odd = pa.table(
+        [*(pa.nulls(len(damage), field.type) for field in GROUP_OFFSETS), reasons], schema.names
+    )
+    whole = pa.concat_tables([found, odd], promote_options="default")
+    return whole.cast(pa.schema([field.with_nullable(nullable=True) for field in schema]))
+
+
+def _table(rows: list[tuple[OffsetKey, OffsetValue]]) -> pa.Table:
     columns = [
         [key.group for key, _ in rows],
         [key.topic for key, _ in rows],
@@ -114,27 +135,71 @@ def read_consumer_groups(partitions: Iterable[Partition]) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=GROUP_OFFSETS)
 
 
-def _replayed(partition: Partition) -> _Offsets:
-    offsets = _Offsets()
-    log = partition.log()
-    for window in log.windows(log.start_offset):
-        window.require_sound(window.heads)
+class _Replay:
+    """One walk through a partition of ``__consumer_offsets``.
+
+    Attributes:
+        offsets: the committed offsets as they are so far.
+        damage: the damaged batches that were left out.
+    """
+
+    def __init__(self, spec: ScanSpec, start_offset: int) -> None:
+        self.offsets = _Offsets()
+        self.damage: list[CorruptBatchError] = []
+        self._spec, self._start_offset = spec, start_offset
+
+    def window(self, window: Window) -> None:
+        """Replay the records of a window, in runs between markers and damaged batches."""
+        heads = window.heads
+        sound = heads.check_crcs(window.data)
+        first = 0
+        for row in (*np.flatnonzero(heads.is_control | ~sound).tolist(), len(heads)):
+            self._records(window, heads[first:row])
+            if row < len(heads) and not sound[row]:
+                position = int(heads.position[row])
+                self._refuse(CorruptBatchError(window.segment.path, position, "the CRC is wrong"))
+            else:
+                self._markers(window, heads[row : row + 1])
+            first = row + 1
         if window.stop is not None:
-            raise CorruptBatchError(window.segment.path, window.stop.position, window.stop.reason)
-        _replay_window(offsets, window, log.start_offset)
-    return offsets
+            stop = window.stop
+            self._refuse(CorruptBatchError(window.segment.path, stop.position, stop.reason))
+
+    def _refuse(self, damage: CorruptBatchError) -> None:
+        if self._spec.mode == FAILFAST:
+            raise damage
+        if not self._spec.is_permissive:
+            self._spec.refuse(damage.path, damage.offset, damage.reason)
+        self.damage.append(damage)
+
+    def _records(self, window: Window, heads: BatchHeads) -> None:
+        try:
+            for record in list(_records(window, heads, self._start_offset)):
+                self.offsets.replay(record)
+        except CorruptBatchError as err:
+            if len(heads) == 1 or self._spec.mode == FAILFAST:
+                self._refuse(err)
+                return
+            half = len(heads) // 2
+            self._records(window, heads[:half])
+            self._records(window, heads[half:])
+
+    def _markers(self, window: Window, heads: BatchHeads) -> None:
+        try:
+            found = _markers(window, heads)
+        except CorruptBatchError as err:
+            self._refuse(err)
+            return
+        for marker in found:
+            self.offsets.end(int(heads.producer_id[0]), is_commit=marker.is_commit)
 
 
-def _replay_window(offsets: _Offsets, window: Window, start_offset: int) -> None:
-    """Replay the records of a window, in runs between the markers of transactions."""
-    heads = window.heads
-    first = 0
-    for row in (*np.flatnonzero(heads.is_control).tolist(), len(heads)):
-        for record in _records(window, heads[first:row], start_offset):
-            offsets.replay(record)
-        for marker in _markers(window, heads[row : row + 1]):
-            offsets.end(int(heads.producer_id[row]), is_commit=marker.is_commit)
-        first = row + 1
+def _replayed(partition: Partition, spec: ScanSpec) -> _Replay:
+    log = partition.log()
+    replay = _Replay(spec, log.start_offset)
+    for window in log.windows(log.start_offset):
+        replay.window(window)
+    return replay
 
 
 def _markers(window: Window, heads: BatchHeads) -> list[Marker]:

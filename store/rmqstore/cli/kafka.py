@@ -14,6 +14,7 @@ from kafkalog.inspect.partitions import PARTITIONS, partition_rows
 from kafkalog.inspect.verify import verify as verify_partitions
 from kafkalog.opening import LogDirs, open_log_dirs
 from kafkalog.read.partition import Partition
+from kafkalog.read.spec import Mode
 from kafkalog.storage.names import TopicPartition, is_internal, parse_folder
 from rmqstore.cli.common import (
     Command,
@@ -92,6 +93,15 @@ def chooses_partitions(command: Command) -> Command:
     return command
 
 
+chooses_mode = click.option(
+    "--mode",
+    type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]),
+    default="FAILFAST",
+    show_default=True,
+    help="What is done with damaged batches: an error, left out, or a row with the reason.",
+)
+
+
 @kafka.command()
 @chooses_partitions
 @shows_progress
@@ -128,13 +138,7 @@ def stat(
     show_default=True,
     help="With read_committed nothing of transactions that were aborted or are open.",
 )
-@click.option(
-    "--mode",
-    type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]),
-    default="FAILFAST",
-    show_default=True,
-    help="What is done with damaged batches: an error, left out, or a row with the reason.",
-)
+@chooses_mode
 @click.option("--columns", help="Columns, separated by commas; all by default.")
 @click.option("--batches", is_flag=True, help="Batches in place of records, markers as well.")
 @shows_progress
@@ -262,12 +266,13 @@ def get(paths: tuple[str, ...], partition: str, offset: int, output: Output) -> 
 
 @kafka.command()
 @log_dirs
+@chooses_mode
 @ends_clearly
 @gives_rows()
-def groups(paths: tuple[str, ...], output: Output) -> None:
+def groups(paths: tuple[str, ...], mode: Mode, output: Output) -> None:
     """Show the committed offsets of consumer groups, from __consumer_offsets."""
     with _open(paths) as opened:
-        rows = opened.consumer_groups()
+        rows = opened.consumer_groups(mode=mode)
         output.write(rows.schema, rows.to_batches())
 
 
