@@ -6,6 +6,7 @@ each record, which may hold several messages.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from itertools import chain, pairwise
 from pathlib import Path
@@ -20,7 +21,9 @@ from rmqstore.format.layout import BATCH_UNIT, PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import offset_to_name
-from rmqstore.storage.queue.offset_runs import fit_offsets
+from rmqstore.storage.queue.offset_runs import begins_again_at, fit_offsets
+
+logger = logging.getLogger(__name__)
 
 _NOT_COMPACTED = -1  # Source: BatchConsumeQueue.java#INVALID_POS
 _FILLER_UNITS = 1 << 19  # per write: a file may be as large as 2 GiB
@@ -47,6 +50,8 @@ class QueueAppender:
         reached: physical offset after the record of the last unit, -1 for an empty queue.
         is_new: there is no file yet. Then the log alone decides what the queue holds; else its
             files must fit the log.
+        may_begin_again: whether records may show that the topic was deleted and made again. The
+            units of the earlier one are removed then, as the broker removes them.
     """
 
     unit_type = QUEUE_UNIT
@@ -61,8 +66,10 @@ class QueueAppender:
         end: int,
         reached: int,
         is_new: bool,
+        may_begin_again: bool = False,
     ) -> None:
         self._disk = disk
+        self._may_begin_again = may_begin_again
         self._folder = folder
         self._file_size = file_size
         self._start = start
@@ -92,12 +99,32 @@ class QueueAppender:
         if not is_new.all():
             self._require_present(queue_offsets[~is_new])
             queue_offsets, units = queue_offsets[is_new], units[is_new]
+        if self._may_begin_again:
+            expected = int(self._undecided[0].max(initial=self.end - 1)) + 1
+            row = begins_again_at(queue_offsets, expected)
+            if row is not None:
+                self._begin_again(int(units["physical_offset"][row]))
+                queue_offsets, units = queue_offsets[row:], units[row:]
         if self._follows_log and not self._go_on(queue_offsets):
             self._append_what_fits(queue_offsets, units, is_end=False)
         elif len(units):
             if not self._follows_log:
                 self._require_next(queue_offsets, units)
             self._extend(self.end, units)
+
+    def _begin_again(self, physical_offset: int) -> None:
+        """Remove all units; the last file goes first, so that a crash leaves no gap."""
+        logger.info(
+            "%s: the topic was deleted and made again before %d; the units of the earlier one "
+            "are removed",
+            self._folder, physical_offset,
+        )  # fmt: skip
+        for entry in sorted(LOCAL.list_folder(self._folder), reverse=True):
+            self._disk.delete(self._folder / entry.name)
+        self.touched.clear()
+        self._undecided = self._no_units()
+        self.is_new = self._follows_log = True
+        self._start = self.end = 0
 
     def _go_on(self, queue_offsets: NDArray[np.int64]) -> bool:
         """Tell whether queue offsets go on from the last unit without a gap; nearly all do."""
@@ -273,10 +300,12 @@ class BatchQueueAppender(QueueAppender):
         reached: int,
         n_units: int,
         is_new: bool,
+        may_begin_again: bool = False,
     ) -> None:
         super().__init__(
-            disk, folder, file_size, start=start, end=end, reached=reached, is_new=is_new
-        )
+            disk, folder, file_size, start=start, end=end, reached=reached, is_new=is_new,
+            may_begin_again=may_begin_again,
+        )  # fmt: skip
         self._n_units = n_units
 
     def stored(self, units: QueueUnits, rows: NDArray[np.int64]) -> NDArray[np.void]:
@@ -290,6 +319,10 @@ class BatchQueueAppender(QueueAppender):
         stored["batch_size"] = 1
         stored["compacted"] = _NOT_COMPACTED
         return stored
+
+    def _begin_again(self, physical_offset: int) -> None:
+        super()._begin_again(physical_offset)
+        self._n_units = 0
 
     def _begin(self, first: int, unit: NDArray[np.void]) -> None:  # noqa: ARG002
         self._disk.make_folder(self._folder, is_flushed=False)

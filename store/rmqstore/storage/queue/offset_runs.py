@@ -63,6 +63,24 @@ def fit_offsets(queue_offsets: NDArray[np.int64], expected: int | None, *, is_en
     return Fitting(_joined(taken), _joined(refused), undecided)
 
 
+def begins_again_at(queue_offsets: NDArray[np.int64], expected: int) -> int | None:
+    """Return the row from which on a queue begins again, None if it does not.
+
+    The topic was deleted then, and made again: its first record has queue offset 0 once more. A
+    record with queue offset 0 after which others do not go on from there has a wrong one instead.
+
+    Args:
+        queue_offsets: int64 (n,), in the order of the log.
+        expected: the next queue offset.
+    """
+    for row in np.flatnonzero(queue_offsets == 0)[: -_RUNS_AHEAD - 1 : -1].tolist():
+        has_some_before = expected > 0 or bool((queue_offsets[:row] >= 0).any())
+        following = queue_offsets[row + 1 : row + 2]
+        if has_some_before and (not len(following) or following[0] == 1):
+            return int(row)
+    return None
+
+
 def _runs(queue_offsets: NDArray[np.int64]) -> list[_Run]:
     starts = np.flatnonzero(np.diff(queue_offsets, prepend=queue_offsets[:1] - 2) != 1)
     counts = np.diff(starts, append=len(queue_offsets))

@@ -37,11 +37,13 @@ class QueueFiles:
             such queues, and those that ``topics.json`` says so of and that have no other queues.
         unchecked_after: the log end, where queues were not checked for units of records after it;
             None if they were.
+        may_begin_again: whether records may show that a topic was deleted and made again.
     """
 
     def __init__(self, disk: Disk, paths: StorePaths, config: StoreConfig) -> None:
         self._disk, self._paths, self._config = disk, paths, config
         self.unchecked_after: int | None = None
+        self.may_begin_again = False
         plain, in_batches = topics_set_aside(paths)
         in_batches |= {*paths.batch_topics()}
         configured = {*BrokerConfig(paths).batch_topics()} - plain
@@ -117,6 +119,7 @@ class QueueFiles:
                     reached=records_end,
                     n_units=queue.position(end) // BATCH_UNIT.itemsize,
                     is_new=start == end,
+                    may_begin_again=self.may_begin_again,
                 )
             return QueueAppender(
                 self._disk,
@@ -126,6 +129,7 @@ class QueueFiles:
                 end=end,
                 reached=records_end,
                 is_new=not queue.segments,
+                may_begin_again=self.may_begin_again,
             )
 
     def empty(self, folder: Path) -> None:

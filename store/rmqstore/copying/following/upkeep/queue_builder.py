@@ -89,6 +89,7 @@ class QueueBuilder:
         self._config = existing_config(paths, self._log, config)
         self._checkpoint = SavedCheckpoint(disk, paths, read_checkpoint(paths))
         self._queues = QueueFiles(disk, paths, self._config)
+        self._queues.may_begin_again = True
         self._queues.batch_topics = _BatchTopics(paths, self._queues.batch_topics, is_batch_topic)
         self._appenders: dict[tuple[str, int], QueueAppender] = {}
         self._dispatcher: Dispatcher | None = None
