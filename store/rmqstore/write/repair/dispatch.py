@@ -9,6 +9,7 @@ and #CommitLogDispatcherBuildIndex.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,7 @@ from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.queue.appender import QueueAppender
 
 _MAX_FINDINGS = 1000
+_MOST_MESSAGES = 1 << 17  # that take a row each at once
 _BATCH_ROWS = BATCH_ROWS * 3 // 2  # a call costs as much as some hundred records
 
 
@@ -133,7 +135,9 @@ class Dispatcher:
             is_batch = np.array([topic in self._batch_topics for topic in units.topics], np.bool_)
             in_batches = is_batch[units.topic_codes]
             counts = np.where(in_batches, count_messages(data, heads), 1)
-            self._put_units_of(*_of_messages(units, has_unit, counts))
+            for rows in _rows_together(counts):
+                part = units if len(counts) == len(rows) else units.take(rows)
+                self._put_units_of(*_of_messages(part, has_unit[rows], counts[rows]))
         else:
             self._put_units_of(units, has_unit)
         self._put_keys(requests)
@@ -235,6 +239,20 @@ class Dispatcher:
             queue.touched.clear()
         self._touched.clear()
         self._index.flush()
+
+
+def _rows_together(counts: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of records in groups that do not have too many messages together.
+
+    A few bytes may say that a record holds thousands of messages.
+
+    Args:
+        counts: messages of n records, (n,).
+    """
+    group = (np.cumsum(counts) - counts) // _MOST_MESSAGES
+    cuts = (np.flatnonzero(np.diff(group)) + 1).tolist()
+    for low, high in pairwise([0, *cuts, len(counts)]):
+        yield np.arange(low, high)
 
 
 def _of_messages(
