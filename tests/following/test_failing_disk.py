@@ -6,6 +6,7 @@ import copy
 import errno
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact
 from rmqstore.copying.followers.status import follow_status
+from rmqstore.copying.following import session
 from rmqstore.copying.following.follower import Follower
 from rmqstore.copying.following.remoting.client import Address, Endpoint
 from rmqstore.copying.following.settings import FollowSettings
@@ -179,3 +181,94 @@ def test_an_index_whose_file_was_deleted_before_a_kill_is_built_again(
         follow_once(master, target)
     require_exact(target, log)
     assert indexed(target) == len(log.placed)
+
+
+class SmallDisk(Disk):
+    """A disk with space for some bytes of the log, and for nothing else once it is full."""
+
+    def __init__(self, space: int) -> None:
+        super().__init__()
+        self._space, self._spare = space, Path()
+
+    def write(self, path: Path, position: int, data: Any) -> None:
+        if path.parent.name == "commitlog":
+            self._space -= memoryview(data).nbytes
+        if self._space < 0 and path.suffix != ".bin":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        super().write(path, position, data)
+
+    def delete(self, path: Path) -> None:
+        if path.name == "spare" and path.exists():
+            assert path.stat().st_blocks * 512 >= 1 << 16
+            self._space = max(self._space, 0)
+        super().delete(path)
+
+
+def test_the_state_is_written_although_the_disk_is_full(tmp_path: Path) -> None:
+    log, target = log_of(1000), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        for files in (2, 3, 100):
+            disk = SmallDisk(files * FILE_BYTES)
+            if files < 100:
+                with pytest.raises(StoreStateError, match=r"the disk is full.* bytes more"):
+                    follow_with(disk, master, target)
+                state, _ = follow_status(target)
+                names = sorted(path.name for path in (target / "commitlog").iterdir())
+                assert state.end > int(names[0]) + FILE_BYTES
+            else:
+                follow_with(disk, master, target)
+    require_exact(target, log)
+    assert not (target / ".rmqstore" / "spare").exists()
+
+
+@pytest.mark.parametrize("are_same", [True, False])
+def test_what_the_state_did_not_vouch_for_goes_once_it_was_fetched_again(
+    are_same: bool, tmp_path: Path
+) -> None:
+    log, target = log_of(300), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+        path = target / ".rmqstore" / "follow.json"
+        state = json.loads(path.read_text())
+        end = next(at.physical_offset for at in log.placed if at.physical_offset > FILE_BYTES)
+        path.write_text(json.dumps({**state, "end": end, "built": 0, "is_closed": False}))
+        if not are_same:
+            last = max((target / "commitlog").iterdir())
+            data = bytearray(last.read_bytes())
+            data[20:24] = b"else"
+            last.write_bytes(data)
+        follow_once(master, target)
+    require_exact(target, log)
+    kept = [path for path in (target / ".rmqstore" / "cut").rglob("0*") if path.is_file()]
+    assert bool(kept) != are_same
+
+
+class SlowStates(Disk):
+    """A disk that takes its time to write a state."""
+
+    def replace(self, path: Path, text: bytes) -> None:
+        time.sleep(0.2)
+        super().replace(path, text)
+
+
+def test_nothing_is_acknowledged_that_the_state_does_not_vouch_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "BATCH_BYTES", 1000)  # so that the thread syncs
+    log, target = log_of(1000), tmp_path / "copy"
+    ahead: list[int] = []
+
+    class Master(FakeMaster):
+        def _report(self, received: bytes) -> int:
+            reported = super()._report(received)
+            if self.reports[-1]:  # the first is the request
+                ahead.append(reported - follow_status(target)[0].end)
+            return reported
+
+    with Master(log, batch=1000) as master:
+        follow_with(
+            SlowStates(), master, target,
+            acknowledge="synced", sync_bytes=5000, max_rate=log.end // 2,
+        )  # fmt: skip
+    assert ahead
+    assert max(ahead) <= 0

@@ -15,7 +15,7 @@ import pytest
 
 import rmqstore
 import tiers
-from following.fake_master import FakeMaster, more
+from following.fake_master import TOPICS, FakeMaster, more
 from following.followers import TIMING, files, follow_once, following, require_exact, wait_for
 from rmqstore.copying.followers.status import follow_status
 from rmqstore.copying.following.follower import Follower
@@ -31,7 +31,8 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.storage.files.disk import Disk
-from store_builder import Record, Store
+from rmqstore.write.repair import dispatch
+from store_builder import Record, Store, properties
 
 FILE_BYTES = 1 << 14
 
@@ -348,6 +349,45 @@ def test_batch_queues_are_built_as_such(tmp_path: Path) -> None:
         wait_for(lambda: run.follower._now().queues_end == log.end)
     assert (target / "batchconsumequeue" / "B").is_dir()
     assert not (target / "consumequeue" / "B").exists()
+
+
+def test_records_that_hold_many_messages_are_dispatched_in_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, dice = Store(segment_bytes=FILE_BYTES), random.Random(2)
+    tables = copy.deepcopy(TOPICS)
+    entry = {"topicName": "B", "attributes": {"queue.type": "BatchCQ"}}
+    tables["topicConfigTable"]["B"] = tables["topicConfigTable"]["T"] | entry
+    offset = 0
+    for _ in range(100):
+        count = dice.choice([1, 2, 30])
+        log.append(
+            Record(
+                topic="B", queue_offset=offset, body=b"x", sys_flag=0x80 | 0x40,
+                properties=properties({"INNER_NUM": str(count)}),
+            ),
+            queued=False,
+        )  # fmt: skip
+        offset += count
+    copies = []
+    for number, most in enumerate((1 << 17, 7)):
+        monkeypatch.setattr(dispatch, "_MOST_MESSAGES", most)
+        with FakeMaster(log) as master:
+            master.tables[21] = json.dumps(tables).encode()
+            follow_once(master, tmp_path / str(number))
+        folder = tmp_path / str(number) / "batchconsumequeue" / "B" / "0"
+        copies.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    assert copies[0] == copies[1]
+    assert copies[0]
+
+
+@pytest.mark.parametrize("interval", ["0", "1", "99999999", "9" * 18])
+def test_intervals_that_mean_nothing_are_bounded(interval: str, tmp_path: Path) -> None:
+    log, target = log_of(50), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        master.settings |= {"haSendHeartbeatInterval": interval, "haHousekeepingInterval": interval}
+        follow_once(master, target)
+    require_exact(target, log)
 
 
 def test_a_rate_is_kept(tmp_path: Path) -> None:

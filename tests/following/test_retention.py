@@ -13,7 +13,13 @@ import pytest
 
 import rmqstore
 from following.fake_master import FakeMaster, more
-from following.followers import follow_once, following, require_exact, wait_for
+from following.followers import (
+    Following,
+    follow_once,
+    following,
+    require_exact,
+    wait_for,
+)
 from rmqstore.copying.followers.status import follow_cluster_status, follow_status
 from rmqstore.copying.following.state import copy_paths
 from rmqstore.copying.following.upkeep.checkpoints import NeededByStreams, first_needed
@@ -346,3 +352,50 @@ def test_the_offset_where_a_new_copy_began_may_be_deleted_later(tmp_path: Path) 
         done = follow_once(master, target, start=start, on_gap="restart")
         assert (done.begin, done.end) == (master.low, log.end)
     require_exact(target, kept(log, master.low), master.low)
+
+
+class SlowMaster(FakeMaster):
+    def frame(self, place: int, body: bytes) -> bytes:
+        time.sleep(0.01)
+        return super().frame(place, body)
+
+
+def test_a_connected_follower_that_retention_overtakes_says_so(tmp_path: Path) -> None:
+    with SlowMaster(log_of(1000), batch=1000) as master:
+        run = Following(master.address, tmp_path / "copy")
+        wait_for(lambda: run.follower._now().end > 0)
+        master.low = 4 * FILE_BYTES
+        with pytest.raises(StoreStateError, match="the copy cannot go on without a gap"):
+            run.wait()
+    with rmqstore.open(tmp_path / "copy") as store:
+        assert list(verify(store)) == []
+
+
+def test_a_connected_follower_that_retention_overtakes_may_begin_again(tmp_path: Path) -> None:
+    log, target = log_of(1000), tmp_path / "copy"
+    with SlowMaster(log, batch=1000) as master:
+        with following(master.address, target, on_gap="restart") as run:
+            wait_for(lambda: run.follower._now().end > 0)
+            master.low = 4 * FILE_BYTES
+            wait_for(lambda: run.follower._now().end == log.end)
+        require_exact(target, log, 4 * FILE_BYTES)
+    assert len(list(tmp_path.glob("copy.until-*"))) == 1
+
+
+def test_a_broker_that_sends_heartbeats_instead_of_its_log_is_left(tmp_path: Path) -> None:
+    log, target = log_of(100), tmp_path / "copy"
+    with FakeMaster(log) as master, following(master.address, target) as run:
+        wait_for(lambda: run.follower._now().end == log.end)
+        master.is_slow = True
+        more(log, 10)
+        wait_for(lambda: len(master.reports) > 1)
+        master.is_slow = False
+        wait_for(lambda: run.follower._now().end == log.end)
+
+
+@pytest.mark.parametrize("low", [1, FILE_BYTES - 1, FILE_BYTES + 8])
+def test_a_log_that_begins_inside_a_file_is_not_copied(low: int, tmp_path: Path) -> None:
+    with FakeMaster(log_of(300)) as master:
+        master.low = low
+        with pytest.raises(StoreStateError, match="where no file of"):
+            follow_once(master, tmp_path / "copy")

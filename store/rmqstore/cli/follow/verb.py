@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import environ
 from pathlib import Path
 from typing import Final, TextIO, cast
 
@@ -29,6 +30,7 @@ from rmqstore.errors import BrokerUnreachableError, OptionError, RmqStoreError
 
 _LOST: Final = 1
 _OF_SIGNAL: Final = 128
+_SECRET_VARIABLE: Final = "ROCKETMQ_SECRET_KEY"  # noqa: S105 - a name
 
 
 def _start(_context: click.Context, _option: click.Parameter, value: str) -> Start:
@@ -103,12 +105,27 @@ def _start(_context: click.Context, _option: click.Parameter, value: str) -> Sta
     show_default=True,
     help="Seconds between two looks at topics, groups and offsets, at least 1; 0 for one look.",
 )
+@click.option(
+    "--sync-interval",
+    "sync_seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Seconds after which what came has to be on the disk.",
+)
+@click.option(
+    "--sync-bytes",
+    type=click.IntRange(1),
+    default=64 << 20,
+    show_default=True,
+    help="Bytes after which what came has to be on the disk.",
+)
 @click.option("--access-key", help="A user of the broker; it needs no rights.")
 @click.option(
     "--secret-key-file",
     "secret_key",
     type=click.File("r"),
-    help="A file with the secret of the access key.",
+    help=f"A file with the secret of the access key; else it is in {_SECRET_VARIABLE}.",
 )
 @click.option("--tls", "with_tls", is_flag=True, help="TLS on the broker's ordinary port.")
 @click.option("--tls-ca", type=click.Path(), help="Certificates that are trusted.")
@@ -141,6 +158,8 @@ def follow_brokers(
     max_rate: int | None,
     ha_address: str | None,
     tables_seconds: float,
+    sync_seconds: float,
+    sync_bytes: int,
     access_key: str | None,
     secret_key: TextIO | None,
     with_tls: bool,
@@ -179,8 +198,10 @@ def follow_brokers(
         "reconnect": not no_loop,
         "max_rate": max_rate,
         "tables_seconds": tables_seconds,
+        "sync_seconds": sync_seconds,
+        "sync_bytes": sync_bytes,
         "access_key": access_key,
-        "secret_key": None if secret_key is None else secret_key.read().strip(),
+        "secret_key": _secret(access_key, secret_key),
         "tls": _tls(with_tls, tls_ca, tls_cert, tls_key, any_host=tls_any_host),
         "stop": (stop := threading.Event()),
     }
@@ -261,6 +282,13 @@ def _metrics_of(address: str | None, file: Path | None) -> FollowMetrics | None:
                 f"--metrics-file {file}: cannot be written: {err.strerror or err}"
             ) from err
     return metrics
+
+
+def _secret(access_key: str | None, file: TextIO | None) -> str | None:
+    """Return the secret of an access key, from a file or the environment."""
+    if file is not None:
+        return file.read().strip()
+    return None if access_key is None else environ.get(_SECRET_VARIABLE)
 
 
 def _tls(

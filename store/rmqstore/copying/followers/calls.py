@@ -56,6 +56,8 @@ def follow(
         reconnect: connect again if the connection ends, instead of raising an error; the default.
         max_rate: bytes a second at most.
         tables_seconds: how often topics, groups and offsets are fetched, 60 by default; 0 for once.
+        sync_seconds: after how many seconds what came has to be on the disk, 1 by default.
+        sync_bytes: after how many bytes it has to be there, 64 MiB by default.
         retain: how long files of the log stay: ``forever``, the default; ``mirror``, as long as
             the broker has them; an age such as ``30d``; a size such as ``500GB``; or several of
             these, each of which deletes.

@@ -40,7 +40,13 @@ def begin_at(start: str | int, bounds: Bounds, file_size: int, *, is_new: bool) 
 
     Raises:
         OptionError: the broker does not have it.
+        StoreStateError: the log of the broker does not begin with a file.
     """
+    if bounds.low % file_size:
+        raise StoreStateError(
+            f"the broker says that its log begins at {bounds.low}, where no file of {file_size} "
+            "bytes begins: nothing of it is copied"
+        )
     if start == "earliest":
         return bounds.low
     offset = bounds.high if start == "last-file" else int(start)

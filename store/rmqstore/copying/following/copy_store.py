@@ -13,40 +13,38 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from rmqstore.copying.following.background import Metadata, Syncing
 from rmqstore.copying.following.building import Building
 from rmqstore.copying.following.log_copy import LogCopy
 from rmqstore.copying.following.source import Source
 from rmqstore.copying.following.state import (
+    FollowState,
     copy_paths,
     first_state,
     read_state,
+    require_new,
     require_same_source,
     write_state,
 )
 from rmqstore.copying.following.unflushed import Flush
 from rmqstore.copying.following.upkeep.copied_epochs import CopiedEpochs
+from rmqstore.copying.following.upkeep.kept_back import SpareSpace, Unvouched
 from rmqstore.copying.following.upkeep.log_files import (
     begin_of_files,
     last_store_timestamp,
     move_aside,
-    name_messages,
     new_cut_folder,
+    warn_of_cut,
 )
 from rmqstore.copying.following.upkeep.old_files import OldFiles
 from rmqstore.copying.following.upkeep.queue_builder import QueueBuilder
-from rmqstore.errors import StoreStateError
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import our_abort
 from rmqstore.storage.log.clean_end import CleanEnd, mark_as_closed
 
 logger = logging.getLogger(__name__)
-
-_OURS: Final = {"lock", ".rmqstore"}  # what there is before the state was written the first time
 
 
 class CopyStore:
@@ -63,18 +61,14 @@ class CopyStore:
     Attributes:
         state: None until a new copy is opened.
         epochs: the epochs of the log, in controller mode.
+        vouched_end: physical offset up to which the state on the disk vouches for the log.
     """
 
     def __init__(self, root: Path, make_disk: Callable[[], Disk] = Disk) -> None:
         self.paths = copy_paths(root)
         self.state = read_state(self.paths)
         if self.state is None:
-            names = {entry.name for entry in LOCAL.list_folder(root)} - _OURS
-            if names:
-                raise StoreStateError(
-                    f"{root} exists already and is not a copy that a follower made: "
-                    "name a new folder"
-                )
+            require_new(root)
         self._disk, self._queue_disk, self._sync_disk = make_disk(), make_disk(), make_disk()
         for disk in (self._disk, self._queue_disk, self._sync_disk):
             disk.keep_within(root)
@@ -87,6 +81,9 @@ class CopyStore:
         self._building: Building | None = None
         self._metadata: Metadata | None = None
         self._syncing = Syncing()
+        self._spare = SpareSpace(self.paths.own / "spare")
+        self._unvouched = Unvouched(None)
+        self.vouched_end = 0
         self._is_whole = True  # whether no cut is under way, and none has failed
 
     @property
@@ -99,6 +96,11 @@ class CopyStore:
     def built(self) -> int:
         """Physical offset up to which queues and index are built."""
         return 0 if self._building is None else self._building.built
+
+    @property
+    def _now_building(self) -> Building:
+        assert self._building is not None
+        return self._building
 
     @property
     def is_open(self) -> bool:
@@ -132,15 +134,16 @@ class CopyStore:
         state = self.state or first_state(source, address, begin)
         was_closed = state.is_closed and not paths.has_abort
         state = state.opened(begin_of_files(paths, state.begin, state.end, state.file_size))
-        self.state = state
-        write_state(disk, paths, state)  # before anything that makes the folder look like a store
+        self._save(state)  # before anything that makes the folder look like a store
+        self._spare.reserve(disk)
         disk.write_new(paths.abort, our_abort())
         disk.delete(paths.clean_end)
         for folder in (paths.commitlogs[0], paths.consumequeue, paths.config):
             disk.make_folder(folder)
         log = LogCopy(disk, paths, source.file_size, state.end, f"the log of {address}")
         self._log = log
-        log.cut(state.end, "what follows may not be whole", new_cut_folder(self.paths))
+        self._unvouched = Unvouched(new_cut_folder(paths))
+        log.cut(state.end, "what follows may not be whole", self._unvouched.folder)
         self.epochs.read(disk, state.begin, state.end, state.confirm_offset)
         log.last_store_timestamp = last_store_timestamp(self.log.log, self.log.end)
         builder = QueueBuilder(
@@ -158,12 +161,16 @@ class CopyStore:
 
     def _note_built(self, built: int) -> None:
         assert self.state is not None
-        self.state = replace(self.state, built=built)
-        write_state(self._disk, self.paths, self.state)
+        self._save(replace(self.state, built=built))
+
+    def _save(self, state: FollowState, disk: Disk | None = None) -> None:
+        """Let this be the state, also on the disk."""
+        self.state = state
+        write_state(disk or self._disk, self.paths, state)
+        self.vouched_end = state.end
 
     def _is_batch_topic(self, topic: str) -> bool:
-        assert self._building is not None
-        return self._building.is_batch_topic(topic)
+        return self._now_building.is_batch_topic(topic)
 
     def _start_building(self) -> None:
         assert self._builder is not None
@@ -189,28 +196,29 @@ class CopyStore:
         return True
 
     def _bring(self, flush: Flush, disk: Disk) -> None:
-        assert self._building is not None
         self.log.flush(flush, disk)
         self.epochs.write(disk, flush.end)
         self._write_state(disk)
-        self._building.go_on(flush.end)
+        self._now_building.go_on(flush.end)
 
     def write_state(self, *, is_closed: bool = False) -> None:
         """Write the state as it is on the disk."""
         self._syncing.settle()
         self._write_state(self._disk, is_closed=is_closed)
+        assert self.state is not None
+        extent = self.state.begin, self.state.end
+        self._unvouched.drop_if_fetched(self._disk, extent, self.log.read)
 
     def _write_state(self, disk: Disk, *, is_closed: bool = False) -> None:
         assert self.state is not None
         assert self._metadata is not None
-        assert self._building is not None
         end, high = self.log.durable_end, self._metadata.bounds.high
-        self.state = replace(
+        state = replace(
             self.state,
             end=end,
-            built=min(self._building.built, end),  # a cut may not have come to the queues
+            built=min(self._now_building.built, end),  # a cut may not have come to the queues
             is_closed=is_closed,
-            tables_at=self._building.tables_at or self.state.tables_at,
+            tables_at=self._now_building.tables_at or self.state.tables_at,
             source_end=high,
             source_at=self._metadata.answered_at or self.state.source_at,
             behind_seconds=self.seconds_behind(),
@@ -218,7 +226,7 @@ class CopyStore:
             epoch=self.epochs.last,
             confirm_offset=self.epochs.confirm_offset,
         )
-        write_state(disk, self.paths, self.state)
+        self._save(state, disk)
 
     def confirm_source(self, address: str, source: Source) -> None:
         """Note where the broker is, now that its log was found to be the copy's."""
@@ -229,10 +237,9 @@ class CopyStore:
         """Delete the files that need not stay."""
         self._syncing.settle()
         assert self.state is not None
-        assert self._building is not None
         assert self._metadata is not None
         assert self._builder is not None
-        built = min(self._building.built, self.log.durable_end)
+        built = min(self._now_building.built, self.log.durable_end)
         low = self._metadata.agreed_low()
         begin = old_files.new_begin(self.paths, self.log.log, self.state.broker, built, low)
         if begin is None:
@@ -243,8 +250,8 @@ class CopyStore:
         self._sync_disk.close()  # files that are open would not free their space
         self.epochs.retain(self._disk, begin, self.log.durable_end)
         logger.info("%s: %d files before %d are deleted", self.paths.root, count, begin)
-        if self._building.is_alive:
-            self._building.delete_before(begin)
+        if self._now_building.is_alive:
+            self._now_building.delete_before(begin)
         else:
             self._builder.delete_before(begin)
 
@@ -270,29 +277,25 @@ class CopyStore:
         if self._building is not None:
             self._building.check()
 
+    def _stop_building(self) -> None:
+        """End the threads before files are deleted whose names others will have."""
+        self._syncing.settle()
+        self._now_building.drop()
+        self._now_building.check()
+        self._sync_disk.close()
+
     def cut(self, end: int, reason: str) -> None:
         """Cut the log where a record ends, and what was built of the records after it."""
-        assert self._building is not None
         assert self._builder is not None
         assert self._metadata is not None
         assert self.state is not None
         self._is_whole = False
-        self._syncing.settle()
-        self._building.drop()
-        self._building.check()
-        self._sync_disk.close()  # files of the same names are made again
+        self._stop_building()
         self.log.sync()
-        folder = new_cut_folder(self.paths)
-        n_bytes = self.log.end - end
-        logger.warning(
-            "%s: %d bytes from %d on are cut (%s) and kept in %s; the broker has lost %s",
-            self.paths.root, n_bytes, end, reason, folder,
-            name_messages(self.log.log, end, self.log.end),
-        )  # fmt: skip
-        self.state = replace(self.state, built=self._building.built).with_cut(
-            end, n_bytes, int(time.time() * 1000), folder
-        )
-        write_state(self._disk, self.paths, self.state)
+        folder, now = new_cut_folder(self.paths), int(time.time() * 1000)
+        warn_of_cut(self.paths.root, self.log.log, (end, self.log.end), reason, folder)
+        state = replace(self.state, built=self._now_building.built)
+        self._save(state.with_cut(end, self.log.end - end, now, folder))
         self.log.cut(end, reason, folder)
         self.epochs.cut(self._disk, end)
         self._builder.cut(end)
@@ -303,19 +306,15 @@ class CopyStore:
 
     def begin_again(self, begin: int) -> None:
         """Begin a copy that has no record at another physical offset."""
-        assert self._building is not None
         assert self._builder is not None
         assert self.state is not None
         assert self.log.end == self.state.begin
         self._is_whole = False
-        self._syncing.settle()
-        self._building.drop()
-        self._building.check()
-        self._sync_disk.close()  # files of the same names are made again
+        self._stop_building()
         self.log.begin_again(begin)  # without files, the copy can begin anywhere
         self.epochs.begin_again(begin)
-        self.state = replace(self.state, begin=begin, end=begin, built=begin)
-        write_state(self._disk, self.paths, self.state)
+        self._save(replace(self.state, begin=begin, end=begin, built=begin))
+        self._unvouched = Unvouched(None)
         self._builder.begin_again(begin)
         self._start_building()
         self._is_whole = True
@@ -354,6 +353,7 @@ class CopyStore:
             self.delete_old(old_files)
         if self._builder is not None and self.epochs.last >= 0:
             self._builder.confirm(max(min(self.epochs.confirm_offset, self.log.end), 0))
+        self._spare.free(self._disk)
         self.write_state(is_closed=True)
         end = CleanEnd(self.log.end, self.log.last_store_timestamp)
         self.log.log.refresh()
@@ -377,6 +377,7 @@ class CopyStore:
             with suppress(OSError):
                 self._syncing.settle()
                 if self._log is not None and self._building is not None:
+                    self._spare.free(self._disk)
                     self._log.sync()
                     self.write_state()
         finally:

@@ -89,7 +89,7 @@ class Follower:
         self._source: Source | None = None
         self._stream: HaStream | None = None
         self._is_confirmed = False  # whether the logs have agreed since the last connection began
-        self._is_connected = False
+        self._is_connected = self._is_warned = False
         self._old_files = OldFiles(settings.retention, settings.keep_for)
         self._overlap = self._compared_bytes = settings.overlap
         self._goal = settings.until
@@ -100,8 +100,7 @@ class Follower:
 
     def run(self) -> FollowProgress:
         """Follow until the end that was asked for; raises as :func:`follow` does."""
-        consequence = "what is whole was kept, and the same call goes on with the copy"
-        with named_os_errors(self._root, consequence):
+        with named_os_errors(self._root, self._consequence):
             try:
                 self._follow()
             except (RmqStoreError, KeyboardInterrupt):
@@ -113,6 +112,14 @@ class Follower:
                 raise
             self._close()
         return self._now()
+
+    def _consequence(self) -> str:
+        """Say what became of the copy where the disk failed, and how much is missing."""
+        now = self._now()
+        return (
+            f"what is whole was kept, up to {now.end}, and the same call goes on with the copy; "
+            f"the log of the broker has {now.bytes_behind} bytes more"
+        )
 
     def _close(self) -> None:
         self._metadata.stop()
@@ -189,7 +196,16 @@ class Follower:
 
     def _connection(self, source: Source, timing: Timing) -> closing[Connection]:
         self._store.count_connection()
-        return closing(Connection(source.ha_address, timing.first_header))
+        connecting = partial(Connection, source.ha_address, timing.first_header)
+        connection = Question(connecting).result(self._stop.is_set)
+        if connection.is_public and not self._is_warned:
+            self._is_warned = True
+            logger.warning(
+                "%s is an address of the public internet, and a port for replicas has neither "
+                "login nor encryption: use a tunnel",
+                source.ha_address,
+            )
+        return closing(connection)
 
     def _greet(self, connection: Connection, timing: Timing) -> Greeting:
         assert self._store.state is not None
@@ -304,9 +320,14 @@ class Follower:
         return self._store.begin_sync()
 
     @property
-    def known_end(self) -> int:
-        """Where the log of the broker ended when it was last asked."""
-        return self._metadata.bounds.high
+    def known_bounds(self) -> Bounds:
+        """Where the log of the broker began and ended when it was last asked."""
+        return self._metadata.bounds
+
+    @property
+    def vouched_end(self) -> int:
+        """Physical offset up to which the state of the copy, on the disk, vouches for its log."""
+        return self._store.vouched_end
 
     def cut(self, end: int, reason: str) -> None:
         """Cut the copy at the end of a record."""

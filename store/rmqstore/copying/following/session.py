@@ -64,8 +64,12 @@ class Owner(Protocol):
         """Begin to do so in a thread; return False if the last time is under way."""
 
     @property
-    def known_end(self) -> int:
-        """Where the log of the broker ended when it was last asked."""
+    def known_bounds(self) -> Bounds:
+        """Where the log of the broker began and ended when it was last asked."""
+
+    @property
+    def vouched_end(self) -> int:
+        """Physical offset up to which the state of the copy, on the disk, vouches for its log."""
 
     def cut(self, end: int, reason: str) -> None:
         """Cut the copy at the end of a record."""
@@ -126,6 +130,7 @@ class Session:
         self._is_idle = False  # the broker said that it has no more
         self._held_at = float("-inf")  # when the first of the bytes came that are not written
         self._bounds_at = float("-inf")
+        self._data_at = time.monotonic()  # when bytes of the log came last
         self._synced_at = time.monotonic()
         self._sync_seconds = 0.0
         self.why = "the connection ended"
@@ -216,10 +221,10 @@ class Session:
         return max(min(_BUFFER_BYTES, int(rate * self._settings.timing.poll)), 1)
 
     def _reported(self) -> int:
-        """Return what is reported: never more than the broker has and the disk holds."""
+        """Return what is reported: never more than the broker has and the state vouches for."""
         if self._settings.acknowledge == "never":
             return NEVER
-        return min(self._stream.position, self._copy.durable_end)
+        return min(self._stream.position, self._owner.vouched_end)
 
     def _has_arrived(self) -> bool:
         if self._goal is None or self._is_comparing:
@@ -247,7 +252,7 @@ class Session:
     @property
     def _is_behind(self) -> bool:
         """Whether there is so much to copy that nobody waits for a part of it."""
-        return self._owner.known_end - self._copy.position > BATCH_BYTES
+        return self._owner.known_bounds.high - self._copy.position > BATCH_BYTES
 
     def _sync_if_due(self, *, is_drained: bool) -> None:
         copy, settings = self._copy, self._settings
@@ -269,6 +274,8 @@ class Session:
     def _take_all(self, pieces: list[Piece]) -> Ended | None:
         """Take the pieces of one read; those to append are held."""
         for piece in pieces:
+            if not piece.is_heartbeat:
+                self._data_at = time.monotonic()
             if piece.is_heartbeat:
                 self._copy.write_held()
                 ended = self._take_heartbeat(piece.physical_offset)
@@ -284,6 +291,7 @@ class Session:
 
     def _take_heartbeat(self, position: int) -> Ended | None:
         """Take a heartbeat. It comes at the end of the log, and wherever the broker is slow."""
+        self._require_served(position)
         if not self._is_comparing and not (self._settings.once and position == self._copy.end):
             return None
         now = time.monotonic()
@@ -308,6 +316,26 @@ class Session:
             return self._differ(position, "the broker's log ends here")
         self._is_idle = True
         return None
+
+    def _require_served(self, position: int) -> None:
+        """Give up a connection on which no more of the log can come.
+
+        A broker sends heartbeats for ever where it has deleted what would come next.
+
+        Args:
+            position: physical offset at which the broker says that it goes on.
+        """
+        low, high = self._owner.known_bounds
+        if position < low:
+            raise ConnectionEndedError(
+                f"the broker goes on at {position}, and its log begins at {low} by now"
+            )
+        seconds = time.monotonic() - self._data_at
+        if position < high and seconds > self._patience():
+            raise ConnectionEndedError(
+                f"the broker has its log up to {high}, and sent nothing after {position} for "
+                f"{seconds:.0f} s"
+            )
 
     def _compare(self, piece: Piece) -> Ended | None:
         """Compare bytes with those of the copy; append those that follow its end."""

@@ -34,6 +34,8 @@ class FollowArguments(TypedDict, total=False):
     reconnect: bool
     max_rate: int | None
     tables_seconds: float
+    sync_seconds: float
+    sync_bytes: int
     retain: str | Sequence[str]
     keep_for: Sequence[str | os.PathLike[str]]
     on_gap: OnGap
@@ -133,6 +135,10 @@ class FollowSettings:
             raise OptionError(
                 about("max_rate", f" {self.max_rate}: must be a positive number of bytes")
             )
+        if not self.sync_seconds > 0:  # not a number, too
+            raise OptionError(about("sync_seconds", f" {self.sync_seconds}: must be positive"))
+        if self.sync_bytes < 1:
+            raise OptionError(about("sync_bytes", f" {self.sync_bytes}: must be positive"))
         if self.until is not None and self.until < 0:
             raise OptionError(about("until", f" {self.until}: must not be negative"))
         least = self.timing.tables
@@ -163,6 +169,8 @@ def settings_of(
         max_rate=arguments.get("max_rate"),
         ha_address=None if ha_address is None else Address.parse(ha_address),
         tables_seconds=arguments.get("tables_seconds", 60.0),
+        sync_seconds=arguments.get("sync_seconds", 1.0),
+        sync_bytes=arguments.get("sync_bytes", 64 << 20),
         retention=parse_retention("retain", arguments.get("retain", FOREVER)),
         keep_for=tuple(map(Path, arguments.get("keep_for", ()))),
         on_gap=arguments.get("on_gap", "fail"),

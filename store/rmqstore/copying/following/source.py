@@ -29,6 +29,8 @@ from rmqstore.storage.broker.store_config import StoreConfig
 
 _HEARTBEAT_MS: Final = 5000
 _HOUSEKEEPING_MS: Final = 20_000
+_LEAST_HOUSEKEEPING_MS: Final = 1000
+_LONGEST_MS: Final = 60_000
 _DEFAULT_FILE_BYTES: Final = 1 << 30
 _MAX_FILE_BYTES: Final = (1 << 31) - 1
 _MIN_FILE_BYTES: Final = 1 << 12
@@ -168,10 +170,17 @@ def source_of(
         config,
         store_type,
         least_overlap,
-        heartbeat=(settings.number("haSendHeartbeatInterval") or _HEARTBEAT_MS) / 1000,
-        housekeeping=(settings.number("haHousekeepingInterval") or _HOUSEKEEPING_MS) / 1000,
+        heartbeat=_bounded(settings.number("haSendHeartbeatInterval", _HEARTBEAT_MS), 1),
+        housekeeping=_bounded(
+            settings.number("haHousekeepingInterval", _HOUSEKEEPING_MS), _LEAST_HOUSEKEEPING_MS
+        ),
         mode="controller" if is_controlled else "default",
     )
+
+
+def _bounded(interval_ms: int | None, least_ms: int) -> float:
+    """Return an interval of a broker in seconds, no longer than a follower can wait."""
+    return min(max(interval_ms or 0, least_ms), _LONGEST_MS) / 1000
 
 
 def _ha_address_of(settings: BrokerSettings, endpoint: Endpoint) -> Address:

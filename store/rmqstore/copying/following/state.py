@@ -15,6 +15,7 @@ from typing import Any, Final
 from rmqstore.copying.following.source import Source
 from rmqstore.errors import StoreStateError, UnreadableFileError
 from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import read_small
 
@@ -23,6 +24,7 @@ _NAME: Final = "follow.json"
 _MAX_BYTES: Final = 64 << 10
 _MAX_OFFSET: Final = 1 << 62
 _LEARNER_IDS: Final = 1 << 61
+_OURS: Final = {"lock", ".rmqstore"}  # what there is before the state was written the first time
 
 
 def new_learner_id() -> int:
@@ -132,6 +134,18 @@ def first_state(source: Source, address: str, begin: int) -> FollowState:
         begin,
         store_type=source.store_type,
     )
+
+
+def require_new(root: Path) -> None:
+    """Refuse a folder without a state if it holds anything else.
+
+    Raises:
+        StoreStateError: it does.
+    """
+    if {entry.name for entry in LOCAL.list_folder(root)} - _OURS:
+        raise StoreStateError(
+            f"{root} exists already and is not a copy that a follower made: name a new folder"
+        )
 
 
 def copy_paths(root: Path) -> StorePaths:

@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import takewhile
@@ -34,14 +34,15 @@ _WITHOUT_WRITE_THROUGH = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
 
 @contextmanager
-def named_os_errors(root: Path, consequence: str) -> Iterator[None]:
+def named_os_errors(root: Path, consequence: str | Callable[[], str]) -> Iterator[None]:
     """Turn an ``OSError`` into a ``StoreStateError`` that names the store and the consequence."""
     try:
         yield
     except OSError as err:
+        then = consequence() if callable(consequence) else consequence
         is_full = err.errno in (errno.ENOSPC, errno.EDQUOT)
         why = "CREATE_MAPPED_FILE_FAILED: the disk is full" if is_full else str(err)
-        raise StoreStateError(f"{root}: {why}; {consequence}") from err
+        raise StoreStateError(f"{root}: {why}; {then}") from err
 
 
 @contextmanager
@@ -61,10 +62,7 @@ def _close(path: Path, descriptor: int) -> None:
 
 
 class Disk:
-    """Performs all changes to files and keeps the last few of them open.
-
-    Call :meth:`close` when done.
-    """
+    """Performs all changes to files; keeps the last few of them open until :meth:`close`."""
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[Path, int] = OrderedDict()

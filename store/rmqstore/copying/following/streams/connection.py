@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Final
 
 from rmqstore.copying.following.remoting.client import Address
@@ -34,6 +35,9 @@ class Connection:
 
     Raises:
         ConnectionEndedError: nobody answers there.
+
+    Attributes:
+        is_public: whether the other side has an address of the public internet.
     """
 
     def __init__(self, address: Address, seconds: float) -> None:
@@ -41,6 +45,8 @@ class Connection:
             self._socket = socket.create_connection((address.host, address.port), seconds)
         except OSError as err:
             raise ConnectionEndedError(f"no connection: {err}") from err
+        peer = str(self._socket.getpeername()[0]).partition("%")[0]
+        self.is_public = ip_address(peer).is_global
 
     def send(self, message: bytes) -> None:
         """Send a few bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,8 @@ from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
 from rmqstore.storage.recovery.log_end import last_record_before
+
+logger = logging.getLogger(__name__)
 
 _MOST_TOPICS_NAMED: Final = 10
 
@@ -57,11 +60,26 @@ def last_store_timestamp(log: CommitLog, end: int) -> int:
         return 0
 
 
-def name_messages(log: CommitLog, start: int, end: int) -> str:
-    """Return how many messages there are from a record on, by topic, for people."""
+def warn_of_cut(
+    root: Path, log: CommitLog, cut: tuple[int, int], reason: str, folder: Path
+) -> None:
+    """Tell people which messages the broker has lost.
+
+    Args:
+        root: the folder of the copy.
+        log: its log.
+        cut: where what is cut begins and ends.
+        reason: why.
+        folder: where it is kept.
+    """
+    start, end = cut
     counts = _messages_from(log, start, end)
     named = ", ".join(f"{topic} {n}" for topic, n in counts.most_common(_MOST_TOPICS_NAMED))
-    return f"{counts.total()} messages of {len(counts)} topics: {named}"
+    logger.warning(
+        "%s: %d bytes from %d on are cut (%s) and kept in %s; the broker has lost "
+        "%d messages of %d topics: %s",
+        root, end - start, start, reason, folder, counts.total(), len(counts), named,
+    )  # fmt: skip
 
 
 def _messages_from(log: CommitLog, start: int, end: int) -> Counter[str]:
