@@ -255,14 +255,24 @@ def open_log_dirs(
     names = [fspath(path) for path in log_dirs]
     if storage is None:
         if filesystem is None:
-            require_reachable(names, storage_options)
-            _, storage = locate(names[0], storage_options)
-            names = [fspath(name_in_storage(name)) for name in names]
+            names, storage = places_in_storage(names, storage_options)
         else:
             _require_one_storage(names)
             places = [locate(name, storage_options, filesystem) for name in names]
             names, storage = [fspath(name) for name, _ in places], places[0][1]
     return LogDirs(names, storage)
+
+
+def places_in_storage(
+    paths: Sequence[str], storage_options: Mapping[str, object] | None = None
+) -> tuple[list[str], Storage]:
+    """Return the names that paths have in the storage that has them, and the storage.
+
+    Raises as :func:`require_reachable` does.
+    """
+    require_reachable(paths, storage_options)
+    _, storage = locate(paths[0], storage_options)
+    return [fspath(name_in_storage(path)) for path in paths], storage
 
 
 def require_reachable(

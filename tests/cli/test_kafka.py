@@ -98,6 +98,66 @@ def test_get(logs: Path) -> None:
         assert run("get", logs, *words).exit_code == 2
 
 
+def test_dump_of_records_as_they_are_stored(logs: Path) -> None:
+    deep = rows("dump", logs, "-t", "G", "-p", 1, "--deep", "--start-offset", 5, "--end-offset", 7)
+    keys = ("offset", "key_size", "value_size", "sequence", "is_valid", "marker", "reason")
+    expected = {row["offset"]: row for row in kafka_logs.expected("groups", ("G", 1))}
+    assert [row["offset"] for row in deep] == [5, 6]
+    for row in deep:
+        names = [name for name, _ in expected[row["offset"]]["headers"]]
+        assert (row["header_keys"], row["is_valid"], set(keys) <= set(row)) == (names, True, True)
+    decoded = rows("dump", logs, "--offsets-decoder")
+    assert {row["topic"] for row in decoded} == {"__consumer_offsets"}
+    kinds = {json.loads(row["decoded_key"])["type"] for row in decoded if row["decoded_key"]}  # type: ignore[arg-type]
+    assert {"1", "2", "5"} <= kinds
+    assert any(row["marker"] == "COMMIT" for row in decoded)
+    (first, *_) = rows("dump", logs, "--transaction-log-decoder")
+    assert first["decoded_key"] == '{"type":"0","data":{"transactionalId":"g-t2"}}'
+
+
+def test_dump_of_single_files(logs: Path) -> None:
+    segment = logs / "G-0" / f"{0:020}"
+    batches = rows("dump", f"{segment}.log")
+    assert batches == rows("dump", logs, "-t", "G", "-p", 0, "--batches")[: len(batches)]
+    assert batches[0]["crc"] == 1590030813
+    records = rows("dump", f"{segment}.log", "--deep")
+    assert [row["key_size"] for row in records[:3]] == [None, None, 8]
+    assert rows("dump", f"{segment}.index")[0] == {
+        "offset": 34, "position": 3917, "path": f"{segment}.index",
+    }  # fmt: skip
+    assert len(rows("dump", f"{segment}.timeindex")) == 8
+    folder = logs / "__consumer_offsets-0"
+    (aborted,) = rows("dump", folder / f"{22:020}.txnindex")
+    assert (aborted["first_offset"], aborted["last_offset"]) == (53, 54)
+    (producer,) = rows("dump", folder / f"{55:020}.snapshot")
+    assert (producer["producer_epoch"], producer["transaction_start"]) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("{log}", "{index}"), "files of one kind at a time, and no folders; got index, log"),
+        (("{log}", "{logs}"), "got folder, log"),
+        (("{log}", "-t", "G"), "topics: files are shown as a whole"),
+        (("{log}", "--start-offset", "5"), "start-offset: files are shown as a whole"),
+        (("{logs}", "--batches", "--deep"), "one of them"),
+        (("{logs}", "--deep", "--columns", "offset"), "--deep gives all columns"),
+        (("{gone}",), "was deleted"),
+    ],
+)
+def test_what_a_dump_of_files_refuses(logs: Path, words: tuple[str, ...], reason: str) -> None:
+    stem = logs / "G-0" / f"{0:020}"
+    names = {
+        "log": f"{stem}.log",
+        "index": f"{stem}.index",
+        "gone": logs / "G-0" / f"{7:020}.log",
+        "logs": logs,
+    }
+    done = run("dump", *(word.format(**names) for word in words))
+    assert done.exit_code != 0
+    assert reason in " ".join(done.output.split())
+
+
 def test_groups_of_a_damaged_log(tmp_path: Path) -> None:
     folder = kafka_logs.make_log_dir(tmp_path) / "__consumer_offsets-0"
     batch = bytearray(kafka_logs.batch(0, [b"v"]))

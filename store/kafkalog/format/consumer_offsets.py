@@ -1,22 +1,154 @@
-"""Records of ``__consumer_offsets``: keys and values of committed offsets, in all their versions.
+"""Records of ``__consumer_offsets`` and ``__transaction_state``, in all their versions.
 
-Other records of that topic, which describe groups and their members, are not parsed.
+Committed offsets are parsed; all others are only shown, as kafka-dump-log shows them.
+
+Source: the messages of group-coordinator and transaction-coordinator, DumpLogSegments.scala.
 """
 
 from __future__ import annotations
 
+import base64
 import struct
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from kafkalog.format.varints import read_unsigned
 from rmqstore.errors import MalformedBytesError
 from rmqstore.format.utf8 import decode_text
 
-_OFFSET_KEYS: Final = (0, 1)  # versions of the key
-_NEWEST_VALUE: Final = 4
-_WITH_EXPIRY: Final = 1
-_WITH_EPOCH: Final = 3  # versions of the value, from which on
-_FLEXIBLE: Final = 4
+Json: TypeAlias = dict[str, Any]
+Decode: TypeAlias = Callable[[bytes | None, bytes | None], tuple[Json | None, Json | None]]
+
+_OFFSET_KEYS: Final = (0, 1)  # types of their records
+_EVER: Final = 1 << 15  # more than a version
+_NUMBERS: Final = {"int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q"}
+
+
+class _Field(NamedTuple):
+    """A field of a message.
+
+    Attributes:
+        name: as JSON has it.
+        kind: one of _NUMBERS, string, bytes, uuid, a list of one kind, or the fields of a struct.
+        since: first version that has it.
+        until: last version that has it.
+        tag: its number if it is a tagged field, which a message may lack.
+    """
+
+    name: str
+    kind: Any
+    since: int = 0
+    until: int = _EVER
+    tag: int | None = None
+
+
+class _Message(NamedTuple):
+    """The fields of a message, its newest version, and from which one on its coding is flexible."""
+
+    fields: tuple[_Field, ...]
+    newest: int = 0
+    flexible: int = 0
+
+
+_F = _Field
+_OF_MEMBER: Final = (_F("groupId", "string"), _F("memberId", "string"))
+_OF_GROUP: Final = (_F("groupId", "string"),)
+_BY_ID: Final = (_F("topicId", "uuid"), _F("partitions", ["int32"]))
+_BY_NAME: Final = (_F("topic", "string"), _F("partitions", ["int32"]))
+_TOPIC_METADATA: Final = (
+    _F("topicId", "uuid"), _F("topicName", "string"), _F("numPartitions", "int32"),
+    _F("partitionMetadata", [(_F("partition", "int32"), _F("racks", ["string"]))]),
+)  # fmt: skip
+_MEMBER: Final = (
+    _F("memberId", "string"), _F("groupInstanceId", "string", 3), _F("clientId", "string"),
+    _F("clientHost", "string"), _F("rebalanceTimeout", "int32", 1), _F("sessionTimeout", "int32"),
+    _F("subscription", "bytes"), _F("assignment", "bytes"),
+)  # fmt: skip
+_CLASSIC_MEMBER: Final = (
+    _F("sessionTimeoutMs", "int32"),
+    _F("supportedProtocols", [(_F("name", "string"), _F("metadata", "bytes"))]),
+)
+_OFFSET_VALUE: Final = _Message(
+    (
+        _F("offset", "int64"), _F("leaderEpoch", "int32", 3), _F("metadata", "string"),
+        _F("commitTimestamp", "int64"), _F("expireTimestamp", "int64", 1, 1),
+        _F("topicId", "uuid", 4, tag=0),
+    ),
+    4, 4,
+)  # fmt: skip
+_GROUP_VALUE: Final = _Message(
+    (
+        _F("protocolType", "string"), _F("generation", "int32"), _F("protocol", "string"),
+        _F("leader", "string"), _F("currentStateTimestamp", "int64", 2), _F("members", [_MEMBER]),
+    ),
+    4, 4,
+)  # fmt: skip
+_EPOCH: Final = (_F("epoch", "int32"), _F("metadataHash", "int64", tag=0))
+_MEMBER_STATE: Final = (
+    _F("memberEpoch", "int32"), _F("previousMemberEpoch", "int32"), _F("state", "int8"),
+    _F("assignedPartitions", [_BY_ID]),
+)  # fmt: skip
+_OFFSET_KEY: Final = (_F("group", "string"), _F("topic", "string"), _F("partition", "int32"))
+
+# The fields of a key, and the value that belongs to it, by the type of the record.
+_GROUP_RECORDS: Final[dict[int, tuple[tuple[_Field, ...], _Message]]] = {
+    0: (_OFFSET_KEY, _OFFSET_VALUE),
+    1: (_OFFSET_KEY, _OFFSET_VALUE),
+    2: ((_F("group", "string"),), _GROUP_VALUE),
+    3: (_OF_GROUP, _Message(_EPOCH)),
+    4: (_OF_GROUP, _Message((_F("topics", [_TOPIC_METADATA]),))),
+    5: (_OF_MEMBER, _Message((
+        _F("instanceId", "string"), _F("rackId", "string"), _F("clientId", "string"),
+        _F("clientHost", "string"), _F("subscribedTopicNames", ["string"]),
+        _F("subscribedTopicRegex", "string"), _F("rebalanceTimeoutMs", "int32"),
+        _F("serverAssignor", "string"),
+        _F("classicMemberMetadata", _CLASSIC_MEMBER, tag=0),
+    ))),
+    6: (_OF_GROUP, _Message((_F("assignmentEpoch", "int32"),))),
+    7: (_OF_MEMBER, _Message((_F("topicPartitions", [_BY_ID]),))),
+    8: (_OF_MEMBER, _Message((*_MEMBER_STATE, _F("partitionsPendingRevocation", [_BY_ID])))),
+    9: (_OF_GROUP, _Message((_F("topics", [_TOPIC_METADATA]),))),
+    10: (_OF_MEMBER, _Message((
+        _F("rackId", "string"), _F("clientId", "string"), _F("clientHost", "string"),
+        _F("subscribedTopicNames", ["string"]),
+    ))),
+    11: (_OF_GROUP, _Message(_EPOCH)),
+    12: (_OF_GROUP, _Message((_F("assignmentEpoch", "int32"),))),
+    13: (_OF_MEMBER, _Message((_F("topicPartitions", [_BY_ID]),))),
+    14: (_OF_MEMBER, _Message(_MEMBER_STATE)),
+    16: (
+        (_F("groupId", "string"), _F("regularExpression", "string")),
+        _Message((_F("topics", ["string"]), _F("version", "int64"), _F("timestamp", "int64"))),
+    ),
+}  # fmt: skip
+_TRANSACTION_PARTITIONS: Final = (_F("topic", "string"), _F("partitionIds", ["int32"]))
+_TRANSACTIONS: Final[dict[int, tuple[tuple[_Field, ...], _Message]]] = {
+    0: ((_F("transactionalId", "string"),), _Message(
+        (
+            _F("producerId", "int64"), _F("previousProducerId", "int64", 1, tag=0),
+            _F("nextProducerId", "int64", 1, tag=1), _F("producerEpoch", "int16"),
+            _F("transactionTimeoutMs", "int32"), _F("transactionStatus", "int8"),
+            _F("transactionPartitions", [_TRANSACTION_PARTITIONS]),
+            _F("transactionLastUpdateTimestampMs", "int64"),
+            _F("transactionStartTimestampMs", "int64"),
+            _F("clientTransactionVersion", "int16", 1, tag=2),
+        ),
+        1, 1,
+    )),
+}  # fmt: skip
+_CONSUMER_PROTOCOL: Final = {
+    "subscription": _Message(
+        (
+            _F("topics", ["string"]), _F("userData", "bytes"), _F("ownedPartitions", [_BY_NAME], 1),
+            _F("generationId", "int32", 2), _F("rackId", "string", 3),
+        ),
+        3, _EVER,
+    ),
+    "assignment": _Message(
+        (_F("assignedPartitions", [_BY_NAME]), _F("userData", "bytes")), 3, _EVER
+    ),
+}  # fmt: skip
 
 
 class OffsetKey(NamedTuple):
@@ -42,13 +174,14 @@ def parse_offset_key(key: bytes) -> OffsetKey | None:
 
     Raises:
         MalformedBytesError: the key contradicts its version.
-
-    Source: OffsetCommitKey.json.
     """
-    fields = _Fields(key)
-    if fields.number(">h") not in _OFFSET_KEYS:
+    reader = _Reader(key)
+    if reader.number(">h") not in _OFFSET_KEYS:
         return None
-    return OffsetKey(fields.text(), fields.text(), fields.number(">i"))
+    fields = reader.fields(_OFFSET_KEY, 0)
+    if fields["group"] is None or fields["topic"] is None:
+        raise MalformedBytesError(0, "the key of a committed offset has no group or no topic")
+    return OffsetKey(**fields)
 
 
 def parse_offset_value(value: bytes) -> OffsetValue:
@@ -56,42 +189,142 @@ def parse_offset_value(value: bytes) -> OffsetValue:
 
     Raises:
         MalformedBytesError: the value contradicts its version, or the version is unknown.
-
-    Source: OffsetCommitValue.json.
     """
-    fields = _Fields(value)
-    version = fields.number(">h")
-    if not 0 <= version <= _NEWEST_VALUE:
-        raise MalformedBytesError(0, f"version {version} of a committed offset is unknown")
-    offset = fields.number(">q")
-    epoch = fields.number(">i") if version >= _WITH_EPOCH else -1
-    metadata = fields.compact_text() if version >= _FLEXIBLE else fields.text()
-    committed = fields.number(">q")
-    expires = fields.number(">q") if version == _WITH_EXPIRY else -1
-    return OffsetValue(offset, epoch, metadata, committed, expires)
+    _, fields = _Reader(value).message(_OFFSET_VALUE)
+    if fields["metadata"] is None:
+        raise MalformedBytesError(0, "a committed offset has no metadata")
+    return OffsetValue(
+        fields["offset"],
+        fields.get("leaderEpoch", -1),
+        fields["metadata"],
+        fields["commitTimestamp"],
+        fields.get("expireTimestamp", -1),
+    )
 
 
-class _Fields:
-    """Reads one field after the other; what follows the last one, such as tagged ones, is left."""
+class _Reader:
+    """Reads the fields of a message, one after the other."""
 
-    def __init__(self, data: bytes) -> None:
-        self._data, self._position = data, 0
+    def __init__(self, data: bytes, *, is_flexible: bool = False) -> None:
+        self._data, self._at = data, 0
+        self.is_flexible = is_flexible
 
     def number(self, form: str) -> int:
-        n_bytes = struct.calcsize(form)
-        (number,) = struct.unpack(form, self._take(n_bytes))
+        (number,) = struct.unpack(form, self._take(struct.calcsize(form)))
         return int(number)
 
-    def text(self) -> str:
-        return decode_text(self._take(self.number(">h")))
+    def message(self, message: _Message) -> tuple[int, Json]:
+        """Return the version of a message, and its fields."""
+        version = self.number(">h")
+        if not 0 <= version <= message.newest:
+            raise MalformedBytesError(0, f"version {version} of a record is unknown")
+        self.is_flexible = version >= message.flexible
+        return version, self.fields(message.fields, version)
 
-    def compact_text(self) -> str:
-        length, self._position = read_unsigned(self._data, self._position)
-        return decode_text(self._take(length - 1))
+    def fields(self, fields: tuple[_Field, ...], version: int) -> Json:
+        present = [field for field in fields if field.since <= version <= field.until]
+        found = {
+            field.name: self._value(field.kind, version) for field in present if field.tag is None
+        }
+        tagged = self._tagged(present, version) if self.is_flexible else {}
+        return {
+            field.name: (found | tagged)[field.name]
+            for field in present
+            if field.name in found or field.name in tagged
+        }
+
+    def _tagged(self, fields: list[_Field], version: int) -> Json:
+        known = {field.tag: field for field in fields if field.tag is not None}
+        found = {}
+        for _ in range(self._unsigned()):
+            tag, n_bytes = self._unsigned(), self._unsigned()
+            inside = _Reader(self._take(n_bytes), is_flexible=True)
+            if tag in known:
+                field = known[tag]
+                is_null = isinstance(field.kind, tuple) and not inside._unsigned()
+                found[field.name] = None if is_null else inside._value(field.kind, version)
+        return found
+
+    def _value(self, kind: Any, version: int) -> Any:  # noqa: ANN401 - as the kind is
+        if isinstance(kind, tuple):
+            return self.fields(kind, version)
+        if isinstance(kind, list):
+            count = self._length(">i")
+            if count is not None and count > len(self._data) - self._at:
+                raise MalformedBytesError(self._at, f"a list has {count} entries")
+            return None if count is None else [self._value(kind[0], version) for _ in range(count)]
+        if kind in _NUMBERS:
+            return self.number(_NUMBERS[kind])
+        if kind == "uuid":
+            return base64.urlsafe_b64encode(self._take(16)).decode().rstrip("=")
+        length = self._length(">h" if kind == "string" else ">i")
+        if length is None:
+            return None
+        content = self._take(length)
+        return decode_text(content) if kind == "string" else content
+
+    def _length(self, form: str) -> int | None:
+        length = self._unsigned() - 1 if self.is_flexible else self.number(form)
+        return length if length >= 0 else None
+
+    def _unsigned(self) -> int:
+        number, self._at = read_unsigned(self._data, self._at)
+        return number
 
     def _take(self, n_bytes: int) -> bytes:
-        start, end = self._position, self._position + n_bytes
-        if not start <= end <= len(self._data):
+        start, end = self._at, self._at + n_bytes
+        if end > len(self._data):
             raise MalformedBytesError(start, f"a field of {n_bytes} bytes is cut off")
-        self._position = end
+        self._at = end
         return self._data[start:end]
+
+
+def _decode(
+    records: dict[int, tuple[tuple[_Field, ...], _Message]], key: bytes | None, value: bytes | None
+) -> tuple[Json | None, Json | None]:
+    """Return key and value of a record; None for a value that is null, and for unknown types.
+
+    Raises:
+        MalformedBytesError: they contradict their versions, or a version is unknown.
+    """
+    if key is None:
+        return None, None
+    reader = _Reader(key)
+    kind = reader.number(">h")
+    if kind not in records:
+        return None, None
+    fields, message = records[kind]
+    shown = {"type": str(kind), "data": reader.fields(fields, 0)}
+    if value is None:
+        return shown, None
+    version, content = _Reader(value).message(message)
+    if content.get("protocolType") == "consumer":
+        for member in content["members"] or ():
+            member.update(_protocol(member))
+    return shown, {"version": str(version), "data": _plain(content)}
+
+
+def _protocol(member: Json) -> Json:
+    """Return what a consumer of a group subscribed to and was given, where that can be read."""
+    found = {}
+    for name, message in _CONSUMER_PROTOCOL.items():
+        try:
+            reader = _Reader(member[name] or b"")
+            version = min(reader.number(">h"), message.newest)
+            found[name] = reader.fields(message.fields, version)
+        except MalformedBytesError:
+            continue  # the bytes are shown
+    return found
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """Return a value with its bytes in base64."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+decode_group_record: Final[Decode] = partial(_decode, _GROUP_RECORDS)
+decode_transaction_record: Final[Decode] = partial(_decode, _TRANSACTIONS)

@@ -42,6 +42,7 @@ class Record(NamedTuple):
         headers: names and values, in order; a name may be there several times.
         leader_epoch: None if unknown.
         is_control: whether it is a control record, which consumers never get.
+        crc: that of a message of format v0 or v1; records of v2 have none of their own.
     """
 
     offset: int
@@ -52,6 +53,7 @@ class Record(NamedTuple):
     headers: list[tuple[str, bytes | None]]
     leader_epoch: int | None
     is_control: bool
+    crc: int | None = None
 
 
 def records_of(data: Data, heads: BatchHeads, limit: int = MAX_INFLATED_BYTES) -> Iterator[Record]:
@@ -174,6 +176,7 @@ class Message(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
+    crc: int
 
 
 def _legacy_records(stored: memoryview, limit: int) -> Iterator[Record]:
@@ -206,7 +209,7 @@ def _legacy_record(message: Message, outer: Message, shift: int) -> Record:
         timestamp, kind = outer.timestamp, LOG_APPEND_TIME
     return Record(
         wrapped(message.offset + shift), timestamp, kind, message.key, message.value, [], None,
-        is_control=False,
+        is_control=False, crc=message.crc,
     )  # fmt: skip
 
 
@@ -234,7 +237,7 @@ def parse_message(stored: memoryview) -> Message:
 
     Source: LegacyRecord.java.
     """
-    offset, length, _, magic, attributes = struct.unpack_from(">qiIbB", stored)
+    offset, length, crc, magic, attributes = struct.unpack_from(">qiIbB", stored)
     if magic not in (0, 1):
         raise ValueError(f"the format v{magic} is unknown")
     if length < (LEAST_LENGTH_V1 if magic else LEAST_LENGTH):
@@ -247,7 +250,7 @@ def parse_message(stored: memoryview) -> Message:
     value, position = _take_legacy(stored, position)
     if position != len(stored):
         raise ValueError(f"{len(stored) - position} bytes follow the value of a message")
-    return Message(offset, magic, attributes, timestamp, key, value)
+    return Message(offset, magic, attributes, timestamp, key, value, crc)
 
 
 def _take_legacy(stored: memoryview, position: int) -> tuple[bytes | None, int]:

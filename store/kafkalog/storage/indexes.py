@@ -75,11 +75,16 @@ def read_offset_index(storage: Storage, segment: Segment) -> OffsetEntries:
 
     Source: OffsetIndex.java.
     """
+    offsets, positions = stored_offset_index(storage, segment)
+    n_rising = min(_rising(offsets - segment.base_offset), _rising(positions))
+    return OffsetEntries(offsets[:n_rising], positions[:n_rising])
+
+
+def stored_offset_index(storage: Storage, segment: Segment) -> OffsetEntries:
+    """Return all entries of an offset index, rising or not, but for the zeros at its end."""
     entries = _entries(storage, segment.index_path, _OFFSET_ENTRY)
-    offsets = entries["offset"].astype(np.int64)
-    positions = entries["position"].astype(np.int64)
-    n_rising = min(_rising(offsets), _rising(positions))
-    return OffsetEntries(segment.base_offset + offsets[:n_rising], positions[:n_rising])
+    offsets = segment.base_offset + entries["offset"].astype(np.int64)
+    return OffsetEntries(offsets, entries["position"].astype(np.int64))
 
 
 def read_time_index(storage: Storage, segment: Segment) -> TimeEntries:
@@ -91,12 +96,17 @@ def read_time_index(storage: Storage, segment: Segment) -> TimeEntries:
 
     Source: TimeIndex.java.
     """
-    entries = _entries(storage, segment.time_index_path, _TIME_ENTRY)
-    timestamps = entries["timestamp"].astype(np.int64)
-    offsets = entries["offset"].astype(np.int64)
-    if min(_rising(timestamps), _rising(offsets)) < len(entries):
+    timestamps, offsets = stored_time_index(storage, segment)
+    if min(_rising(timestamps), _rising(offsets - segment.base_offset)) < len(offsets):
         timestamps, offsets = timestamps[:0], offsets[:0]
-    return TimeEntries(timestamps, segment.base_offset + offsets)
+    return TimeEntries(timestamps, offsets)
+
+
+def stored_time_index(storage: Storage, segment: Segment) -> TimeEntries:
+    """Return all entries of a time index, rising or not, but for the zeros at its end."""
+    entries = _entries(storage, segment.time_index_path, _TIME_ENTRY)
+    offsets = segment.base_offset + entries["offset"].astype(np.int64)
+    return TimeEntries(entries["timestamp"].astype(np.int64), offsets)
 
 
 def _rising(values: NDArray[np.int64]) -> int:

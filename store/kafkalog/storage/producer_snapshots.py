@@ -6,7 +6,9 @@ import logging
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_heads import crc32c
 from kafkalog.storage.names import base_offset_of
 from rmqstore.errors import UnreadableFileError
@@ -84,22 +86,35 @@ def snapshot_offsets(storage: Storage, folder: str) -> dict[int, str]:
 def _read(storage: Storage, path: str, offset: int) -> dict[int, int] | None:
     """Return the open transactions of a snapshot; None if it is not sound."""
     try:
-        content = read_small(storage, path, _MAX_BYTES)
+        entries = read_snapshot(storage, path)
     except (FileNotFoundError, UnreadableFileError):
         return None
-    version = int.from_bytes(content[:_CRC_AT], "big")
-    crc = int.from_bytes(content[_CRC_AT:_COUNT_AT], "big")
-    count = int.from_bytes(content[_COUNT_AT:_ENTRIES_AT], "big")
-    n_bytes = _ENTRIES_AT + count * _ENTRY.itemsize
-    if (
-        version != _VERSION
-        or len(content) != n_bytes
-        or crc32c()(memoryview(content)[_COUNT_AT:]) != crc
-    ):
-        logger.info("%s is left aside: it is not a sound snapshot", path)
+    except CorruptBatchError as err:
+        logger.info("%s is left aside: it is not a sound snapshot (%s)", path, err.reason)
         return None
-    entries = np.frombuffer(content, _ENTRY, count, _ENTRIES_AT)
     opened = entries[(entries["transaction_start"] >= 0) & (entries["transaction_start"] < offset)]
     return dict(
         zip(opened["producer_id"].tolist(), opened["transaction_start"].tolist(), strict=True)
     )
+
+
+def read_snapshot(storage: Storage, path: str) -> NDArray[np.void]:
+    """Return the entries of a snapshot: one for each producer, with the fields of _ENTRY.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UnreadableFileError: it cannot be read.
+        CorruptBatchError: its version is unknown, or its length or its CRC is wrong.
+    """
+    content = read_small(storage, path, _MAX_BYTES)
+    version = int.from_bytes(content[:_CRC_AT], "big")
+    if len(content) < _ENTRIES_AT or version != _VERSION:
+        raise CorruptBatchError(path, 0, f"version {version} of a producer snapshot is unknown")
+    crc = int.from_bytes(content[_CRC_AT:_COUNT_AT], "big")
+    if crc32c()(memoryview(content)[_COUNT_AT:]) != crc:
+        raise CorruptBatchError(path, _CRC_AT, "the CRC is wrong")
+    count = int.from_bytes(content[_COUNT_AT:_ENTRIES_AT], "big")
+    if len(content) != _ENTRIES_AT + count * _ENTRY.itemsize:
+        text = f"{count} producers do not take {len(content)} bytes"
+        raise CorruptBatchError(path, _COUNT_AT, text)
+    return np.frombuffer(content, _ENTRY, count, _ENTRIES_AT)

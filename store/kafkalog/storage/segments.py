@@ -9,7 +9,7 @@ from kafkalog.storage.names import base_offset_of
 from rmqstore.errors import FileDeletedError
 from rmqstore.storage.files.storage import Storage
 
-LOG, INDEX, TIME_INDEX = ".log", ".index", ".timeindex"
+LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX = ".log", ".index", ".timeindex", ".txnindex"
 _SWAP: Final = ".swap"  # a finished segment of the cleaner that is being put in place
 _MAX_LISTINGS: Final = 100  # of a folder in which files are renamed all the time
 _CLEANED: Final = "cleaned"  # a segment that the cleaner or a split is writing
@@ -42,6 +42,11 @@ class Segment(NamedTuple):
     def time_index_path(self) -> str:
         """The path of the time index."""
         return f"{self.stem}{TIME_INDEX}{self.suffix}"
+
+    @property
+    def transaction_index_path(self) -> str:
+        """The path of the transaction index."""
+        return f"{self.stem}{TRANSACTION_INDEX}{self.suffix}"
 
 
 # Returns the offset after the last batch of a segment.

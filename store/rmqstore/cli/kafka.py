@@ -9,10 +9,17 @@ import click
 import orjson
 import pyarrow as pa
 
+from kafkalog.format.consumer_offsets import (
+    Decode,
+    decode_group_record,
+    decode_transaction_record,
+)
 from kafkalog.inspect.batches import BATCHES, batch_rows
+from kafkalog.inspect.files import file_rows, file_schema, parse_file
 from kafkalog.inspect.partitions import PARTITIONS, partition_rows
+from kafkalog.inspect.stored_records import stored_rows, stored_schema
 from kafkalog.inspect.verify import verify as verify_partitions
-from kafkalog.opening import LogDirs, open_log_dirs
+from kafkalog.opening import LogDirs, open_log_dirs, places_in_storage
 from kafkalog.read.partition import Partition
 from kafkalog.read.spec import Mode
 from kafkalog.storage.names import TopicPartition, is_internal, parse_folder
@@ -33,6 +40,10 @@ from rmqstore.exchange.json_rows import JSON_TEXT, jsonable
 from rmqstore.query.times import parse_timestamp
 
 _HEADERS: Final = "headers"
+_DECODERS: Final[dict[str, tuple[str, Decode]]] = {
+    "offsets": ("__consumer_offsets", decode_group_record),
+    "transactions": ("__transaction_state", decode_transaction_record),
+}
 
 
 @main.group(cls=Verbs)
@@ -141,6 +152,23 @@ def stat(
 @chooses_mode
 @click.option("--columns", help="Columns, separated by commas; all by default.")
 @click.option("--batches", is_flag=True, help="Batches in place of records, markers as well.")
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="Records as they are stored: markers and aborted ones as well, sizes, sequence numbers.",
+)
+@click.option(
+    "--offsets-decoder",
+    "decoder",
+    flag_value="offsets",
+    help="Show what records of __consumer_offsets say: group offsets and metadata.",
+)
+@click.option(
+    "--transaction-log-decoder",
+    "decoder",
+    flag_value="transactions",
+    help="Show what records of __transaction_state say.",
+)
 @shows_progress
 @ends_clearly
 @gives_rows("jsonl", limit_help="At most N rows.")
@@ -150,6 +178,8 @@ def dump(
     partitions: tuple[int, ...],
     with_system: bool,
     batches: bool,
+    deep: bool,
+    decoder: str | None,
     columns: str | None,
     output: Output,
     **choice: Any,  # noqa: ANN401
@@ -158,15 +188,34 @@ def dump(
 
     Partitions come one after the other, each in the order of its offsets. Times are those that a
     broker searches by, of the first record in offset order that is not earlier.
+
+    PATH... may also be files of partition folders, all of one kind: a .log gives its batches, or
+    records with --deep; .index, .timeindex, .txnindex and .snapshot their entries.
     """
+    topic, decode = (None, None) if decoder is None else _DECODERS[decoder]
+    deep |= decode is not None
+    if topic is not None and not topics:
+        topics = (topic,)
+    if batches and deep:
+        raise OptionError("--batches and --deep: one of them")
+    if columns is not None and (batches or deep):
+        raise OptionError(f"--columns: {'--batches' if batches else '--deep'} gives all columns")
+    if any(parse_file(path) is not None for path in paths):
+        _dump_files(paths, output, decode, deep=deep)
+        return
     with _open(paths) as opened:
         chosen = _choose(opened, topics, partitions, with_system=with_system)
         bounds = {key: _bounds(partition, **choice) for key, partition in chosen.items()}
         if batches:
-            if columns is not None:
-                raise OptionError("--columns: --batches gives all columns of batches")
             schema: pa.Schema = BATCHES
             rows: Iterable[pa.RecordBatch] = _batches(chosen, bounds)
+        elif deep:
+            schema = stored_schema(decode)
+            rows = (
+                batch
+                for key, partition in chosen.items()
+                for batch in stored_rows(partition, *bounds[key], decode)
+            )
         else:
             scan = opened.scan(
                 sorted({key.topic for key in chosen}),
@@ -180,6 +229,35 @@ def dump(
             schema, rows = _readable(scan.schema, scan, output)
         shown = rows if output.is_on_terminal else counted(rows, "reading", unit="rows")
         output.write(schema, shown)
+
+
+def _dump_files(
+    paths: tuple[str, ...], output: Output, decode: Decode | None, *, deep: bool
+) -> None:
+    """Write what single files hold."""
+    given = click.get_current_context()
+    chosen = [
+        option
+        for option in ("topics", "partitions", "start_offset", "end_offset", "begin", "end")
+        if given.params.get(option)
+    ]
+    if chosen:
+        refused = ", ".join(name.replace("_", "-") for name in chosen)
+        raise OptionError(f"{refused}: files are shown as a whole; name log directories")
+    names, storage = places_in_storage(paths, given_options().storage_options)
+    files = [parse_file(name) for name in names]
+    kinds = {file.kind if file is not None else "folder" for file in files}
+    if len(kinds) > 1:
+        text = ", ".join(sorted(kinds))
+        raise OptionError(f"PATH: files of one kind at a time, and no folders; got {text}")
+    (kind,) = kinds
+    rows = (
+        batch
+        for file in files
+        if file is not None
+        for batch in file_rows(storage, file, decode, deep=deep)
+    )
+    output.write(file_schema(kind, decode, deep=deep), rows)
 
 
 def _bounds(
