@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pyarrow as pa
@@ -98,6 +99,83 @@ def test_verify_names_place_and_reason(tmp_path: Path) -> None:
     assert zeros.place == f"{path}, {at}"
     text = f"an entry sends offset 2 to {len(first) + 1}, where no batch of it begins"
     assert entry == Finding("index", str(index), text)
+
+
+def write_time_index(folder: Path, *entries: tuple[int, int]) -> Path:
+    path = folder / f"{0:020}.timeindex"
+    path.write_bytes(b"".join(struct.pack(">qi", *entry) for entry in entries))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("entries", "text"),
+    [
+        ([(30, 0), (50, 2)], None),
+        ([], None),
+        ([(30, 0)], "its last entry has the time 30, and a batch has 50"),
+        ([(30, 0), (40, 1)], "an entry gives offset 1 the time 40, which no batch has there"),
+        ([(30, 0), (50, 7)], "an entry gives offset 7 the time 50, which no batch has there"),
+        ([(50, 0), (30, 1)], "its entries do not rise"),
+    ],
+)
+def test_verify_compares_time_indexes(
+    tmp_path: Path, entries: list[tuple[int, int]], text: str | None
+) -> None:
+    folder = build.make_log_dir(tmp_path / "logs") / "t-0"
+    times = (30, 20, 50)
+    batches = [build.batch(offset, [b"a"], time=time) for offset, time in enumerate(times)]
+    build.write_segment(folder, 0, *batches)
+    path = write_time_index(folder, *entries)
+    found = [finding for finding in findings(folder) if finding.part == "timeindex"]
+    assert {finding.place for finding in found} == ({str(path)} if text else set())
+    assert text is None or text in [finding.text for finding in found]
+
+
+def write_aborted(folder: Path, *entries: tuple[int, int, int]) -> Path:
+    """Write a transaction index; its entries are producers, first offsets and those of markers."""
+    path = folder / f"{0:020}.txnindex"
+    rows = [struct.pack(">hqqqq", 0, *entry, 0) for entry in entries]
+    path.write_bytes(b"".join(rows))
+    return path
+
+
+def test_verify_compares_transaction_indexes(tmp_path: Path) -> None:
+    folder = build.make_log_dir(tmp_path / "logs") / "t-0"
+    sent = [
+        build.batch(
+            offset, [b"a"], producer=build.Producer(producer, 0, 0), attributes=build.TRANSACTIONAL
+        )
+        for offset, producer in ((0, 1), (1, 2))
+    ]
+    ends = [
+        build.marker(2, 1, build.ABORT), build.marker(3, 2, build.COMMIT),
+        build.marker(4, 3, build.ABORT),
+    ]  # fmt: skip
+    build.write_segment(folder, 0, *sent, *ends)
+    path = folder / f"{0:020}.txnindex"
+    missing = "no entry has the transaction of producer 1 from 0 to 2, which was aborted"
+    assert findings(folder) == [Finding("txnindex", str(path), missing)]
+    write_aborted(folder, (1, 0, 2))
+    assert findings(folder) == []
+    write_aborted(folder, (1, 0, 2), (2, 1, 3))
+    odd = "producer 2 aborted nothing at offset 3, as an entry says"
+    assert findings(folder) == [Finding("txnindex", str(path), odd)]
+    write_aborted(folder, (1, 1, 2))
+    assert findings(folder) == [Finding("txnindex", str(path), missing)]
+    path.write_bytes(write_aborted(folder, (1, 0, 2)).read_bytes() + b"\0")
+    assert findings(folder) == [Finding("txnindex", f"{path}, 34", "the file ends within an entry")]
+
+
+def test_verify_looks_into_producer_snapshots(tmp_path: Path) -> None:
+    folder = build.make_log_dir(tmp_path / "logs") / "t-0"
+    build.write_segment(folder, 0, build.batch(0, [b"a"]))
+    path = build.write_snapshot(folder, 1, {5: 0})
+    assert findings(folder) == []
+    path.write_bytes(path.read_bytes()[:-1] + b"\1")
+    assert findings(folder) == [Finding("snapshot", f"{path}, 2", "the CRC is wrong")]
+    build.write_snapshot(folder, 1, {5: 1})
+    text = "producer 5 has offset 1, which lies after the snapshot"
+    assert findings(folder) == [Finding("snapshot", str(path), text)]
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from kafkalog.format.batch_heads import BatchHeads
 from kafkalog.format.records import decode_pieces
+from kafkalog.inspect.beside_logs import SegmentFacts, compare_snapshots
 from kafkalog.read.ordered import Ordered, ordered_windows
 from kafkalog.read.partition import Partition
-from kafkalog.storage.indexes import read_offset_index
 from kafkalog.storage.partition_log import PartitionLog
 from kafkalog.storage.recovery import Cut
 from kafkalog.storage.segments import Segment
 from kafkalog.storage.windows import Window, lowest_offsets
 from rmqstore.errors import Finding, MalformedBytesError
 
-_LOG, _INDEX = "log", "index"
+_LOG: Final = "log"
 _DECODED: Final = ("offset", "headers")  # walks all fields of records, and makes few columns
 _BATCHES: Final = 256  # decoded together
 
@@ -28,8 +28,10 @@ def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
     """Yield what is wrong in partitions: damage, and what a recovery would take from their ends.
 
     Every batch is read: its head, its CRC, its records, and that its offsets follow those before
-    it. The entries of offset indexes must point to batches of their offsets; where a recovery
-    builds an index again, it is not compared.
+    it. The entries of offset indexes must point to batches of their offsets, those of time indexes
+    to batches of their times, and those of transaction indexes to markers, of which each that
+    aborted records has one. Producer snapshots must have right CRCs. Where a recovery builds these
+    files again, they are not compared.
 
     Args:
         partitions: the partitions.
@@ -47,6 +49,8 @@ def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
             for path in cut.dropped:
                 yield Finding(_LOG, path, "a recovery deletes the segment")
         yield from _verify_log(log, partition.cleaner_offset)
+        if partition.is_clean:
+            yield from compare_snapshots(log)
 
 
 def _is_preallocated(log: PartitionLog, cut: Cut) -> bool:
@@ -58,25 +62,23 @@ def _is_preallocated(log: PartitionLog, cut: Cut) -> bool:
 def _verify_log(log: PartitionLog, cleaner_offset: int | None) -> Iterator[Finding]:
     """Yield what is wrong in the segments of a log, in one walk."""
     gaps = _Gaps(cleaner_offset)
-    begins: dict[int, int] = {}
+    facts = SegmentFacts(log)
     previous: Segment | None = None
     for ordered in ordered_windows(log, log.segments[0].base_offset) if log.segments else ():
         window, segment = ordered.window, ordered.window.segment
         if previous is not None and segment != previous:
-            yield from _verify_index(log, previous, begins)
-            begins = {}
+            yield from facts.compare(previous)
         previous = segment
         sound = window.heads.check_crcs(window.data)
         for position, reason in _unsound(ordered, sound):
             yield Finding(_LOG, f"{segment.path}, {position}", reason)
         if window.stop is not None:
             yield Finding(_LOG, f"{segment.path}, {window.stop.position}", window.stop.reason)
-        positions = window.heads.position.tolist()
-        begins |= dict(zip(positions, lowest_offsets(window.heads).tolist(), strict=True))
+        facts.add(ordered, sound)
         is_whole = window.stop is None and bool((sound & ordered.in_order).all())
         gaps.add(window, is_whole=is_whole)
     if previous is not None:
-        yield from _verify_index(log, previous, begins)
+        yield from facts.compare(previous)
     yield from gaps.findings
 
 
@@ -122,25 +124,6 @@ def _was_compacted(heads: BatchHeads, next_offset: int) -> bool:
     n_offsets = heads.last_offset - heads.base_offset + 1
     is_thinned = (heads.record_count >= 0) & (heads.record_count < n_offsets)
     return bool((lowest > expected).any() or is_thinned.any())
-
-
-def _verify_index(log: PartitionLog, segment: Segment, begins: dict[int, int]) -> Iterator[Finding]:
-    """Yield the entries of an offset index that point to no batch of their offset.
-
-    Where a recovery builds the index again, it is not compared.
-
-    Args:
-        log: the log.
-        segment: one of its segments.
-        begins: lower bounds of the offsets in its batches, by their positions.
-    """
-    if log.is_recovered(log.number_at(segment.base_offset)):
-        return
-    index = read_offset_index(log.storage, segment)
-    for offset, position in zip(index.offsets.tolist(), index.positions.tolist(), strict=True):
-        if begins.get(position, offset + 1) > offset:
-            text = f"an entry sends offset {offset} to {position}, where no batch of it begins"
-            yield Finding(_INDEX, segment.index_path, text)
 
 
 def _unsound(ordered: Ordered, sound: NDArray[np.bool_]) -> Iterator[tuple[int, str]]:
