@@ -24,9 +24,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from kafka_broker import KafkaBroker, sink_jars
+from kafka_broker import KafkaBroker, broker_jars
 from measure import report
-from pyspark import __version__ as pyspark_version
 
 import kafkalog
 
@@ -93,13 +92,15 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--batch-bytes", type=int, default=16384, help="as batch.size of Kafka")
-    parser.add_argument("--kafka-version", default=pyspark_version, help="of Spark's Kafka source")
+    parser.add_argument("--kafka-version", default="4.1.1", help="of broker and consumer")
     parser.add_argument("--folder", type=Path, help="where the broker writes")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.folder)))
-        jars = sink_jars(_JARS, arguments.kafka_version)
-        broker = stack.enter_context(KafkaBroker(_JARS, jars, scratch / "kafka", 1))
+        version = arguments.kafka_version
+        jars = broker_jars(_JARS, version)
+        broker = KafkaBroker(_JARS, [], scratch / "kafka", 1, version=version)
+        stack.enter_context(broker)
         sizes = (str(arguments.rows), str(arguments.batch_bytes))
         consumer = Consumer(jars, broker.address, *sizes)
         stack.callback(consumer.close)
