@@ -368,7 +368,8 @@ def verify(
     """List damage: wrong CRCs, broken chains, offsets that fall, indexes that lead elsewhere.
 
     Time and transaction indexes and producer snapshots are compared with the log as well. What a
-    recovery would cut from the end of a log is listed, too. The exit code is 1 if there is anything.
+    recovery would cut from the end of a log is listed, too. The exit code is 1 if there is
+    anything.
     """
     with _open(paths) as opened:
         chosen = _choose(opened, topics, partitions, with_system=with_system)
