@@ -1,0 +1,104 @@
+"""What a real broker of Kafka wrote, while it runs and after it was killed; it is the judge."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import kafka_judge as judge
+import kafkalog
+import rmqstore
+
+pytestmark = pytest.mark.interop
+
+TOPICS = ("Mixed", "Compacted")
+EXAMPLE = Path(__file__).parents[2] / "examples" / "17_rocketmq_to_kafka.py"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[judge.KafkaBroker]:
+    with judge.broker(tmp_path_factory.mktemp("kafka") / "broker") as running:
+        judge.client("write", running.address)
+        yield running
+
+
+def wait_for_a_compaction(log_dir: Path) -> None:
+    for _ in range(200):
+        with kafkalog.open(log_dir) as logs:
+            if logs.partition("Compacted", 0).cleaner_offset:
+                return
+        time.sleep(0.1)
+    pytest.fail("the cleaner of the broker did nothing")
+
+
+def asked(broker: judge.KafkaBroker, *topics: str) -> list[judge.Line]:
+    return sorted(judge.client("read", broker.address, *topics))
+
+
+def test_folders_of_a_broker_that_runs_and_that_was_killed(broker: judge.KafkaBroker) -> None:
+    wait_for_a_compaction(broker.log_dir)
+    answer = asked(broker, *TOPICS)
+    for topic in TOPICS:
+        lines = [line for line in answer if line[2] == topic]
+        assert judge.read(broker.log_dir, topic) == lines
+    # a part of the records are neither committed nor all of those that were sent
+    n_records = {
+        level: sum(line[:3] == (level, "record", "Mixed") for line in answer)
+        for level in judge.LEVELS
+    }
+    assert 200 < n_records["read_committed"] < n_records["read_uncommitted"] == 360
+    assert sum(line[:3] == ("read_uncommitted", "record", "Compacted") for line in answer) < 200
+    broker.kill()
+    killed = {topic: judge.read(broker.log_dir, topic) for topic in TOPICS}
+    broker.start()
+    served = asked(broker, *TOPICS)
+    for topic in TOPICS:
+        assert killed[topic] == [line for line in served if line[2] == topic]
+
+
+def test_messages_that_spark_sends_to_a_broker(broker: judge.KafkaBroker, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    numbers = range(40)
+    table = pa.table(
+        {
+            "topic": ["Sent"] * len(numbers),
+            "queueId": pa.array([number % 2 for number in numbers], pa.int32()),
+            "keys": [f"order-{number}" for number in numbers],
+            "body": [b"body %d" % number for number in numbers],
+            "properties": pa.array(
+                [[("region", f"r{number}")] for number in numbers],
+                pa.map_(pa.string(), pa.string()),
+            ),
+        }
+    )
+    with rmqstore.create(store) as created:
+        created.append(table)
+    judge.client("topic", broker.address, "Sent", "2")
+    jars = ",".join(map(str, judge.jars("sink")))
+    environment = os.environ | {"PYSPARK_SUBMIT_ARGS": f"--conf spark.jars={jars} pyspark-shell"}
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE), str(store), "Sent", broker.address],
+        env=environment, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert re.search(r"^40 messages of Sent$", done.stdout, re.MULTILINE)
+    answer = asked(broker, "Sent")
+    assert judge.read(broker.log_dir, "Sent") == answer
+    records = [line for line in answer if line[:2] == ("read_committed", "record")]
+    found = {
+        (int(line[3]), *map(judge.bytes_of, line[6:8]), dict(map(judge.header, line[8:]))["region"])
+        for line in records
+    }
+    assert len(records) == len(numbers)
+    assert found == {
+        (number % 2, b"order-%d" % number, b"body %d" % number, b"r%d" % number)
+        for number in numbers
+    }
