@@ -30,7 +30,7 @@ class KafkaLogReader(DataSourceReader):
         """Return the tasks. Runs on the driver."""
         reader = OffsetReader(self._options)
         reader.require_named()
-        starts, ends = reader.starts(), reader.ends()
+        starts, ends = reader.stable_starts(), reader.ends()
         for key, end in ends.items():
             if end < starts[key]:
                 text = "%s ends at %d, before it starts at %d: no row"

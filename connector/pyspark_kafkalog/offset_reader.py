@@ -127,9 +127,10 @@ class OffsetReader:
         return {key: self._start(key) for key in self._chosen}
 
     def stable_starts(self) -> dict[TopicPartition, int]:
-        """Return where a stream starts: as ``starts``, and not after the latest offset.
+        """Return where a query starts: as ``starts``, and not after the latest offset.
 
-        A start after the last stable offset would be a step back for the first micro-batch.
+        A start after the last stable offset would be a step back for the first micro-batch of a
+        stream. Of a batch, Spark's Kafka source refuses it: the start is greater than the end.
         """
         starts = self.starts()
         for key, start in starts.items():
