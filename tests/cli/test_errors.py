@@ -24,6 +24,7 @@ TIME = "epoch milliseconds, an ISO-8601 time"
     ("words", "text"),
     [
         (["dump", "STORE", "-b", "soon"], f"error: -b/--begin 'soon': {TIME}"),
+        (["dump", "STORE", "-b", "9" * 20], "error: -b/--begin '99999999999999999999': epoch"),
         (["dump", "STORE", "-e", "2026"], "error: -e/--end '2026': as epoch milliseconds"),
         (["query", "STORE", "-k", "a b"], "error: -k/--key 'a b': a key must not be empty"),
         (["query", "STORE", "-t", "LivePlain", "--time", "x"], f"error: --time 'x': {TIME}"),

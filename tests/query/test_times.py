@@ -98,3 +98,16 @@ def test_a_number_that_is_hardly_ever_meant_as_ms_is_refused(value: Any, hint: s
 def test_what_is_not_a_time_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match=r"^begin .*epoch milliseconds, an ISO-8601 time, now"):
         parse_timestamp("begin", text)
+
+
+@pytest.mark.parametrize("value", [10**20, "99999999999999999999", -(1 << 63), f"ms:-{1 << 63}"])
+def test_a_number_that_is_too_large_for_a_time_is_refused(value: Any) -> None:
+    with pytest.raises(
+        OptionError, match=rf"^begin '{value}': epoch milliseconds go from -9\d+ to"
+    ):
+        parse_timestamp("begin", value)
+
+
+@pytest.mark.parametrize("value", [(1 << 63) - 1, 1 - (1 << 63)])
+def test_the_largest_times_are_taken(value: int) -> None:
+    assert parse_timestamp("begin", value) == value

@@ -12,6 +12,8 @@ from rmqstore.errors import OptionError, about
 # A smaller number is hardly ever meant as ms: as such it lies before 3 March 1973.
 _FIRST_PLAIN_MS: Final = 100_000_000_000
 _CERTAIN_MS: Final = "ms:"
+# Times are numbers of 64 bits; the least of these means "not a time" in numpy.
+_LAST_MS: Final = (1 << 63) - 1
 _FORMS: Final = (
     "epoch milliseconds, an ISO-8601 time, now, today, yesterday, or a time relative to now "
     "such as -1h, now-30m or now-7d"
@@ -41,7 +43,8 @@ def parse_timestamp(name: str, value: str | float | datetime) -> int:
             a time is in UTC unless it names another zone.
 
     Raises:
-        OptionError: the value is none of these, or a number that is hardly meant as milliseconds.
+        OptionError: the value is none of these, a number that is hardly meant as milliseconds, or
+            one that does not fit into 64 bits.
     """
     if isinstance(value, datetime):
         return _millis(value)
@@ -50,9 +53,13 @@ def parse_timestamp(name: str, value: str | float | datetime) -> int:
     text = str(value).strip()
     number = text.removeprefix(_CERTAIN_MS)
     if re.fullmatch(r"-?\d{1,40}", number):
-        if number == text and (meant := misread(int(number))):
+        millis = int(number)
+        if number == text and (meant := misread(millis)):
             raise OptionError(about(name, f" {text!r}: {meant}, or {_CERTAIN_MS}{text} to insist"))
-        return int(number)
+        if abs(millis) > _LAST_MS:
+            span = f"-{_LAST_MS} to {_LAST_MS}"
+            raise OptionError(about(name, f" {text!r}: epoch milliseconds go from {span}"))
+        return millis
     try:
         return _millis(parse_time(text))
     except (ValueError, OverflowError) as err:
