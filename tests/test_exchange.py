@@ -179,13 +179,16 @@ def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
         ("[1]", "line 2 is not a JSON object"),
         ("[" * 100_000, "line 2 is not JSON"),
         ('{"topic": "T", "body": "x", "colour": "blue"}', "line 2: colour is not a column"),
-        ('{"topic": "T", "body": 3}', "line 2: body '3'"),
+        ('{"topic": "T", "body": 3}', "line 2: body must be text; other bytes stand in bodyBase64"),
         ('{"topic": "T", "bodyBase64": "*"}', "line 2: bodyBase64"),
         ('{"topic": "T", "body": "x", "queueId": "many"}', "queueId must be int32"),
         ('{"topic": "T", "body": "x", "queueId": 99999999999}', "queueId must be int32"),
-        ('{"topic": "T", "body": "x", "bornTimestamp": "noon"}', "line 2: bornTimestamp 'noon'"),
-        ('{"topic": "../T", "body": "x"}', "row 1: MESSAGE_ILLEGAL"),
-        ('{"topic": "T"}', "row 1: MESSAGE_ILLEGAL: body is null"),
+        (
+            '{"topic": "T", "body": "x", "bornTimestamp": "noon"}',
+            "line 2: bornTimestamp: time 'noon'",
+        ),
+        ('{"topic": "../T", "body": "x"}', "line 2: MESSAGE_ILLEGAL"),
+        ('{"topic": "T"}', "line 2: MESSAGE_ILLEGAL: body is null"),
     ],
 )
 def test_import_refuses_a_bad_line_and_writes_nothing(
@@ -202,7 +205,7 @@ def test_import_refuses_a_bad_line_and_writes_nothing(
     assert len(rows(root)) == 1
 
 
-def test_the_row_of_an_error_counts_through_all_sources(tmp_path: Path) -> None:
+def test_an_error_names_the_row_of_its_file(tmp_path: Path) -> None:
     one, two = tmp_path / "1.parquet", tmp_path / "2.parquet"
     parquet.write_table(pa.table({"topic": ["T"] * 9000, "body": [b"x"] * 9000}), one)
     parquet.write_table(
@@ -210,8 +213,85 @@ def test_the_row_of_an_error_counts_through_all_sources(tmp_path: Path) -> None:
     )
     shown = run("import", tmp_path / "s", one, two)
     assert shown.exit_code == 2
-    assert "row 17999: MESSAGE_ILLEGAL: a body of 5242880 bytes" in shown.stderr
-    assert rows(tmp_path / "s") == []
+    assert f"error: {two}: row 9000: MESSAGE_ILLEGAL: a body of 5242880 bytes" in shown.stderr
+    assert not (tmp_path / "s").exists()
+    (tmp_path / "in").mkdir()
+    for source in (one, two):
+        source.rename(tmp_path / "in" / source.name)
+    shown = run("import", tmp_path / "s", tmp_path / "in", "--dry-run")
+    assert f"error: {tmp_path}/in/2.parquet: row 9000: MESSAGE" in shown.stderr
+
+
+def test_an_error_names_the_line_of_its_file(tmp_path: Path) -> None:
+    one, two = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
+    good, bad = '{"topic": "T", "body": "x"}\n', '{"topic": "no/topic", "body": "x"}\n'
+    one.write_text(good * 600 + "\n\n" + good * 9000)
+    two.write_text("\n" + good * 700 + "\n" + bad)
+    for option in ((), ("--dry-run",)):
+        shown = run("import", tmp_path / "s", one, two, *option)
+        assert shown.exit_code == 2
+        assert f"error: {two}: line 703: MESSAGE_ILLEGAL: topic" in shown.stderr
+        assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"topic": "T", "body": 5}', "body must be text; other bytes stand in bodyBase64, "),
+        ('{"topic": "T", "body": {"a": 1}}', '--body hex are not read, not {"a": 1}'),
+        ('{"topic": "T", "bodyBase64": 7}', "bodyBase64 must be bytes in base64, not 7"),
+        ('{"topic": 7, "body": "x"}', "topic must be text, not 7"),
+        ('{"topic": "T", "body": "x", "properties": {"a": 1}}', "an object whose values are text"),
+        ('{"topic": "T", "body": "x", "properties": "a"}', "an object whose values are text"),
+        ('{"topic": "T", "body": "x", "keysBase64": "eA=="}', "must be string, without Base64"),
+        ('{"topic": "T", "body": "x", "bornTimestamp": 9e18}', "must be timestamp[us"),
+        ('{"topic": "T", "body": "\\ud800"}', "body must be text"),
+        ('{"topic": }', "is not JSON: Expecting value at character 11"),
+    ],
+)
+def test_a_value_of_another_type_is_named_with_its_line(
+    tmp_path: Path, line: str, reason: str
+) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"topic": "T", "body": "x"}\n' * 600 + line + "\n")
+    shown = run("import", tmp_path / "s", source)
+    assert shown.exit_code == 2
+    assert f"{source}: line 601" in shown.stderr
+    assert reason in shown.stderr
+    assert "object" not in shown.stderr or "object whose" in shown.stderr
+
+
+def test_a_refused_import_leaves_no_store(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"topic": "T", "body": "x"}\n' * 20_000 + '{"topic": "T"}\n')
+    for name in ("new", "there", "deep/er"):
+        (tmp_path / "there").mkdir(exist_ok=True)
+        assert run("import", tmp_path / name, source).exit_code == 2
+        assert not (tmp_path / name).exists() or name == "there"
+    assert [*(tmp_path / "there").iterdir()] == []
+    (tmp_path / "there" / "notes").touch()
+    assert run("import", tmp_path / "there", source).exit_code == 2
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["notes"]
+
+
+def test_an_import_of_nothing_makes_no_store(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text("\n")
+    said = f"{tmp_path / 's'}: there are no rows, so nothing changes\n"
+    shown = run("import", tmp_path / "s", source)
+    assert (shown.exit_code, shown.stderr) == (0, said)
+    assert run("import", tmp_path / "s", source, "--dry-run").stdout == said
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_dry_import_refuses_what_the_import_refuses(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"topic": "T", "body": "x"}\n')
+    assert run("import", tmp_path / "s", source).exit_code == 0
+    for option in ((), ("--dry-run",)):
+        shown = run("import", tmp_path / "s" / "commitlog", source, *option)
+        assert shown.exit_code == 2
+        assert "is a part of the store" in shown.stderr
 
 
 def test_import_of_a_partitioned_folder_takes_columns_from_its_paths(tmp_path: Path) -> None:
@@ -289,3 +369,12 @@ def test_import_names_bytes_that_are_not_utf8_and_parquet_that_ends_early(tmp_pa
             result.output
         )
     assert not list((tmp_path / "s").glob("commitlog/*"))
+
+
+@pytest.mark.parametrize("name", ["h.json", "h.csv", "h"])
+def test_import_names_the_formats_that_it_reads(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("[]")
+    shown = run("import", tmp_path / "s", tmp_path / name)
+    assert shown.exit_code == 2
+    assert "import takes Parquet (.parquet) and JSON Lines (.jsonl, .ndjson)" in shown.stderr
+    assert "csv," not in shown.stderr

@@ -135,3 +135,18 @@ def test_import_takes_the_folders_of_the_file(conf: Path, tmp_path: Path) -> Non
     assert done.exit_code == 0, done.output
     assert '"topic":"New"' in run("dump", "--conf", conf, "-t", "New").stdout
     assert not (conf.parent / "store" / "commitlog").exists()
+
+
+def test_the_file_takes_the_place_of_the_path_of_an_import(conf: Path, tmp_path: Path) -> None:
+    sources = [tmp_path / "1.jsonl", tmp_path / "2.jsonl"]
+    for source in sources:
+        source.write_text(f'{{"topic": "New{source.stem}", "body": "x"}}\n')
+    done = run("import", "-c", conf, sources[0])
+    assert done.exit_code == 0, done.output
+    assert run("import", "-c", conf, *sources).exit_code == 0
+    assert run("dump", "--conf", conf, "-t", "New1").stdout.count('"topic":"New1"') == 2
+    other = tmp_path / "other"
+    assert run("import", "-c", conf, other, sources[1]).exit_code == 2, "its log lies elsewhere"
+    assert "'PATH'" in run("import").stderr
+    assert "'SOURCES...'" in run("import", "-c", conf).stderr
+    assert "'SOURCES...'" in run("import", tmp_path / "s").stderr

@@ -167,6 +167,30 @@ def test_the_name_of_a_file_tells_json(golden_store: Golden, tmp_path: Path) -> 
     assert len(json.loads((tmp_path / "t.json").read_bytes())) > 5
 
 
+@pytest.mark.parametrize(
+    ("name", "form", "told"),
+    [("q.parquet", "csv", "parquet"), ("q.json", "jsonl", "json"), ("q.csv.gz", "table", "csv")],
+)
+def test_a_name_that_tells_another_format_is_refused(
+    golden_store: Golden, tmp_path: Path, name: str, form: str, told: str
+) -> None:
+    done = run("topics", golden_store("live"), "--output", tmp_path / name, "--format", form)
+    assert done.exit_code == 2
+    assert f"the name tells {told}, but --format {form} is given" in done.stderr
+    done = run("topics", golden_store("live"), "--output", tmp_path / "q.txt", "--format", form)
+    assert done.exit_code == 0
+
+
+def test_an_export_takes_the_names_that_an_output_takes(
+    golden_store: Golden, tmp_path: Path
+) -> None:
+    root, target = golden_store("live"), tmp_path / "y.json"
+    assert run("export", root, target, "-t", "LivePlain").exit_code == 0
+    assert target.read_text() == run("dump", root, "-t", "LivePlain", "--format", "json").stdout
+    done = run("export", root, tmp_path / "y.parquet", "--format", "csv")
+    assert "the name tells parquet" in done.stderr
+
+
 def test_tables_that_no_terminal_shows_hold_everything(golden_store: Golden) -> None:
     names = [row["consumerGroup"] for row in json.loads(
         run("groups", golden_store("live"), "--format", "json").stdout

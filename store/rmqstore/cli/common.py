@@ -57,6 +57,11 @@ BYTES: Final = "bytes"
 err_console = Console(stderr=True)
 
 
+def say(text: str) -> None:
+    """Print a line to stderr, above the progress if there is any."""
+    err_console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 Command = Callable[..., None]
 # Parameters of verbs that are called otherwise than the argument that they stand for.
 _PARAMETERS = {

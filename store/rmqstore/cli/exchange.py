@@ -1,12 +1,14 @@
-"""The verbs that copy messages from a store into files and back: export, import."""
+"""The verb that appends messages from files to a store: import."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from io import TextIOWrapper
 from itertools import chain
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from click.core import ParameterSource
 from kafkalog.migration import migrate
 from kafkalog.opening import open_log_dirs
 from rmqstore.cli.common import (
+    Command,
     asks_first,
     confirm,
     counted,
@@ -24,117 +27,90 @@ from rmqstore.cli.common import (
     err_console,
     main,
     must_ask,
-    progress_bar,
-    require_new,
     shows_progress,
 )
 from rmqstore.cli.messages import (
-    SCAN_UNITS,
-    columns_to_read,
-    in_form,
-    scan,
-    some_bodies,
-    some_messages,
+    verbatim_records,
 )
-from rmqstore.cli.output import EMPTY, Counted
 from rmqstore.cli.stores import (
     conf_option,
-    each_store,
     given_options,
-    open_as_one,
     parts_elsewhere,
     storage_option,
-    store_paths,
 )
 from rmqstore.errors import OptionError
-from rmqstore.exchange.bodies import BodyForm
 from rmqstore.exchange.files import (
-    FORMATS,
     INPUT_FORMATS,
     compression_of,
     format_of,
-    write_file,
+    has_known_suffix,
 )
 from rmqstore.exchange.json_input import read_json_lines
 from rmqstore.exchange.parquet import read_parquet
-from rmqstore.inspect.changes import planned_append
-from rmqstore.storage.files.storage import path_of
-from rmqstore.storage.folders.broker_conf import sizes_of
-from rmqstore.store.opening import create, is_store, open_for
+from rmqstore.exchange.places import RowPlaces
+from rmqstore.inspect.changes import NO_ROWS, planned_append
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.storage import is_folder, path_of
+from rmqstore.storage.folders.broker_conf import ROOT_KEY, root_of, sizes_of
+from rmqstore.storage.remote.location import is_uri
+from rmqstore.store.opening import created, is_store, open_for
 from rmqstore.write.messages import SELECTORS, WriteSpec
+from rmqstore.write.writer import StoreWriter
 
 _STDIO = Path("-")
 
-_format = click.option(
-    "--format",
-    "named_format",
-    type=click.Choice(FORMATS),
-    help="Format of the files, if their names do not tell.",
-)
-_verbatim = click.option(
-    "--verbatim",
-    is_flag=True,
-    help="Contents of records exactly as stored, with times and offsets: for exact copies.",
-)
+
+def target_and_sources(command: Command) -> Command:
+    """Add the arguments ``path``, which ``--conf`` may stand for, and ``sources``."""
+    return click.argument(
+        "sources", metavar="[PATH] SOURCES...", nargs=-1, callback=_path_and_sources
+    )(command)
 
 
-@main.command("export")
-@store_paths
-@click.argument("target", type=click.Path(path_type=Path))
-@some_messages
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most N messages.")
-@_format
-@_verbatim
-@click.option("--overwrite", is_flag=True, help="Replace TARGET if it exists.")
-@click.option("--fail-if-empty", is_flag=True, help=f"Exit with {EMPTY} if there is no row.")
-@shows_progress
-@ends_clearly
-@some_bodies
-def export_messages(
-    paths: tuple[Path, ...],
-    brokers: str | None,
-    target: Path,
-    named_format: str | None,
-    verbatim: bool,
-    overwrite: bool,
-    fail_if_empty: bool,
-    ignore_log_end: bool,
-    columns: str | None,
-    bodies: BodyForm | None,
-    **choice: Any,  # noqa: ANN401
-) -> None:
-    """Write messages to TARGET, a Parquet (.parquet), JSON Lines (.jsonl) or CSV (.csv) file.
+def _path_and_sources(
+    context: click.Context, argument: click.Parameter, words: tuple[str, ...]
+) -> tuple[Path, ...]:
+    """Return the sources, and keep the path.
 
-    PATH may be several stores, of which one of each broker is read, one after the other. The
-    columns are those of a read. .gz or .zst at the end of the name compresses a file of text.
+    Raises:
+        click.UsageError: one of them is missing, or the path is a file.
     """
-    for name, value in (("--columns", columns), ("--body or --charset", bodies)):
-        if verbatim and value is not None:
-            raise click.UsageError(f"--verbatim and {name} contradict each other")
-    if target == _STDIO:
-        raise OptionError("export writes files; rmqstore dump writes JSON Lines to stdout")
-    require_new(target, overwrite=overwrite)
-    format_name = named_format or format_of(target)
-    with (
-        open_as_one(paths, brokers, ignore_log_end=ignore_log_end) as store,
-        progress_bar(f"exporting to {target}", SCAN_UNITS[choice["scan_by"]]) as progress,
-    ):
-        for one in each_store(store):
-            one.session.progress = progress
-        columns = columns_to_read(columns, bodies)
-        reader = scan(store, verbatim=verbatim, columns=columns, **choice)
-        schema, batches = in_form(reader, bodies)
-        rows = Counted(batches)
-        write_file(target, format_name, schema, rows)
-    if not rows.n_rows:
-        click.echo("nothing found", err=True)
-        if fail_if_empty:
-            sys.exit(EMPTY)
+    if context.resilient_parsing:
+        context.params["path"] = words[0] if words else None
+        return ()
+    conf = given_options().conf
+    root = None
+    if conf is not None and conf.values.get(ROOT_KEY):
+        root = root_of(None, conf)
+    if words and (root is None or (len(words) > 1 and _is_target(words[0], root))):
+        kind = click.Path(file_okay=False, path_type=Path)
+        root = kind.convert(words[0], click.Argument(["path"]), context)
+        words = words[1:]
+    if root is None:
+        raise click.MissingParameter("Give it, or --conf.", context, argument, param_hint="'PATH'")
+    if not words:
+        text = "Give at least one."
+        raise click.MissingParameter(text, context, argument, param_hint="'SOURCES...'")
+    context.params["path"] = Path(root)
+    return tuple(map(path_of, words))
+
+
+def _is_target(word: str, root: str | PathLike[str]) -> bool:
+    """Tell whether the first of several words is a store, or may become one, and not a source."""
+    if Path(word) == _STDIO or is_uri(word):
+        return False
+    path = Path(word)
+    if not LOCAL.exists(path):
+        return not has_known_suffix(path)
+    return (
+        path == Path(root)
+        or is_store(path)
+        or (is_folder(LOCAL, path) and not LOCAL.list_folder(path))
+    )
 
 
 @main.command("import")
-@click.argument("path", type=click.Path(file_okay=False, path_type=Path))
-@click.argument("sources", type=path_of, nargs=-1, required=True)
+@target_and_sources
 @click.option("-t", "--topic", help="Append all rows to this topic, whatever their own topic is.")
 @click.option("--from-kafka", is_flag=True, help="SOURCES are log directories of a Kafka broker.")
 @click.option(
@@ -166,8 +142,13 @@ def export_messages(
 @click.option(
     "--columns", help="Columns to import, separated by commas; all by default. Parquet only."
 )
-@_format
-@_verbatim
+@click.option(
+    "--format",
+    "named_format",
+    type=click.Choice(INPUT_FORMATS),
+    help="Format of the files, if their names do not tell.",
+)
+@verbatim_records
 @click.option(
     "--queue-nums",
     type=click.IntRange(min=1),
@@ -200,7 +181,7 @@ def export_messages(
     "--allow-system-topics", is_flag=True, help="Also append to topics that belong to the broker."
 )
 @storage_option("log directories of Kafka that are URIs")
-@conf_option("-c", "--conf", "--config", beside_path=True)
+@conf_option("-c", "--conf", "--config")
 @parts_elsewhere
 @asks_first
 @shows_progress
@@ -242,20 +223,18 @@ def import_messages(
         max_message_size=sizes.max_message_size,
     )
     total: int | None
+    places = RowPlaces()
     if from_kafka:
         log_dirs = open_log_dirs(*sources, storage_options=given.storage_options)
         records = migrate(log_dirs, topic=topic, **kafka_choice)
-        batches, total = records.batches, records.count
+        batches, total = iter(records.batches), records.count
         spec = replace(spec, topic=None, queue_nums=records.queue_nums, default_queue_nums=1)
     else:
-        names = [name.strip() for name in columns.split(",")] if columns else None
-        parts = [_read(source, named_format, names, verbatim=verbatim) for source in sources]
-        batches = chain.from_iterable(rows for _, rows in parts)
-        counts = [count for count, _ in parts if count is not None]
-        total = sum(counts) if len(counts) == len(parts) else None
+        total, batches = _rows_of(sources, named_format, columns, places, verbatim=verbatim)
     is_there = is_store(path, **folders)
     if dry_run:
-        planned = planned_append(path, batches, spec, verbatim=verbatim, **folders)
+        with places.in_errors():
+            planned = planned_append(path, batches, spec, verbatim=verbatim, **folders)
         confirm(planned, "", dry_run=True)
     if _STDIO not in sources and must_ask(yes=yes):
         kind = "the store" if is_there else "a new store"
@@ -263,18 +242,27 @@ def import_messages(
         rows = "at most " if from_kafka else ""
         text = text if total is None else f"{text}; rows: {rows}{total:,}"
         confirm([text], "Import?", dry_run=False)
-    with err_console.status(f"opening {path}"):
-        if is_there:
-            store = open_for(path, "a", spec=spec, **folders)
-        else:
-            store = create(path, spec=spec, conf=given.conf)
-    with store as writer:
-        first_row = 0
-        for batch in counted(batches, f"importing into {path}", total):
-            writer.append(batch, verbatim=verbatim, first_row=first_row)
-            first_row += len(batch)
-        with err_console.status("building queues and index"):
-            writer.flush()
+    first = next(batches, None)
+    if first is None:
+        click.echo(f"{path}: {NO_ROWS}", err=True)
+        return
+    with places.in_errors(), ExitStack() as stack:
+        with err_console.status(f"opening {path}"):
+            if is_there:
+                opened = open_for(path, "a", spec=spec, **folders)
+                writer = stack.enter_context(opened)
+            else:
+                writer = stack.enter_context(created(path, spec=spec, conf=given.conf))
+        _append(writer, counted(chain([first], batches), f"importing into {path}", total), verbatim)
+
+
+def _append(writer: StoreWriter, batches: Iterator[pa.RecordBatch], verbatim: bool) -> None:
+    n_rows = 0
+    for batch in batches:
+        writer.append(batch, verbatim=verbatim, first_row=n_rows + 1)
+        n_rows += len(batch)
+    with err_console.status("building queues and index"):
+        writer.flush()
 
 
 _OF_KAFKA = (
@@ -295,28 +283,55 @@ def _require_consistent(others: tuple[str, ...], *, from_kafka: bool) -> None:
             raise click.UsageError(f"{name} {needs}")
 
 
+def _rows_of(
+    sources: tuple[Path, ...],
+    named_format: str | None,
+    columns: str | None,
+    places: RowPlaces,
+    *,
+    verbatim: bool,
+) -> tuple[int | None, Iterator[pa.RecordBatch]]:
+    """Return the number of rows of all sources, None if it is not known, and the rows."""
+    names = [name.strip() for name in columns.split(",")] if columns else None
+    parts = [_read(source, named_format, names, places, verbatim=verbatim) for source in sources]
+    counts = [count for count, _ in parts if count is not None]
+    total = sum(counts) if len(counts) == len(parts) else None
+    rows = chain.from_iterable(rows for _, rows in parts)
+    return total, (batch for batch in rows if len(batch))
+
+
 def _read(
-    source: Path, named_format: str | None, columns: list[str] | None, *, verbatim: bool
+    source: Path,
+    named_format: str | None,
+    columns: list[str] | None,
+    places: RowPlaces,
+    *,
+    verbatim: bool,
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
     """Return the number of rows of a source, None if it is not known, and the rows."""
     if source != _STDIO and not source.exists():
         raise OptionError(f"{source}: there is no such file or folder")
-    format_name = named_format or ("jsonl" if source == _STDIO else format_of(source))
+    is_known = source.is_dir() or has_known_suffix(source)
+    format_name = named_format or ("jsonl" if source == _STDIO else "")
+    format_name = format_name or (format_of(source) if is_known else "a name that tells no format")
     if format_name not in INPUT_FORMATS:
-        raise OptionError(f"{source}: {format_name} is written only; import takes JSON Lines")
+        raise OptionError(
+            f"{source}: {format_name} is not read; import takes Parquet (.parquet) and JSON Lines "
+            "(.jsonl, .ndjson), and --format tells which one if the name does not"
+        )
     if format_name == "parquet":
-        return read_parquet(source, columns)
+        return read_parquet(source, columns, places)
     if columns:
         raise click.UsageError("--columns is for Parquet")
     if source == _STDIO:
-        return None, read_json_lines(sys.stdin, "stdin", verbatim=verbatim)
-    return None, _lines(source, verbatim=verbatim)
+        return None, read_json_lines(sys.stdin, "stdin", verbatim=verbatim, places=places)
+    return None, _lines(source, places, verbatim=verbatim)
 
 
-def _lines(source: Path, *, verbatim: bool) -> Iterator[pa.RecordBatch]:
+def _lines(source: Path, places: RowPlaces, *, verbatim: bool) -> Iterator[pa.RecordBatch]:
     compression = compression_of(source)
     with (
         pa.input_stream(str(source), compression=compression) as stream,
         TextIOWrapper(stream, encoding="utf-8") as file,
     ):
-        yield from read_json_lines(file, str(source), verbatim=verbatim)
+        yield from read_json_lines(file, str(source), verbatim=verbatim, places=places)

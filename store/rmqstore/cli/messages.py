@@ -46,6 +46,11 @@ some_queues = click.option(
     help="Only queues with this id; may be repeated.",
 )
 some_columns = click.option("--columns", help="Columns, separated by commas; all by default.")
+verbatim_records = click.option(
+    "--verbatim",
+    is_flag=True,
+    help="Contents of records exactly as stored, with times and offsets: for exact copies.",
+)
 
 
 def some_messages(command: Command) -> Command:

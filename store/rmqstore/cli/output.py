@@ -8,7 +8,7 @@ from functools import wraps
 from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TextIO
+from typing import Any, Final, NamedTuple, Self, TextIO
 
 import click
 import orjson
@@ -17,15 +17,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from rmqstore.cli.common import DAMAGE, Command, require_new
+from rmqstore.cli.common import DAMAGE, Command, require_new, say
 from rmqstore.errors import Finding, OptionError
-from rmqstore.exchange.files import FORMATS, compression_of, format_of, new_file, write_stream
+from rmqstore.exchange.files import (
+    FORMATS,
+    compression_of,
+    format_of,
+    has_known_suffix,
+    new_file,
+    write_stream,
+)
 from rmqstore.exchange.json_rows import BASE64, json_rows
 from rmqstore.exchange.text_table import framed, natural_width
 from rmqstore.read.scan.spec import first_rows
 
 EMPTY: Final = 3  # the exit code of --fail-if-empty
 _TABLE, _JSON, _PRETTY = "table", "json", "pretty"
+FILE_FORMATS: Final = (*FORMATS, _JSON)  # those that are not for people
 _LIVE: Final = (_TABLE, "jsonl", "csv")  # forms for rows of which nobody knows the last
 _LIVE_WIDTH: Final = 12  # characters of a cell, at least, if the widest is not known
 _FRAMED_ROWS: Final = 1000  # Rich takes seconds for more
@@ -50,9 +58,36 @@ class Output(NamedTuple):
 
     format_name: str
     target: Path | None  # stdout if None
-    limit: int | None
-    fails_if_empty: bool
+    limit: int | None = None
+    fails_if_empty: bool = False
     is_cut: bool = False  # whether a terminal shows one line of each row
+
+    @classmethod
+    def checked(
+        cls, name: str | None, target: Path | None, default: str = _TABLE, *, overwrite: bool
+    ) -> Self:
+        """Return an output, and refuse what cannot be written.
+
+        Args:
+            name: the format; None for that of the name of the file, or the default.
+            target: the file; None for stdout.
+            default: the format on stdout.
+            overwrite: whether a file may be replaced.
+
+        Raises:
+            OptionError: the file exists, or its name tells no format or another one.
+        """
+        if target is None:
+            if name == "parquet" and sys.stdout.isatty():
+                raise OptionError("--format parquet: give --output FILE, or a pipe")
+            return cls(name or default, None)
+        require_new(target, overwrite=overwrite)
+        known = _told_by_name(target)
+        if name is None:
+            return cls(known or format_of(target), target)
+        if known is not None and known != (_JSON if name == _PRETTY else name):
+            raise OptionError(f"{target}: the name tells {known}, but --format {name} is given")
+        return cls(name, target)
 
     @property
     def is_table(self) -> bool:
@@ -72,7 +107,7 @@ class Output(NamedTuple):
             batches: the rows.
         """
         if not self.write_any(schema, batches):
-            click.echo("nothing found", err=True)
+            say("nothing found")
             if self.fails_if_empty:
                 sys.exit(EMPTY)
 
@@ -129,6 +164,13 @@ class Output(NamedTuple):
             for row in json_rows(batch):
                 _print_line(_cells(row, names), widths)
             sys.stdout.flush()
+
+
+def _told_by_name(target: Path) -> str | None:
+    """Return the format that the name of a file tells, None if it tells none."""
+    if (target.stem if compression_of(target) else target.name).endswith(".json"):
+        return _JSON
+    return format_of(target) if has_known_suffix(target) else None
 
 
 def show_findings(findings: Sequence[Finding], output: Output) -> None:
@@ -222,26 +264,16 @@ def _with_output(
         **others: Any,  # noqa: ANN401 - the command's own
     ) -> None:
         name = "jsonl" if as_json and format_name is None else format_name
-        name = _checked(name, output_file, default, overwrite=overwrite)
-        is_cut = cuts and not wide
-        command(output=Output(name, output_file, limit, fail_if_empty, is_cut), **others)
+        output = Output.checked(name, output_file, default, overwrite=overwrite)
+        output = output._replace(
+            limit=limit, fails_if_empty=fail_if_empty, is_cut=cuts and not wide
+        )
+        command(output=output, **others)
 
     run: Command = with_output
     for option in reversed(options):
         run = option(run)
     return run
-
-
-def _checked(name: str | None, target: Path | None, default: str, *, overwrite: bool) -> str:
-    """Return the format, and refuse what cannot be written."""
-    if target is None:
-        if name == "parquet" and sys.stdout.isatty():
-            raise OptionError("--format parquet: give --output FILE, or a pipe")
-        return name or default
-    require_new(target, overwrite=overwrite)
-    if name is None and (target.stem if compression_of(target) else target.name).endswith(".json"):
-        return _JSON
-    return name or format_of(target)
 
 
 def _print_table(

@@ -1,4 +1,4 @@
-"""The verbs that show what a store holds: stat, dump."""
+"""The verbs that show what a store holds, or write it into files: stat, dump, export."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ from rmqstore.cli.messages import (
     some_bodies,
     some_messages,
     topic_arguments,
+    verbatim_records,
 )
-from rmqstore.cli.output import Output, gives_rows
+from rmqstore.cli.output import EMPTY, FILE_FORMATS, Output, gives_rows
 from rmqstore.cli.stores import each_store, open_as_one, store_paths
-from rmqstore.errors import RmqStoreError
+from rmqstore.errors import OptionError, RmqStoreError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.progress import Progress, ignore_progress
@@ -236,3 +237,56 @@ def _told(
 def _without_total(progress: Progress) -> Progress:
     """Return progress without a total, which grows while messages are read backwards."""
     return lambda done, _total: progress(done, 0)
+
+
+@main.command("export")
+@store_paths
+@click.argument("target", type=click.Path(path_type=Path))
+@some_messages
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most N messages.")
+@click.option(
+    "--format",
+    "named_format",
+    type=click.Choice(FILE_FORMATS),
+    help="Format of the file, if its name does not tell.",
+)
+@verbatim_records
+@click.option("--overwrite", is_flag=True, help="Replace TARGET if it exists.")
+@click.option("--fail-if-empty", is_flag=True, help=f"Exit with {EMPTY} if there is no row.")
+@shows_progress
+@ends_clearly
+@some_bodies
+def export_messages(
+    paths: tuple[Path, ...],
+    brokers: str | None,
+    target: Path,
+    named_format: str | None,
+    verbatim: bool,
+    overwrite: bool,
+    fail_if_empty: bool,
+    ignore_log_end: bool,
+    columns: str | None,
+    bodies: BodyForm | None,
+    **choice: Any,  # noqa: ANN401
+) -> None:
+    """Write messages to TARGET, a file whose name ends in .parquet, .jsonl, .json or .csv.
+
+    PATH may be several stores, of which one of each broker is read, one after the other. The
+    columns are those of a read. .gz or .zst at the end of the name compresses a file of text.
+    """
+    for name, value in (("--columns", columns), ("--body or --charset", bodies)):
+        if verbatim and value is not None:
+            raise click.UsageError(f"--verbatim and {name} contradict each other")
+    if target == Path("-"):
+        raise OptionError("export writes files; rmqstore dump writes JSON Lines to stdout")
+    output = Output.checked(named_format, target, overwrite=overwrite)
+    output = output._replace(fails_if_empty=fail_if_empty)
+    with (
+        open_as_one(paths, brokers, ignore_log_end=ignore_log_end) as store,
+        progress_bar(f"exporting to {target}", SCAN_UNITS[choice["scan_by"]]) as progress,
+    ):
+        for one in each_store(store):
+            one.session.progress = progress
+        columns = columns_to_read(columns, bodies)
+        reader = scan(store, verbatim=verbatim, columns=columns, **choice)
+        output.write(*in_form(reader, bodies))

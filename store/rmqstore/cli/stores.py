@@ -134,15 +134,12 @@ def _said(err: OptionError) -> str:
     return str(err.named(flag_of))
 
 
-def conf_option(
-    *flags: str, several: bool = False, beside_path: bool = False
-) -> Callable[[Command], Command]:
+def conf_option(*flags: str, several: bool = False) -> Callable[[Command], Command]:
     """Return the option that names the file of a broker.
 
     Args:
         flags: how it is called.
         several: whether it may be given for several brokers.
-        beside_path: whether PATH has to be given too.
     """
     each = "; may be repeated, for several brokers" if several else ""
     return click.option(
@@ -154,7 +151,7 @@ def conf_option(
         expose_value=False,
         callback=_read_confs,
         help="The broker's properties file, which names folders, sizes and the broker"
-        f"{'' if beside_path else f'; PATH may be left out then{each}'}.",
+        f"; PATH may be left out then{each}.",
     )
 
 

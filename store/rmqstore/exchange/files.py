@@ -40,9 +40,14 @@ def format_of(path: Path) -> str:
     if format_name is None:
         known = ", ".join(_SUFFIXES)
         raise OptionError(
-            f"{path}: the name does not tell the format; it must end with one of {known}"
+            f"{path}: the name does not tell the format; it must end with one of {known}, .json"
         )
     return format_name
+
+
+def has_known_suffix(path: Path) -> bool:
+    """Tell whether a name tells a format."""
+    return (Path(path.stem) if compression_of(path) else path).suffix in _SUFFIXES
 
 
 def compression_of(path: Path) -> str | None:

@@ -9,17 +9,19 @@ import base64
 import json
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain, islice
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NamedTuple
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import IllegalMessageError
+from rmqstore.errors import IllegalMessageError, OptionError
 from rmqstore.exchange.json_rows import BASE64
+from rmqstore.exchange.places import RowPlaces
 from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED, VERBATIM, WRITE_TYPES
 from rmqstore.query.times import parse_timestamp
 
+_BODY: Final = "body"
 # Rows of more lines would not stay in the processor's cache until their columns are made.
 _LINES_AT_ONCE: Final = 512
 _PIECES_A_BATCH: Final = 16
@@ -29,7 +31,7 @@ _ID_COLUMNS: Final = ("storeHost", "commitLogOffset", "offsetMsgId")
 
 
 def read_json_lines(
-    file: IO[str], name: str, *, verbatim: bool = False
+    file: IO[str], name: str, *, verbatim: bool = False, places: RowPlaces | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of JSON Lines in the form that :mod:`rmqstore.exchange.json_rows` writes.
 
@@ -39,35 +41,48 @@ def read_json_lines(
         file: a file that is open as UTF-8 text.
         name: name of the file, for errors.
         verbatim: the columns are those of ``format.schema.VERBATIM`` instead of those of messages.
+        places: told on which lines the rows of each batch are.
 
     Raises:
         IllegalMessageError: a line is not a JSON object, or has an unknown column or a value of the
             wrong type.
     """
-    pieces: list[pa.RecordBatch] = []
+    places = places or RowPlaces()
+    pieces: list[_Piece] = []
     for piece in _pieces(file, name, _types(verbatim=verbatim)):
-        if pieces and (len(pieces) == _PIECES_A_BATCH or piece.schema != pieces[0].schema):
-            yield _joined(pieces)
+        is_other = pieces and piece.rows.schema != pieces[0].rows.schema
+        if is_other or len(pieces) == _PIECES_A_BATCH:
+            yield _joined(pieces, name, places)
             pieces = []
         pieces.append(piece)
     if pieces:
-        yield _joined(pieces)
+        yield _joined(pieces, name, places)
 
 
-def _joined(pieces: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+class _Piece(NamedTuple):
+    rows: pa.RecordBatch
+    lines: Sequence[int]  # their numbers
 
 
-def _pieces(file: IO[str], name: str, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+def _joined(pieces: list[_Piece], name: str, places: RowPlaces) -> pa.RecordBatch:
+    places.note(name, "line", [piece.lines for piece in pieces])
+    rows = [piece.rows for piece in pieces]
+    return pa.Table.from_batches(rows).combine_chunks().to_batches()[0]
+
+
+def _pieces(file: IO[str], name: str, types: dict[str, pa.DataType]) -> Iterator[_Piece]:
     """Yield the rows of some lines at a time."""
     n_before = 0
     while lines := _next_lines(file, name):
         batch = _fast_batch(lines, types)
         if batch is None:
             batch = _plain_batch(list(enumerate(lines, n_before + 1)), name, types)
+        numbers: Sequence[int] = range(n_before + 1, n_before + len(lines) + 1)
+        if len(batch) < len(lines):
+            numbers = [number for number, line in zip(numbers, lines, strict=True) if line.strip()]
         n_before += len(lines)
         if len(batch):
-            yield batch
+            yield _Piece(batch, numbers)
 
 
 def _fast_batch(lines: list[str], types: dict[str, pa.DataType]) -> pa.RecordBatch | None:
@@ -161,14 +176,8 @@ def _plain_batch(
     rows = [
         _parsed(line, f"{name}: line {number}", types) for number, line in chunk if line.strip()
     ]
-    columns = []
     names = list(dict.fromkeys(column for row in rows for column in row))
-    for column in names:
-        try:
-            columns.append(pa.array([row.get(column) for row in rows], types[column]))
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeError) as err:
-            where = f"{name}: lines {chunk[0][0]} to {chunk[-1][0]}"
-            raise IllegalMessageError(f"{where}: {column} must be {types[column]}: {err}") from err
+    columns = [pa.array([row.get(column) for row in rows], types[column]) for column in names]
     schema = pa.schema([(column, types[column]) for column in names])
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -190,6 +199,9 @@ def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, A
     """Return the values of a line by column, as Arrow takes them."""
     try:
         row = json.loads(line)
+    except json.JSONDecodeError as err:
+        text = f"{where} is not JSON: {err.msg} at character {err.colno}"
+        raise IllegalMessageError(text) from err
     except (ValueError, RecursionError) as err:
         raise IllegalMessageError(f"{where} is not JSON: {err}") from err
     if not isinstance(row, dict):
@@ -200,8 +212,12 @@ def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, A
         if plain in types:
             try:
                 values[plain] = _value(value, types[plain], is_base64=plain != name)
-            except (ValueError, TypeError, AttributeError) as err:
-                raise IllegalMessageError(f"{where}: {name} {str(value)[:100]!r}: {err}") from err
+            except OptionError as err:
+                raise IllegalMessageError(f"{where}: {name}: {err}") from err
+            except (ValueError, TypeError, OverflowError, pa.ArrowException) as err:
+                wanted = _wanted(name, types[plain], is_base64=plain != name)
+                text = f"{where}: {name} must be {wanted}, not {json.dumps(value)[:100]}"
+                raise IllegalMessageError(text) from err
         elif name not in ASSIGNED:
             raise IllegalMessageError(
                 f"{where}: {name} is not a column; there are {', '.join(types)}"
@@ -210,14 +226,36 @@ def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, A
 
 
 def _value(value: Any, kind: pa.DataType, *, is_base64: bool) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """Return a value as Arrow takes it.
+
+    Raises:
+        ValueError, TypeError, OverflowError, pa.ArrowException: it is not of this type.
+    """
     if value is None:
         return None
     if is_base64:
+        if not pa.types.is_binary(kind):
+            raise TypeError("only bytes are written in base64")
         return base64.b64decode(value, validate=True)
-    if pa.types.is_binary(kind):
-        return value.encode()
     if pa.types.is_timestamp(kind):
-        return parse_timestamp("time", value) * 1000
-    if pa.types.is_map(kind):
-        return list(value.items())
+        value = parse_timestamp("time", value) * 1000
+    elif pa.types.is_binary(kind):
+        value = pa.scalar(value, pa.string()).as_py().encode()
+    elif pa.types.is_map(kind):
+        if not isinstance(value, dict):
+            raise TypeError("not an object")
+        value = list(value.items())
+    pa.scalar(value, kind)  # refuses other values, and text that UTF-8 cannot hold
     return value
+
+
+def _wanted(name: str, kind: pa.DataType, *, is_base64: bool) -> str:
+    """Say what a value has to be."""
+    if is_base64:
+        return "bytes in base64" if pa.types.is_binary(kind) else f"{kind}, without {BASE64}"
+    if name == _BODY:
+        other_forms = "bodies in the form of --body json or --body hex are not read"
+        return f"text; other bytes stand in {_BODY}{BASE64}, and {other_forms}"
+    if pa.types.is_map(kind):
+        return "an object whose values are text"
+    return "text" if pa.types.is_string(kind) or pa.types.is_binary(kind) else str(kind)

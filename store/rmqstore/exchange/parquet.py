@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from rmqstore.errors import IllegalMessageError
+from rmqstore.exchange.places import RowPlaces
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
 
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1 << 17, 64 << 20
 _ROWS_AT_ONCE = 8192
@@ -46,7 +50,7 @@ def write_parquet(
 
 
 def read_parquet(
-    source: Path, columns: list[str] | None = None
+    source: Path, columns: list[str] | None = None, places: RowPlaces | None = None
 ) -> tuple[int, Iterator[pa.RecordBatch]]:
     """Return the number of rows, and the rows, of a Parquet file or of a folder of such files.
 
@@ -55,6 +59,7 @@ def read_parquet(
     Args:
         source: a file or a folder. Folders ``topic=…/queueId=…`` in it give these columns too.
         columns: the columns to read, all by default.
+        places: told where the rows of each batch are.
 
     Raises:
         IllegalMessageError: a file is not Parquet, or a column is missing.
@@ -74,13 +79,27 @@ def read_parquet(
         schemas = [files.schema, *(fragment.physical_schema for fragment in files.get_fragments())]
         # Includes the columns that only some files have.
         files = files.replace_schema(pa.unify_schemas(schemas))
-        # Little readahead, and one file at a time: rows keep their order, and memory stays bounded.
-        batches = files.to_batches(
-            columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2, fragment_readahead=1
-        )
+        files.scanner(columns=columns)  # refuses columns that are missing
+        batches = _batches(files, columns, places or RowPlaces())
         return files.count_rows(), _parquet_batches(source, batches)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError, KeyError) as err:
         raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err
+
+
+def _batches(
+    files: Dataset, columns: list[str] | None, places: RowPlaces
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of files one after the other."""
+    for file in files.get_fragments():
+        n_rows = 0
+        # Little readahead, so that memory stays bounded.
+        batches = file.to_batches(
+            schema=files.schema, columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2
+        )
+        for batch in batches:
+            places.note(file.path, "row", [range(n_rows + 1, n_rows + len(batch) + 1)])
+            yield batch
+            n_rows += len(batch)
 
 
 def _parquet_batches(source: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
