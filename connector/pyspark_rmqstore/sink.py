@@ -89,7 +89,7 @@ class StoreSink:
         disk = disk_of(self._options.path)
         with PartWriter(disk, path, self._file_size, index_tags=self._index_tags) as file:
             for batch in batches:
-                file.write(maker.make(batch, first_row=file.n_records))
+                file.write(maker.make(batch, first_row=file.n_records + 1))
             return Staged(partition, file.part(), this_host())
 
     @option_names()

@@ -249,6 +249,20 @@ class IllegalMessageError(RmqStoreError, ValueError):
     """
 
 
+class IllegalRowError(IllegalMessageError):
+    """The same of a row whose number is known. Fields: row (counted from 1), reason.
+
+    Whoever knows the file that the row is from names it with its line instead.
+    """
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(row, reason)
+        self.row, self.reason = row, reason
+
+    def __str__(self) -> str:
+        return f"row {self.row}, counted from 1: {self.reason}"
+
+
 class CommitError(StoreStateError):
     """The messages are durable, but their queues or index are incomplete.
 

@@ -231,7 +231,9 @@ def test_a_separator_in_a_property_is_refused_with_its_row(form: str) -> None:
         rows[2]["properties"] = [("a\x01b", "1")]
     else:
         rows[2]["properties"] = [("a", "\x01")]
-    with pytest.raises(IllegalMessageError, match="row 2: MESSAGE_ILLEGAL: the name or value"):
+    with pytest.raises(
+        IllegalMessageError, match="row 3, counted from 1: MESSAGE_ILLEGAL: the name or value"
+    ):
         make(WriteSpec(), rows)
 
 

@@ -93,7 +93,7 @@ def test_an_append_is_planned_by_topic(golden_store: Golden, tmp_path: Path) -> 
         "New, a new topic: 2 rows in 2 queues",
         "3 rows of 2 topics",
     ]
-    with pytest.raises(IllegalMessageError, match="row 1"):
+    with pytest.raises(IllegalMessageError, match="row 2, counted from 1: "):
         planned_append(root, rows("LivePlain", "no/topic"), WriteSpec())
     assert contents(root) == before
 

@@ -108,7 +108,7 @@ def test_offsets_go_on_after_a_flush_and_after_an_append_that_is_refused(root: P
         writer.flush()
         large = rows("%LMQ%a", "%LMQ%a")
         large = large.set_column(1, "body", pa.array([b"x", bytes(65536)]))
-        with pytest.raises(IllegalMessageError, match="row 1"):
+        with pytest.raises(IllegalMessageError, match="row 2,"):
             writer.append(large)
         writer.append(rows("%LMQ%a", first=1))
         writer.abandon()
@@ -149,7 +149,9 @@ def test_names_that_a_broker_cannot_dispatch_are_refused(
     root: Path, names: str, reason: str
 ) -> None:
     with rmqstore.open(root, "a", config=CONFIG) as writer:
-        with pytest.raises(IllegalMessageError, match=f"row 8: MESSAGE_ILLEGAL: .*{reason}"):
+        with pytest.raises(
+            IllegalMessageError, match=f"row 8, counted from 1: MESSAGE_ILLEGAL: .*{reason}"
+        ):
             writer.append(rows("%LMQ%b", names), first_row=7)
         writer.append(rows("%LMQ%b"))
     assert light(root)["%LMQ%b"] == [(0, b"new 0")]
@@ -247,7 +249,7 @@ def test_copies_keep_their_offsets(root: Path, tmp_path: Path) -> None:
     assert files(copy) == files(root)
     with (
         rmqstore.open(copy, "a", config=CONFIG) as writer,
-        pytest.raises(IllegalMessageError, match=r"row 9: queue offset 0 of Parent-0"),
+        pytest.raises(IllegalMessageError, match=r"row 10: queue offset 0 of Parent-0"),
     ):
         writer.append(table, verbatim=True)
 
@@ -263,7 +265,7 @@ def test_a_copy_with_another_offset_in_a_light_queue_is_refused(root: Path, tmp_
     table = table.set_column(place, table.schema.field(place), pa.array([*strings], pa.binary()))
     copy = tmp_path / "copy"
     with rmqstore.create(copy, config=CONFIG) as writer:
-        with pytest.raises(IllegalMessageError, match=f"row {row}: queue offset .* of %LMQ%"):
+        with pytest.raises(IllegalMessageError, match=f"row {row + 1}: queue offset .* of %LMQ%"):
             writer.append(table.combine_chunks().to_batches()[0], verbatim=True)
         writer.append(rows("%LMQ%sub_1"))
     assert light(copy) == {"%LMQ%sub_1": [(0, b"new 0")]}

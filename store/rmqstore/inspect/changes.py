@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
-from typing import Unpack
+from typing import Final, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +17,16 @@ from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.folders.broker_conf import read_conf, sizes_of
+from rmqstore.storage.folders.broker_conf import sizes_of
 from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.store.opening import is_store
+from rmqstore.store.opening import is_store, new_root
 from rmqstore.write.existing_store import existing_config, require_local, require_writable
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.repair.rebuild_plan import plan_rebuild
 from rmqstore.write.verbatim import verbatim_columns
+
+NO_ROWS: Final = "there are no rows, so nothing changes"
 
 
 def planned_rebuild(
@@ -62,6 +64,8 @@ def planned_append(
 ) -> list[str]:
     """Return what an append of rows would change: a line for the store, and one for each topic.
 
+    A new store is one that :func:`rmqstore.create` would make.
+
     All rows are looked at, so a row that would be refused is refused here.
 
     Args:
@@ -82,18 +86,19 @@ def planned_append(
         lines = [f"{path}: rows are appended after physical offset {plan.log_end:,}"]
         lines += map(str, plan.log_changes)
     else:
-        conf = folders.get("conf")
-        sizes = sizes_of(None if conf is None else read_conf(conf))
-        lines = [f"{path}: a new store is made"]
+        _, settings = new_root(path, folders.get("conf"))
+        sizes, lines = sizes_of(settings), [f"{path}: a new store is made"]
     rows = _Rows()
     maker = MessageMaker(replace(spec, queue_nums=nums))
     for batch in batches:
-        columns = verbatim_columns(batch) if verbatim else maker.make(batch, rows.count)
-        require_room(columns.sizes(), sizes.mapped_file_size_commit_log, rows.count)
+        columns = verbatim_columns(batch) if verbatim else maker.make(batch, rows.count + 1)
+        require_room(columns.sizes(), sizes.mapped_file_size_commit_log, rows.count + 1)
         rows.add(columns)
     for topic, count in sorted(rows.by_topic.items()):
         known = "" if topic in nums else ", a new topic"
         lines.append(f"{topic}{known}: {count:,} rows in {len(rows.queues[topic]):,} queues")
+    if not rows.count:
+        return [f"{path}: {NO_ROWS}"]
     return [*lines, f"{rows.count:,} rows of {len(rows.by_topic):,} topics"]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from inspect import signature
 from pathlib import Path
 from typing import Literal, TypeAlias, Unpack, overload
@@ -23,6 +23,7 @@ from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.folders.broker_conf import log_folders, read_conf, root_of, sizes_of
 from rmqstore.storage.folders.find import find_store
@@ -215,6 +216,23 @@ def create(
         UnsupportedFeatureError: the path is not on a local disk, or ``conf`` wants the log outside
             of the root.
     """
+    base, settings, disk = *new_root(path, conf), Disk()
+    disk.keep_within(base)
+    for folder in (base / "commitlog", base / "consumequeue", base / "config"):
+        disk.make_folder(folder)
+    return StoreWriter(
+        find_store(base, conf=settings), config or sizes_of(settings), disk, spec=spec
+    )
+
+
+def new_root(
+    path: AnyPath | None, conf: AnyPath | None = None
+) -> tuple[Path, BrokerSettings | None]:
+    """Return the root of a store that :func:`create` can make, and the settings in ``conf``.
+
+    Raises:
+        StoreStateError, NotAStoreError, UnsupportedFeatureError: as :func:`create`.
+    """
     path = root_of(path, conf)
     if is_uri(path):
         raise UnsupportedFeatureError(f"{path} is not on a local disk: no store is made there")
@@ -224,16 +242,36 @@ def create(
             f"{settings.file}: storePathCommitLog is not the folder commitlog of {path}, and a new "
             "store is made in one folder: let the broker make it"
         )
-    base, disk = Path(locate(path)[0]), Disk()
+    base = Path(locate(path)[0])
     refuse_part(base, LOCAL)
-    disk.keep_within(base)
     if is_store(base) and LOCAL.list_folder(base / "commitlog"):
         raise StoreStateError(f"{base} is a store already; open it with mode='a'")
-    for folder in (base / "commitlog", base / "consumequeue", base / "config"):
-        disk.make_folder(folder)
-    return StoreWriter(
-        find_store(base, conf=settings), config or sizes_of(settings), disk, spec=spec
-    )
+    return base, settings
+
+
+@contextmanager
+def created(
+    path: AnyPath | None, *, spec: WriteSpec | None = None, conf: AnyPath | None = None
+) -> Iterator[StoreWriter]:
+    """Make a new store as :func:`create` does, which an error before the first commit removes."""
+    base, _ = new_root(path, conf)
+    was_there, before = LOCAL.exists(base), _names(base)
+    try:
+        with create(path, spec=spec, conf=conf) as writer:
+            yield writer
+    except BaseException:
+        if not LOCAL.list_folder(base / "commitlog"):
+            disk = Disk()
+            if was_there:
+                disk.keep_within(base)
+            made = [base / name for name in sorted(_names(base) - before)] if was_there else [base]
+            for one in made:
+                disk.delete_tree(one)
+        raise
+
+
+def _names(folder: Path) -> set[str]:
+    return {entry.name for entry in LOCAL.list_folder(folder)}
 
 
 def is_store(path: AnyPath, **folders: Unpack[FolderArguments]) -> bool:

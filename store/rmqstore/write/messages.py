@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.errors import IllegalMessageError, OptionError, Text, about
+from rmqstore.errors import IllegalMessageError, IllegalRowError, OptionError, Text, about
 from rmqstore.format.columns.buffers import array_bytes, booleans, mask_of, numbers, texts
 from rmqstore.format.columns.dispatch_requests import DispatchProperties, rows_by_queue
 from rmqstore.format.columns.hosts import Hosts, pack_host, pack_hosts
@@ -126,23 +126,23 @@ class MessageMaker:
     def _dice(self) -> np.random.Generator:
         return np.random.default_rng()
 
-    def make(self, batch: pa.RecordBatch, first_row: int = 0) -> RecordColumns:
+    def make(self, batch: pa.RecordBatch, first_row: int = 1) -> RecordColumns:
         """Return the columns of the records for a batch.
 
         Args:
             batch: columns of WRITE_TYPES, at least body. Columns of ASSIGNED only serve to
                 recognise offset message ids.
-            first_row: number of the first row, for errors.
+            first_row: number of the first row, for errors, which count rows from 1.
 
         Raises:
-            IllegalMessageError: a row cannot be stored; the error names it and RocketMQ's status.
+            IllegalMessageError: a row cannot be stored; the error names RocketMQ's status.
         """
         n = len(batch)
         columns = _checked(batch)
         refuse = _Refusal(first_row)
         topics = self._topics(columns, n, refuse)
         bodies, flags = self._bodies(columns["body"], refuse)
-        queue_ids = self._queue_ids(topics, columns, n)
+        queue_ids = self._queue_ids(topics, columns, n, refuse)
         maps = property_maps(columns.get("properties"), n)
         overrides = {
             name: columns[column] for column, name in _PROPERTY_OF.items() if column in columns
@@ -243,7 +243,7 @@ class MessageMaker:
         return strings
 
     def _queue_ids(
-        self, topics: TopicColumn, columns: Mapping[str, pa.Array], n: int
+        self, topics: TopicColumn, columns: Mapping[str, pa.Array], n: int, refuse: _Refusal
     ) -> NDArray[np.int32]:
         """Choose queues: the given one, otherwise as the selector says.
 
@@ -275,9 +275,8 @@ class MessageMaker:
             is_given = mask_of(given.is_valid())
             chosen[is_given] = _numbers(given, n)[is_given]
             if (chosen < 0).any():
-                raise IllegalMessageError(
-                    f"row {int(np.argmin(chosen))}: MESSAGE_ILLEGAL: queueId {int(chosen.min())}"
-                )
+                row = int(np.argmax(chosen < 0))
+                refuse(row, "MESSAGE_ILLEGAL", f"queueId {int(chosen[row])}")
         return chosen
 
     def _uniq_keys(
@@ -306,14 +305,14 @@ def now_ms() -> int:
 
 
 class _Refusal:
-    """Raises errors that name a row as the user counts rows."""
+    """Raises errors that name a row by its number among all rows."""
 
     def __init__(self, first_row: int) -> None:
         self._first_row = first_row
 
     def __call__(self, row: int, status: str, reason: str) -> Never:
-        place = f"row {self._first_row + row}: {status}: "
-        raise IllegalMessageError(Text(place, reason, "; nothing was written"))
+        text = Text(f"{status}: ", reason, "; nothing was written")
+        raise IllegalRowError(self._first_row + row, text)
 
 
 def _checked(batch: pa.RecordBatch) -> dict[str, pa.Array]:

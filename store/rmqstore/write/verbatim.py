@@ -89,6 +89,7 @@ def claim_offsets(
     columns: RecordColumns,
     queue_offsets: NDArray[np.int64],
     batch_topics: Collection[str],
+    first_row: int = 1,
 ) -> bool:
     """Claim the queue offsets that records bring: their own, and those in light message queues.
 
@@ -101,22 +102,24 @@ def claim_offsets(
         IllegalMessageError: an offset is not the next one of its queue.
     """
     has_unit = have_units(columns.sys_flags)
+    numbers = np.arange(first_row, first_row + len(columns))
     is_batch = np.array([topic in batch_topics for topic in columns.topics.names], np.bool_)
     in_batches = is_batch[columns.topics.codes]
     is_inner = in_batches & (columns.sys_flags & np.int32(SysFlag.INNER_BATCH) != 0)
     if not is_inner.any():
-        offsets.claim(columns.topics, columns.queue_ids, queue_offsets, has_unit)
+        offsets.claim(columns.topics, columns.queue_ids, queue_offsets, has_unit, numbers)
     else:
         counts = stated_counts(columns.properties.joined(), is_inner)
         rows = np.repeat(np.arange(len(counts)), counts)
         ranks = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         topics = TopicColumn(columns.topics.names, columns.topics.codes[rows])
         claimed = queue_offsets[rows] + ranks
-        offsets.claim(topics, columns.queue_ids[rows], claimed, has_unit[rows], rows)
+        offsets.claim(topics, columns.queue_ids[rows], claimed, has_unit[rows], numbers[rows])
     light = columns.light_queues
     if light is not None and light.queue_offsets is not None:
         is_there = has_unit[light.rows] & ~in_batches[light.rows]
-        offsets.claim(light.queues, light.queue_ids, light.queue_offsets, is_there, light.rows)
+        light_numbers = numbers[light.rows]
+        offsets.claim(light.queues, light.queue_ids, light.queue_offsets, is_there, light_numbers)
     return light is None and not is_inner.any()
 
 

@@ -144,7 +144,7 @@ class StoreWriter:
             self.close()
 
     def append(
-        self, rows: pa.RecordBatch | ArrowStream, *, verbatim: bool = False, first_row: int = 0
+        self, rows: pa.RecordBatch | ArrowStream, *, verbatim: bool = False, first_row: int = 1
     ) -> None:
         """Append rows, which become visible at :meth:`flush`.
 
@@ -157,7 +157,7 @@ class StoreWriter:
                 (``format.schema.WRITE_TYPES``), or with ``verbatim`` those of
                 ``format.schema.VERBATIM``.
             verbatim: store bodies, properties, sysFlag, times, hosts and queue offsets as they are.
-            first_row: number of the first row, for errors.
+            first_row: number of the first row, for errors, which count rows from 1.
 
         Raises:
             TypeError: the rows are not Arrow data.
@@ -182,7 +182,8 @@ class StoreWriter:
             if verbatim:
                 times = millis(batch, "storeTimestamp")
                 queue_offsets = batch.column("queueOffset").to_numpy()
-                has_one_unit = claim_offsets(self._offsets, columns, queue_offsets, batch_topics)
+                claim = (queue_offsets, batch_topics, first_row)
+                has_one_unit = claim_offsets(self._offsets, columns, *claim)
             else:
                 times = np.broadcast_to(np.int64(self._now()), len(columns))
                 queue_offsets = self._offsets.assign(columns.topics, columns.queue_ids)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.errors import IllegalMessageError
+from rmqstore.errors import IllegalRowError
 from rmqstore.format.columns.buffers import array_bytes, numbers
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.encoding.pieces import join, lengths_of
@@ -41,18 +41,19 @@ def offset_strings(n: int, rows: Positions, queue_offsets: NDArray[np.int64]) ->
     return one_property(PROPERTY_MULTI_QUEUE_OFFSET, pc.binary_join(lists, _SEPARATOR))
 
 
-def require_short(lengths: NDArray[np.int64], first_row: int = 0) -> None:
+def require_short(lengths: NDArray[np.int64], first_row: int = 1) -> None:
     """Refuse property strings, of these lengths, that are longer than a record can say.
 
     Raises:
-        IllegalMessageError: one is; the text names its row.
+        IllegalRowError: one is.
     """
     if int(lengths.max(initial=0)) > MAX_PROPERTIES_BYTES:
         row = int(lengths.argmax())
-        raise IllegalMessageError(
-            f"row {first_row + row}: PROPERTIES_SIZE_EXCEEDED: properties of {int(lengths[row])} "
-            f"bytes with the offsets in light message queues, at most {MAX_PROPERTIES_BYTES} "
-            "are allowed; nothing was written"
+        raise IllegalRowError(
+            first_row + row,
+            f"PROPERTIES_SIZE_EXCEEDED: properties of {int(lengths[row])} bytes with the offsets "
+            f"in light message queues, at most {MAX_PROPERTIES_BYTES} are allowed; "
+            "nothing was written",
         )
 
 
@@ -60,21 +61,22 @@ def require_plain_parents(
     topics: TopicColumn,
     light_queues: LightQueues,
     batch_topics: Collection[str],
-    first_row: int = 0,
+    first_row: int = 1,
 ) -> None:
     """Refuse rows of batch topics that name light message queues.
 
     Raises:
-        IllegalMessageError: there is one. A broker would count an offset in these queues, and write
+        IllegalRowError: there is one. A broker would count an offset in these queues, and write
             no unit.
     """
     is_batch = np.array([topic in batch_topics for topic in topics.names], np.bool_)
     wrong = light_queues.rows[is_batch[topics.codes[light_queues.rows]]]
     if len(wrong):
         row = int(wrong[0])
-        raise IllegalMessageError(
-            f"row {first_row + row}: MESSAGE_ILLEGAL: {topics.names[int(topics.codes[row])]} has "
-            "BatchConsumeQueues, whose messages are in no light message queue; nothing was written"
+        raise IllegalRowError(
+            first_row + row,
+            f"MESSAGE_ILLEGAL: {topics.names[int(topics.codes[row])]} has BatchConsumeQueues, "
+            "whose messages are in no light message queue; nothing was written",
         )
 
 
@@ -86,7 +88,7 @@ def extend_properties(records: Records, strings: pa.BinaryArray) -> Records:
         strings: property strings, binary (n,), empty where a record gets none.
 
     Raises:
-        IllegalMessageError: the properties of a record become too long.
+        IllegalRowError: the properties of a record become too long.
     """
     n = len(strings)
     sizes = np.diff(records.starts)

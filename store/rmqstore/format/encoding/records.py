@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.errors import IllegalMessageError
+from rmqstore.errors import IllegalRowError
 from rmqstore.format.columns.buffers import array_bytes, codes_of, numbers, windows
 from rmqstore.format.columns.dispatch_requests import (
     DispatchProperties,
@@ -349,7 +349,7 @@ def _seal(records: Records) -> None:
         records.data[digits_start:digits_end] = np.frombuffer(digits, np.uint8)
 
 
-def require_room(sizes: NDArray[np.integer[Any]], file_size: int, first_row: int = 0) -> None:
+def require_room(sizes: NDArray[np.integer[Any]], file_size: int, first_row: int = 1) -> None:
     """Refuse a record that is too large for a CommitLog file.
 
     Args:
@@ -358,12 +358,13 @@ def require_room(sizes: NDArray[np.integer[Any]], file_size: int, first_row: int
         first_row: number of the first record, for the error.
 
     Raises:
-        IllegalMessageError: a record is too large; the text names its row.
+        IllegalRowError: a record is too large.
     """
     largest = file_size - MIN_BLANK_BYTES
     if len(sizes) and int(sizes.max()) > largest:
         row = int(sizes.argmax())
-        raise IllegalMessageError(
-            f"row {first_row + row}: MESSAGE_ILLEGAL: a record of {int(sizes[row])} bytes, "
-            f"a CommitLog file holds {largest}; nothing was written"
+        raise IllegalRowError(
+            first_row + row,
+            f"MESSAGE_ILLEGAL: a record of {int(sizes[row])} bytes, "
+            f"a CommitLog file holds {largest}; nothing was written",
         )

@@ -124,7 +124,7 @@ class PartWriter:
             StoreStateError: the disk is full, or the folder was removed because the job has ended.
         """
         sizes = columns.sizes()
-        require_room(sizes, self._log_file_size, self.n_records)
+        require_room(sizes, self._log_file_size, self.n_records + 1)
         for rows in row_batches(sizes):
             part = columns.take(rows)
             records = encode_records(part)
