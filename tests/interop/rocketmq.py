@@ -10,6 +10,7 @@ import fcntl
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -139,6 +140,10 @@ class RocketMQ:
         self._gateway.shutdown()
         self._process.stdin.close()
         self._process.wait(timeout=30)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the JVM."""
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """End the JVM as a power cut would."""

@@ -25,9 +25,10 @@ from ports import free_ports
 from rmqstore.inspect.verify import verify
 
 SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100,
-    "maxIndexNum": 400, "haSendHeartbeatInterval": 1000,
+    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 20_000,
+    "maxHashSlotNum": 1000, "maxIndexNum": 4000, "haSendHeartbeatInterval": 1000,
 }  # fmt: skip
+BATCH = 100  # small messages that are sent by one call, some thousand of them a second
 TOPIC = "Load"
 FILE_BYTES = SIZES["mappedFileSizeCommitLog"]
 
@@ -41,12 +42,16 @@ class Load(BackgroundWork):
         self._producer = real.rocketmq.client.producer.DefaultMQProducer("load")
         self._producer.setNamesrvAddr(namesrv_address)
         self._producer.start()
+        self._message = real.rocketmq.common.message.Message
+        self._batch = real.java.util.ArrayList()
+        for number in range(BATCH):
+            self._batch.add(self._message(TOPIC, "tag", f"b{number}", dice.randbytes(100)))
 
     def step(self, number: int) -> None:
         body = self._dice.randbytes(self._dice.choice([1, 100, 1000, 5000, 100_000]))
         try:
-            message = self._real.rocketmq.common.message.Message(TOPIC, "tag", f"k{number}", body)
-            self._producer.send(message)
+            self._producer.send(self._message(TOPIC, "tag", f"k{number}", body))
+            self._producer.send(self._batch)
         except Py4JError:
             if not self.is_over:
                 raise
@@ -56,9 +61,9 @@ class Load(BackgroundWork):
 class Process:
     """A follower in a process of its own."""
 
-    def __init__(self, address: str, target: Path, log: Path) -> None:
+    def __init__(self, address: str, target: Path, log: Path, *options: str) -> None:
         self._log = log.open("ab")
-        command = [sys.executable, "-m", "rmqstore", "follow", address, str(target)]
+        command = [sys.executable, "-m", "rmqstore", "follow", address, str(target), *options]
         self._process = subprocess.Popen(
             [*command, "--tables-interval", "1"], stdout=self._log, stderr=self._log
         )
@@ -70,6 +75,10 @@ class Process:
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Wait until it ends by itself; return its exit status."""
+        return self._process.wait(60)
 
     def stop(self) -> None:
         """End it as systemd does; it has to end by itself."""
@@ -206,5 +215,5 @@ def test_a_copy_is_exact_whoever_is_killed(
         opened.wait()
         assert opened.store.getMaxPhyOffset() == end
         ranges = [opened.queue_range(TOPIC, queue_id) for queue_id in range(4)]
-    assert sum(high - low for low, high in ranges) == len(rows) > 100
+    assert sum(high - low for low, high in ranges) == len(rows) > 10 * BATCH
     assert TOPIC in topics_of(target)

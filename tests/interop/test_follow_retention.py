@@ -75,3 +75,26 @@ def test_files_that_the_master_deletes_stay_and_a_hung_follower_goes_on(
     assert (state["begin"], state["end"], state["n_cuts"]) == (0, end, 0)
     with rmqstore.open(target) as store_of_copy:
         assert list(verify(store_of_copy)) == []
+
+
+@pytest.mark.interop
+def test_a_follower_that_retention_overtakes_ends(rocketmq_55: RocketMQ, tmp_path: Path) -> None:
+    root, target, log = tmp_path / "master", tmp_path / "copy", tmp_path / "follow.log"
+    ha_port = free_ports(1)[0]
+    with (
+        OrdinaryPort("5.5.1", ha_port, "ASYNC_MASTER") as port,
+        rocketmq_55.open(root, **SIZES, haListenPort=ha_port) as store,
+    ):
+        port.store = store
+        with Load(store, random.Random(2)):
+            wait_for(lambda: int(store.store.getMaxPhyOffset()) > 12 * FILE_BYTES)
+        follower = Process(port.address, target, log, "--max-rate", str(FILE_BYTES // 2))
+        try:
+            wait_for(lambda: end_of(target) > 0)
+            assert store.expire(11) > 8  # one that is being sent stays, and those after it
+            assert follower.wait() == 2
+        finally:
+            follower.kill()
+    assert "the copy cannot go on without a gap" in log.read_text()
+    with rmqstore.open(target) as store_of_copy:
+        assert list(verify(store_of_copy)) == []

@@ -105,7 +105,7 @@ def acknowledged(version: str, store: RealStore, end: int) -> int:
 @pytest.mark.interop
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
-    ("n_lives", "n_kills"), [(2, 1), pytest.param(5, 4, marks=pytest.mark.slow)]
+    ("n_lives", "n_kills"), [(2, 1), pytest.param(6, 4, marks=pytest.mark.slow)]
 )
 def test_a_copy_of_another_version_is_exact(
     n_lives: int, n_kills: int, version: str, tmp_path: Path

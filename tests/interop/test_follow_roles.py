@@ -1,0 +1,119 @@
+"""Masters of other kinds are followed: with queues in RocksDB, and with producers that wait."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import rmqstore
+from interop.rocketmq import RealStore, RocketMQ
+from interop.test_follow import Process, end_of, wait_for
+from interop.test_follow_versions import SIZES, TOPIC, Load, OrdinaryPort, started
+from ports import free_ports
+from rmqstore.cli import main
+from rmqstore.errors import StoreStateError
+from rmqstore.inspect.verify import verify
+
+
+def put(real: RocketMQ, store: RealStore, count: int) -> list[str]:
+    """Put messages that wait until they are stored; return what became of each."""
+    results = []
+    for number in range(count):
+        inner = real.inner_class()()
+        inner.setTopic(TOPIC)
+        inner.setQueueId(number % 4)
+        inner.setBody(b"%d" % number)
+        inner.setPropertiesString("WAIT\x01true\x02")
+        inner.setWaitStoreMsgOK(True)
+        address = real.java.net.InetSocketAddress("127.0.0.1", 10911)
+        inner.setBornHost(address)
+        inner.setStoreHost(address)
+        result = store.store.putMessage(inner)
+        results.append(str(result.getPutMessageStatus().toString()))
+    return results
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize(
+    ("version", "sizes", "alone"),
+    [
+        ("5.5.1", {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}, "FLUSH_SLAVE_TIMEOUT"),
+        ("4.9.8", {"brokerRole": "SYNC_MASTER"}, "FLUSH_SLAVE_TIMEOUT"),
+    ],
+)
+def test_producers_wait_for_a_follower_only_if_it_acknowledges(
+    version: str, sizes: dict[str, Any], alone: str, tmp_path: Path
+) -> None:
+    root, log = tmp_path / "master", tmp_path / "follow.log"
+    (ha_port,) = free_ports(1)
+    with (
+        OrdinaryPort(version, ha_port, "SYNC_MASTER") as port,
+        started(version, tmp_path / "jvm") as real,
+        real.open(
+            root,
+            **SIZES,
+            **sizes,
+            haListenPort=ha_port,
+            brokerRole="SYNC_MASTER",
+            slaveTimeout=1000,
+        ) as store,
+    ):
+        port.store = store
+        allowed = []
+        if version < "5":
+            with pytest.raises(StoreStateError, match="a SYNC_MASTER of RocketMQ 4"):
+                rmqstore.follow(port.address, tmp_path / "refused", once=True)
+            allowed = ["--allow-sync-master"]
+        for acknowledge, expected in (("never", alone), ("synced", "PUT_OK")):
+            target = tmp_path / acknowledge
+            follower = Process(port.address, target, log, "--ack", acknowledge, *allowed)
+
+            def is_level(target: Path = target) -> bool:
+                return end_of(target) == int(store.store.getMaxPhyOffset())
+
+            try:
+                wait_for(lambda: int(store.store.getHaService().getConnectionCount()) == 1)
+                wait_for(is_level)
+                assert put(real, store, 1) == [expected]
+                if expected == "PUT_OK":
+                    assert put(real, store, 30) == ["PUT_OK"] * 30
+                wait_for(is_level)
+                follower.stop()
+            finally:
+                follower.kill()
+
+
+@pytest.mark.interop
+def test_queues_in_rocksdb_become_files(rocketmq_55: RocketMQ, tmp_path: Path) -> None:
+    root, target, log = tmp_path / "master", tmp_path / "copy", tmp_path / "follow.log"
+    (ha_port,) = free_ports(1)
+    with (
+        OrdinaryPort("5.5.1", ha_port, "ASYNC_MASTER") as port,
+        rocketmq_55.open(root, **SIZES, haListenPort=ha_port, storeType="defaultRocksDB") as store,
+    ):
+        port.settings["storeType"] = "defaultRocksDB"
+        port.store = store
+        follower = Process(port.address, target, log)
+        try:
+            with Load(store, random.Random(3)):
+                wait_for(lambda: end_of(target) > 1 << 20)
+            end = int(store.store.getMaxPhyOffset())
+            wait_for(lambda: end_of(target) == end)
+            told = CliRunner().invoke(main, ["follow", "--status", str(target)]).output
+            follower.stop()
+        finally:
+            follower.kill()
+        ranges = [store.queue_range(TOPIC, queue_id) for queue_id in range(4)]
+    assert "RocksDB" in told
+    assert sorted(path.name for path in (target / "consumequeue" / TOPIC).iterdir()) == [*"0123"]
+    with rmqstore.open(target) as copied:
+        assert list(verify(copied)) == []
+        rows = copied.view("queues").read_all().to_pylist()
+    assert [(row["minOffset"], row["maxOffset"]) for row in rows if row["topic"] == TOPIC] == ranges
+    with rocketmq_55.open(target, **SIZES) as opened:
+        assert [opened.queue_range(TOPIC, queue_id) for queue_id in range(4)] == ranges
+        assert opened.store.getMaxPhyOffset() == end
