@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,10 @@ def test_the_help_of_a_verb_shows_its_examples(verb: str) -> None:
         assert f"  {example}" in text
     if verb not in WITHOUT_A_STORE:
         assert text.index("─ Options ─") < text.index("─ Which store ─")
+    flags = re.findall(r"^│ (?:[* ]  )?(--[a-z-]+) ", text, re.MULTILINE)
+    assert len(flags) == len(set(flags))
+    if verb not in WITHOUT_A_STORE:
+        assert {"--conf", "--help"} <= {*flags}, flags
 
 
 def test_every_example_runs(

@@ -1,7 +1,8 @@
 """What the verbs share: the command itself, exit codes, consoles, common options and progress.
 
 Exit codes: 0 clean, 1 damage, 2 wrong usage or an error that ended the command, 3 no row with
---fail-if-empty, 141 stdout was closed (SIGPIPE).
+--fail-if-empty, 4 a question was answered with no, 130 interrupted (SIGINT), 141 stdout was closed
+(SIGPIPE).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ except ImportError as err:  # pragma: no cover - the message is the point
     print(f"{needed} ({err})", file=sys.stderr)  # noqa: T201
     raise SystemExit(2) from err
 
-DAMAGE, USAGE, PIPE_CLOSED = 1, 2, 141
+DAMAGE, USAGE, DECLINED, PIPE_CLOSED = 1, 2, 4, 141
 BYTES: Final = "bytes"
 err_console = Console(stderr=True)
 
@@ -119,6 +120,7 @@ def ends_clearly(command: Command) -> Command:
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        _open_closed_streams()
         try:
             with argument_names(flag_of):
                 command(*args, **kwargs)
@@ -136,6 +138,21 @@ def ends_clearly(command: Command) -> Command:
             sys.exit(USAGE)
 
     return run
+
+
+def _open_closed_streams() -> None:
+    """Give the process streams where a shell closed them, as ``>&-`` does.
+
+    What is written to stdout then fails as in a closed pipe.
+    """
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - until the process ends
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+    if sys.stdout is None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        sys.stdout = os.fdopen(writer, "w")
 
 
 def repeated(
@@ -275,7 +292,9 @@ def confirm(lines: list[str], question: str, *, dry_run: bool) -> None:
         click.echo(line, err=not dry_run)
     if dry_run:
         click.get_current_context().exit()
-    click.confirm(question, abort=True, err=True)
+    if not click.confirm(question, err=True):
+        click.echo("nothing was changed", err=True)
+        sys.exit(DECLINED)
 
 
 def complete_topics(context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:

@@ -9,6 +9,8 @@ import rich_click
 from rich.text import Text
 from rich_click import RichGroup
 
+INTERRUPTED: Final = 130  # the exit code after SIGINT
+
 _VERBS: Final = {
     "See what a store is": [
         "describe", "stat", "topics", "groups", "brokers", "view", "assign", "routes",
@@ -150,9 +152,19 @@ class Verbs(RichGroup):
 
     def add_command(self, cmd: click.Command, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         """Add a verb."""
+        for option in cmd.params:  # without it rich-click 1.9 repeats all options under Options
+            option.panel = None  # type: ignore[attr-defined]
         group = f"{self.name} " if self.name != "main" else ""
         examples = EXAMPLES.get(f"{group}{cmd.name}", ())
         if examples:  # Text keeps the lines as they are
             text = "\n".join(["Examples", *(f"  {example}" for example in examples)])
             cmd.epilog = Text(text)  # type: ignore[assignment]
         super().add_command(cmd, *args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
+        """Run a verb; where somebody interrupts it, end with the code that shells give."""
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)

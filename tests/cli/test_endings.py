@@ -1,0 +1,62 @@
+"""How commands end that somebody stops: at a question, by Ctrl-C, or by closed streams."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from rmqstore.cli import main
+
+Golden = Callable[[str], Path]
+COMMAND = [sys.executable, "-m", "rmqstore"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"), [("n", 4, "nothing was changed"), ("y", 0, "were built")]
+)
+def test_a_question_is_answered(
+    golden_store: Golden,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    code: int,
+    said: str,
+) -> None:
+    root = shutil.copytree(golden_store("one"), tmp_path / "store")
+    monkeypatch.setattr("rmqstore.cli.verify.must_ask", lambda **_: True)
+    done = CliRunner().invoke(main, ["rebuild", str(root)], input=f"{answer}\n")
+    assert (done.exit_code, said in done.stderr) == (code, True), done.stderr
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, click.Abort])
+def test_ctrl_c_has_its_own_code(
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    """A question of click makes an Abort of it."""
+
+    def interrupt(*_arguments: object, **_others: object) -> None:
+        raise kind
+
+    monkeypatch.setattr("rmqstore.cli.verify.verify_store", interrupt)
+    done = CliRunner().invoke(main, ["verify", str(golden_store("one"))])
+    assert (done.exit_code, done.stderr) == (130, "interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("closed", "code"), [("<&-", 0), (">&-", 141), ("2>&-", 0), ("<&- 2>&-", 0)]
+)
+@pytest.mark.parametrize("words", ["dump", "stat", "topics", "rebuild --dry-run"])
+def test_streams_that_a_shell_closed(
+    golden_store: Golden, words: str, closed: str, code: int
+) -> None:
+    verb, *options = words.split()
+    command = " ".join([*COMMAND, verb, str(golden_store("one")), *options, closed])
+    done = subprocess.run(command, shell=True, capture_output=True, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr) == (code, False), done.stderr
