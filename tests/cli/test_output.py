@@ -301,26 +301,79 @@ def test_a_table_that_nobody_reads_ends_quietly(golden_store: Golden, words: lis
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_messages_take_a_line_each_on_a_terminal(golden_store: Golden) -> None:
-    def lines(*options: str) -> list[str]:
-        """Return what a terminal of 100 columns shows."""
-        leader, follower = pty.openpty()
-        root = str(golden_store("live"))
-        command = [sys.executable, "-m", "rmqstore", "dump", root, "--format", "table", "-n", "3"]
-        with subprocess.Popen(
-            [*command, *options], stdout=follower, env={**os.environ, "COLUMNS": "100"}
-        ) as process:
-            os.close(follower)
-            shown = b""
-            with suppress(OSError):  # the end of a terminal
-                while piece := os.read(leader, 1 << 16):
-                    shown += piece
-            process.wait()
-        os.close(leader)
-        return shown.decode().splitlines()
+def on_terminal(columns: int, *words: object) -> list[str]:
+    """Return what a terminal of some columns shows."""
+    leader, follower = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "rmqstore", *map(str, words)],
+        stdin=subprocess.DEVNULL,
+        stdout=follower,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "COLUMNS": str(columns)},
+    ) as process:
+        os.close(follower)
+        shown = b""
+        with suppress(OSError):  # the end of a terminal
+            while piece := os.read(leader, 1 << 16):
+                shown += piece
+        process.wait()
+    os.close(leader)
+    return shown.decode().splitlines()
 
-    cut = lines()
+
+def test_messages_take_a_line_each_on_a_terminal(golden_store: Golden) -> None:
+    words = ("dump", golden_store("live"), "--format", "table", "-n", "3")
+    cut = on_terminal(100, *words)
     assert len(cut) == 7
     assert all(len(line) <= 100 for line in cut)
     assert "\u2026" in cut[3]
-    assert len(lines("--wide")) > 7
+    wide = on_terminal(100, *words, "--wide")
+    assert "\u2026" not in "".join(wide)
+    assert ".331+00:00" in wide[4]
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("verb", ["groups", "topics", "view queues", "view files", "routes"])
+def test_a_table_shows_the_columns_that_fit(golden_store: Golden, verb: str, columns: int) -> None:
+    words = (*verb.split(), golden_store("live"), "-n", 2)
+    *table, said = on_terminal(columns, *words)
+    assert len(table) == 6
+    assert all(len(line) <= columns for line in table)
+    names = json.loads(run(*words, "--json").stdout.splitlines()[0])
+    heads = [head.strip() for head in table[1].strip("\u2503").split("\u2503")]
+    assert {*heads} < {*names}
+    assert said.startswith(f"{len(names) - len(heads)} of {len(names)} columns are left out (")
+    assert said.endswith("; --wide shows all")
+    if verb == "groups":
+        assert "lag" in heads
+
+
+def test_a_terminal_shows_what_it_would_obey(tmp_path: Path) -> None:
+    with rmqstore.create(tmp_path / "s") as writer:
+        rows = {"topic": ["T"], "body": ["\u8ba2 a\x1b[31m\u202eb".encode()]}
+        writer.append(pa.RecordBatch.from_pydict(rows))
+    for form in ("csv", "jsonl", "json", "table"):
+        words = ("dump", tmp_path / "s", "--columns", "body", "--format", form)
+        (line,) = [line for line in on_terminal(80, *words) if "31m" in line]
+        assert "\u8ba2 a" in line
+        assert not {"\x1b", "\u202e"} & {*line}
+        assert "\\u202eb" in line
+    assert "\u202e" in run("dump", tmp_path / "s", "--format", "csv").stdout
+
+
+def test_times_are_numbers_where_that_is_asked_for(golden_store: Golden) -> None:
+    words = (
+        "dump",
+        golden_store("live"),
+        "-n",
+        "1",
+        "--columns",
+        "storeTimestamp",
+        "--times",
+        "ms",
+    )
+    assert run(*words).stdout == '{"storeTimestamp":1795227422269}\n'
+    assert run(*words, "--format", "csv").stdout.splitlines()[1] == "1795227422269"
+    assert "1795227422269" in run(*words, "--format", "table").stdout
+    topics = run("topics", golden_store("live"), "-t", "LivePlain", "--times", "ms", "--json")
+    assert isinstance(json.loads(topics.stdout)["lastStoreTimestamp"], int)

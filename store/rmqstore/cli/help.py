@@ -28,8 +28,8 @@ _OPTIONS: Final[dict[str, list[str]]] = {
         "--dledger-self-id", "--tiered", "--storage-option",
     ],
     "Output": [
-        "--format", "--json", "--output", "--overwrite", "--limit", "--wide", "--fail-if-empty",
-        "--quiet",
+        "--format", "--json", "--output", "--overwrite", "--limit", "--times",
+        "--wide", "--fail-if-empty", "--quiet",
     ],
 }  # fmt: skip
 # Each is run by tests/cli/test_help.py.

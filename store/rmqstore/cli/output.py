@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from io import TextIOWrapper
@@ -14,8 +16,6 @@ import click
 import orjson
 import pyarrow as pa
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
 
 from rmqstore.cli.common import DAMAGE, Command, require_new, say
 from rmqstore.errors import Finding, OptionError
@@ -27,10 +27,12 @@ from rmqstore.exchange.files import (
     new_file,
     write_stream,
 )
+from rmqstore.exchange.fitting import fitted
 from rmqstore.exchange.json_rows import BASE64, json_rows
-from rmqstore.exchange.text_table import framed, natural_width
+from rmqstore.exchange.text_table import escaped, framed, harmless, one_line, padded
 from rmqstore.read.scan.spec import first_rows
 
+ISO, MILLIS = "iso", "ms"  # how times are written
 EMPTY: Final = 3  # the exit code of --fail-if-empty
 _TABLE, _JSON, _PRETTY = "table", "json", "pretty"
 FILE_FORMATS: Final = (*FORMATS, _JSON)  # those that are not for people
@@ -60,7 +62,8 @@ class Output(NamedTuple):
     target: Path | None  # stdout if None
     limit: int | None = None
     fails_if_empty: bool = False
-    is_cut: bool = False  # whether a terminal shows one line of each row
+    is_cut: bool = True  # whether a terminal shows one line of each row, of the columns that fit
+    times: str = ISO
 
     @classmethod
     def checked(
@@ -113,6 +116,7 @@ class Output(NamedTuple):
 
     def write_any(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
         """Write rows as :meth:`write` does, and return how many there are."""
+        schema, batches = self._timed(schema, batches)
         rows = Counted(batches if self.limit is None else first_rows(batches, self.limit))
         if self.target is None:
             self._write(sys.stdout, schema, rows)
@@ -125,7 +129,7 @@ class Output(NamedTuple):
         return rows.n_rows
 
     def _write(self, text: Any, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:  # noqa: ANN401 - a file of text above a binary one
-        sink = text.buffer
+        sink = _sink(text)
         if self.format_name == _TABLE:
             _print_table(text, schema.names, batches, is_cut=self.is_cut)
             text.flush()
@@ -140,6 +144,17 @@ class Output(NamedTuple):
         else:
             write_stream(sink, self.format_name, schema, batches)
 
+    def _timed(
+        self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
+        """Return rows with times as numbers where that is asked for."""
+        if self.times == ISO or self.format_name == "parquet":
+            return schema, batches
+        types = [pa.int64() if pa.types.is_timestamp(kind) else kind for kind in schema.types]
+        fields = map(pa.Field.with_type, schema, types)
+        numbered = pa.schema(fields)
+        return numbered, (_with_numbers(batch, numbered) for batch in batches)
+
     def require_live(self) -> None:
         """Refuse forms in which rows cannot be given as they come."""
         if self.target is not None:
@@ -152,18 +167,56 @@ class Output(NamedTuple):
 
     def write_live(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Write rows that come now and then, each batch at once."""
+        schema, batches = self._timed(schema, batches)
         if self.limit is not None:
             batches = first_rows(batches, self.limit)
         if self.format_name != _TABLE:
-            write_stream(sys.stdout.buffer, self.format_name, schema, batches)
+            write_stream(_sink(sys.stdout), self.format_name, schema, batches)
             return
         names = _shown(schema.names)
         widths = [max(len(name), _LIVE_WIDTH) for name in names]
-        _print_line(names, widths)
+        click.echo(padded(names, widths))
         for batch in batches:
             for row in json_rows(batch):
-                _print_line(_cells(row, names), widths)
+                click.echo(padded([*map(harmless, _cells(row, names))], widths))
             sys.stdout.flush()
+
+
+def _with_numbers(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with times as epoch ms."""
+    columns = [
+        column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+        if pa.types.is_timestamp(column.type)
+        else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class _Shown(io.RawIOBase):
+    """A terminal on which bytes of text cannot do anything but be shown."""
+
+    def __init__(self, text: TextIO) -> None:
+        self._text = text
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+
+    def writable(self) -> bool:
+        """Tell that it can be written to."""
+        return True
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - what has a buffer
+        """Write text in UTF-8."""
+        self._text.write(escaped(self._decoder.decode(bytes(data))))
+        return len(data)
+
+    def flush(self) -> None:
+        """Show what was written."""
+        self._text.flush()
+
+
+def _sink(text: Any) -> Any:  # noqa: ANN401 - a file of text above a binary one
+    """Return the file of bytes below a file of text."""
+    return _Shown(text) if text.isatty() else text.buffer
 
 
 def _told_by_name(target: Path) -> str | None:
@@ -192,18 +245,25 @@ def show_findings(findings: Sequence[Finding], output: Output) -> None:
 
 
 def gives_rows(
-    default: str = _TABLE, *, limit_help: str = "At most N rows.", cuts: bool = False
+    default: str = _TABLE, *, limit_help: str = "At most N rows."
 ) -> Callable[[Command], Command]:
     """Add the options that say where rows go; the command gets ``output``, an :class:`Output`.
 
     Args:
         default: the format on stdout.
         limit_help: what ``-n N`` does.
-        cuts: whether a table on a terminal has one line of each row.
     """
-    wide = click.option("--wide", is_flag=True, help="Whole cells in a table on a terminal.")
     amount = (
-        *([wide] if cuts else ()),
+        click.option(
+            "--times",
+            type=click.Choice((ISO, MILLIS)),
+            default=ISO,
+            show_default=True,
+            help="Times as ISO-8601, or as epoch ms; Parquet has a type for them.",
+        ),
+        click.option(
+            "--wide", is_flag=True, help="All columns and whole cells in a table on a terminal."
+        ),
         click.option("-n", "--limit", type=click.IntRange(min=1), help=limit_help),
         click.option(
             "--fail-if-empty", is_flag=True, help=f"Exit with {EMPTY} if there is no row."
@@ -211,7 +271,7 @@ def gives_rows(
     )
 
     def decorate(command: Command) -> Command:
-        return _with_output(command, default, *amount, cuts=cuts)
+        return _with_output(command, default, *amount)
 
     return decorate
 
@@ -221,16 +281,13 @@ def gives_findings(command: Command) -> Command:
     return _with_output(command, _TABLE)
 
 
-def _with_output(
-    command: Command, default: str, *amount: Callable[[Command], Command], cuts: bool = False
-) -> Command:
+def _with_output(command: Command, default: str, *amount: Callable[[Command], Command]) -> Command:
     """Add options to a command that gets ``output``.
 
     Args:
         command: the command.
         default: the format on stdout.
-        amount: options that count rows, and ``--wide``.
-        cuts: whether a table on a terminal has one line of each row.
+        amount: options that count rows, and those of tables.
     """
     options: tuple[Callable[[Command], Command], ...] = (
         click.option(
@@ -261,12 +318,13 @@ def _with_output(
         limit: int | None = None,
         fail_if_empty: bool = False,
         wide: bool = False,
+        times: str = ISO,
         **others: Any,  # noqa: ANN401 - the command's own
     ) -> None:
         name = "jsonl" if as_json and format_name is None else format_name
         output = Output.checked(name, output_file, default, overwrite=overwrite)
         output = output._replace(
-            limit=limit, fails_if_empty=fail_if_empty, is_cut=cuts and not wide
+            limit=limit, fails_if_empty=fail_if_empty, is_cut=not wide, times=times
         )
         command(output=output, **others)
 
@@ -281,39 +339,37 @@ def _print_table(
 ) -> None:
     """Print rows with a frame, or if there are many, plainly and as they come."""
     names = _shown(names)
-    rows = (_cells(row, names) for batch in batches for row in json_rows(batch))
+    rows = ([*map(harmless, _cells(row, names))] for batch in batches for row in json_rows(batch))
     first = list(islice(rows, _FRAMED_ROWS + 1))
     if not first:
         return
+    fit = None
+    if is_cut and text.isatty():
+        fit = fitted(names, first, Console().width, keeps_all=_are_columns_chosen())
+    shown = [names, *first] if fit is None else [fit.cells(row) for row in (names, *first)]
     if len(first) <= _FRAMED_ROWS:
-        _print_framed(text, names, first, is_cut=is_cut)
-        return
-    widths = [max(map(len, column)) for column in zip(names, *first, strict=True)]
-    for cells in chain([names], first, rows):
-        _print_line(cells, widths, text)
+        lines = framed(shown[0], shown[1:], None if fit is None else fit.widths)
+        click.echo("\n".join(lines), file=text)
+    elif fit is None:
+        widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+        for cells in chain(shown, rows):
+            click.echo(padded(cells, widths), file=text)
+    else:
+        for cells in chain(shown, map(fit.cells, rows)):
+            click.echo(padded(one_line(cells, fit.widths), fit.widths), file=text)
+    if fit is not None and (left_out := fit.left_out(names)):
+        n_columns = f"{len(left_out)} of {len(names)} columns"
+        click.echo(f"{n_columns} are left out ({', '.join(left_out)}); --wide shows all", err=True)
 
 
-def _print_framed(text: TextIO, names: list[str], rows: list[list[str]], *, is_cut: bool) -> None:
-    width = Console().width if text.isatty() else None
-    if width is None or natural_width(names, rows) <= width:
-        width = None
-    elif not is_cut:  # Rich takes time, but folds cells
-        table = Table(*(Column(name, overflow="fold") for name in names))
-        for cells in rows:
-            table.add_row(*map(escape, cells))
-        Console().print(table)
-        return
-    click.echo("\n".join(framed(names, rows, width)), file=text)
+def _are_columns_chosen() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and context.params.get("columns") is not None
 
 
 def _shown(names: list[str]) -> list[str]:
     """Return the columns of a table, in which text and its bytes in base64 share one."""
     return [name for name in names if name.removesuffix(BASE64) not in {*names} - {name}]
-
-
-def _print_line(cells: list[str], widths: list[int], text: TextIO | None = None) -> None:
-    padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-    click.echo("  ".join(padded).rstrip(), file=text)
 
 
 def _cells(row: dict[str, Any], names: list[str]) -> list[str]:

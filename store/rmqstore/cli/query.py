@@ -99,7 +99,7 @@ _OFFSETS = pa.schema(
 @with_system_topics
 @shows_progress
 @ends_clearly
-@gives_rows(limit_help="Only the newest N messages.", cuts=True)
+@gives_rows(limit_help="Only the newest N messages.")
 @some_bodies
 def query(
     paths: tuple[Path, ...],
@@ -225,7 +225,7 @@ def _messages(
 @some_columns
 @shows_progress
 @ends_clearly
-@gives_rows("pretty", cuts=True)
+@gives_rows("pretty")
 @some_bodies
 def get(
     paths: tuple[Path, ...],

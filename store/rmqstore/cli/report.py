@@ -110,6 +110,7 @@ def doctor(path: str | None, output: Output) -> None:
     """
     checks = list(examine(path, given_options().conf))
     rows = [check._asdict() for check in checks]
+    output = output._replace(is_cut=False)  # a cure is of no use in part
     output.write(_COLUMNS, pa.Table.from_pylist(rows, schema=_COLUMNS).to_batches())
     if any(check.state == WRONG for check in checks):
         sys.exit(USAGE)

@@ -135,7 +135,7 @@ def _epoch_text(epoch: dict[str, Any]) -> str:
 )
 @shows_progress
 @ends_clearly
-@gives_rows("jsonl", cuts=True)
+@gives_rows("jsonl")
 @some_bodies
 def dump(
     paths: tuple[Path, ...],

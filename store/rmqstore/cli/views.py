@@ -154,7 +154,7 @@ def describe_stores(
     if columns is not None:
         rows = rows.select(select_described(columns))
     if output.is_table:
-        rows = _turned(rows)
+        rows, output = _turned(rows), output._replace(is_cut=False)
     output.write(rows.schema, rows.to_batches())
 
 

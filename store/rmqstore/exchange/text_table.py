@@ -8,55 +8,74 @@ from typing import Final
 from unicodedata import category, east_asian_width
 
 _ELLIPSIS: Final = "…"
-_LEAST_WIDTH: Final = 4  # of a column that is cut
+_MOST_PADDING: Final = 200  # a longer cell, such as a body, does not widen all others
+_BIDI: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+# What a terminal obeys and does not show, or what begins a line.
+_COMMANDS: Final = (*range(0x80, 0xA0), *_BIDI, 0x2028, 0x2029)
+_ESCAPES: Final = {code: f"\\u{code:04x}" for code in (*range(0x20), 0x7F, *_COMMANDS)}
 # A control character would move what stands after it; each has a picture.
-_PICTURES: Final = {code: 0x2400 + code for code in range(0x20) if code != ord("\n")} | {
-    0x7F: 0x2421
-}
-_PICTURES_OF_ALL: Final = _PICTURES | {ord("\n"): ord(" ")}
+_PICTURES: Final = (
+    {code: f"\\u{code:04x}" for code in _COMMANDS}
+    | {code: chr(0x2400 + code) for code in range(0x20) if code != ord("\n")}
+    | {0x7F: chr(0x2421)}
+)
+
+
+def harmless(text: str) -> str:
+    """Return text in which characters that a terminal obeys are shown; lines stay lines."""
+    return text if text.isascii() and text.isprintable() else text.translate(_PICTURES)
+
+
+def escaped(text: str) -> str:
+    """Return lines of JSON or CSV in which such characters are escaped as in JSON."""
+    return text.translate(_LINE_ESCAPES)
+
+
+_LINE_ESCAPES: Final = {code: text for code, text in _ESCAPES.items() if code != ord("\n")}
 
 
 def framed(
-    names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None
+    names: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int] | None = None
 ) -> Iterator[str]:
     """Yield the lines of a table.
 
     Args:
         names: the heads of the columns.
         rows: the cells, which may have several lines if nothing is cut.
-        width: the most columns of text that a line may take; then each row is one line, and the
-            widest cells end with an ellipsis. None for whole cells.
+        widths: the most columns of text of each column; then each row is one line, and longer cells
+            end with an ellipsis. None for whole cells.
     """
-    pictures = _PICTURES if width is None else _PICTURES_OF_ALL
-    table = [[cell.translate(pictures) for cell in row] for row in (names, *rows)]
-    widths = [
-        max(_width(line) for row in table for line in row[column].split("\n"))
+    table = [[harmless(cell) for cell in row] for row in (names, *rows)]
+    if widths is not None:
+        table = [one_line(row, widths) for row in table]
+    padding = [
+        min(max(width_of(line) for row in table for line in row[column].split("\n")), _MOST_PADDING)
         for column in range(len(names))
     ]
-    if width is not None:
-        widths = _fitting(widths, width - 3 * len(widths) - 1)
-        table = [
-            [_cut(cell, most) for cell, most in zip(row, widths, strict=True)] for row in table
-        ]
     head, *body = table
-    yield _rule("┏━┳┓", widths)
-    yield from _lines(head, widths, "┃")
-    yield _rule("┡━╇┩", widths)
+    yield _rule("┏━┳┓", padding)
+    yield from _lines(head, padding, "┃")
+    yield _rule("┡━╇┩", padding)
     for row in body:
-        yield from _lines(row, widths, "│")
-    yield _rule("└─┴┘", widths)
+        yield from _lines(row, padding, "│")
+    yield _rule("└─┴┘", padding)
 
 
-def natural_width(names: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Return how many columns of text the lines of a table with whole cells take."""
-    widths = [
-        max(_width(line) for cell in column for line in cell.split("\n"))
-        for column in zip(names, *rows, strict=True)
+def one_line(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """Return cells without line ends, cut to these widths."""
+    return [
+        _cut(harmless(cell).replace("\n", " "), most)
+        for cell, most in zip(row, widths, strict=True)
     ]
-    return sum(widths) + 3 * len(widths) + 1
 
 
-def _width(text: str) -> int:
+def padded(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Return cells in one line, those of a column below each other unless one is very long."""
+    columns = zip(cells, widths, strict=True)
+    return "  ".join(cell.ljust(min(width, _MOST_PADDING)) for cell, width in columns).rstrip()
+
+
+def width_of(text: str) -> int:
     """Return how many columns of a terminal a line takes."""
     if text.isascii():
         return len(text)
@@ -69,16 +88,8 @@ def _width_of(character: str) -> int:
     return 2 if east_asian_width(character) in "WF" else 1
 
 
-def _fitting(widths: list[int], available: int) -> list[int]:
-    """Return widths, the widest of which are made equal until they fit."""
-    most = max(widths)
-    while sum(min(width, most) for width in widths) > available and most > _LEAST_WIDTH:
-        most -= 1
-    return [min(width, most) for width in widths]
-
-
 def _cut(cell: str, most: int) -> str:
-    if _width(cell) <= most:
+    if len(cell) <= most and width_of(cell) <= most:
         return cell
     n_columns, end = 0, 0
     for end, character in enumerate(cell):  # noqa: B007 - used after the loop
@@ -97,6 +108,6 @@ def _lines(row: list[str], widths: list[int], edge: str) -> Iterator[str]:
     """Yield the lines of one row."""
     for cells in zip_longest(*(cell.split("\n") for cell in row), fillvalue=""):
         padded = (
-            cell + " " * (width - _width(cell)) for cell, width in zip(cells, widths, strict=True)
+            cell + " " * (width - width_of(cell)) for cell, width in zip(cells, widths, strict=True)
         )
         yield f"{edge} " + f" {edge} ".join(padded) + f" {edge}"
