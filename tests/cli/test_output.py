@@ -99,6 +99,62 @@ def test_views_of_messages_take_a_group_and_times(golden_store: Golden) -> None:
     assert len(run(*arguments, "-e", "2026-11-21T02:17:10Z").stdout.splitlines()) == 4
 
 
+def shown_rows(*words: object) -> list[dict[str, Any]]:
+    done = run(*words, "--json")
+    assert done.exit_code == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_views_take_queues_offsets_and_conditions(golden_store: Golden) -> None:
+    root = golden_store("live")
+    words = ("view", "consumequeue", root, "-t", "LivePlain", "-i", 0, "-o", 10, "-n", 5)
+    units = [(row["queueId"], row["queueOffset"]) for row in shown_rows(*words)]
+    assert units == [(0, offset) for offset in range(10, 15)]
+    (queue,) = shown_rows("view", "queues", root, "-t", "LivePlain", "--where", "queueId = 2")
+    assert queue["messages"] == 52
+    dead = shown_rows("view", "deadLetters", root, "-k", "retry-0")
+    assert {row["keys"] for row in dead} == {"retry-0"}
+    msg_id = dead[0]["msgId"]
+    assert {row["msgId"] for row in shown_rows("view", "deadLetters", root, "-m", msg_id)} == {
+        msg_id
+    }
+    assert shown_rows("view", "traces", root, "-m", "it's") == []
+    for option in ("-i", "-o", "-m", "-k"):
+        refused = run("view", "epochs", root, option, "1")
+        assert f"{option} does not go with view epochs" in refused.stderr
+    assert "error: --where 'x = 1'" in run("view", "files", root, "--where", "x = 1").stderr
+
+
+def test_a_condition_holds_for_views_of_several_stores(golden_store: Golden) -> None:
+    roots = golden_store("live"), golden_store("batch-cq")
+    queues = shown_rows("view", "queues", *roots, "--where", "messages > 50", "--columns", "topic")
+    assert {*queues[0]} == {"topic"}
+    assert {row["topic"] for row in queues} >= {"LivePlain"}
+    routes = shown_rows("view", "routes", *roots, "--where", "topic = 'LivePlain'")
+    assert [row["topic"] for row in routes] == ["LivePlain"]
+
+
+def test_groups_of_one_name(golden_store: Golden) -> None:
+    root = golden_store("live")
+    rows = shown_rows("groups", root, "-g", "CG_part")
+    assert rows == [row for row in shown_rows("groups", root) if row["consumerGroup"] == "CG_part"]
+    assert "-g/--group CG_pat: no store knows it" in run("groups", root, "-g", "CG_pat").stderr
+
+
+def test_stat_takes_queues_and_all_verbs_columns(golden_store: Golden) -> None:
+    root = golden_store("live")
+    stat = ("stat", root, "-i", 1, "--columns", "topic,queueId")
+    assert shown_rows(*stat, "-t", "LivePlain") == [{"topic": "LivePlain", "queueId": 1}]
+    assert {row["queueId"] for row in shown_rows(*stat)} == {1}
+    assert {*shown_rows("routes", root, "--columns", "topic,perm")[0]} == {"topic", "perm"}
+    client = ("assign", root, "-g", "CG_part", "-c", "a", "--columns", "clientId")
+    assert {*shown_rows(*client)[0]} == {"clientId"}
+    assert {*shown_rows("doctor", "--columns", "what")[0]} == {"what"}
+    for verb in ("trace", "stat", "doctor"):
+        refused = run(verb, root, *(["496"] if verb == "trace" else []), "--columns", "nope")
+        assert "error: --columns: unknown column nope; there are" in refused.stderr
+
+
 def test_stores_of_several_brokers_are_shown_together(golden_store: Golden, tmp_path: Path) -> None:
     brokers = {"a": str(golden_store("live")), "b": str(golden_store("basic"))}
     (tmp_path / "brokers.json").write_text(json.dumps(brokers))

@@ -19,6 +19,7 @@ from rmqstore.cli.common import (
     require_folder,
     shows_progress,
 )
+from rmqstore.cli.messages import columns_of, some_columns
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import conf_option, given_options, open_stores, store_paths
 from rmqstore.errors import OptionError
@@ -59,6 +60,10 @@ def report(
     The page is one HTML file that needs no network. The exit code is 1 if there are findings.
     """
     require_libraries()
+    if output == Path("-"):
+        raise OptionError("-o/--output -: a page is written into a file; name one")
+    if len({*map(str, paths)}) < len(paths):
+        raise OptionError("a store is named twice")
     if output.exists() and not overwrite:
         raise OptionError(f"{output} exists already; --overwrite replaces it")
     require_folder(output)
@@ -101,9 +106,10 @@ _COLUMNS = pa.schema([(name, pa.string()) for name in Check._fields])
 @main.command()
 @click.argument("path", required=False)
 @conf_option("-c", "--conf")
+@some_columns
 @ends_clearly
 @gives_rows()
-def doctor(path: str | None, output: Output) -> None:
+def doctor(path: str | None, columns: str | None, output: Output) -> None:
     """Look for what reading and writing takes: Python, packages, Java, Spark, and the store PATH.
 
     What is wrong or missing has its cure beside it. The exit code is 2 if something is wrong.
@@ -111,6 +117,9 @@ def doctor(path: str | None, output: Output) -> None:
     checks = list(examine(path, given_options().conf))
     rows = [check._asdict() for check in checks]
     output = output._replace(is_cut=False)  # a cure is of no use in part
-    output.write(_COLUMNS, pa.Table.from_pylist(rows, schema=_COLUMNS).to_batches())
+    shown = pa.Table.from_pylist(rows, schema=_COLUMNS)
+    if columns is not None:
+        shown = shown.select(columns_of(columns, _COLUMNS.names))
+    output.write(shown.schema, shown.to_batches())
     if any(check.state == WRONG for check in checks):
         sys.exit(USAGE)

@@ -23,6 +23,7 @@ from rmqstore.cli.common import (
 from rmqstore.cli.messages import (
     SCAN_UNITS,
     SoundRows,
+    columns_of,
     columns_of_tables,
     columns_to_read,
     followed,
@@ -30,9 +31,12 @@ from rmqstore.cli.messages import (
     matching_topics,
     scan,
     some_bodies,
+    some_columns,
     some_messages,
+    some_queues,
     topic_arguments,
     verbatim_records,
+    where_queue,
 )
 from rmqstore.cli.output import EMPTY, FILE_FORMATS, Output, gives_rows
 from rmqstore.cli.stores import each_store, open_as_one, store_paths
@@ -52,7 +56,9 @@ _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"  # of a tab
 @main.command()
 @store_paths
 @matching_topics
+@some_queues
 @with_system_topics
+@some_columns
 @shows_progress
 @ends_clearly
 @gives_rows()
@@ -60,7 +66,9 @@ def stat(
     paths: tuple[Path, ...],
     brokers: str | None,
     topics: tuple[str, ...],
+    queue_ids: tuple[int, ...],
     with_system: bool,
+    columns: str | None,
     output: Output,
 ) -> None:
     """Show queues: offsets, number of messages, bytes, first and last store time.
@@ -71,13 +79,15 @@ def stat(
     """
     with open_as_one(paths, brokers) as store:
         stores = each_store(store)
-        chosen = topic_arguments(store, topics, (), with_system, by_log=False)
-        view = store.view("queues", **chosen)
+        chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=False)
+        view = store.view("queues", where=where_queue(queue_ids, None, chosen), **chosen)
         total = _n_queues(stores, parse_selection(**chosen))
         batches = counted(view, f"reading {_names(stores)}", total, unit="queues", stays=False)
         queues = pa.Table.from_batches(batches, view.schema)
         n_damaged = len(queues) - queues.column("reason").null_count
-        if output.is_table:
+        if columns is not None:
+            queues = queues.select(columns_of(columns, queues.column_names))
+        elif output.is_table:
             shown = queues.drop(["brokerName"]) if len(stores) == 1 else queues
             queues = _without_empty(shown, "reason")
         output.write(queues.schema, queues.to_batches())

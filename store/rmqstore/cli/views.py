@@ -13,12 +13,20 @@ import click
 import pyarrow as pa
 
 from rmqstore.cli.common import ends_clearly, main, with_system_topics
-from rmqstore.cli.messages import matching_topics, some_columns, topics_of_views
+from rmqstore.cli.messages import (
+    matching_topics,
+    some_columns,
+    some_queues,
+    topics_of_views,
+    where_queue,
+)
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import open_stores, store_paths, store_paths_beside_clients
+from rmqstore.errors import OptionError, about
 from rmqstore.inspect.describe import describe, select_described
 from rmqstore.query.allocation import STRATEGIES
 from rmqstore.query.arguments import ViewArguments
+from rmqstore.query.topic_patterns import nearest_topics
 from rmqstore.read.views.schema import ALLOWED, VIEWS
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
@@ -60,6 +68,11 @@ class _ViewName(click.Choice):  # type: ignore[type-arg]  # not generic before c
 @click.option(
     "-e", "--end", "ending_timestamp", metavar="TIME", help="Views of messages: stored before."
 )
+@some_queues
+@click.option("-o", "--offset", type=click.IntRange(min=0), help="From this queue offset on.")
+@click.option("-m", "--msg-id", help="Only this message, by its unique key.")
+@click.option("-k", "--key", help="Only messages with this word of KEYS.")
+@click.option("--where", help='Condition on columns of the view: "lag > 0 AND queueId = 1".')
 @with_system_topics
 @some_columns
 @ends_clearly
@@ -72,6 +85,11 @@ def view(
     with_system: bool,
     columns: str | None,
     output: Output,
+    queue_ids: tuple[int, ...],
+    offset: int | None,
+    msg_id: str | None,
+    key: str | None,
+    where: str | None,
     **chosen: str | None,
 ) -> None:
     """Show a view of one store, or of the stores of several brokers.
@@ -85,7 +103,50 @@ def view(
         if chosen[argument] is not None and name not in ALLOWED[argument]:
             raise click.UsageError(f"{option} does not go with view {name}")
     given = {argument: value for argument, value in chosen.items() if value is not None}
-    _show(name, paths, brokers, topics, columns, output, with_system=with_system, **given)
+    condition = _condition(
+        name, (where_queue(queue_ids, None, {}), "-i", "queueId"),
+        (None if offset is None else f"queueOffset >= {offset}", "-o", "queueOffset"),
+        (_equals("msgId", msg_id), "-m", "msgId"),
+        (_has_key(key), "-k", "keys"),
+    )  # fmt: skip
+    if where is not None:
+        condition = where if condition is None else f"({where}) AND {condition}"
+    _show(
+        name, paths, brokers, topics, columns, output,
+        with_system=with_system, where=condition, **given,
+    )  # fmt: skip
+
+
+def _condition(name: str, *parts: tuple[str | None, str, str]) -> str | None:
+    """Join the conditions that were given, each of which is on a column of the view.
+
+    Args:
+        name: the view.
+        parts: conditions, None where not given, with their options and columns.
+    """
+    given = [part for part in parts if part[0] is not None]
+    for _, option, column in given:
+        if column not in VIEWS[name].names:
+            raise click.UsageError(f"{option} does not go with view {name}")
+    return " AND ".join(f"({condition})" for condition, _, _ in given) or None
+
+
+def _equals(column: str, value: str | None) -> str | None:
+    return None if value is None else f"{column} = {_quoted(value)}"
+
+
+def _has_key(key: str | None) -> str | None:
+    """Return the condition that a word of the column ``keys`` is a key."""
+    if key is None:
+        return None
+    patterns = (f"{key} %", f"% {key}", f"% {key} %")
+    others = [f"keys LIKE {_quoted(pattern)}" for pattern in patterns]
+    return " OR ".join([f"keys = {_quoted(key)}", *others])
+
+
+def _quoted(text: str) -> str:
+    doubled = text.replace("'", "''")
+    return f"'{doubled}'"
 
 
 @main.command("topics")
@@ -110,6 +171,7 @@ def show_topics(
 @main.command()
 @store_paths
 @matching_topics
+@click.option("-g", "--group", help="Only this consumer group.")
 @some_columns
 @ends_clearly
 @gives_rows()
@@ -117,11 +179,27 @@ def groups(
     paths: tuple[Path, ...],
     brokers: str | None,
     topics: tuple[str, ...],
+    group: str | None,
     columns: str | None,
     output: Output,
 ) -> None:
     """Show what consumer groups have consumed of each queue, and their lag."""
-    _show("groups", paths, brokers, topics, columns, output)
+    if group is not None:
+        _require_group(paths, brokers, group)
+    where = _equals("consumerGroup", group)
+    _show("groups", paths, brokers, topics, columns, output, where=where)
+
+
+def _require_group(paths: tuple[Path, ...], brokers: str | None, group: str) -> None:
+    """Refuse a group that no store knows."""
+    known: set[str] = set()
+    with open_stores(paths, brokers) as stores:
+        for store in stores:
+            rows = store.view("groups", columns="consumerGroup").read_all()
+            known.update(rows.column("consumerGroup").to_pylist())
+    if group not in known:
+        nearest = nearest_topics([group], known, "consumer groups")
+        raise OptionError(about("consumer_group", f" {group}: no store knows it; {nearest}"))
 
 
 @main.command("brokers")
@@ -184,6 +262,7 @@ def _show(
     output: Output,
     *,
     with_system: bool = False,
+    where: str | None = None,
     **arguments: str,
 ) -> None:
     if topics and name not in ALLOWED["subscribe"]:
@@ -199,7 +278,7 @@ def _show(
         source: MessageStore | StoreCluster = stores[0]
         if len(stores) > 1:
             source = StoreCluster(stores)
-        rows = source.view(name, columns=columns, **chosen)
+        rows = source.view(name, columns=columns, where=where, **chosen)
         output.write(rows.schema, rows)
 
 
@@ -217,6 +296,7 @@ def _show(
     multiple=True,
     help="With MACHINE_ROOM: a room whose brokers, ROOM@NAME, are consumed; may be repeated.",
 )
+@some_columns
 @ends_clearly
 @gives_rows()
 def assign(
@@ -227,6 +307,7 @@ def assign(
     topics: tuple[str, ...],
     strategy: str,
     rooms: tuple[str, ...],
+    columns: str | None,
     output: Output,
 ) -> None:
     """Show which client of a group would own which queue, and with what backlog.
@@ -243,7 +324,8 @@ def assign(
     }
     named = topics_of_views(topics, with_system=False)
     with open_stores(paths, brokers) as stores:
-        rows = StoreCluster(stores).view("assignments", **cast("ViewArguments", chosen | named))
+        arguments = cast("ViewArguments", chosen | named)
+        rows = StoreCluster(stores).view("assignments", columns=columns, **arguments)
         output.write(rows.schema, rows)
 
 
@@ -251,6 +333,7 @@ def assign(
 @store_paths
 @matching_topics
 @with_system_topics
+@some_columns
 @ends_clearly
 @gives_rows()
 def routes(
@@ -258,6 +341,7 @@ def routes(
     brokers: str | None,
     topics: tuple[str, ...],
     with_system: bool,
+    columns: str | None,
     output: Output,
 ) -> None:
     """Show what a name server answers for each topic, as far as the stores of its brokers tell.
@@ -267,5 +351,5 @@ def routes(
     named = topics_of_views(topics, with_system=with_system)
     named["include_system_topics"] = with_system
     with open_stores(paths, brokers) as stores:
-        rows = StoreCluster(stores).view("routes", **named)
+        rows = StoreCluster(stores).view("routes", columns=columns, **named)
         output.write(rows.schema, rows)

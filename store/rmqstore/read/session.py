@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import TypeVar
@@ -367,8 +366,7 @@ class StoreSession(OpenStore):
         """
         read_spec = spec
         if where is not None:
-            extra = [field for field in where.columns if field.name not in spec.schema.names]
-            read_spec = replace(spec, schema=pa.schema([*spec.schema, *extra]))
+            read_spec = spec.widened(where.columns)
         if spec.names_topics:
             self._require_named(spec.selection)
         source, pieces = self.view_source, self.plan_view(read_spec, ViewLimits())

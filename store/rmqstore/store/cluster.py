@@ -8,14 +8,16 @@ from itertools import chain
 from typing import Any, Unpack
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmqstore.query.arguments import ScanArguments, TopicArguments, ViewArguments
 from rmqstore.query.selection import parse_selection, require_named
+from rmqstore.query.where.where import parse_where
 from rmqstore.read.message_scan import returned_schema
 from rmqstore.read.summary import as_html
 from rmqstore.read.views.cluster.replicas import brokers_of
 from rmqstore.read.views.registry.cluster_views import read_cluster_view
-from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_spec
+from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_columns, view_spec
 from rmqstore.storage.files.closing import Closing
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.named import require_names
@@ -132,6 +134,7 @@ class StoreCluster(Closing):
         name: str,
         *,
         columns: str | Iterable[str] | pa.Schema | None = None,
+        where: str | pc.Expression | None = None,
         **options: Unpack[ViewArguments],
     ) -> Scan:
         """Return a view of all brokers; ``docs/views.md`` lists views and columns.
@@ -139,26 +142,30 @@ class StoreCluster(Closing):
         Args:
             name: such as ``stores``, ``routes`` or ``queues``.
             columns: columns to return; all by default.
+            where: a condition on columns of the view, as in ``MessageStore.view``.
             options: other arguments of the view.
 
         Raises:
             OptionError: as ``MessageStore.view`` does.
         """
         spec = view_spec(name, columns=columns, **options)
+        condition = parse_where(where, view_columns(name))
 
         def plan() -> Iterator[pa.RecordBatch]:
             if name in OF_CLUSTER:
                 for store in self._opened:
                     store.session.require_view(name)
-                return read_cluster_view(
-                    [store.session.view_source for store in self._opened], spec
-                )
+                sources = [store.session.view_source for store in self._opened]
+                if condition is None:
+                    return read_cluster_view(sources, spec)
+                batches = read_cluster_view(sources, spec.widened(condition.columns))
+                return (condition.keep(batch).select(spec.schema.names) for batch in batches)
             chosen = [(store, options) for store in self.stores.values()]
             if name in HIDING_SYSTEM_TOPICS:
                 chosen = self._options_of_each(options)
             require_names([store.session for store in self.stores.values()], spec)
             each = (
-                store.session.view(view_spec(name, columns=columns, **given), None)
+                store.session.view(view_spec(name, columns=columns, **given), condition)
                 for store, given in chosen
             )
             return chain.from_iterable(each)

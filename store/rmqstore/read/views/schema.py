@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -75,6 +75,11 @@ class ViewSpec:
                     "PERMISSIVE shows it, DROPMALFORMED leaves it out",
                 )
             )
+
+    def widened(self, columns: Iterable[pa.Field]) -> ViewSpec:
+        """Return the request with further columns, which a condition compares."""
+        extra = [column for column in columns if column.name not in self.schema.names]
+        return replace(self, schema=pa.schema([*self.schema, *extra]))
 
     @property
     def names_topics(self) -> bool:
