@@ -34,6 +34,17 @@ def log_of(count: int) -> Store:
     return log
 
 
+@pytest.mark.parametrize("words", [["127.0.0.1:1"], ["--namesrv", "127.0.0.1:1"]])
+def test_a_copy_in_object_storage_is_refused(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["follow", *words, "s3://stores/live", "--once", "--no-loop"])
+    assert done.exit_code == 2
+    assert "s3://stores/live: a live copy is written to a local disk only" in done.output
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_copy_up_to_now_and_its_status(tmp_path: Path) -> None:
     log, target = log_of(200), tmp_path / "copy"
     with FakeMaster(log) as master:

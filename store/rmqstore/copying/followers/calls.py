@@ -22,7 +22,8 @@ from rmqstore.copying.following.settings import (
     credentials_of,
     settings_of,
 )
-from rmqstore.errors import OptionError, about
+from rmqstore.errors import OptionError, UnsupportedFeatureError, about
+from rmqstore.storage.remote.location import is_uri
 
 
 def follow(
@@ -84,7 +85,18 @@ def follow(
     settings = settings_of(arguments, until=until, ha_address=ha_address)
     endpoint = Endpoint(Address.parse(source), credentials_of(arguments), arguments.get("tls"))
     stop = arguments.get("stop") or threading.Event()
-    return Follower(endpoint, Path(target), settings, stop, progress).run()
+    return Follower(endpoint, _local(target), settings, stop, progress).run()
+
+
+def _local(target: str | os.PathLike[str]) -> Path:
+    """Return the folder of a copy; raises UnsupportedFeatureError if it is not a local one."""
+    path = Path(target)
+    if is_uri(path):
+        raise UnsupportedFeatureError(
+            f"{target}: a live copy is written to a local disk only; "
+            "copy it from there afterwards (rmqstore copy)"
+        )
+    return path
 
 
 def follow_cluster(
@@ -128,7 +140,7 @@ def follow_cluster(
     credentials, tls = credentials_of(arguments), arguments.get("tls")
     return ClusterFollower(
         [Endpoint(address, credentials, tls) for address in addresses],
-        Path(target),
+        _local(target),
         settings,
         arguments.get("stop") or threading.Event(),
         cluster=cluster,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ AT_ONCE: Final = 8  # requests
 _MAX_AHEAD_BYTES: Final = 40 << 20  # fetched before they are read, of all objects together
 ATTEMPTS: Final = 5
 _FIRST_PAUSE_SECONDS: Final = 0.1
+# Signatures in URLs: a SAS token of Azure, whose parameters its SDK sorts, and presigned URLs.
+_SIGNATURE: Final = re.compile(r"(?i)\b((?:x-amz-)?(?:sig|signature|security-token)=)[^&\s'\"]+")
 # What a repetition does not help with, as pyarrow and the SDKs of clouds put it.
 _FINAL = (
     "access_denied", "access denied", "accessdenied", "forbidden", "invalid_access_key_id",
@@ -223,7 +226,7 @@ class Requests:
     def _without_secrets(self, text: str) -> str:
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        return text
+        return _SIGNATURE.sub(r"\1***", text)
 
     def _count(self, **more: int) -> None:
         with self._guard:
