@@ -51,7 +51,13 @@ class MemoryFile:
         self._storage.n_read[self.path] += len(piece)
         return piece
 
-    def data_spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+    def data_spans(
+        self,
+        start: int,
+        end: int,
+        *,
+        is_appended: bool = False,  # noqa: ARG002 - no hole is known
+    ) -> Iterator[tuple[int, int]]:
         if start < end:
             yield start, end
 

@@ -42,11 +42,15 @@ def views(store: MessageStore) -> Any:
     return found
 
 
+def pending(store: MessageStore) -> Any:
+    return read(store, include_pending=True, mode="PERMISSIVE")
+
+
 def findings(store: MessageStore) -> Any:
     return list(verify(store))
 
 
-ASKED = [by_queue, by_log, look_ups, times, views, findings]
+ASKED = [by_queue, by_log, look_ups, times, views, pending, findings]
 
 
 def answer(open_store: Callable[[], MessageStore], ask: Ask, root: object) -> str:

@@ -290,6 +290,31 @@ def test_a_store_in_another_file_system_is_copied(name: str, tmp_path: Path) -> 
         assert messages(target, scan=scan) == messages(source, scan=scan)
 
 
+@pytest.mark.parametrize("name", ["live", "v55-live-lite"])
+def test_files_with_bytes_anywhere_are_copied_whole_from_another_file_system(
+    name: str, tmp_path: Path
+) -> None:
+    source = goldens.unpack(name, tmp_path / "far")
+    far = SubTreeFileSystem(str(source.parent), LocalFileSystem())
+    copied = copy(f"far://{name}", tmp_path / "copy", filesystem=far)
+    assert not copied.findings
+    wheel = (source / "timerwheel").read_bytes()
+    assert wheel.strip(b"\0")
+    assert (tmp_path / "copy" / "timerwheel").read_bytes() == wheel
+
+
+def test_an_index_with_few_keys_is_copied_from_another_file_system(tmp_path: Path) -> None:
+    source, far = tmp_path / "far" / "store", SubTreeFileSystem(str(tmp_path), LocalFileSystem())
+    sizes = {"mappedFileSizeCommitLog": 1 << 20, "maxHashSlotNum": 1 << 20, "maxIndexNum": 1 << 19}
+    with rmqstore.create(source, config=StoreConfig().updated(sizes)) as writer:
+        keys = [f"k{number}" for number in range(20)]
+        writer.append(pa.record_batch({"topic": ["T"] * 20, "body": [b"x"] * 20, "keys": keys}))
+    copied = copy("far://far/store", tmp_path / "copy", filesystem=far)
+    assert not copied.findings
+    (index,) = (source / "index").iterdir()
+    assert (tmp_path / "copy" / "index" / index.name).read_bytes() == index.read_bytes()
+
+
 def test_good_records_after_damage_are_not_dropped_without_a_word(tmp_path: Path) -> None:
     source = goldens.unpack("crash2", tmp_path)
     with pytest.raises(CorruptRecordError, match="54 good records follow"):

@@ -337,7 +337,7 @@ class _Copier:
         self._disk.create(path, file.size)
         piece = np.empty(min(_PIECE_BYTES, max(file.end, 1)), np.uint8)
         with store.paths.storage.open(file.source) as opened:
-            for low, high in opened.data_spans(0, file.end):
+            for low, high in opened.data_spans(0, file.end, is_appended=file.is_appended):
                 for position in range(low, high, len(piece)):
                     window = piece[: min(len(piece), high - position)]
                     n_read = opened.read_into(window, position)

@@ -36,6 +36,7 @@ _DATABASE = "rocksdbstore"
 # Of the root: what has a place of its own in a plan, and what belongs to who has the store open.
 _NOT_BY_NAME = {"commitlog", "consumequeue", "index", "lock", "abort", ".rmqstore"}
 _BY_TOPIC = {"batchconsumequeue", "consumequeue_ext"}
+_APPENDED = {"commitlog", "consumequeue", *_BY_TOPIC}
 
 
 class PlannedFile(NamedTuple):
@@ -56,6 +57,11 @@ class PlannedFile(NamedTuple):
     end: int
     modified_ns: int
     is_final: bool
+
+    @property
+    def is_appended(self) -> bool:
+        """Whether it is filled from its start on, as the log and queues are."""
+        return self.name.split("/")[0] in _APPENDED
 
 
 class CopyRequest(NamedTuple):

@@ -237,7 +237,7 @@ class RemoteCopier:
             opened = store.paths.storage.open(file.source)
         position = 0
         with opened:
-            for low, high in opened.data_spans(0, file.end):
+            for low, high in opened.data_spans(0, file.end, is_appended=file.is_appended):
                 yield from _zeros(low - position)
                 for start in range(low, high, _PIECE_BYTES):
                     piece = np.empty(min(_PIECE_BYTES, high - start), np.uint8)

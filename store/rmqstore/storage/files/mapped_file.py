@@ -144,7 +144,13 @@ class MappedFile(Closing):
                 end -= len(block)
         return 0
 
-    def data_spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+    def data_spans(
+        self,
+        start: int,
+        end: int,
+        *,
+        is_appended: bool = False,  # noqa: ARG002 - holes are known
+    ) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that are not holes of a sparse file, rising.
 
         A hole reads as zeros, and reading it fills the page cache with them.

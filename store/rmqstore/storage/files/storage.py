@@ -118,10 +118,19 @@ class StoredFile(Protocol):
             sizes: bytes from each of them on, (n,).
         """
 
-    def data_spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+    def data_spans(
+        self, start: int, end: int, *, is_appended: bool = False
+    ) -> Iterator[tuple[int, int]]:
         """Yield the parts of ``[start, end)`` that may hold other bytes than zeros, rising.
 
-        A storage that does not know the holes of its files yields all of it.
+        A storage that does not know the holes of its files yields all of it, or of a file that is
+        only appended to, what lies before its written end.
+
+        Args:
+            start: a position.
+            end: the position after the range.
+            is_appended: whether the file is filled from its start on, as those of the log and of
+                queues are. An index file and a timer wheel have bytes anywhere.
         """
 
     def written_end(self, size: int) -> int:

@@ -195,7 +195,7 @@ class CommitLog:
 
     def data_spans(self, segment: Segment, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of a range of positions in a file that are not holes of it, rising."""
-        return self._files.open(segment).data_spans(start, end)
+        return self._files.open(segment).data_spans(start, end, is_appended=True)
 
     def data_lengths(self, physical_offsets: Positions) -> Positions:
         """Return how many bytes between each two offsets are not holes of sparse files, (n - 1,).

@@ -113,14 +113,16 @@ class RemoteFile(Closing):
         ends: NDArray[np.int64] = np.minimum(starts + sizes, self.size)
         return ends
 
-    def data_spans(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the part of ``[start, end)`` before the written end of the file.
+    def data_spans(
+        self, start: int, end: int, *, is_appended: bool = False
+    ) -> Iterator[tuple[int, int]]:
+        """Yield a range, or its part before the written end of a file that is only appended to.
 
         Where something was written just before ``end``, the written end is after it, and is not
         looked for.
         """
         end = min(end, self.size)
-        if start < end and not self._is_written_until(end):
+        if is_appended and start < end and not self._is_written_until(end):
             end = min(end, self.written_end(self.size))
         if start < end:
             yield start, end
