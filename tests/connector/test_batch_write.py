@@ -237,7 +237,7 @@ def test_bodies_are_compressed_above_a_size(
         (lambda f: f.drop("topic"), ["IllegalMessageError", "topic"]),
         (
             lambda f: f.withColumn("topic", F.lit("../../etc")),
-            ["IllegalMessageError", "MESSAGE_ILLEGAL", "../../etc"],
+            ["IllegalRowError", "MESSAGE_ILLEGAL", "../../etc"],
         ),
         (
             lambda f: f.withColumn("topic", F.lit("SCHEDULE_TOPIC_XXXX")),

@@ -239,8 +239,10 @@ class MessageStore(Closing):
             raise OptionError("query: give a key or tags")
         if limit is not None and limit < 1:
             raise OptionError(about("limit", f" {limit}: must be a positive integer"))
-        low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
-        high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
+        low = 0 if begin is None else max(parse_timestamp("begin", _within(begin)), 0)
+        high = (
+            LATEST_TIME if end is None else min(parse_timestamp("end", _within(end)), LATEST_TIME)
+        )
         result = self.session.finder.query(
             topic,
             wanted,
@@ -393,3 +395,8 @@ class MessageStore(Closing):
         return Scan(
             spec.schema, lambda: self.session.view(spec, condition), self.session.require_open
         )
+
+
+def _within(time: str | float | datetime) -> str | float | datetime:
+    """Return a time; a whole number beyond all messages is taken for the last one there is."""
+    return max(-LATEST_TIME, min(time, LATEST_TIME)) if isinstance(time, int) else time
