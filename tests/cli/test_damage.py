@@ -68,3 +68,23 @@ def test_a_queue_whose_file_is_cut_does_not_hide_the_others(
     assert len(rows_of(shown)) == 40
     assert {row["queueId"] for row in rows_of(shown)} == {0, 1, 2, 3}
     assert run("dump", root, *columns).stdout == ""
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "table", "pretty"])
+def test_each_form_is_whole_and_has_the_rows_before_damage(damaged: Path, form: str) -> None:
+    words = ("dump", damaged, "--scan", "commitlog", "--columns", "commitLogOffset", "--format")
+    lines, shown = run(*words, "jsonl"), run(*words, form)
+    assert (lines.exit_code, shown.exit_code) == (1, 1)
+    assert "damage: " in shown.stderr
+    before = [row["commitLogOffset"] for row in rows_of(lines)]
+    assert len(before) > 100
+    if form == "json":
+        assert [row["commitLogOffset"] for row in json.loads(shown.stdout)] == before
+    else:
+        assert str(before[-1]) in shown.stdout
+
+
+def test_a_file_does_not_appear_where_damage_ends_it(damaged: Path, tmp_path: Path) -> None:
+    target = tmp_path / "rows.json"
+    assert run("dump", damaged, "--scan", "commitlog", "--output", target).exit_code == 1
+    assert not target.exists()

@@ -95,10 +95,10 @@ def test_every_verb_gives_the_same_rows_in_every_format(
     if codes == {2} and not shown["jsonl"].stdout:
         assert "error: " in shown["jsonl"].stderr or "not found" in shown["jsonl"].stderr
         return
-    if not shown["json"].stdout:  # damage ended the read
-        assert codes == {1}
+    if codes == {1}:
         assert all("damage: " in result.stderr for result in shown.values())
-        return
+        if not shown["json"].stdout:  # damage ended the plan of the read
+            return
     rows = [json.loads(line) for line in shown["jsonl"].stdout.split("\n") if line]
     assert json.loads(shown["json"].stdout or "[]") == rows
     assert from_csv(shown["csv"].stdout) == [
@@ -111,7 +111,8 @@ def test_every_verb_gives_the_same_rows_in_every_format(
     assert bool(shown["table"].stdout) or not rows
     if verb in SCANS:
         mode = {"mode": "DROPMALFORMED"} if codes == {1} else {}
-        assert rows == known(golden_store(name), mode | SCANS[verb])
+        expected = known(golden_store(name), mode | SCANS[verb])
+        assert rows == (expected[: len(rows)] if mode else expected), "damage may end the read"
 
 
 def known(root: Path, arguments: dict[str, Any]) -> list[dict[str, Any]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import sys
-from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import wraps
 from io import TextIOWrapper
@@ -18,7 +16,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from rmqstore.cli.common import DAMAGE, Command, require_new, say
-from rmqstore.errors import Finding, OptionError
+from rmqstore.errors import Finding, OptionError, RmqStoreError
 from rmqstore.exchange.files import (
     FORMATS,
     compression_of,
@@ -29,7 +27,7 @@ from rmqstore.exchange.files import (
 )
 from rmqstore.exchange.fitting import fitted
 from rmqstore.exchange.json_rows import BASE64, json_rows
-from rmqstore.exchange.text_table import escaped, framed, harmless, one_line, padded
+from rmqstore.exchange.text_table import Shown, framed, harmless, one_line, padded
 from rmqstore.read.scan.spec import first_rows
 
 ISO, MILLIS = "iso", "ms"  # how times are written
@@ -53,6 +51,20 @@ class Counted:
         for batch in self._batches:
             self.n_rows += len(batch)
             yield batch
+
+
+class _UntilAnError:
+    """Batches up to an error, which is kept, so that a form with an end gets it."""
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self.error: RmqStoreError | None = None
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._batches
+        except RmqStoreError as err:
+            self.error = err
 
 
 class Output(NamedTuple):
@@ -119,8 +131,11 @@ class Output(NamedTuple):
         schema, batches = self._timed(schema, batches)
         rows = Counted(batches if self.limit is None else first_rows(batches, self.limit))
         if self.target is None:
-            self._write(sys.stdout, schema, rows)
+            sound = _UntilAnError(rows)
+            self._write(sys.stdout, schema, sound)
             sys.stdout.flush()
+            if sound.error is not None:
+                raise sound.error
             return rows.n_rows
         with new_file(self.target, self.format_name) as file:
             text = TextIOWrapper(file, "utf-8")
@@ -193,30 +208,9 @@ def _with_numbers(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-class _Shown(io.RawIOBase):
-    """A terminal on which bytes of text cannot do anything but be shown."""
-
-    def __init__(self, text: TextIO) -> None:
-        self._text = text
-        self._decoder = getincrementaldecoder("utf-8")("replace")
-
-    def writable(self) -> bool:
-        """Tell that it can be written to."""
-        return True
-
-    def write(self, data: Any) -> int:  # noqa: ANN401 - what has a buffer
-        """Write text in UTF-8."""
-        self._text.write(escaped(self._decoder.decode(bytes(data))))
-        return len(data)
-
-    def flush(self) -> None:
-        """Show what was written."""
-        self._text.flush()
-
-
 def _sink(text: Any) -> Any:  # noqa: ANN401 - a file of text above a binary one
     """Return the file of bytes below a file of text."""
-    return _Shown(text) if text.isatty() else text.buffer
+    return Shown(text) if text.isatty() else text.buffer
 
 
 def _told_by_name(target: Path) -> str | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
+from codecs import getincrementaldecoder
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import Final
+from typing import Any, Final, TextIO
 from unicodedata import category, east_asian_width
 
 _ELLIPSIS: Final = "…"
@@ -111,3 +113,24 @@ def _lines(row: list[str], widths: list[int], edge: str) -> Iterator[str]:
             cell + " " * (width - width_of(cell)) for cell, width in zip(cells, widths, strict=True)
         )
         yield f"{edge} " + f" {edge} ".join(padded) + f" {edge}"
+
+
+class Shown(io.RawIOBase):
+    """A terminal on which bytes of text cannot do anything but be shown."""
+
+    def __init__(self, text: TextIO) -> None:
+        self._text = text
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+
+    def writable(self) -> bool:
+        """Tell that it can be written to."""
+        return True
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - what has a buffer
+        """Write text in UTF-8."""
+        self._text.write(escaped(self._decoder.decode(bytes(data))))
+        return len(data)
+
+    def flush(self) -> None:
+        """Show what was written."""
+        self._text.flush()
