@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from threading import get_ident
 from typing import Final, Unpack
 
 import numpy as np
 import pyarrow as pa
 
+from rmqstore.errors import RmqStoreError
 from rmqstore.format.encoding.records import RecordColumns, require_room
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -20,7 +23,7 @@ from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.folders.broker_conf import sizes_of
 from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.store.opening import is_store, new_root
+from rmqstore.store.opening import is_store, new_root, open_for
 from rmqstore.write.existing_store import existing_config, require_local, require_writable
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.repair.rebuild_plan import plan_rebuild
@@ -39,8 +42,43 @@ def planned_rebuild(
         StoreLockedError: a broker or a writer has the store.
         CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
     """
-    paths, sizes = _writable(path, folders)
-    return plan_rebuild(paths, sizes, truncate=truncate).lines()
+    with _silence():  # a repair tells what it has done, and here it does nothing
+        paths, sizes = _writable(path, folders)
+        plan = plan_rebuild(paths, sizes, truncate=truncate)
+        with suppress(RmqStoreError):  # damage hides how many there will be
+            plan = plan._replace(n_queues=_known_queues(path, folders))
+    return plan.lines()
+
+
+def _known_queues(path: str | os.PathLike[str], folders: FolderArguments) -> int:
+    """Return the number of queues, those included that only records of the log name."""
+    with open_for(path, **folders) as store:
+        return sum(len(store.queue_ids(topic)) for topic in store.topics())
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep warnings of this thread away."""
+    thread = get_ident()
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    loggers = [
+        logging.getLogger(name) for name in logging.root.manager.loggerDict if _is_ours(name)
+    ]
+    for one in loggers:
+        one.addFilter(is_other)
+    try:
+        yield
+    finally:
+        for one in loggers:
+            one.removeFilter(is_other)
+
+
+def _is_ours(name: str) -> bool:
+    """Tell whether a logger is of this package."""
+    return name.partition(".")[0] == "rmqstore"
 
 
 def _writable(
