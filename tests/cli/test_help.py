@@ -78,17 +78,23 @@ def test_errors_are_one_line_without_a_frame() -> None:
         (["topics", "STORE", "-t"], "LiveTx", ["LiveTx"]),
         (["dump", "STORE", "-t"], "nothing", []),
         (["dump", "-t"], "Live", []),
+        (["dump", "STORE/commitlog", "-t"], "LiveTx", ["LiveTx"]),
+        (["dump", "-c", "CONF", "-t"], "LiveTx", ["LiveTx"]),
+        (["verify", "-c", "CONF", "--json"], "--ov", ["--overwrite"]),
+        (["get", "STORE", "496", "-t"], "LiveTx", ["LiveTx"]),
         (["stat", "STORE"], "--fail", ["--fail-if-empty"]),
         ([], "des", ["describe"]),
     ],
     ids=str,
 )
 def test_a_shell_completes_topics_options_and_verbs(
-    golden_store: Golden, words: list[str], incomplete: str, completed: list[str]
+    golden_store: Golden, tmp_path: Path, words: list[str], incomplete: str, completed: list[str]
 ) -> None:
     store = str(golden_store("live"))
     shell = ShellComplete(main, {}, "rmqstore", "_RMQSTORE_COMPLETE")
-    given = [store if word == "STORE" else word for word in words]
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathRootDir={store}\n")
+    given = [word.replace("STORE", store).replace("CONF", str(conf)) for word in words]
     assert [item.value for item in shell.get_completions(given, incomplete)] == completed
 
 

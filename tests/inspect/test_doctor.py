@@ -99,3 +99,8 @@ def test_missing_packages_have_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_version", lambda name: "" if name in ("lz4", "isal") else "1")
     assert found("lz4") == Check("lz4", WRONG, "-", "pip install lz4")
     assert found("isal") == Check("isal", MISSING, "-", "pip install isal, for quicker checksums")
+
+
+def test_a_path_that_is_missing_is_called_missing(tmp_path: Path) -> None:
+    *_, check = examine(tmp_path / "none")
+    assert (check.state, check.found) == ("wrong", f"there is no such path: {tmp_path / 'none'}")

@@ -30,7 +30,10 @@ from rmqstore.errors import (
 )
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.folders.broker_conf import root_of
 from rmqstore.storage.folders.find import find_store
+from rmqstore.storage.folders.part_of_store import root_of_part
 
 try:
     import click
@@ -55,6 +58,7 @@ except ImportError as err:  # pragma: no cover - the message is the point
 
 DAMAGE, USAGE, DECLINED, PIPE_CLOSED = 1, 2, 4, 141
 BYTES: Final = "bytes"
+CONFS: Final = "rmqstore.confs"  # the settings in brokers' files, in the context of a command
 err_console = Console(stderr=True)
 
 
@@ -300,11 +304,14 @@ def confirm(lines: list[str], question: str, *, dry_run: bool) -> None:
 def complete_topics(context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
     """Return the topics of the stores that a command line names so far, for a shell."""
     # Before an option that lacks its value click leaves arguments as they are.
-    given = *context.args, context.params.get("path"), *(context.params.get("paths") or ())
+    words = *context.args, *(context.params.get("paths") or ()), *(context.params.get("ids") or ())
+    roots = {Path(one): None for one in (*words, context.params.get("path")) if one}
+    roots = {root_of_part(path, LOCAL) or path: None for path in roots}
+    confs = context.meta.get(CONFS) or ()
     topics: set[str] = set()
-    for path in (Path(one) for one in given if one):
+    for path, conf in [*roots.items(), *((None, conf) for conf in confs)]:
         with suppress(RmqStoreError, OSError):
-            paths = find_store(path)
+            paths = find_store(root_of(path, conf), conf=conf)
             topics |= {*paths.topics(), *paths.batch_topics(), *BrokerConfig(paths).topics()}
     return sorted(topic for topic in topics if topic.startswith(incomplete))
 

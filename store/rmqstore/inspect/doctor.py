@@ -16,6 +16,8 @@ from pkgutil import iter_modules
 from typing import Final, NamedTuple
 
 from rmqstore.errors import RmqStoreError
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.remote.location import is_uri
 from rmqstore.store.opening import open_for
 
 OK, MISSING, WRONG = "ok", "missing", "wrong"
@@ -130,6 +132,9 @@ def _sources() -> Iterator[Check]:
 
 def _store(path: str | os.PathLike[str] | None, conf: str | os.PathLike[str] | None) -> Check:
     name = " ".join(os.fspath(one) for one in (path, conf) if one is not None)
+    if path is not None and not is_uri(path) and not LOCAL.exists(os.fspath(path)):
+        cure = f"name the folder that holds commitlog/; this host is {socket.gethostname()}"
+        return Check(name, WRONG, f"there is no such path: {os.fspath(path)}", cure)
     try:
         with open_for(path, conf=conf) as store:
             kind = store.session.kind()
