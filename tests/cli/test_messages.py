@@ -222,3 +222,14 @@ def test_views_take_patterns_too(golden_store: Golden, verb: str) -> None:
         assert any(row["topic"].startswith("%") for row in rows(run(*command, "*", "--all")))
     if name == "groups":
         assert any(row["topic"].startswith("%RETRY%") for row in rows(run(*command, "*")))
+
+
+def test_a_scan_of_the_log_reads_it_as_it_is(golden_store: Golden) -> None:
+    words = ("dump", golden_store("live"), "--scan", "commitlog", "--columns", "topic")
+    every = run(*words).stdout
+    assert "RETRY" in every
+    assert run(*words, "--all").stdout == every
+    assert "RETRY" not in run(*words, "-t", "*").stdout
+    assert run(*words, "-t", "*", "--all").stdout == every
+    by_queue = run("dump", golden_store("live"), "--columns", "topic", "-t", "*").stdout
+    assert "RETRY" not in by_queue
