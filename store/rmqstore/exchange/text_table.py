@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from codecs import getincrementaldecoder
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -115,16 +114,14 @@ def _lines(row: list[str], widths: list[int], edge: str) -> Iterator[str]:
         yield f"{edge} " + f" {edge} ".join(padded) + f" {edge}"
 
 
-class Shown(io.RawIOBase):
+class Shown:
     """A terminal on which bytes of text cannot do anything but be shown."""
 
     def __init__(self, text: TextIO) -> None:
         self._text = text
         self._decoder = getincrementaldecoder("utf-8")("replace")
 
-    def writable(self) -> bool:
-        """Tell that it can be written to."""
-        return True
+    closed = False  # which pyarrow asks
 
     def write(self, data: Any) -> int:  # noqa: ANN401 - what has a buffer
         """Write text in UTF-8."""

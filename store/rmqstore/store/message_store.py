@@ -240,8 +240,8 @@ class MessageStore(Closing):
         if limit is not None and limit < 1:
             raise OptionError(about("limit", f" {limit}: must be a positive integer"))
         low = 0 if begin is None else max(parse_timestamp("begin", _within(begin)), 0)
-        high = (
-            LATEST_TIME if end is None else min(parse_timestamp("end", _within(end)), LATEST_TIME)
+        high = min(
+            parse_timestamp("end", _within(LATEST_TIME if end is None else end)), LATEST_TIME
         )
         result = self.session.finder.query(
             topic,
