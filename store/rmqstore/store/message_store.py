@@ -225,9 +225,8 @@ class MessageStore(Closing):
             end: latest store time, included.
             limit: return only this many messages, the newest ones.
             tags: in place of a key, the tags of a message; units of queues tell these too.
-            scan_uncovered: also read the parts of the log that the index does not cover, however
-                large they are. Small parts are always read: messages without keys leave them
-                between two files.
+            scan_uncovered: also read large parts of the log that the index does not cover. Small
+                ones, which messages without keys leave between two files, are always read.
 
         Raises:
             CorruptRecordError: a record that the index points at is damaged.
@@ -239,10 +238,8 @@ class MessageStore(Closing):
             raise OptionError("query: give a key or tags")
         if limit is not None and limit < 1:
             raise OptionError(about("limit", f" {limit}: must be a positive integer"))
-        low = 0 if begin is None else max(parse_timestamp("begin", _within(begin)), 0)
-        high = min(
-            parse_timestamp("end", _within(LATEST_TIME if end is None else end)), LATEST_TIME
-        )
+        low = max(parse_timestamp("begin", _within(begin, 0)), 0)
+        high = min(parse_timestamp("end", _within(end, LATEST_TIME)), LATEST_TIME)
         result = self.session.finder.query(
             topic,
             wanted,
@@ -397,6 +394,7 @@ class MessageStore(Closing):
         )
 
 
-def _within(time: str | float | datetime) -> str | float | datetime:
+def _within(time: str | float | datetime | None, default: int) -> str | float | datetime:
     """Return a time; a whole number beyond all messages is taken for the last one there is."""
-    return max(-LATEST_TIME, min(time, LATEST_TIME)) if isinstance(time, int) else time
+    whole = default if time is None else time
+    return max(-LATEST_TIME, min(whole, LATEST_TIME)) if isinstance(whole, int) else whole
