@@ -32,6 +32,7 @@ from rmqstore.copying.following.upkeep.copied_epochs import CopiedEpochs
 from rmqstore.copying.following.upkeep.kept_back import SpareSpace, Unvouched
 from rmqstore.copying.following.upkeep.log_files import (
     begin_of_files,
+    found_end,
     last_store_timestamp,
     move_aside,
     new_cut_folder,
@@ -140,21 +141,18 @@ class CopyStore:
         disk.delete(paths.clean_end)
         for folder in (paths.commitlogs[0], paths.consumequeue, paths.config):
             disk.make_folder(folder)
-        log = LogCopy(disk, paths, source.file_size, state.end, f"the log of {address}")
+        end = found_end(paths, state.end, state.last_cut)
+        log = LogCopy(disk, paths, source.file_size, end, f"the log of {address}")
         self._log = log
         self._unvouched = Unvouched(new_cut_folder(paths))
-        log.cut(state.end, "what follows may not be whole", self._unvouched.folder)
+        log.cut(end, "what follows may not be whole", self._unvouched.folder)
+        log.doubt(state.end)  # until it is compared
         self.epochs.read(disk, state.begin, state.end, state.confirm_offset)
-        log.last_store_timestamp = last_store_timestamp(self.log.log, self.log.end)
-        builder = QueueBuilder(
-            self._queue_disk,
-            paths,
-            source.config,
-            self._is_batch_topic,
-            self._note_built,
-            log.starts,
+        log.last_store_timestamp = last_store_timestamp(log.log, log.end)
+        queue_disk, is_batch = self._queue_disk, self._is_batch_topic
+        builder = self._builder = QueueBuilder(
+            queue_disk, paths, source.config, is_batch, self._note_built, log.starts
         )
-        self._builder = builder
         builder.recover(min(state.built, state.end), was_closed=was_closed)
         builder.protect()
         self._start_building()
@@ -305,12 +303,12 @@ class CopyStore:
         self._is_whole = True
 
     def begin_again(self, begin: int) -> None:
-        """Begin a copy that has no record at another physical offset."""
+        """Begin a copy for whose records the state does not vouch at another physical offset."""
         assert self._builder is not None
         assert self.state is not None
-        assert self.log.end == self.state.begin
         self._is_whole = False
         self._stop_building()
+        self.log.cut(self.state.begin, "the broker does not have it", new_cut_folder(self.paths))
         self.log.begin_again(begin)  # without files, the copy can begin anywhere
         self.epochs.begin_again(begin)
         self._save(replace(self.state, begin=begin, end=begin, built=begin))
@@ -343,10 +341,9 @@ class CopyStore:
         self.log.forget_begun()
         self.sync()
         self._building.finish()
-        if not self._building.is_whole:
-            logger.warning(
-                "%s is not closed: what the last queues are could not be asked", self.paths.root
-            )
+        if not self._building.is_whole or self.log.sure_end < self.log.end:
+            what = "compared" if self._building.is_whole else "built into their queues"
+            logger.warning("%s is not closed: the last messages were not %s", self.paths.root, what)
             self.write_state()
             return
         if old_files is not None:

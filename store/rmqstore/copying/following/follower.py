@@ -228,15 +228,15 @@ class Follower:
             bounds = served_bounds(bounds, greeting.epochs, greeting.end, source.file_size)
         store, log = self._store, self._store.log
         assert store.state is not None
-        if log.end == store.state.begin and not bounds.reach(log.end):
+        if log.sure_end == store.state.begin and not bounds.reach(store.state.begin):
             start = self._settings.start
             begin = begin_at(start, bounds, source.file_size, is_new=False)
             logger.warning(
                 "%s: the copy has no record yet, and begins at %d now", self._root, begin
             )
             store.begin_again(begin)
-        extent = Extent(store.state.begin, log.end)
-        if has_gap(self._root, extent, bounds, begins_again=self._settings.on_gap == "restart"):
+        extent, sure = Extent(store.state.begin, log.end), Extent(store.state.begin, log.sure_end)
+        if has_gap(self._root, sure, bounds, begins_again=self._settings.on_gap == "restart"):
             self._store = self._set_aside(extent, bounds)
             self._open(bounds, source, is_new=False)
             return None
@@ -247,7 +247,8 @@ class Follower:
             is_related = point is not None
             common = log.end if point is None else point
         self._compared_bytes = max(self._overlap, self._settings.overlap + source.least_overlap)
-        wanted = compared_from(extent._replace(end=common), bounds, self._compared_bytes)
+        known = sure._replace(end=min(common, sure.end))
+        wanted = compared_from(known, bounds, self._compared_bytes)
         compared = log.boundary_from(wanted)
         if compared > bounds.high:  # inside of a long record, the log of the broker ends
             compared = log.boundary_before(extent.begin, wanted)

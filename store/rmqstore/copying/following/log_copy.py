@@ -61,7 +61,7 @@ class LogCopy:
     Attributes:
         log: the files as readers see them.
         end: physical offset after the last whole record that was written.
-        durable_end: the same of what is on the disk.
+        durable_end: the same of what is on the disk, and not in doubt.
         last_store_timestamp: of the last record that was appended, epoch ms; 0 before the first.
         is_whole: whether no change is under way; a change that failed is for ever.
         n_unwritten: how many bytes came since the last :meth:`write_held`.
@@ -75,6 +75,7 @@ class LogCopy:
         self._folder, self._source = paths.commitlogs[0], source
         self.log = CommitLog(paths.commitlogs)
         self.end = self.durable_end = end
+        self._doubted_from: int | None = None
         self.last_store_timestamp = 0
         self.is_whole = True
         self.n_unwritten = 0
@@ -91,6 +92,30 @@ class LogCopy:
         """Physical offset of the next byte to come."""
         in_blank = 0 if self._blank is None else self._blank[0]
         return self.end + self._n_held + in_blank
+
+    @property
+    def sure_end(self) -> int:
+        """Physical offset up to which nothing is in doubt."""
+        return self.end if self._doubted_from is None else self._doubted_from
+
+    def doubt(self, sure_end: int) -> None:
+        """Take note that the last records were found here, and have yet to be compared.
+
+        A flush brings them to the disk, and :attr:`durable_end` stays before them meanwhile.
+
+        Args:
+            sure_end: physical offset of the first of them.
+        """
+        if sure_end == self.end:
+            return
+        self._doubted_from = self.durable_end = sure_end
+        for _, _, segment in self.log.stretches(sure_end, self.end):
+            if segment is not None:
+                self._unflushed.add(segment.path, is_new=True)
+
+    def trust(self) -> None:
+        """Take note that all records were found to be the source's."""
+        self._doubted_from = None
 
     @property
     def unsynced(self) -> int:
@@ -263,7 +288,7 @@ class LogCopy:
         """Return what :meth:`flush` is to bring to the disk."""
         if self._unflushed.has_new_file:
             self.log.refresh()
-        return self._unflushed.begin(self.end)
+        return self._unflushed.begin(self.sure_end)
 
     def flush(self, flush: Flush, disk: Disk) -> None:
         """Wait until records are on the disk; another thread may append to the log meanwhile.
@@ -327,6 +352,7 @@ class LogCopy:
         """
         self.is_whole = False
         self.end, self.durable_end = end, min(self.durable_end, end)
+        self.trust()
         self._forget_held()
         self._blank = None
         self.starts.clear()
@@ -350,6 +376,7 @@ class LogCopy:
         self.log.close()
         self.log = CommitLog(self._paths.commitlogs)
         self.end = self.durable_end = begin
+        self.trust()
         self.is_whole = True
 
     def delete_before(self, begin: int) -> int:

@@ -256,7 +256,7 @@ class Session:
 
     def _sync_if_due(self, *, is_drained: bool) -> None:
         copy, settings = self._copy, self._settings
-        if copy.end == copy.durable_end:
+        if copy.end == copy.durable_end or self._is_comparing:
             return
         since = time.monotonic() - self._synced_at
         rest = max(_SYNC_SECONDS, _SYNC_SHARE * self._sync_seconds)
@@ -356,6 +356,7 @@ class Session:
             data = data[len(part) :]
         if place >= self._copy.end:
             self._is_comparing = False
+            self._copy.trust()
             self._copy.hold(data)
         return None
 

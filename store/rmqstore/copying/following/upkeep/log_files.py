@@ -8,13 +8,20 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, StoreStateError
+from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.dispatch_requests import read_requests
+from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.search import know_their_places
+from rmqstore.format.hashing import body_crcs
+from rmqstore.format.layout import Mask
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import walk_forward
+from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.recovery.log_end import last_record_before
 
 logger = logging.getLogger(__name__)
@@ -49,6 +56,51 @@ def begin_of_files(paths: StorePaths, begin: int, end: int, file_size: int) -> i
             "missing or have other sizes: put them back, or follow the broker into a new folder"
         )
     return max(begin, log.min_offset)
+
+
+def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
+    """Return where the whole records end that follow those for which a state vouches.
+
+    A follower that was killed leaves them: they were written, and the state did not come as far.
+    Somebody may have read them since. After a cut, they may be what was to be cut, and do not
+    count.
+
+    Args:
+        paths: the copy.
+        end: physical offset up to which the state vouches.
+        last_cut: physical offset where the log was cut the last time.
+    """
+    if end == last_cut:
+        return end
+    log = CommitLog(paths.commitlogs)
+    try:
+        for low, high, segment in log.stretches(end, log.max_offset):
+            if segment is None:
+                break
+            for window in walk_forward(log, segment, low, high):
+                for starts, heads, whole in window.heads():
+                    sound = whole & _are_sound(window, heads)
+                    if not sound.all():
+                        return segment.start + int(starts[sound.argmin()])
+                end = window.stopped
+                if window.damage is not None:
+                    return end
+            end = segment.end
+        return end
+    finally:
+        log.close()
+
+
+def _are_sound(window: Window, heads: Heads) -> Mask:
+    """Tell which records stand at their place, with the body that they had, and a written end."""
+    data = window.data
+    sums = body_crcs(stored_bodies(data, heads).to_pylist())
+    ends = heads.starts + heads.column("total_size")
+    # Nothing guards the properties. Of one write, a system may have done a part.
+    is_written = (heads.property_lengths == 0) | (data[np.minimum(ends, len(data)) - 1] != 0)
+    is_at_its_place = know_their_places(data, heads.starts, window.segment.start)
+    sound: Mask = (sums == heads.column("body_crc")) & is_at_its_place & is_written
+    return sound
 
 
 def last_store_timestamp(log: CommitLog, end: int) -> int:
