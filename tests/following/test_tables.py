@@ -8,6 +8,7 @@ import tracemalloc
 import pytest
 
 from following.fake_master import TOPICS
+from rmqstore.copying.following.remoting.held_table import HeldTable
 from rmqstore.copying.following.source import batch_topics_of
 
 ENTRY = TOPICS["topicConfigTable"]["T"]  # type: ignore[index]
@@ -29,7 +30,7 @@ def table(count: int, indent: int | None = None) -> bytes:
 def test_the_kinds_of_topics_are_known(count: int, indent: int | None) -> None:
     content = table(count, indent)
     assert (len(content) > 1 << 20) == (count > 1000)
-    kinds = batch_topics_of({"topics.json": content})
+    kinds = batch_topics_of(content)
     assert kinds == {f"topic-{number}": not number % 7 for number in range(count)}
 
 
@@ -37,15 +38,33 @@ def test_the_kinds_of_topics_are_known(count: int, indent: int | None) -> None:
 def test_a_long_table_is_read_as_far_as_it_is_sound(damage: bytes) -> None:
     content = table(8000)
     place = content.index(b'"topic-5000":')
-    kinds = batch_topics_of({"topics.json": content[:place] + damage + content[place:]})
+    kinds = batch_topics_of(content[:place] + damage + content[place:])
     assert all(kinds[f"topic-{number}"] == (not number % 7) for number in range(5000))
 
 
 def test_a_long_table_takes_a_few_times_its_size() -> None:
     content = table(60_000)
     tracemalloc.start()
-    kinds = batch_topics_of({"topics.json": content})
+    kinds = batch_topics_of(content)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(kinds) == 60_000
     assert peak < 3 * len(content)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", table(8000), bytes(range(256)) * 1000])
+def test_a_table_is_held_as_it_was_sent(content: bytes) -> None:
+    held = HeldTable(content)
+    assert held.content == content
+    assert held == HeldTable(content)
+    assert held != HeldTable(content + b" ")
+
+
+def test_a_table_that_waits_takes_a_part_of_its_size() -> None:
+    content = table(60_000)
+    tracemalloc.start()
+    held = HeldTable(content)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < len(content) // 5
+    assert held.content == content

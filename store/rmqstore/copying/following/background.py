@@ -164,7 +164,8 @@ class Metadata:
         if before is not None and before.tables.get(TOPICS) is facts.tables.get(TOPICS):
             kinds = self._kinds
         else:
-            kinds = batch_topics_of(facts.tables)
+            table = facts.tables.get(TOPICS)
+            kinds = batch_topics_of(b"" if table is None else table.content)
         with self._guard:
             self._take_bounds(facts.bounds, facts.told_at)
             self._kinds, self._kinds_asked_at = kinds, facts.asked_at

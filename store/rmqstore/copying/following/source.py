@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, Literal, NamedTuple
 
-from rmqstore.copying.following.remoting.broker import TOPICS, Bounds, Broker, BrokerSettings
+from rmqstore.copying.following.remoting.broker import Bounds, Broker, BrokerSettings
 from rmqstore.copying.following.remoting.client import Address, Endpoint, RemotingClient
+from rmqstore.copying.following.remoting.held_table import HeldTable
 from rmqstore.errors import (
     Argument,
     BrokerUnreachableError,
@@ -58,7 +59,7 @@ class Facts(NamedTuple):
     """
 
     settings: BrokerSettings
-    tables: dict[str, bytes]
+    tables: dict[str, HeldTable]
     bounds: Bounds
     asked_at: float
     told_at: float
@@ -241,9 +242,8 @@ def require_master(settings: BrokerSettings, name: str) -> None:
         )
 
 
-def batch_topics_of(tables: dict[str, bytes]) -> dict[str, bool]:
-    """Return the topics in the tables of a broker, and whether each has BatchConsumeQueues."""
-    content = tables.get(TOPICS, b"")
+def batch_topics_of(content: bytes) -> dict[str, bool]:
+    """Return the topics in the table of a broker, and whether each has BatchConsumeQueues."""
     if len(content) > MAX_TABLE_BYTES:  # no reader of stores takes it either
         return {}
     topics: Any

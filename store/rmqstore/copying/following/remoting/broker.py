@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from rmqstore.copying.following.remoting.client import RemotingClient
 from rmqstore.copying.following.remoting.frames import Answer
+from rmqstore.copying.following.remoting.held_table import HeldTable
 from rmqstore.errors import Argument, BrokerRefusedError, BrokerUnreachableError, Text
 
 _SUCCESS: Final = 0
@@ -125,7 +126,7 @@ class Broker:
             raise self._unreadable("bounds of the log")
         return bounds
 
-    def tables(self) -> dict[str, bytes]:
+    def tables(self) -> dict[str, HeldTable]:
         """Return the tables that the broker has, by the names of their files.
 
         Raises as :meth:`settings` does.
@@ -135,7 +136,7 @@ class Broker:
             answer = self._client.request(code)
             if answer.code == _NOT_SUPPORTED and name in _OPTIONAL_TABLES:
                 continue
-            found[name] = self._checked(answer).body
+            found[name] = HeldTable(self._checked(answer).body)
         return found
 
     def _runtime(self) -> dict[str, Any]:

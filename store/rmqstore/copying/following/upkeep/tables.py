@@ -16,6 +16,7 @@ from typing import Final
 
 from rmqstore.copying.following.remoting.broker import TABLES
 from rmqstore.copying.following.remoting.frames import MAX_BODY_BYTES
+from rmqstore.copying.following.remoting.held_table import HeldTable
 from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.broker.config_files import is_table
 from rmqstore.storage.files.disk import Disk
@@ -27,10 +28,11 @@ logger = logging.getLogger(__name__)
 _MAX_PARSED_BYTES: Final = 1 << 20  # a parsed table may take forty times as much memory
 
 
-def write_tables(disk: Disk, paths: StorePaths, tables: Mapping[str, bytes]) -> None:
+def write_tables(disk: Disk, paths: StorePaths, tables: Mapping[str, HeldTable]) -> None:
     """Replace the tables that have changed; the one before is kept as ``.bak``."""
-    for name, content in tables.items():
+    for name, table in tables.items():
         assert name in TABLES, name
+        content = table.content
         if not _may_be_table(content):
             logger.warning("the broker's %s is not a table, and is not taken", name)
             continue
