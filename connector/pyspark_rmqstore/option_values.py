@@ -142,6 +142,7 @@ def storage_options(given: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value if isinstance(value, str) else json.dumps(value)
         for name, value in options.items()
+        if value is not None
     }
 
 

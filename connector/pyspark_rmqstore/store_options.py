@@ -22,7 +22,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.folders.broker_conf import read_conf
 from rmqstore.storage.folders.part_of_store import root_for
-from rmqstore.storage.remote.location import is_uri, matching
+from rmqstore.storage.remote.location import is_uri, matching, options_for, taken_by
 
 STORE_PATHS = (
     "storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storePathDLedgerCommitLog",
@@ -100,7 +100,7 @@ def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[
             tiered=absolute_path(elsewhere["tiered"]) if "tiered" in elsewhere else None,
             conf=conf,
             ignore_log_end=boolean(given, "ignoreLogEnd", default=False),
-            storage_options=tuple(to_reach.items()),
+            storage_options=tuple(options_for(path, to_reach, paths).items()),
         )
         for path in paths
     )
@@ -134,7 +134,11 @@ def _expand(pattern: str, to_reach: Mapping[str, str]) -> list[str]:
     if not glob.has_magic(absolute):  # a part of a store is found here, and not in every task
         return [absolute if is_uri(absolute) else str(root_for(absolute, LOCAL))]
     in_disk_order = [] if is_uri(absolute) else glob.glob(absolute)  # noqa: PTH207 - it is absolute
-    matches = matching(absolute, to_reach) if is_uri(absolute) else sorted(in_disk_order)
+    matches = (
+        matching(absolute, taken_by(absolute, to_reach))
+        if is_uri(absolute)
+        else sorted(in_disk_order)
+    )
     if not matches:
         raise OptionError(f"path {pattern!r} does not match any folder")
     return matches

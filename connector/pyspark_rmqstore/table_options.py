@@ -20,7 +20,7 @@ from pyspark_rmqstore.option_values import (
     without_kafka_own,
 )
 from rmqstore.errors import OptionError
-from rmqstore.storage.remote.location import SECRETS, require_known
+from rmqstore.storage.remote.location import SECRETS, options_for
 
 _FORMAT = "rmqstore"
 _METADATA = "rmqstore.options"
@@ -65,7 +65,7 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     if named is not None:
         paths += [path for stores in brokers(named).values() for path in stores]
     for path in paths:
-        require_known(path, stated)
+        options_for(path, stated, paths)
     secrets = sorted(set(stated) & set(SECRETS))
     if secrets:
         raise OptionError(

@@ -38,7 +38,7 @@ from rmqstore.cli.stores import (
     parts_elsewhere,
     storage_option,
 )
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.exchange.files import (
     INPUT_FORMATS,
     compression_of,
@@ -309,6 +309,10 @@ def _read(
     verbatim: bool,
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
     """Return the number of rows of a source, None if it is not known, and the rows."""
+    scheme, colon, rest = str(source).partition(":/")
+    if colon and is_uri(f"{scheme}://{rest}"):
+        name = f"{scheme}://{rest.lstrip('/')}"
+        raise UnsupportedFeatureError(f"{name}: import reads local files; copy it here")
     if source != _STDIO and not source.exists():
         raise OptionError(f"{source}: there is no such file or folder")
     is_known = source.is_dir() or has_known_suffix(source)

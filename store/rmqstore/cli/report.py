@@ -21,7 +21,13 @@ from rmqstore.cli.common import (
 )
 from rmqstore.cli.messages import columns_of, some_columns
 from rmqstore.cli.output import Output, gives_rows
-from rmqstore.cli.stores import conf_option, given_options, open_stores, store_paths
+from rmqstore.cli.stores import (
+    conf_option,
+    given_options,
+    open_stores,
+    storage_option,
+    store_paths,
+)
 from rmqstore.errors import OptionError
 from rmqstore.inspect.doctor import WRONG, Check, examine
 from rmqstore.inspect.report.facts import StoreFacts
@@ -106,6 +112,7 @@ _COLUMNS = pa.schema([(name, pa.string()) for name in Check._fields])
 @main.command()
 @click.argument("path", required=False)
 @conf_option("-c", "--conf")
+@storage_option("PATH if it is a URI")
 @some_columns
 @ends_clearly
 @gives_rows()
@@ -114,7 +121,8 @@ def doctor(path: str | None, columns: str | None, output: Output) -> None:
 
     What is wrong or missing has its cure beside it. The exit code is 2 if something is wrong.
     """
-    checks = list(examine(path, given_options().conf))
+    given = given_options()
+    checks = list(examine(path, given.conf, given.storage_options))
     rows = [check._asdict() for check in checks]
     output = output._replace(is_cut=False)  # a cure is of no use in part
     shown = pa.Table.from_pylist(rows, schema=_COLUMNS)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,15 @@ from typing import Any
 import click
 
 from rmqstore.cli.common import Command, flag_of
-from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.cli.folders import LocalFolder, StoreFolder
+from rmqstore.errors import OptionError
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import path_of
 from rmqstore.storage.folders.broker_conf import read_conf, root_of
-from rmqstore.storage.remote.location import is_uri, local_path
+from rmqstore.storage.remote.location import is_uri, options_for
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import expanded, open_for
@@ -93,31 +95,6 @@ def _keep_pairs(context: click.Context, option: click.Parameter, values: tuple[s
     _keep(context, option, key_values(context, option, values))
 
 
-class StoreFolder(click.Path):
-    """A local folder, which has to exist, or the URI of one in another file system.
-
-    A file may be a part of a store, which stands for the whole.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(exists=True, path_type=Path)
-
-    def convert(
-        self,
-        value: Any,  # noqa: ANN401
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> Any:  # noqa: ANN401
-        """Return the path."""
-        if is_uri(value):
-            return path_of(value)
-        try:
-            name = local_path(value)
-        except UnsupportedFeatureError as err:
-            self.fail(str(err), param, ctx)
-        return super().convert(name, param, ctx)
-
-
 def _read_confs(
     context: click.Context, _option: click.Parameter, value: str | tuple[str, ...] | None
 ) -> None:
@@ -189,7 +166,7 @@ _HOW_TO_OPEN = (
     click.option(
         "--tiered",
         metavar="FOLDER",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        type=LocalFolder(exists=True, file_okay=False, path_type=Path),
         expose_value=False,
         callback=_keep,
         help="The tiered storage with the older messages of PATH (tieredStoreFilePath).",
@@ -291,6 +268,7 @@ def open_store(
     broker_name: str | None = None,
     ignore_log_end: bool = False,
     conf: BrokerSettings | None = None,
+    others: Iterable[Path] = (),
 ) -> MessageStore:
     """Open the store that the arguments of a command name, for reading.
 
@@ -299,9 +277,10 @@ def open_store(
         broker_name: as for ``rmqstore.open``.
         ignore_log_end: as for ``rmqstore.open``.
         conf: the file of its broker, of several that are given.
+        others: the other stores of a read, for which some of the storage options may be.
     """
     given = given_options()
-    folders = given.folders
+    options, folders = given.storage_options, given.folders
     if conf is not None:
         folders["conf"] = conf
     return open_for(
@@ -309,7 +288,7 @@ def open_store(
         broker_name=broker_name,
         ignore_log_end=ignore_log_end,
         tiered=given.tiered,
-        storage_options=given.storage_options,
+        storage_options=options if path is None else options_for(path, options, others),
         **folders,
     )
 
@@ -388,10 +367,10 @@ def open_stores(
         raise click.UsageError("name stores by PATH..., or by --brokers, or by --conf")
     if len(each) > 1 and given.for_one_store:
         raise click.UsageError(f"{', '.join(given.for_one_store)}: for one store only")
+    others = [path for path, _, _ in each if path is not None]
+    opened = partial(open_store, ignore_log_end=ignore_log_end, others=others)
     with ExitStack() as stack:
         yield [
-            stack.enter_context(
-                open_store(path, broker_name=name, ignore_log_end=ignore_log_end, conf=conf)
-            )
+            stack.enter_context(opened(path, broker_name=name, conf=conf))
             for path, name, conf in each
         ]

@@ -40,7 +40,13 @@ def resolved(folders: FolderArguments) -> FolderArguments:
 
 
 def require_apart(store: MessageStore, goal: Path, partial: Path) -> None:
-    """Refuse a target in which parts of the source lie, or the other way round."""
+    """Refuse a target in which parts of the source lie, or the other way round, or in a store."""
+    for folder in goal.parents:
+        if LOCAL.exists(folder / "commitlog"):
+            raise StoreStateError(
+                f"{goal}, where the copy would grow, lies in a store ({folder}): choose another "
+                "target"
+            )
     if store.paths.storage is not LOCAL:
         return
     for folder in store.paths.given_folders():

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -54,13 +54,16 @@ class Check(NamedTuple):
 
 
 def examine(
-    path: str | os.PathLike[str] | None = None, conf: str | os.PathLike[str] | None = None
+    path: str | os.PathLike[str] | None = None,
+    conf: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> Iterator[Check]:
     """Yield checks of this computer, and of a store if one is given.
 
     Args:
         path: a store, as :func:`rmqstore.open` takes it.
         conf: the properties file of its broker.
+        storage_options: how to reach the storage of a URI, as for :func:`rmqstore.open`.
     """
     yield Check("host", OK, socket.gethostname())
     yield Check("Python", OK, f"{sys.version.split()[0]}, {sys.executable}")
@@ -76,7 +79,7 @@ def examine(
         yield from _pythons_of_spark()
         yield from _sources()
     if path is not None or conf is not None:
-        yield _store(path, conf)
+        yield _store(path, conf, storage_options)
 
 
 def _version(name: str) -> str:
@@ -130,13 +133,17 @@ def _sources() -> Iterator[Check]:
         yield Check("format rmqstore", WRONG, "Spark does not find it by itself", cure)
 
 
-def _store(path: str | os.PathLike[str] | None, conf: str | os.PathLike[str] | None) -> Check:
+def _store(
+    path: str | os.PathLike[str] | None,
+    conf: str | os.PathLike[str] | None,
+    storage_options: Mapping[str, object] | None,
+) -> Check:
     name = " ".join(os.fspath(one) for one in (path, conf) if one is not None)
     if path is not None and not is_uri(path) and not LOCAL.exists(os.fspath(path)):
         cure = f"name the folder that holds commitlog/; this host is {socket.gethostname()}"
         return Check(name, WRONG, f"there is no such path: {os.fspath(path)}", cure)
     try:
-        with open_for(path, conf=conf) as store:
+        with open_for(path, conf=conf, storage_options=storage_options) as store:
             kind = store.session.kind()
     except (RmqStoreError, OSError) as err:
         cure = f"executors must see it under this path too; this host is {socket.gethostname()}"

@@ -28,7 +28,14 @@ from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.folders.broker_conf import log_folders, read_conf, root_of, sizes_of
 from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.folders.part_of_store import refuse_part
-from rmqstore.storage.remote.location import is_pattern, is_uri, locate, matching
+from rmqstore.storage.remote.location import (
+    is_pattern,
+    is_uri,
+    locate,
+    matching,
+    options_for,
+    taken_by,
+)
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.write.messages import WriteSpec
@@ -325,7 +332,7 @@ def open_cluster(
                     path,
                     broker_name=name,
                     ignore_log_end=ignore_log_end,
-                    storage_options=storage_options if is_uri(path) else None,
+                    storage_options=options_for(path, storage_options, names),
                 )
             )
             for path, name in names.items()
@@ -353,7 +360,7 @@ def expanded(
         if not is_pattern(text) or (not is_uri(text) and LOCAL.exists(text)):
             expanded.append(text)
             continue
-        found = matching(text, storage_options if is_uri(text) else None)
+        found = matching(text, taken_by(text, storage_options))
         if not found:
             raise OptionError(f"{text!r} does not match any folder")
         expanded += found

@@ -76,7 +76,11 @@ def _weigh(_starts: Positions, sizes: Sizes, _units: UnitRows | None) -> Sizes:
 
 
 class Assembler:
-    """Makes RecordBatches from records of one file."""
+    """Makes RecordBatches from records of one file.
+
+    Attributes:
+        n_done: how many records of the last call of :meth:`batches` are done.
+    """
 
     def __init__(
         self,
@@ -103,6 +107,7 @@ class Assembler:
         self._file_size = log.size(segment)
         self._buffer = np.empty(0, np.uint8)
         self._decoded = decoded_columns(spec)
+        self.n_done = 0
 
     def batches(
         self,
@@ -121,7 +126,9 @@ class Assembler:
 
         Raises:
             CorruptRecordError: a record is damaged and the mode is FAILFAST.
+            FileDeletedError: the file of a remote store is gone, or another one by now.
         """
+        self.n_done = 0
         weights = self._pipeline.weigh(starts, sizes, units)
         for rows in cut_batches(weights, BATCH_ROWS, BATCH_BYTES):
             rest = starts[rows]
@@ -139,6 +146,7 @@ class Assembler:
                     yield batch
                 rest = rest[n_done:]
                 rest_units = rest_units.take(slice(n_done, None)) if rest_units else None
+            self.n_done += len(starts[rows])
             self._spec.advance(len(starts[rows]), int(sizes[rows].sum()))
 
     def _bring_close(self, starts: Positions, sizes: Sizes) -> LogBytes:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError
 from rmqstore.format.layout import Positions
 from rmqstore.read.scan.assembler import Assembler, Sizes, plain_pipeline
 from rmqstore.read.scan.faults import refuse_stretches
@@ -89,7 +89,11 @@ class LogScan:
         except OffsetOutOfRangeError as err:
             yield from self._lose(int(places[0]), int(places[-1] + sizes[-1]), str(err))
             return
-        yield from assembler.batches(places - segment.start, sizes, None)
+        try:
+            yield from assembler.batches(places - segment.start, sizes, None)
+        except FileDeletedError as err:
+            first = int(places[assembler.n_done])
+            yield from self._lose(first, int(places[-1] + sizes[-1]), str(err))
 
     def _read_stretch(
         self, stretch: Stretch, *, is_closed: bool
@@ -104,8 +108,12 @@ class LogScan:
         except OffsetOutOfRangeError as err:
             yield from self._lose(start, end, str(err))
             return False
-        span = Span(start, end)
-        return (yield from self._read_file(assembler, segment, span, is_closed=is_closed))
+        span, self._reached = Span(start, end), start
+        try:
+            return (yield from self._read_file(assembler, segment, span, is_closed=is_closed))
+        except FileDeletedError as err:  # in a remote store; a file that is mapped stays
+            yield from self._lose(self._reached, end, str(err))
+            return False
 
     def _read_file(
         self, assembler: Assembler, segment: Segment, span: Span, *, is_closed: bool
@@ -128,7 +136,7 @@ class LogScan:
                     return True
             # Bytes between records, such as those of damage, are read as well.
             self._spec.advance(0, max(window.resumed - position - int(sizes.sum()), 0))
-            position = window.resumed
+            position = self._reached = window.resumed
             if reason is not None:
                 yield from self._refuse(segment, Span(window.stopped, position), reason)
         if position > span.end and span.end < segment.end:

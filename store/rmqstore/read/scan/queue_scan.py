@@ -14,7 +14,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError, RmqStoreError, Text
+from rmqstore.errors import (
+    CorruptQueueError,
+    FileDeletedError,
+    OffsetOutOfRangeError,
+    RmqStoreError,
+    Text,
+)
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import (
     LMQ_PREFIX,
@@ -239,7 +245,11 @@ class QueueScan:
         except OffsetOutOfRangeError as err:
             self._lose(part, str(err))
             return
-        yield from assembler.batches(part.physical_offsets - segment.start, part.sizes, part)
+        positions = part.physical_offsets - segment.start
+        try:
+            yield from assembler.batches(positions, part.sizes, part)
+        except FileDeletedError as err:  # in a remote store; a file that is mapped stays
+            self._lose(part.take(slice(assembler.n_done, None)), str(err))
 
     def _pipeline(self, window: UnitRows) -> Pipeline:
         """Return how records of the topics of a window become messages."""

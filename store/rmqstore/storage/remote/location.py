@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
+
+from pyarrow import ArrowException
 
 from rmqstore.errors import (
     Argument,
@@ -21,11 +23,12 @@ from rmqstore.errors import (
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage, UriPath
 from rmqstore.storage.remote import s3
-from rmqstore.storage.remote.option_values import boolean, endpoint_of
+from rmqstore.storage.remote.option_values import boolean, endpoint_of, require_together
 from rmqstore.storage.remote.remote_storage import RemoteStorage
 
 Path = str | os.PathLike[str]
 Options = Mapping[str, object]
+V = TypeVar("V")
 _OPTIONS: Final = Argument("storage_options")
 
 SECRETS: Final = (
@@ -35,9 +38,10 @@ _S3_SCHEMES = ("s3", "s3a")
 _GCS = ("endpoint", "anonymous", "access_token")
 _AZURE = ("endpoint", "account_key", "sas_token")
 _HDFS = ("user", "kerberos_ticket")
+_OTHER_NAMES: Final = {"s3n": "s3", "gcs": "gs", "wasb": "abfs", "wasbs": "abfss"}
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)", re.DOTALL)
 _MAGIC = re.compile(r"[*?[]")
-_RETRY_SECONDS = 60
+_RETRY_SECONDS = 10  # of one request, which is made again some times
 
 
 def is_uri(path: Path) -> bool:
@@ -71,6 +75,10 @@ def require_known(path: Path, options: Options | None = None) -> None:
                 Argument("storage_options", ""),
             )
         )
+    if scheme in _OTHER_NAMES:
+        raise UnsupportedFeatureError(
+            f"no file system is known for {scheme}://: write {_OTHER_NAMES[scheme]}://"
+        )
     if scheme not in _MAKERS:
         raise UnsupportedFeatureError(
             Text(
@@ -79,7 +87,9 @@ def require_known(path: Path, options: Options | None = None) -> None:
                 f", or use one of {', '.join(f'{name}://' for name in _MAKERS)}",
             )
         )
-    names = _MAKERS[scheme][0]
+    names, _, has_container = _MAKERS[scheme]
+    if has_container and not host:
+        raise OptionError(f"{scheme}://: name a bucket or container, as in {scheme}://name/folder")
     unknown = sorted(set(options or ()) - set(names))
     if unknown:
         raise OptionError(
@@ -89,6 +99,39 @@ def require_known(path: Path, options: Options | None = None) -> None:
                 f"which has {', '.join(names)}",
             )
         )
+
+
+def options_for(
+    path: Path, options: Mapping[str, V] | None, others: Iterable[Path] = ()
+) -> Mapping[str, V]:
+    """Return those of the options of a read that the file system of one of its paths takes.
+
+    Where several stores are read, each option is for those whose file system knows it.
+
+    Args:
+        path: a path or URI.
+        options: of the whole read.
+        others: the other paths of the read.
+
+    Raises:
+        OptionError: no file system of the read knows an option; or as :func:`require_known`.
+    """
+    if not options:
+        return {}
+    of_others = {name for other in others for name in _option_names(other)}
+    require_known(path, {name: options[name] for name in options if name not in of_others})
+    return taken_by(path, options)
+
+
+def taken_by(path: Path, options: Mapping[str, V] | None) -> Mapping[str, V]:
+    """Return the options that the file system of a path knows."""
+    given = options or {}
+    return {name: given[name] for name in _option_names(path) if name in given}
+
+
+def _option_names(path: Path) -> tuple[str, ...]:
+    scheme = os.fspath(path).partition(":")[0].lower()
+    return _MAKERS[scheme][0] if is_uri(path) and scheme in _MAKERS else ()
 
 
 def locate(
@@ -119,10 +162,9 @@ def locate(
     host, _, below = rest.partition("/")
     _, make, has_container = _MAKERS[scheme]
     given = {name: value for name, value in (options or {}).items() if value is not None}
-    with_reasons = _without_reasons if any(name in given for name in SECRETS) else _as_it_is
-    made = with_reasons(lambda: make(host, given), f"{scheme}://{host}")
-    key = f"{host.partition('@')[0]}/{below}" if has_container else f"/{below}"
     secrets = [str(given[name]) for name in SECRETS if name in given]
+    made = _made(lambda: make(host, given), f"{scheme}://{host}", shows_reasons=not secrets)
+    key = f"{host.partition('@')[0]}/{below}" if has_container else f"/{below}"
     name = name_in_storage(path)
     presigned = s3.presigned_gets(given, made) if scheme in _S3_SCHEMES else None
     return name, RemoteStorage(made, str(name), key, secrets, presigned)
@@ -204,6 +246,11 @@ def _handed_over(text: str, filesystem: Any) -> tuple[Path, Storage]:  # noqa: A
     from pyarrow.fs import FileSystem, FSSpecHandler, PyFileSystem
 
     is_arrow = isinstance(filesystem, FileSystem)
+    if not (is_arrow or (hasattr(filesystem, "protocol") and hasattr(filesystem, "cat_file"))):
+        kind = type(filesystem).__name__
+        raise OptionError(
+            about("filesystem", f" is a {kind}: must be a file system of pyarrow.fs or of fsspec")
+        )
     uri = _URI.fullmatch(text)
     if is_arrow:
         scheme, key = filesystem.type_name, uri[3] if uri else text
@@ -217,25 +264,29 @@ def _handed_over(text: str, filesystem: Any) -> tuple[Path, Storage]:  # noqa: A
     return UriPath(root), RemoteStorage(filesystem, root, key)
 
 
-def _as_it_is(make: Callable[[], Any], _what: str) -> Any:  # noqa: ANN401
-    return make()
+def _made(make: Callable[[], Any], what: str, *, shows_reasons: bool) -> Any:  # noqa: ANN401
+    """Make a file system.
 
-
-def _without_reasons(make: Callable[[], Any], what: str) -> Any:  # noqa: ANN401
-    """Make a file system from secrets, which the reason of a failure might hold."""
+    Args:
+        make: makes it.
+        what: its URI.
+        shows_reasons: whether no secrets were given, which the reason of a failure might hold.
+    """
     try:
         return make()
     except OptionError:
         raise
-    except (OSError, ValueError, TypeError) as err:
+    except (OSError, ValueError, TypeError, ArrowException) as err:
         reason = f"{type(err).__name__} in storage_options, not shown because it has secrets"
-        raise RemoteReadError(what, reason, 1) from None
+        raise RemoteReadError(what, str(err) if shows_reasons else reason, 1) from None
 
 
 def _gcs(_bucket: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
     from pyarrow.fs import GcsFileSystem
 
     arguments: dict[str, Any] = {"anonymous": boolean(given, "anonymous")}
+    if arguments["anonymous"]:
+        require_together(given, never=("anonymous", "access_token"))
     if "access_token" in given:
         arguments["access_token"] = str(given["access_token"])
     if "endpoint" in given:
@@ -248,6 +299,7 @@ def _azure(host: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
         from pyarrow.fs import AzureFileSystem
     except ImportError as err:
         raise UnsupportedFeatureError("abfs://: this build of pyarrow has no Azure") from err
+    require_together(given, never=("account_key", "sas_token"))
     account = host.rpartition("@")[2].partition(".")[0]
     arguments: dict[str, Any] = {
         name: str(given[name]) for name in ("account_key", "sas_token") if name in given
@@ -268,9 +320,17 @@ def _hdfs(host: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
     name, _, port = host.partition(":")
     if port and not port.isdigit():
         raise OptionError(f"hdfs://{host}: the port must be a number")
-    return HadoopFileSystem(
-        name, int(port or 0), user=given.get("user"), kerb_ticket=given.get("kerberos_ticket")
-    )
+    user, ticket = given.get("user"), given.get("kerberos_ticket")
+    try:
+        return HadoopFileSystem(name, int(port or 0), user=user, kerb_ticket=ticket)
+    except OSError as err:
+        if "Unable to load lib" not in str(err):
+            raise
+        what = str(err).partition(":")[0].partition("\n")[0]
+        raise UnsupportedFeatureError(
+            f"hdfs://{host}: {what}. HDFS is read by Hadoop's own library in a JVM: set JAVA_HOME, "
+            "HADOOP_HOME, and CLASSPATH to what `hadoop classpath --glob` prints"
+        ) from None
 
 
 Maker = Callable[[str, dict[str, Any]], Any]

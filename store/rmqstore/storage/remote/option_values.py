@@ -8,9 +8,43 @@ from rmqstore.errors import OptionError, about
 
 
 def endpoint_of(value: object) -> tuple[str, str]:
-    """Return the scheme, https if there is none, and the rest of an address."""
+    """Return the scheme, https if there is none, and the rest of an address.
+
+    Raises:
+        OptionError: it is not an address of HTTP. The text is not shown, as it may have secrets.
+    """
     scheme, separator, rest = str(value).rstrip("/").partition("://")
-    return (scheme, rest) if separator else ("https", scheme)
+    if not separator:
+        scheme, rest = "https", scheme
+    if scheme.lower() not in ("http", "https") or not rest or "@" in rest:
+        raise OptionError(
+            about("storage_options", ": endpoint must be like http://host:9000 or https://host")
+        )
+    return scheme.lower(), rest
+
+
+def require_together(
+    given: Mapping[str, object], *, all_of: tuple[str, ...] = (), never: tuple[str, ...] = ()
+) -> None:
+    """Refuse options that are not complete, or exclude each other.
+
+    Args:
+        given: the options that were set.
+        all_of: those of which all are set or none.
+        never: those of which at most one is set.
+
+    Raises:
+        OptionError: some are missing, or too many.
+    """
+    missing = [name for name in all_of if name not in given]
+    if missing and len(missing) < len(all_of):
+        needed = next(name for name in all_of if name in given)
+        raise OptionError(about("storage_options", f": {needed} needs {' and '.join(missing)} too"))
+    too_many = [name for name in never if name in given]
+    if len(too_many) > 1:
+        raise OptionError(
+            about("storage_options", f": {' and '.join(too_many)} exclude each other")
+        )
 
 
 def number(given: Mapping[str, object], name: str, default: float) -> float:

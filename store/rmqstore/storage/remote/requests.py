@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from logging import INFO, WARNING
 from threading import Lock
-from time import sleep
+from time import monotonic, sleep
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from pyarrow import ArrowException
 
 from rmqstore.errors import RemoteReadError
 from rmqstore.storage.remote.presigned import PresignedGets, PresignedObject
@@ -25,8 +27,11 @@ AT_ONCE: Final = 8  # requests
 _MAX_AHEAD_BYTES: Final = 40 << 20  # fetched before they are read, of all objects together
 ATTEMPTS: Final = 5
 _FIRST_PAUSE_SECONDS: Final = 0.1
+_LONG_SECONDS: Final = 5.0  # after which people are told why they wait
 # Signatures in URLs: a SAS token of Azure, whose parameters its SDK sorts, and presigned URLs.
 _SIGNATURE: Final = re.compile(r"(?i)\b((?:x-amz-)?(?:sig|signature|security-token)=)[^&\s'\"]+")
+# Names of objects in what a file system says, which may hold any words.
+_NAMES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*/\S*")
 # What a repetition does not help with, as pyarrow and the SDKs of clouds put it.
 _FINAL = (
     "access_denied", "access denied", "accessdenied", "forbidden", "invalid_access_key_id",
@@ -206,20 +211,23 @@ class Requests:
             FileNotFoundError: the object does not exist.
             RemoteReadError: it failed each time, or it is not allowed.
         """
+        began = monotonic()
         for attempt in range(1, self._attempts + 1):
             try:
                 return request()
             except FileNotFoundError:
                 raise
-            except OSError as err:
+            except (OSError, ArrowException) as err:
                 reason = self._without_secrets(str(err))
                 check()
-                if is_missing(reason):
+                said = _without_names(reason)
+                if _is_missing(said):
                     raise FileNotFoundError(what) from None
-                is_final = any(word in reason.lower() for word in _FINAL)
+                is_final = not isinstance(err, OSError) or any(word in said for word in _FINAL)
                 if is_final or attempt == self._attempts:
                     raise RemoteReadError(what, reason, attempt) from None
-                logger.info("%s: %s; trying again", what, reason)
+                level = WARNING if monotonic() - began > _LONG_SECONDS else INFO
+                logger.log(level, "%s: %s; trying again", what, reason)
                 sleep(_FIRST_PAUSE_SECONDS * 2**attempt * random.uniform(0.5, 1))  # noqa: S311
         raise AssertionError("the last attempt returns or raises")
 
@@ -234,7 +242,11 @@ class Requests:
                 setattr(self.counts, name, getattr(self.counts, name) + number)
 
 
-def is_missing(reason: str) -> bool:
-    """Tell whether an error says that there is no such object."""
-    lowered = reason.lower()
-    return any(word in lowered for word in ("no_such_key", "nosuchkey", "status 404"))
+def _without_names(reason: str) -> str:
+    """Return what a file system says, in lower case, without the names that are in it."""
+    return _NAMES.sub("", reason).lower()
+
+
+def _is_missing(said: str) -> bool:
+    """Tell whether an error, in lower case, says that there is no such object."""
+    return any(word in said for word in ("no_such_key", "nosuchkey", "status 404"))

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from os import environ, getpid
 from typing import Any, Final
 
-from rmqstore.storage.remote.option_values import boolean, endpoint_of, number
+from rmqstore.storage.remote.option_values import boolean, endpoint_of, number, require_together
 from rmqstore.storage.remote.presigned import PresignedGets
 
 OPTIONS: Final = (
@@ -34,6 +34,9 @@ def s3_filesystem(bucket: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """
     from pyarrow.fs import resolve_s3_region
 
+    require_together(given, all_of=_CREDENTIALS if "session_token" in given else _CREDENTIALS[:2])
+    if boolean(given, "anonymous"):
+        require_together(given, never=("anonymous", "access_key"))
     arguments: dict[str, Any] = {
         name: str(given[name]) for name in (*_CREDENTIALS, "region") if name in given
     }
