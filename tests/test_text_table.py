@@ -52,14 +52,17 @@ def test_columns_that_do_not_fit_are_left_out_and_ids_stay_whole() -> None:
     assert {len(line) for line in lines} == {96}
     assert "2026-11-21 02:17:02" in lines[3]
     assert "F" * 32 in lines[3]
-    assert fitted(NUMBERS, MESSAGES, 60).left_out(NUMBERS) == [
-        "brokerName",
-        "msgId",
-        "lag",
-        "reason",
-    ]
+    assert fitted(NUMBERS, MESSAGES, 60).left_out(NUMBERS) == ["brokerName", "msgId", "reason"]
     others = [["b", *MESSAGES[0][1:]], MESSAGES[1]]
     assert "brokerName" not in fitted(NUMBERS, others, 60).left_out(NUMBERS)
+
+
+def test_what_was_asked_for_stays_and_what_fits_beside_it() -> None:
+    names = ["kind", "topic", "storeTimestamp", "consumerOffset", "msgId", "state", "storeSize"]
+    rows = [["message", "Orders", TIME, "25", "F" * 32, "consumed", "415"]]
+    assert fitted(names, rows, 60).left_out(names) == ["consumerOffset", "msgId", "storeSize"]
+    assert fitted(names, rows, 72).left_out(names) == ["msgId", "storeSize"]
+    assert fitted(names, rows, 84).left_out(names) == ["msgId"]
 
 
 def test_what_the_user_chose_is_cut_rather_than_left_out() -> None:

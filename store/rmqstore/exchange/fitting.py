@@ -13,6 +13,10 @@ _ELASTIC_WIDTH: Final = 12  # the least of a column whose cells may be cut
 # Columns of text of any length; all others, such as ids and times, are shown whole or not at all.
 _ELASTIC: Final = {"body", "bodyHex", "bodyBase64", "properties", "reason", "path", "found", "cure"}
 _LESS_ASKED: Final = {"brokerName", "reason", "minOffset"}  # where all rows have the same
+# What a view or a trace is asked for, which goes last.
+_ANSWERS: Final = {
+    "consumerGroup", "isPassed", "keys", "kind", "lag", "originTopic", "reconsumeTimes", "state",
+}  # fmt: skip
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?\+00:00")
 _NOTHING: Final = "-"
 
@@ -52,8 +56,8 @@ def fitted(
     """Choose the columns of a table that fit into a terminal, where each row is one line.
 
     Times become shorter first. Then columns are left out: those that say nothing, those that are
-    the same or empty in most stores, and others from the right. At least one stays. Where nothing
-    else helps, all cells are cut.
+    the same or empty in most stores, others from the right, and what was asked for last. Those
+    that fit after all come back. At least one stays. Where nothing else helps, all cells are cut.
 
     Args:
         names: the heads.
@@ -70,12 +74,7 @@ def fitted(
         min(width, max(len(name), _ELASTIC_WIDTH)) if name in _ELASTIC else width
         for name, width in zip(names, natural, strict=True)
     ]
-    kept = every
-    if not keeps_all:
-        for column in _least_asked_first(names, rows):
-            if _total([least[one] for one in kept]) <= width or len(kept) == 1:
-                break
-            kept = [one for one in kept if one != column]
+    kept = every if keeps_all else _kept(names, rows, least, width)
     widths = _shared([natural[one] for one in kept], [least[one] for one in kept], width)
     return Fitted(kept, widths, are_times_short=True)
 
@@ -88,8 +87,21 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + _EDGES * len(widths) + 1
 
 
-def _least_asked_first(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the numbers of columns in the order in which they are left out."""
+def _kept(
+    names: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[int], width: int
+) -> list[int]:
+    """Return the numbers of the columns that stay.
+
+    Args:
+        names: the heads.
+        rows: the cells.
+        least: the least width of each column.
+        width: the most columns of text that a line may take.
+    """
+
+    def fits(columns: Sequence[int]) -> bool:
+        return _total([least[one] for one in columns]) <= width
+
     from_right = [*reversed(range(len(names)))]
     says_nothing = [one for one in from_right if all(row[one] == _NOTHING for row in rows)]
     less_asked = [
@@ -97,7 +109,15 @@ def _least_asked_first(names: Sequence[str], rows: Sequence[Sequence[str]]) -> l
         for one in from_right
         if names[one] in _LESS_ASKED and len({row[one] for row in rows}) == 1
     ]
-    return [*dict.fromkeys([*says_nothing, *less_asked, *from_right])]
+    answers_last = sorted(from_right, key=lambda one: names[one] in _ANSWERS)
+    least_asked_first = [*dict.fromkeys([*says_nothing, *less_asked, *answers_last])]
+    kept = [*least_asked_first]
+    while len(kept) > 1 and not fits(kept):
+        kept = kept[1:]
+    for column in reversed(least_asked_first):
+        if column not in {*kept, *says_nothing} and fits([*kept, column]):
+            kept = [*kept, column]
+    return sorted(kept)
 
 
 def _shared(natural: list[int], least: list[int], width: int) -> list[int]:
