@@ -238,8 +238,8 @@ class MessageStore(Closing):
             raise OptionError("query: give a key or tags")
         if limit is not None and limit < 1:
             raise OptionError(about("limit", f" {limit}: must be a positive integer"))
-        low = max(parse_timestamp("begin", _within(begin, 0)), 0)
-        high = min(parse_timestamp("end", _within(end, LATEST_TIME)), LATEST_TIME)
+        low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
+        high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
         result = self.session.finder.query(
             topic,
             wanted,
@@ -392,9 +392,3 @@ class MessageStore(Closing):
         return Scan(
             spec.schema, lambda: self.session.view(spec, condition), self.session.require_open
         )
-
-
-def _within(time: str | float | datetime | None, default: int) -> str | float | datetime:
-    """Return a time; a whole number beyond all messages is taken for the last one there is."""
-    whole = default if time is None else time
-    return max(-LATEST_TIME, min(whole, LATEST_TIME)) if isinstance(whole, int) else whole

@@ -102,6 +102,17 @@ def test_times_and_limit_hold(golden_store: GoldenStore) -> None:
         ]
 
 
+@pytest.mark.parametrize("beyond", [10**20, -(10**20)])
+def test_what_is_not_a_time_is_refused_as_by_a_scan(golden_store: GoldenStore, beyond: int) -> None:
+    with rmqstore.open(golden_store("basic")) as store:
+        with pytest.raises(OptionError, match=r"begin .*: epoch milliseconds go from"):
+            store.query("TopicA", begin=beyond, tags="TagA")
+        with pytest.raises(OptionError, match=r"end .*: epoch milliseconds go from"):
+            store.query("TopicA", end=beyond, tags="TagA")
+        with pytest.raises(OptionError, match=r"ending_timestamp .*: epoch milliseconds go from"):
+            store.scan(ending_timestamp=beyond)
+
+
 def test_queues_in_rocksdb_tell_tags_too(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("rocksdb-cq")) as store:
         for (topic, tags), places in tagged("rocksdb-cq").items():
