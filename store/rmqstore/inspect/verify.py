@@ -62,13 +62,13 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
     Args:
         store: the store to check, opened for reading.
-        progress: called now and then with the bytes that are done, and their total; the log is
-            read twice.
+        progress: called now and then with the bytes that are done, and their total, the size of
+            the log. It is read twice, so a byte that was read once counts half.
     """
     store.session.require_local("verify")
     yield from _missing_files(store)
     n_bytes = store.session.n_written([store.session.log_slice()])
-    yield from _damaged_records(store, lambda done: progress(min(done, n_bytes), 2 * n_bytes))
+    yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
     end = store.session.log_slice().end
     log = store.session.log
     queues = _Queues(store.paths, log.min_offset)
@@ -77,7 +77,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     keys = KeysOfLog()
 
     def second_pass(done: int, _total: int) -> None:
-        progress(n_bytes + min(done, n_bytes), 2 * n_bytes)
+        progress((n_bytes + min(done, n_bytes)) // 2, n_bytes)
 
     for data, whole_heads in _whole_heads(store, end, second_pass):
         heads = queues.without_torn(data, whole_heads) if has_entries else whole_heads
