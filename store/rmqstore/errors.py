@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 
 class Argument(NamedTuple):
@@ -20,10 +20,12 @@ class Argument(NamedTuple):
     Attributes:
         name: its name in Python.
         value: what it should be; "" where the reader has to choose that.
+        is_second: whether it goes with another one before it, which says where they belong.
     """
 
     name: str
     value: str | bool | None = None
+    is_second: bool = False
 
     def __str__(self) -> str:
         return self.name if self.value is None else f"{self.name}={self.value}"
@@ -88,6 +90,15 @@ class Text(str):
 def about(argument: str, text: str) -> Text:
     """Return a text that begins with the name of an argument."""
     return Text(Argument(argument), text)
+
+
+# What reads the records after the end of a log that was not closed.
+READS_AFTER_END: Final = Text(
+    Argument("ignore_log_end", value=True),
+    " with ",
+    Argument("mode", "DROPMALFORMED", is_second=True),
+    " reads them",
+)
 
 
 def listed(*names: str) -> Text:

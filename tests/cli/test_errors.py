@@ -66,7 +66,7 @@ def test_messages_that_are_gone_are_left_out_on_request(
 
 WARNINGS = (
     (["dump"], "--ignore-log-end with --mode DROPMALFORMED reads them"),
-    (["stat"], "dump --ignore-log-end with dump --mode DROPMALFORMED reads them"),
+    (["stat"], "dump --ignore-log-end with --mode DROPMALFORMED reads them"),
 )
 
 

@@ -100,7 +100,7 @@ def flag_of(argument: Argument) -> str:
             return flag
     flag = _flag_of(argument, main.commands["dump"])
     if flag is not None and argument.value is not None:
-        return f"dump {flag}"
+        return flag if argument.is_second else f"dump {flag}"
     return f"{argument} (in Python)" if "_" in argument.name else str(argument)
 
 

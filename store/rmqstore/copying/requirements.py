@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
 from rmqstore.copying.journal import JOURNAL
-from rmqstore.errors import Argument, CorruptRecordError, StoreLockedError, StoreStateError, Text
+from rmqstore.errors import (
+    READS_AFTER_END,
+    Argument,
+    CorruptRecordError,
+    StoreLockedError,
+    StoreStateError,
+    Text,
+)
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.lock import StoreLock
@@ -112,10 +119,8 @@ def refuse_records_after(end: LogEnd, n_records: int) -> NoReturn:
         Text(
             f"{end.reason}; {n_records} good records follow, which a sound copy would not have: "
             "export them (",
-            Argument("ignore_log_end", value=True),
-            " with ",
-            Argument("mode", "DROPMALFORMED"),
-            " reads them), then copy with ",
+            READS_AFTER_END,
+            "), then copy with ",
             Argument("truncate", value=True),
             " (rmqstore copy --truncate), which leaves them out",
         ),

@@ -9,11 +9,10 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
-from rmqstore.errors import Argument, CorruptConfigError, Text
+from rmqstore.errors import READS_AFTER_END, CorruptConfigError
 from rmqstore.format.topics import is_system_topic
 from rmqstore.spans import FOREVER, LogSlice, LostStretch, QueueKey, QueueSlice
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
@@ -41,11 +40,6 @@ from rmqstore.storage.recovery.tail_builder import OpenedQueue
 from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues, are_queues_unreadable
 
 logger = logging.getLogger(__name__)
-
-_READS_THEM: Final = Text(
-    Argument("ignore_log_end", value=True), " with ", Argument("mode", "DROPMALFORMED"),
-    " reads them",
-)  # fmt: skip
 
 
 class StoreEnds:
@@ -120,7 +114,7 @@ class StoreEnds:
             logger.warning(
                 "%s: %d records of %d bytes follow the end of the log at %d; "
                 "a broker that starts drops them; %s",
-                end.path, n_records, n_bytes, end.physical_offset, _READS_THEM,
+                end.path, n_records, n_bytes, end.physical_offset, READS_AFTER_END,
             )  # fmt: skip
 
     def of_records(self) -> int | None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import Argument, CorruptRecordError, Finding, Text
+from rmqstore.errors import READS_AFTER_END, Argument, CorruptRecordError, Finding, Text
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.framing.framing import StopKind
 from rmqstore.progress import Progress, ignore_progress
@@ -197,10 +197,8 @@ class Repairer:
                 Text(
                     f"{end.reason}; good records follow at {follows}. "
                     "A broker that opens this store drops them: copy them out first (",
-                    Argument("ignore_log_end", value=True),
-                    " with ",
-                    Argument("mode", "DROPMALFORMED"),
-                    " reads them; so does rmqstore export --ignore-log-end --mode DROPMALFORMED), "
+                    READS_AFTER_END,
+                    "; so does rmqstore export --ignore-log-end --mode DROPMALFORMED), "
                     "then open the store with ",
                     Argument("truncate", value=True),
                     " (rmqstore rebuild --truncate), which keeps a copy of what it cuts",
