@@ -334,6 +334,13 @@ def test_a_folder_that_is_no_unfinished_copy_is_left_alone(root: Path, tmp_path:
     assert [path.name for path in partial.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.parametrize("below", ["copy", "commitlog/copy"])
+def test_no_copy_is_made_in_another_store(root: Path, tmp_path: Path, below: str) -> None:
+    other = Path(shutil.copytree(root, tmp_path / "other"))
+    with pytest.raises(StoreStateError, match=f"lies in a store .{other}.: choose another"):
+        copy(root, other / below)
+
+
 def test_an_unfinished_copy_is_not_copied_onto_itself(root: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(root, tmp_path / "t.partial"))
     with pytest.raises(StoreStateError, match="lies in the store that is copied"):

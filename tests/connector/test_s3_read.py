@@ -43,6 +43,18 @@ def test_a_store_in_s3_is_read_by_queue_by_log_and_as_a_view(
 
 
 @pytest.mark.spark
+def test_local_and_remote_stores_are_one_table(
+    spark: SparkSession, s3: S3Server, golden_store: GoldenStore
+) -> None:
+    paths = {"a": str(golden_store("one")), "b": s3.upload(golden_store("basic"))}
+    found = sparkreads.read(
+        spark, [], brokers=json.dumps(paths), storageOptions={**s3.options, "session_token": None}
+    )
+    each = [sparkreads.read(spark, golden_store(name)) for name in ("one", "basic")]
+    assert len(found) == sum(map(len, each))
+
+
+@pytest.mark.spark
 def test_no_plan_and_no_catalog_shows_a_secret(
     spark: SparkSession,
     s3: S3Server,

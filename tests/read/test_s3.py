@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -136,6 +137,46 @@ def test_an_object_that_changes_while_it_is_read_is_data_loss(
         with pytest.raises(FileDeletedError if deleted else FileReplacedError, match=name):
             file.read(2 << 20, 100)
         assert (file.read(0, 100) == before).all()  # these are held
+
+
+@pytest.mark.parametrize("by_log", [True, False])
+@pytest.mark.parametrize("is_replaced", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_object_that_goes_before_its_first_range_is_data_loss(
+    tmp_path: Path, s3: S3Server, fails: bool, is_replaced: bool, by_log: bool
+) -> None:
+    uri = s3.upload(_built(tmp_path / f"first-{fails}-{is_replaced}-{by_log}", 250))
+    with rmqstore.open(uri, storage_options=s3.options) as store:
+        reader = store.scan(scan="commitlog" if by_log else "queue", fail_on_data_loss=fails)
+        last = store.session.log.segments[-1].file
+        with store.session.paths.storage.open(last):  # as planning does
+            pass
+        if is_replaced:
+            s3.put(last.removeprefix("s3://"), bytes(1 << 22))
+        else:
+            s3.filesystem.delete_file(last.removeprefix("s3://"))
+        if fails:
+            with pytest.raises(OffsetOutOfRangeError, match=r"was (deleted|replaced)"):
+                reader.read_all()
+        else:
+            assert reader.read_all().num_rows == 208
+
+
+def test_local_and_remote_stores_are_read_together(golden_store: GoldenStore, s3: S3Server) -> None:
+    local, remote = golden_store("one"), s3.upload(golden_store("basic"))
+    brokers = {"a": str(local), "b": remote}
+    with rmqstore.open(brokers, storage_options=s3.options) as cluster:
+        n_rows = cluster.scan().read_all().num_rows
+    with rmqstore.open(local) as one, rmqstore.open(golden_store("basic")) as basic:
+        assert n_rows == one.scan().read_all().num_rows + basic.scan().read_all().num_rows
+    options = [f"--storage-option={name}={value}" for name, value in s3.options.items()]
+    result = CliRunner().invoke(
+        main, ["stat", "--brokers", json.dumps(brokers), *options, "--format", "jsonl"]
+    )
+    assert result.exit_code == 0, result.output
+    assert {json.loads(line)["brokerName"] for line in result.stdout.splitlines()} == {"a", "b"}
+    with pytest.raises(OptionError, match="'nope' is not an option"):
+        rmqstore.open({"b": remote, "a": str(local)}, storage_options={"nope": "1"})
 
 
 @pytest.mark.parametrize("fails", [True, False])

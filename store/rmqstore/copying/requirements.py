@@ -48,15 +48,8 @@ def resolved(folders: FolderArguments) -> FolderArguments:
 
 def require_apart(store: MessageStore, goal: Path, partial: Path) -> None:
     """Refuse a target in which parts of the source lie, or the other way round, or in a store."""
-    for folder in goal.parents:
-        if LOCAL.exists(folder / "commitlog"):
-            raise StoreStateError(
-                f"{goal}, where the copy would grow, lies in a store ({folder}): choose another "
-                "target"
-            )
-    if store.paths.storage is not LOCAL:
-        return
-    for folder in store.paths.given_folders():
+    is_local = store.paths.storage is LOCAL
+    for folder in store.paths.given_folders() if is_local else ():
         full = LOCAL.full_path(folder)
         for path in (goal, partial, LOCAL.full_path(partial)):
             if path.is_relative_to(full) or full.is_relative_to(path):
@@ -64,6 +57,12 @@ def require_apart(store: MessageStore, goal: Path, partial: Path) -> None:
                     f"{path}, where the copy would grow, lies in the store that is copied, or the "
                     f"store in it ({full}): choose another target"
                 )
+    for folder in goal.parents:
+        if LOCAL.exists(folder / "commitlog"):
+            raise StoreStateError(
+                f"{goal}, where the copy would grow, lies in a store ({folder}): choose another "
+                "target"
+            )
 
 
 def require_ours(partial: Path) -> None:

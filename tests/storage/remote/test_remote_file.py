@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Callable, Iterator
+from itertools import count
 from threading import Event
 from time import sleep
 from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import ArrowException
 
 from rmqstore.errors import FileDeletedError, FileReplacedError, RemoteReadError
 from rmqstore.storage.remote import requests
@@ -115,6 +117,39 @@ def test_what_is_not_allowed_is_not_tried_again() -> None:
     with server.storage.open("fake://b/a") as file, pytest.raises(RemoteReadError):
         file.read(10, 5)
     assert len(server.reads) == 1
+
+
+@pytest.mark.parametrize("name", ["permission", "no_such_key", "forbidden/status 404"])
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_words_in_the_name_of_an_object_decide_nothing(name: str, quote: str) -> None:
+    server = Server(a=b"x" * 100)
+    server.fault = _fails(OSError(f"reading key {quote}b/{name}{quote}: it stalled"), 3)
+    with server.storage.open("fake://b/a") as file:
+        assert file.read(0, 100).tobytes() == b"x" * 100
+    assert len(server.reads) == 4
+
+
+def test_an_error_of_the_library_is_ours_and_final() -> None:
+    server = Server(a=bytes(100))
+    server.fault = _fails(ArrowException("no credentials"), 99)
+    with server.storage.open("fake://b/a") as file, pytest.raises(RemoteReadError):
+        file.read(10, 5)
+    assert len(server.reads) == 1
+
+
+@pytest.mark.parametrize(("seconds", "n_warnings"), [(0, 0), (6, 3)])
+def test_people_are_told_what_a_long_request_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    seconds: int,
+    n_warnings: int,
+) -> None:
+    server, clock = Server(a=bytes(100)), count(0, seconds)
+    monkeypatch.setattr(requests, "monotonic", lambda: next(clock))
+    server.fault = _fails(OSError("nobody answers"), 3)
+    with server.storage.open("fake://b/a") as file:
+        file.read(0, 100)
+    assert [record.levelname for record in caplog.records].count("WARNING") == n_warnings
 
 
 def test_an_answer_that_is_cut_is_asked_for_again() -> None:

@@ -66,6 +66,10 @@ def require_known(path: Path, options: Options | None = None) -> None:
         return
     scheme, _, rest = os.fspath(path).partition(":")
     scheme, host = scheme.lower(), rest.lstrip("/").partition("/")[0]
+    if scheme in _OTHER_NAMES:
+        raise UnsupportedFeatureError(
+            f"no file system is known for {scheme}://: write {_OTHER_NAMES[scheme]}://"
+        )
     has_user = ":" in host.rpartition("@")[0] or ("@" in host and not scheme.startswith("abfs"))
     if has_user:
         raise OptionError(
@@ -74,10 +78,6 @@ def require_known(path: Path, options: Options | None = None) -> None:
                 "leave them to the environment, or set ",
                 Argument("storage_options", ""),
             )
-        )
-    if scheme in _OTHER_NAMES:
-        raise UnsupportedFeatureError(
-            f"no file system is known for {scheme}://: write {_OTHER_NAMES[scheme]}://"
         )
     if scheme not in _MAKERS:
         raise UnsupportedFeatureError(
@@ -116,10 +116,10 @@ def options_for(
     Raises:
         OptionError: no file system of the read knows an option; or as :func:`require_known`.
     """
-    if not options:
-        return {}
     of_others = {name for other in others for name in _option_names(other)}
-    require_known(path, {name: options[name] for name in options if name not in of_others})
+    require_known(
+        path, {name: value for name, value in (options or {}).items() if name not in of_others}
+    )
     return taken_by(path, options)
 
 

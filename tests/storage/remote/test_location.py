@@ -1,0 +1,118 @@
+"""Which file system a path is in, and which options are for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import ArrowInvalid
+
+from rmqstore.errors import OptionError, RemoteReadError, UnsupportedFeatureError
+from rmqstore.storage.remote import location
+from rmqstore.storage.remote.location import locate, options_for, taken_by
+
+
+def test_an_option_is_for_the_stores_that_take_it() -> None:
+    given = {"region": "x", "endpoint": "http://h", "sas_token": "t"}
+    paths = ["/local", "s3://a/b", "abfs://c@d/e"]
+    assert options_for(paths[0], given, paths) == {}
+    assert options_for(paths[1], given, paths) == {"region": "x", "endpoint": "http://h"}
+    assert options_for(paths[2], given, paths) == {"sas_token": "t", "endpoint": "http://h"}
+    assert options_for("s3://a/b", None) == taken_by("/local", given) == {}
+
+
+@pytest.mark.parametrize(
+    ("paths", "said"),
+    [
+        (["/local"], "a store on the local disk takes none"),
+        (["/local", "/other"], "a store on the local disk takes none"),
+        (["s3://a/b", "/local"], "'sas_token' is not an option of s3://"),
+        (["hdfs://a/b"], "'region', 'sas_token' is not an option of hdfs://"),
+    ],
+)
+def test_an_option_that_no_store_takes_is_refused(paths: list[str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        options_for(paths[0], {"region": "x", "sas_token": "t"}, paths)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"access_key": "K"}, "access_key needs secret_key too"),
+        ({"secret_key": "K"}, "secret_key needs access_key too"),
+        ({"session_token": "K"}, "session_token needs access_key and secret_key too"),
+        (
+            {"access_key": "K", "secret_key": "K", "anonymous": True},
+            "anonymous and access_key exclude each other",
+        ),
+        ({"endpoint": "ftp://K"}, "endpoint must be like"),
+        ({"endpoint": ""}, "endpoint must be like"),
+        ({"endpoint": "http://K:K@h"}, "endpoint must be like"),
+    ],
+)
+def test_options_that_do_not_go_together_are_said(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said) as caught:
+        locate("s3://bucket/a", {"region": "x", **options})
+    assert "K" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "options", "said"),
+    [
+        ("gs://a/b", {"anonymous": True, "access_token": "K"}, "anonymous and access_token"),
+        ("abfs://a@b/c", {"account_key": "K", "sas_token": "K"}, "account_key and sas_token"),
+    ],
+)
+def test_so_are_those_of_other_clouds(uri: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=f"{said} exclude each other"):
+        locate(uri, options)
+
+
+@pytest.mark.parametrize(
+    ("uri", "error", "said"),
+    [
+        ("s3n://a/b", UnsupportedFeatureError, "write s3://"),
+        ("wasbs://a@b/c", UnsupportedFeatureError, "write abfss://"),
+        ("s3://", OptionError, "name a bucket or container, as in s3://name/folder"),
+    ],
+)
+def test_a_uri_that_names_nothing_says_what_to_write(
+    uri: str, error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        locate(uri)
+
+
+@pytest.mark.parametrize("filesystem", ["nope", 5, Path("/")])
+def test_what_is_not_a_file_system_is_refused(filesystem: object) -> None:
+    with pytest.raises(OptionError, match="must be a file system of pyarrow"):
+        locate("a/b", filesystem=filesystem)
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HADOOP_HOME", "JAVA_HOME", "ARROW_LIBHDFS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(
+        "pyarrow.fs.HadoopFileSystem",
+        _raise(OSError("Unable to load libhdfs: libhdfs.so: cannot open\nand more")),
+    )
+    with pytest.raises(UnsupportedFeatureError, match="set JAVA_HOME, HADOOP_HOME") as caught:
+        locate("hdfs://a/b")
+    assert "\n" not in str(caught.value)
+
+
+def test_other_errors_of_a_library_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(_host: str, _given: dict[str, Any]) -> None:
+        raise ArrowInvalid("a wrong thing")
+
+    monkeypatch.setitem(location._MAKERS, "hdfs", ((), make, False))
+    with pytest.raises(RemoteReadError, match="a wrong thing"):
+        locate("hdfs://a/b")
+
+
+def _raise(error: Exception) -> Any:
+    def function(*_args: object, **_named: object) -> None:
+        raise error
+
+    return function
