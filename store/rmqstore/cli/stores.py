@@ -13,15 +13,14 @@ from typing import Any
 import click
 
 from rmqstore.cli.common import Command, flag_of
-from rmqstore.cli.folders import LocalFolder, StoreFolder
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import path_of
 from rmqstore.storage.folders.broker_conf import read_conf, root_of
-from rmqstore.storage.remote.location import is_uri, options_for
+from rmqstore.storage.remote.location import is_uri, local_path, options_for
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import expanded, open_for
@@ -95,6 +94,32 @@ def _keep_pairs(context: click.Context, option: click.Parameter, values: tuple[s
     _keep(context, option, key_values(context, option, values))
 
 
+class StoreFolder(click.Path):
+    """A folder on the disk, or a URI; a file may be a part of a store, for which it stands."""
+
+    def __init__(self, *, is_local: bool = False) -> None:
+        super().__init__(exists=True, file_okay=not is_local, path_type=Path)
+        self._is_local = is_local
+
+    def convert(
+        self,
+        value: Any,  # noqa: ANN401
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> Any:  # noqa: ANN401
+        """Return the path."""
+        if is_uri(value):
+            if self._is_local:
+                self.fail(f"{value} is not on the local disk, where it has to be", param, ctx)
+            if not str(value).partition(":")[2].strip("/"):
+                self.fail(f"{value} names no bucket: write {value}bucket/folder", param, ctx)
+            return path_of(value)
+        try:
+            return super().convert(local_path(value), param, ctx)
+        except UnsupportedFeatureError as err:
+            self.fail(str(err), param, ctx)
+
+
 def _read_confs(
     context: click.Context, _option: click.Parameter, value: str | tuple[str, ...] | None
 ) -> None:
@@ -166,7 +191,7 @@ _HOW_TO_OPEN = (
     click.option(
         "--tiered",
         metavar="FOLDER",
-        type=LocalFolder(exists=True, file_okay=False, path_type=Path),
+        type=StoreFolder(is_local=True),
         expose_value=False,
         callback=_keep,
         help="The tiered storage with the older messages of PATH (tieredStoreFilePath).",
@@ -274,8 +299,7 @@ def open_store(
 
     Args:
         path: its root; None for that of ``conf``.
-        broker_name: as for ``rmqstore.open``.
-        ignore_log_end: as for ``rmqstore.open``.
+        broker_name, ignore_log_end: as for ``rmqstore.open``.
         conf: the file of its broker, of several that are given.
         others: the other stores of a read, for which some of the storage options may be.
     """
