@@ -45,6 +45,22 @@ def rows(*words: object) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def test_a_pattern_that_no_shell_replaced_names_stores(
+    stores: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rows("dump", tmp_path / "[xy]") == rows("dump", *stores)
+    assert rows("stat", stores[0], tmp_path / "?") == rows("stat", *stores)
+    monkeypatch.chdir(tmp_path)
+    offset = rows("dump", stores[1], "-n", 1)[0]["commitLogOffset"]
+    assert rows("get", "[xy]", offset) == rows("get", *stores, offset)
+    assert "'z*' does not match any folder" in run("brokers", "z*").stderr
+    assert "Path '[xy]' does not exist" in run("verify", "[xy]").stderr  # which takes one store
+    stores[0].rename("[x]")
+    assert rows("dump", "[x]", "--columns", "body") == rows(
+        "dump", stores[0].with_name("[x]"), "--columns", "body"
+    )
+
+
 def test_dump_and_export_give_the_messages_of_all(stores: list[Path], tmp_path: Path) -> None:
     found = rows("dump", *stores)
     assert Counter((row["brokerName"], row["topic"]) for row in found) == {

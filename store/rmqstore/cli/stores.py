@@ -20,7 +20,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import path_of
 from rmqstore.storage.folders.broker_conf import read_conf, root_of
-from rmqstore.storage.remote.location import is_uri, local_path, options_for
+from rmqstore.storage.remote.location import is_pattern, is_uri, local_path, options_for
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import expanded, open_for
@@ -95,11 +95,14 @@ def _keep_pairs(context: click.Context, option: click.Parameter, values: tuple[s
 
 
 class StoreFolder(click.Path):
-    """A folder on the disk, or a URI; a file may be a part of a store, for which it stands."""
+    """A folder on the disk, or a URI; a file may be a part of a store, for which it stands.
 
-    def __init__(self, *, is_local: bool = False) -> None:
+    A pattern that no shell has replaced is only taken for :func:`open_stores`.
+    """
+
+    def __init__(self, *, is_local: bool = False, takes_patterns: bool = False) -> None:
         super().__init__(exists=True, file_okay=not is_local, path_type=Path)
-        self._is_local = is_local
+        self._is_local, self._takes_patterns = is_local, takes_patterns
 
     def convert(
         self,
@@ -114,6 +117,8 @@ class StoreFolder(click.Path):
             if not str(value).partition(":")[2].strip("/"):
                 self.fail(f"{value} names no bucket: write {value}bucket/folder", param, ctx)
             return path_of(value)
+        if self._takes_patterns and is_pattern(value) and not LOCAL.exists(value):
+            return Path(value)
         try:
             return super().convert(local_path(value), param, ctx)
         except UnsupportedFeatureError as err:
@@ -226,13 +231,9 @@ def store_path(command: Command) -> Command:
     number of values, which lets other arguments follow it.
     """
     argument = click.argument(
-        "path",
-        cls=_StoreArgument,
-        metavar="[PATH]",
-        nargs=-1,
-        type=StoreFolder(),
+        "path", cls=_StoreArgument, metavar="[PATH]", nargs=-1, type=StoreFolder(),
         callback=_one_path,
-    )
+    )  # fmt: skip
     for parameter in (*_HOW_TO_OPEN, conf_option("-c", "--conf"), argument):
         command = parameter(command)
     return command
@@ -261,7 +262,7 @@ def _paths_and_ids(
             raise click.MissingParameter("Give it, or --conf.", context, _StoreArgument(["path"]))
         paths = words[:1]
     ids = words[len(paths) :]
-    path, kind = _StoreArgument(["path"]), StoreFolder()
+    path, kind = _StoreArgument(["path"]), StoreFolder(takes_patterns=True)
     context.params["paths"] = tuple(kind.convert(word, path, context) for word in paths)
     if not ids:
         raise click.MissingParameter("Give at least one.", context, argument, param_hint="'ID'")
@@ -339,14 +340,9 @@ def store_paths_beside_clients(command: Command) -> Command:
 
 
 def _with_stores(command: Command, conf: Callable[[Command], Command]) -> Command:
-    for parameter in (
-        *_HOW_TO_OPEN,
-        conf,
-        _BROKERS,
-        click.argument(
-            "paths", cls=_StoreArgument, metavar="[PATH]...", nargs=-1, type=StoreFolder()
-        ),
-    ):
+    kind = StoreFolder(takes_patterns=True)
+    paths = click.argument("paths", cls=_StoreArgument, metavar="[PATH]...", nargs=-1, type=kind)
+    for parameter in (*_HOW_TO_OPEN, conf, _BROKERS, paths):
         command = parameter(command)
     return command
 
@@ -371,6 +367,7 @@ def open_stores(
 ) -> Iterator[list[MessageStore]]:
     """Open the stores of a cluster, which the arguments of a command name."""
     given = given_options()
+    paths = [*map(path_of, dict.fromkeys(expanded(paths, given.storage_options)))]
     by_broker = {} if brokers is None else read_brokers(brokers)
     names = names_by_path(
         {name: expanded(folders, given.storage_options) for name, folders in by_broker.items()}
