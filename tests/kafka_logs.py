@@ -70,6 +70,11 @@ def records(name: str) -> dict[tuple[str, int], list[Row]]:
     return found
 
 
+def topics(name: str) -> str:
+    """Return the topics of a store, also Kafka's own, as the option ``subscribe``."""
+    return ",".join(sorted({topic for topic, _ in records(name)}))
+
+
 def as_key(table: pa.Table) -> list[Row]:
     """Return rows of a scan in the form of the key."""
     times = table.column("timestamp").cast(pa.int64()).to_pylist()

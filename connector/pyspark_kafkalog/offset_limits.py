@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kafkalog.storage.names import TopicPartition
+from kafkalog.storage.names import TopicPartition, is_internal
 from pyspark_kafkalog.java_pattern import compile_java
 from rmqstore.errors import OptionError
 from rmqstore.query.selection import EARLIEST, LATEST
@@ -36,13 +36,16 @@ class Choice:
     partitions: frozenset[TopicPartition] | None = None
 
     def of(self, known: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return the chosen ones of the partitions that exist, sorted."""
+        """Return the chosen ones of the partitions that exist, sorted.
+
+        A pattern finds no topic of Kafka's own: Spark asks a broker for topics without these.
+        """
         if self.partitions is not None:
             return sorted(key for key in known if key in self.partitions)
         if self.topics is not None:
             return sorted(key for key in known if key.topic in self.topics)
         found_in = compile_java(self.pattern or "").search
-        return sorted(key for key in known if found_in(key.topic))
+        return sorted(key for key in known if not is_internal(key.topic) and found_in(key.topic))
 
 
 @dataclass(frozen=True, slots=True)

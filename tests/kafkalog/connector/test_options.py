@@ -225,3 +225,11 @@ def test_a_column_says_what_is_damaged_if_asked_for() -> None:
             require_columns(odd, columns)
     with pytest.raises(OptionError, match="why string is not one of the columns"):
         require_columns(schema, parse_column_options({}))
+
+
+def test_a_pattern_finds_no_topic_of_kafkas_own() -> None:
+    known = [TopicPartition(topic, 0) for topic in ("__consumer_offsets", "a", "_b")]
+    assert [key.topic for key in Choice(pattern=".*").of(known)] == ["_b", "a"]
+    assert Choice(pattern="offsets").of(known) == []
+    assert Choice(topics=("__consumer_offsets",)).of(known) == known[:1]
+    assert Choice(partitions=frozenset(known[:1])).of(known) == known[:1]

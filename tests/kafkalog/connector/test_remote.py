@@ -27,9 +27,9 @@ def count(s3: S3Server, *paths: str, **options: str) -> int:
 def test_golden_stores(s3: S3Server, tmp_path: Path, name: str) -> None:
     uri = s3.upload(build.unpack(name, tmp_path), f"kafka-{name}")
     n_records = sum(map(len, build.records(name).values()))
-    assert count(s3, uri, subscribePattern=".*") == n_records
+    assert count(s3, uri, subscribe=build.topics(name)) == n_records
     n_committed = sum(row["committed"] for rows in build.records(name).values() for row in rows)
-    committed = {"subscribePattern": ".*", "kafka.isolation.level": "read_committed"}
+    committed = {"subscribe": build.topics(name), "kafka.isolation.level": "read_committed"}
     assert count(s3, uri, **committed) == n_committed
 
 

@@ -81,7 +81,7 @@ def test_every_record_is_as_a_consumer_got_it(
 
 
 def test_only_committed_records(spark: SparkSession, unpack: Unpack) -> None:
-    options = {"subscribePattern": ".*", "kafka__isolation__level": "read_committed"}
+    options = {"subscribe": golden.topics("txn"), "kafka__isolation__level": "read_committed"}
     read = load(spark, unpack("txn"), **options).drop("headers")
     key = expected(spark, "txn", only_committed=True).drop("headers")
     assert_df_equality(in_order(read), in_order(key), ignore_nullable=True)
@@ -151,12 +151,13 @@ def test_data_loss_that_is_not_to_fail(spark: SparkSession, unpack: Unpack) -> N
 
 
 def test_damage(spark: SparkSession, unpack: Unpack) -> None:
+    topics = golden.topics("damaged")
     with pytest.raises(PySparkException, match="position"):
-        load(spark, unpack("damaged"), subscribePattern=".*").collect()
-    kept = load(spark, unpack("damaged"), subscribePattern=".*", mode="DROPMALFORMED")
+        load(spark, unpack("damaged"), subscribe=topics).collect()
+    kept = load(spark, unpack("damaged"), subscribe=topics, mode="DROPMALFORMED")
     n_records = sum(map(len, golden.records("damaged").values()))
     assert kept.count() == n_records
-    every = load(spark, unpack("damaged"), subscribePattern=".*", mode="PERMISSIVE")
+    every = load(spark, unpack("damaged"), subscribe=topics, mode="PERMISSIVE")
     assert every.where("_corrupt_record IS NULL").count() == n_records
     damaged = every.where("_corrupt_record LIKE '%.log, %: %'").collect()
     assert len(damaged) == every.count() - n_records > 0
