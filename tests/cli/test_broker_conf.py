@@ -101,7 +101,7 @@ def test_files_of_several_brokers_name_their_stores(
         (["stat", "-c", "/none.conf"], "-c/--conf /none.conf: there is no such file"),
         (["topics"], "Name stores by PATH..., or by --brokers, or by --conf"),
         (["topics", "/", "--brokers", '{"a": "/"}'], "name stores by PATH..., or by --brokers, or"),
-        (["topics", "/", "/", "--commitlog", "/"], "--commitlog: for one store only"),
+        (["topics", "/", "/tmp", "--commitlog", "/"], "--commitlog: for one store only"),
     ],
     ids=[
         "no path",
