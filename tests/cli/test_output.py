@@ -82,6 +82,27 @@ def test_verbs_for_what_is_asked_most(golden_store: Golden, verb: str, view: str
     assert next(iter(rows[0].values())) in run(verb, root).stdout
 
 
+def test_nothing_is_written_among_the_files_of_a_store(
+    golden_store: Golden, tmp_path: Path
+) -> None:
+    root = golden_store("one")
+    for target in (root / "rows.csv", root / "commitlog" / "rows.csv"):
+        for words in (("dump", root, "--output", target), ("export", root, target)):
+            refused = run(*words)
+            assert (refused.exit_code, target.exists()) == (2, False)
+            assert f"lies in the store {root}: put it elsewhere" in refused.stderr
+    (tmp_path / "link").symlink_to(root / "index")
+    assert "lies in the store" in run("stat", root, "--output", tmp_path / "link/rows.csv").stderr
+
+
+def test_an_export_whose_target_is_forgotten_takes_no_store_for_it(golden_store: Golden) -> None:
+    for options in ((), ("--overwrite",)):
+        refused = run("export", golden_store("one"), golden_store("live"), *options)
+        assert refused.exit_code == 2
+        assert "'TARGET': File" in refused.stderr
+        assert "is a directory" in refused.stderr
+
+
 def test_views_take_topics_columns_and_a_limit(golden_store: Golden) -> None:
     root = golden_store("live")
     shown = run("topics", root, "-t", "LivePlain", "--columns", "topic,queues", "--json")

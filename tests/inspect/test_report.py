@@ -322,7 +322,7 @@ def test_report_replaces_nothing_without_the_option_and_writes_nothing_into_the_
     assert (tmp_path / "there.html").read_text() == "mine"
     inside = run("report", golden_store("one"), "-o", golden_store("one") / "report.html")
     assert inside.exit_code == 2
-    assert "never writes" in inside.stderr
+    assert "lies in the store" in inside.stderr
 
 
 def test_report_of_a_log_with_a_missing_file_says_so(

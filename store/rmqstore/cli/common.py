@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from rmqstore.errors import (
     Argument,
-    OptionError,
     RmqStoreError,
     StoreFormatError,
     argument_names,
@@ -245,19 +244,6 @@ def main() -> None:
     logging.basicConfig(
         level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr
     )
-
-
-def require_new(target: Path, *, overwrite: bool) -> None:
-    """Refuse an output file that exists, or whose folder does not, before any long work begins."""
-    if target.exists() and not overwrite:
-        raise OptionError(f"{target} exists already; --overwrite replaces it")
-    require_folder(target)
-
-
-def require_folder(target: Path) -> None:
-    """Refuse a target file whose folder does not exist, before any long work begins."""
-    if not target.absolute().parent.is_dir():
-        raise OptionError(f"{target}: there is no folder {target.absolute().parent}")
 
 
 _QUIET: Final = "rmqstore.quiet"

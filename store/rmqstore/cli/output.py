@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 from rich.console import Console
 
-from rmqstore.cli.common import DAMAGE, Command, require_new, say
+from rmqstore.cli.common import DAMAGE, Command, say
 from rmqstore.errors import Finding, OptionError, RmqStoreError
 from rmqstore.exchange.files import (
     FORMATS,
@@ -29,6 +29,8 @@ from rmqstore.exchange.fitting import fitted
 from rmqstore.exchange.json_rows import BASE64, json_rows
 from rmqstore.exchange.text_table import Shown, framed, harmless, one_line, padded
 from rmqstore.read.scan.spec import first_rows
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.folders.part_of_store import root_around
 
 ISO, MILLIS = "iso", "ms"  # how times are written
 EMPTY: Final = 3  # the exit code of --fail-if-empty
@@ -38,6 +40,21 @@ _LIVE: Final = (_TABLE, "jsonl", "csv")  # forms for rows of which nobody knows 
 _LIVE_WIDTH: Final = 12  # characters of a cell, at least, if the widest is not known
 _FRAMED_ROWS: Final = 1000  # Rich takes seconds for more
 _FINDING: Final = pa.schema([(name, pa.string()) for name in Finding._fields])
+
+
+def require_new(target: Path, *, overwrite: bool) -> None:
+    """Refuse an output file that exists, or cannot be made there, before any long work begins.
+
+    A broker does not start where a file that is not its own lies among its files.
+    """
+    if target.exists() and not overwrite:
+        raise OptionError(f"{target} exists already; --overwrite replaces it")
+    folder = target.absolute().parent
+    if not folder.is_dir():
+        raise OptionError(f"{target}: there is no folder {folder}")
+    root = root_around(target, LOCAL)
+    if root is not None:
+        raise OptionError(f"{target} lies in the store {root}: put it elsewhere")
 
 
 class Counted:

@@ -16,11 +16,10 @@ from rmqstore.cli.common import (
     err_console,
     main,
     progress_bar,
-    require_folder,
     shows_progress,
 )
 from rmqstore.cli.messages import columns_of, some_columns
-from rmqstore.cli.output import Output, gives_rows
+from rmqstore.cli.output import Output, gives_rows, require_new
 from rmqstore.cli.stores import (
     conf_option,
     given_options,
@@ -70,9 +69,7 @@ def report(
         raise OptionError("-o/--output -: a page is written into a file; name one")
     if len({*map(str, paths)}) < len(paths):
         raise OptionError("a store is named twice")
-    if output.exists() and not overwrite:
-        raise OptionError(f"{output} exists already; --overwrite replaces it")
-    require_folder(output)
+    require_new(output, overwrite=overwrite)
     with open_stores(paths, brokers) as stores:
         for store in stores:
             _require_outside(output, store)

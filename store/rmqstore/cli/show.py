@@ -251,7 +251,7 @@ def _without_total(progress: Progress) -> Progress:
 
 @main.command("export")
 @store_paths
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("target", type=click.Path(dir_okay=False, path_type=Path))
 @some_messages
 @click.option("-n", "--limit", type=click.IntRange(min=1), help="At most N messages.")
 @click.option(

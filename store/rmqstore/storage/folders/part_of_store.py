@@ -35,6 +35,12 @@ def root_of_part(path: str | os.PathLike[str], storage: Storage) -> Path | None:
     return None
 
 
+def root_around(path: Path, storage: Storage) -> Path | None:
+    """Return the root of the store in whose folders a file lies, or would lie; None without one."""
+    full = storage.full_path(path)
+    return next((folder for folder in full.parents if _is_root(folder, storage)), None)
+
+
 def _is_root(folder: Path, storage: Storage) -> bool:
     with suppress(RmqStoreError, OSError):  # who may read a part need not see what is above it
         logs = (folder / "commitlog", *dledger_data_folders(storage, folder))
