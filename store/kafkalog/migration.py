@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -44,6 +44,7 @@ def migrate(
     isolation_level: IsolationLevel = "read_committed",
     starting_timestamp: Time | None = None,
     ending_timestamp: Time | None = None,
+    note: Callable[[pa.RecordBatch], None] = lambda _: None,
 ) -> MigratedRecords:
     """Return records of log directories as messages.
 
@@ -56,6 +57,7 @@ def migrate(
         starting_timestamp: the time to start at, as of ``rmqstore.open(path).scan``: epoch ms,
             ISO-8601, an age such as ``-1h``, or a datetime.
         ending_timestamp: the time to end at.
+        note: called with the records of a batch, of one partition, before their messages are given.
 
     Raises:
         OptionError: a topic does not exist, two would get the same name, RocketMQ does not allow a
@@ -71,7 +73,7 @@ def migrate(
         list(names),
         start_offsets={key: start for key, (start, _) in bounds.items()},
         end_offsets={key: end for key, (_, end) in bounds.items()},
-        columns=RECORDS.names,
+        columns=[*RECORDS.names, "offset"],
         isolation_level=isolation_level,
     )
     return MigratedRecords(
@@ -80,8 +82,20 @@ def migrate(
             for each, name in names.items()
         },
         sum(max(end - start, 0) for start, end in bounds.values()),
-        (_with_topic(as_messages(batch), names) for batch in scan if batch.num_rows),
+        _messages(scan, names, note),
     )
+
+
+def _messages(
+    batches: Iterable[pa.RecordBatch],
+    names: dict[str, str],
+    note: Callable[[pa.RecordBatch], None],
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if batch.num_rows:
+            messages = _with_topic(as_messages(batch.select(RECORDS.names)), names)
+            note(batch)
+            yield messages
 
 
 def _millis(name: str, time: Time | None) -> int | None:

@@ -324,3 +324,14 @@ def test_times_that_microseconds_cannot_count(
     done = run(words[0], root, *words[1:], "--format", form, "--output", target)
     assert done.exit_code == 0, done.output
     assert form == "parquet" or "294247-01-10T04:00:54.776" in target.read_text()
+
+
+def test_an_error_of_a_record_names_its_partition_and_offset(tmp_path: Path) -> None:
+    logs = kafka_logs.make_log_dir(tmp_path / "logs")
+    kafka_logs.write_segment(logs / "a-0", 0, kafka_logs.batch(0, [b"x"] * 5))
+    values = [b"x", b"y" * (5 << 20)]
+    kafka_logs.write_segment(logs / "a-1", 7, kafka_logs.batch(7, values))
+    done = run_import(tmp_path / "s", logs, "--from-kafka")
+    assert done.exit_code == 2
+    assert "a-1: offset 8: " in done.output
+    assert not (tmp_path / "s").exists()

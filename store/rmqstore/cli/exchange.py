@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from io import TextIOWrapper
 from itertools import chain
 from os import PathLike
@@ -226,7 +227,7 @@ def import_messages(
     places = RowPlaces()
     if from_kafka:
         log_dirs = open_log_dirs(*sources, storage_options=given.storage_options)
-        records = migrate(log_dirs, topic=topic, **kafka_choice)
+        records = migrate(log_dirs, topic=topic, note=partial(_note, places), **kafka_choice)
         batches, total = iter(records.batches), records.count
         spec = replace(spec, topic=None, queue_nums=records.queue_nums, default_queue_nums=1)
     else:
@@ -254,6 +255,13 @@ def import_messages(
             else:
                 writer = stack.enter_context(created(path, spec=spec, conf=given.conf))
         _append(writer, counted(chain([first], batches), f"importing into {path}", total), verbatim)
+
+
+def _note(places: RowPlaces, records: pa.RecordBatch) -> None:
+    """Keep the places of Kafka's records, all of one partition, for errors."""
+    topic, partition = (records.column(name)[0].as_py() for name in ("topic", "partition"))
+    offsets: Any = records.column("offset").to_numpy()
+    places.note(f"{topic}-{partition}", "offset", [offsets])
 
 
 def _append(writer: StoreWriter, batches: Iterator[pa.RecordBatch], verbatim: bool) -> None:
