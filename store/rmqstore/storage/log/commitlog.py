@@ -60,6 +60,7 @@ _TIME_POSITIONS: dict[int, int] = {
     bits: dict(fixed.fields or {})["store_timestamp"][1] for bits, fixed in FIXED_PART.items()
 }
 _HOSTS_V6 = int(SysFlag.HOSTS_V6)
+_BORN_HOST_V6 = int(SysFlag.BORN_HOST_V6)
 
 
 class Place(NamedTuple):
@@ -377,11 +378,11 @@ def _stored_times(heads: NDArray[np.void], physical_offsets: Positions) -> tuple
     stored = heads.view(np.uint8).reshape(len(heads), MAX_FIXED_BYTES)
     fixed = stored[:, : FIXED_PART_V4.itemsize].copy().view(FIXED_PART_V4).ravel()
     times = fixed["store_timestamp"].astype(np.int64)
-    has_v6_hosts = (fixed["sys_flag"] & _HOSTS_V6) != 0
-    if has_v6_hosts.any():
-        position = _TIME_POSITIONS[_HOSTS_V6]
+    has_v6_born = (fixed["sys_flag"] & _BORN_HOST_V6) != 0  # the store host follows the time
+    if has_v6_born.any():
+        position = _TIME_POSITIONS[_BORN_HOST_V6]
         times_v6 = stored[:, position : position + 8].copy().view(">i8").ravel()
-        times = np.where(has_v6_hosts, times_v6.astype(np.int64), times)
+        times = np.where(has_v6_born, times_v6.astype(np.int64), times)
     is_right = np.isin(fixed["magic"], list(TOPIC_LENGTH_BYTES))
     is_right &= fixed["physical_offset"] == physical_offsets
     is_right &= (times >= FIRST_TIMESTAMP) & (times <= LAST_TIMESTAMP)
