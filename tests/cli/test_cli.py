@@ -256,6 +256,17 @@ def test_a_folder_that_is_not_a_store_is_named(tmp_path: Path) -> None:
     assert f"{tmp_path} is not a RocketMQ store" in shown.stderr
 
 
+def test_query_says_which_messages_no_index_knows(golden_store: Golden) -> None:
+    root = golden_store("batch-cq")
+    asked = run("query", root, "-t", "BatchA", "-k", "ik26")
+    assert "nothing found" in asked.stderr
+    assert "BatchA: messages that share a record are in no index" in asked.stderr
+    found = run("dump", root, "-t", "BatchA", "--where", "keys = 'ik26'", "--columns", "keys")
+    assert found.stdout.splitlines()[0] == '{"keys":"ik26"}'
+    assert "msgId = 'ID'" in run("query", root, "-m", "none").stderr
+    assert "share a record" not in run("query", root, "-t", "Plain", "-k", "none").stderr
+
+
 def test_query_finds_messages_by_their_tags(golden_store: Golden) -> None:
     shown = run("query", golden_store("basic"), "-t", "TopicA", "--tags", "TagA", "--json")
     rows = [json.loads(line) for line in shown.stdout.splitlines()]

@@ -46,7 +46,7 @@ from rmqstore.inspect.message_ids import find_messages
 from rmqstore.inspect.trace import trace
 from rmqstore.progress import Progress
 from rmqstore.query.keys import parse_wanted
-from rmqstore.query.selection import Selection, parse_selection, require_named
+from rmqstore.query.selection import Selection, choose_topics, parse_selection, require_named
 from rmqstore.query.times import parse_timestamp
 from rmqstore.query.topic_patterns import match_topics
 from rmqstore.read.lookup.candidates import SMALL_GAPS
@@ -158,6 +158,16 @@ def _offsets(
     return offsets if len(stores) > 1 else offsets.select(_OFFSETS.names[1:])
 
 
+def _tell_of_shared_records(
+    stores: Sequence[MessageStore], selection: Selection, example: str
+) -> None:
+    """Name topics some of whose messages no index knows, and a condition that finds these."""
+    batches = {topic for one in stores for topic in one.session.queues.batch_topics()}
+    if topics := choose_topics(selection, sorted(batches)):
+        text = f'messages that share a record are in no index: dump --where "{example}" finds them'
+        click.echo(f"{', '.join(topics)}: {text}", err=True)
+
+
 def _require_topics(stores: Sequence[MessageStore], selection: Selection) -> None:
     """Refuse topics that no store knows."""
     known: dict[str, set[int]] = {}
@@ -190,6 +200,8 @@ def _messages(
         consequence = "are not searched" if index_only else "are read"
         text = f"{n_uncovered:,} bytes of the log are not covered by the index: they {consequence}"
         click.echo(text, err=True)
+    if keys or ids:
+        _tell_of_shared_records(stores, selection, "keys = 'KEY'" if keys else "msgId = 'ID'")
     # Stores come one after the other, and so do the queues of tiered storage.
     is_in_order = len(stores) == 1 and not stores[0].session.is_tiered
     tables = []
