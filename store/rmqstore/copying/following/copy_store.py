@@ -1,8 +1,8 @@
 """The store that a copy is: its lock, its log, its queues and its state, in the right order.
 
 The order in which changes come to the disk: the log, the state, queues and index, the checkpoint. A
-cut is written to the state first. So the state is never ahead of the log, and whatever it does not
-vouch for is kept aside when the copy is opened again.
+cut is written to the state first. So the state is never ahead of the log. When the copy is opened
+again, whole records after its end stay in doubt until they are compared; other bytes are kept aside.
 """
 
 from __future__ import annotations
