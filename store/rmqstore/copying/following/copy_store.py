@@ -2,8 +2,8 @@
 
 The order in which changes come to the disk: the log, the state, queues and index, the checkpoint. A
 cut is written to the state first. So the state is never ahead of the log. When the copy is opened
-again, whole records after the state's end are in doubt until they are compared; other bytes are kept
-aside.
+again, whole records that it does not vouch for are in doubt until they are compared; other bytes
+are kept aside.
 """
 
 from __future__ import annotations
