@@ -17,7 +17,7 @@ from rmqstore.errors import OptionError
 from rmqstore.query.times import parse_timestamp
 
 Golden = Callable[[str], Path]
-TIME = "epoch milliseconds, an ISO-8601 time"
+TIME = "must be epoch milliseconds, an ISO-8601 time"
 
 
 @pytest.mark.parametrize(

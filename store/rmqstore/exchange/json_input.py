@@ -22,6 +22,10 @@ from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED, VERBATIM, WRITE_TYPES
 from rmqstore.query.times import parse_timestamp
 
 _BODY: Final = "body"
+_OTHER_BODIES: Final = (
+    f"; other bytes stand in {_BODY}{BASE64}, and bodies in the form of --body json or --body hex "
+    "are not read"
+)
 # Rows of more lines would not stay in the processor's cache until their columns are made.
 _LINES_AT_ONCE: Final = 512
 _PIECES_A_BATCH: Final = 16
@@ -215,8 +219,10 @@ def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, A
             except OptionError as err:
                 raise IllegalMessageError(f"{where}: {name}: {err}") from err
             except (ValueError, TypeError, OverflowError, pa.ArrowException) as err:
-                wanted = _wanted(name, types[plain], is_base64=plain != name)
+                wanted = _wanted(types[plain], is_base64=plain != name)
                 text = f"{where}: {name} must be {wanted}, not {json.dumps(value)[:100]}"
+                if name == _BODY:
+                    text += _OTHER_BODIES
                 raise IllegalMessageError(text) from err
         elif name not in ASSIGNED:
             raise IllegalMessageError(
@@ -249,13 +255,10 @@ def _value(value: Any, kind: pa.DataType, *, is_base64: bool) -> Any:  # noqa: A
     return value
 
 
-def _wanted(name: str, kind: pa.DataType, *, is_base64: bool) -> str:
+def _wanted(kind: pa.DataType, *, is_base64: bool) -> str:
     """Say what a value has to be."""
     if is_base64:
         return "bytes in base64" if pa.types.is_binary(kind) else f"{kind}, without {BASE64}"
-    if name == _BODY:
-        other_forms = "bodies in the form of --body json or --body hex are not read"
-        return f"text; other bytes stand in {_BODY}{BASE64}, and {other_forms}"
     if pa.types.is_map(kind):
         return "an object whose values are text"
     return "text" if pa.types.is_string(kind) or pa.types.is_binary(kind) else str(kind)

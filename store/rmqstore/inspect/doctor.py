@@ -15,7 +15,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Final, NamedTuple
 
-from rmqstore.errors import RmqStoreError
+from rmqstore.errors import NotAStoreError, RmqStoreError
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.remote.location import is_uri
 from rmqstore.store.opening import open_for
@@ -147,6 +147,8 @@ def _store(
             kind = store.session.kind()
     except (RmqStoreError, OSError) as err:
         cure = f"executors must see it under this path too; this host is {socket.gethostname()}"
+        if isinstance(err, NotAStoreError):
+            cure = f"name the folder that holds commitlog/; {cure}"
         return Check(name, WRONG, str(err), cure)
     return Check(name, OK, "; ".join(kind.lines()))
 

@@ -15,8 +15,8 @@ _CERTAIN_MS: Final = "ms:"
 # Times are numbers of 64 bits; the least of these means "not a time" in numpy.
 _LAST_MS: Final = (1 << 63) - 1
 _FORMS: Final = (
-    "epoch milliseconds, an ISO-8601 time, now, today, yesterday, or a time relative to now "
-    "such as -1h, now-30m or now-7d"
+    "must be epoch milliseconds, an ISO-8601 time, now, today, yesterday, or a time relative to "
+    "now such as -1h, now-30m or now-7d"
 )
 _UNITS: Final = {
     "ms": timedelta(milliseconds=1),
