@@ -57,4 +57,6 @@ def main(store: str, *keys: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        raise SystemExit(__doc__)
     main(*sys.argv[1:])

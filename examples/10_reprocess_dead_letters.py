@@ -87,4 +87,8 @@ def rows_again(messages: pa.Table, topics: dict[int, str | None], dead_topic: st
 if __name__ == "__main__":
     if len(sys.argv) != 4:
         raise SystemExit(__doc__)
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except (rmqstore.RmqStoreError, OSError) as err:
+        print(f"error: {err}", file=sys.stderr)
+        raise SystemExit(2) from err

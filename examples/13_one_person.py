@@ -101,4 +101,8 @@ def without_words(batch: pa.RecordBatch, places: set[int]) -> pa.RecordBatch:
 if __name__ == "__main__":
     if len(sys.argv) < 5:
         raise SystemExit(__doc__)
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except (rmqstore.RmqStoreError, OSError) as err:
+        print(f"error: {err}", file=sys.stderr)
+        raise SystemExit(2) from err

@@ -52,4 +52,8 @@ def in_order(window: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 if __name__ == "__main__":
     if len(sys.argv) != 6:
         raise SystemExit(__doc__)
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except (rmqstore.RmqStoreError, OSError) as err:
+        print(f"error: {err}", file=sys.stderr)
+        raise SystemExit(2) from err

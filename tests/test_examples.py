@@ -207,6 +207,38 @@ def failing(script: str, *arguments: object) -> str:
     return done.stdout + done.stderr
 
 
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("[0-9]*.py"))
+
+
+@pytest.mark.parametrize("script", EXAMPLES)
+def test_an_example_without_arguments_says_how_to_run_it(
+    script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [script])
+    with pytest.raises(SystemExit, match=f"Usage: python examples/{script} "):
+        runpy.run_path(str(ROOT / "examples" / script), run_name="__main__")
+
+
+@pytest.mark.parametrize(
+    ("script", "others"),
+    [
+        ("10_reprocess_dead_letters.py", ("again", "CG_retry")),
+        ("11_lag_audit.py", ("history",)),
+        ("14_replay_window.py", ("test", "LivePlain", "-1h", "now")),
+    ],
+)
+def test_an_error_of_a_recipe_is_a_line_and_not_what_it_looks_for(
+    script: str, others: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / script), "nowhere", *others],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: nowhere is not a RocketMQ store")
+    assert "Traceback" not in done.stderr
+
+
 def test_example_reprocesses_dead_letters_once(tmp_path: Path) -> None:
     root, again = goldens.unpack("live", tmp_path), tmp_path / "again"
     script = ("10_reprocess_dead_letters.py", root, again, "CG_retry")
