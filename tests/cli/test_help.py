@@ -1,4 +1,4 @@
-"""Help: every verb is in a group and has two examples that run; a shell completes topics."""
+"""Help: each verb has a group and two examples that run; a shell completes topics and groups."""
 
 from __future__ import annotations
 
@@ -82,6 +82,9 @@ def test_errors_are_one_line_without_a_frame() -> None:
         (["dump", "-c", "CONF", "-t"], "LiveTx", ["LiveTx"]),
         (["verify", "-c", "CONF", "--json"], "--ov", ["--overwrite"]),
         (["get", "STORE", "496", "-t"], "LiveTx", ["LiveTx"]),
+        (["groups", "STORE", "-g"], "CG_r", ["CG_retry"]),
+        (["view", "consumed", "-c", "CONF", "-g"], "CG_s", ["CG_sql"]),
+        (["assign", "STORE", "-g"], "CG_part", ["CG_part"]),
         (["stat", "STORE"], "--fail", ["--fail-if-empty"]),
         ([], "des", ["describe"]),
     ],

@@ -30,6 +30,7 @@ from rmqstore.errors import (
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.folders.broker_conf import root_of
 from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.folders.part_of_store import root_of_part
@@ -289,17 +290,31 @@ def confirm(lines: list[str], question: str, *, dry_run: bool) -> None:
 
 def complete_topics(context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
     """Return the topics of the stores that a command line names so far, for a shell."""
+    topics: set[str] = set()
+    for paths in _stores_named(context):
+        with suppress(RmqStoreError, OSError):
+            topics |= {*paths.topics(), *paths.batch_topics(), *BrokerConfig(paths).topics()}
+    return sorted(topic for topic in topics if topic.startswith(incomplete))
+
+
+def complete_groups(context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
+    """Return their consumer groups."""
+    groups: set[str] = set()
+    for paths in _stores_named(context):
+        with suppress(RmqStoreError, OSError):
+            groups |= {*BrokerConfig(paths).groups()}
+    return sorted(group for group in groups if group.startswith(incomplete))
+
+
+def _stores_named(context: click.Context) -> Iterator[StorePaths]:
     # Before an option that lacks its value click leaves arguments as they are.
     words = *context.args, *(context.params.get("paths") or ()), *(context.params.get("ids") or ())
     roots = {Path(one): None for one in (*words, context.params.get("path")) if one}
     roots = {root_of_part(path, LOCAL) or path: None for path in roots}
     confs = context.meta.get(CONFS) or ()
-    topics: set[str] = set()
     for path, conf in [*roots.items(), *((None, conf) for conf in confs)]:
         with suppress(RmqStoreError, OSError):
-            paths = find_store(root_of(path, conf), conf=conf)
-            topics |= {*paths.topics(), *paths.batch_topics(), *BrokerConfig(paths).topics()}
-    return sorted(topic for topic in topics if topic.startswith(incomplete))
+            yield find_store(root_of(path, conf), conf=conf)
 
 
 with_system_topics = click.option(

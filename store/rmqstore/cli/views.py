@@ -12,7 +12,7 @@ from typing import Any, cast
 import click
 import pyarrow as pa
 
-from rmqstore.cli.common import ends_clearly, main, with_system_topics
+from rmqstore.cli.common import complete_groups, ends_clearly, main, with_system_topics
 from rmqstore.cli.messages import (
     matching_topics,
     some_columns,
@@ -57,7 +57,13 @@ class _ViewName(click.Choice):  # type: ignore[type-arg]  # not generic before c
 @click.argument("name", metavar="NAME", type=_ViewName())
 @store_paths
 @matching_topics
-@click.option("-g", "--group", "consumer_group", help="Only this consumer group.")
+@click.option(
+    "-g",
+    "--group",
+    "consumer_group",
+    shell_complete=complete_groups,
+    help="Only this consumer group.",
+)
 @click.option(
     "-b",
     "--begin",
@@ -171,7 +177,7 @@ def show_topics(
 @main.command()
 @store_paths
 @matching_topics
-@click.option("-g", "--group", help="Only this consumer group.")
+@click.option("-g", "--group", shell_complete=complete_groups, help="Only this consumer group.")
 @some_columns
 @ends_clearly
 @gives_rows()
@@ -284,7 +290,9 @@ def _show(
 
 @main.command()
 @store_paths_beside_clients
-@click.option("-g", "--group", required=True, help="The consumer group.")
+@click.option(
+    "-g", "--group", required=True, shell_complete=complete_groups, help="The consumer group."
+)
 @click.option(
     "-c", "--client", "clients", multiple=True, required=True, help="A client id; may be repeated."
 )
