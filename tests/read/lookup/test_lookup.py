@@ -473,6 +473,14 @@ def test_an_index_without_items_is_none_at_all(tmp_path: Path) -> None:
     assert len(places(root, "a")[0]) == 1
 
 
+def test_a_result_is_shown_without_its_bodies(golden_store: GoldenStore) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        assert repr(store.query("LivePlain", "key-1")) == "QueryResult of 5 messages"
+    with rmqstore.open(golden_store("crash3")) as store:
+        found = store.query(store.topics()[0], "none")
+        assert repr(found).startswith("QueryResult of 0 messages, and the index does not cover")
+
+
 def test_times_and_limits_out_of_all_bounds(tmp_path: Path) -> None:
     root = keyed(tmp_path, "a", "a", "b")
     every = places(root, "a")[0]

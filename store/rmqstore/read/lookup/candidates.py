@@ -60,7 +60,7 @@ class Found(NamedTuple):
         return outside
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QueryResult(Sequence[Message]):
     """The messages that a query found, as a sequence in the order of the log.
 
@@ -78,6 +78,11 @@ class QueryResult(Sequence[Message]):
     def is_complete(self) -> bool:
         """Whether no part of the log was left out because the index does not cover it."""
         return self.was_scanned or not self.uncovered
+
+    def __repr__(self) -> str:
+        """Return how many messages there are: a notebook would show all bodies."""
+        left_out = "" if self.is_complete else ", and the index does not cover all of the log"
+        return f"QueryResult of {len(self)} messages{left_out}"
 
     def __len__(self) -> int:
         return len(self.messages)
