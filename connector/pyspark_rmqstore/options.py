@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ from rmqstore.query.selection import Selection, parse_selection, parse_tags
 from rmqstore.query.sql92.filter import Filter, parse_filter
 from rmqstore.storage.remote.location import is_uri
 
+logger = logging.getLogger(__name__)
+
 _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
     "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss",
@@ -35,10 +38,8 @@ _OTHERS = (
     "indexOnly", "filter", "includePending", "storageOptions", "includeHeaders",
 )  # fmt: skip
 _LOOKUP = ("msgKey", "msgKeyLimit", "msgId", "msgTags", "indexOnly")
-_STREAM = (
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
-    "consumerOffsetFile", "consumerGroup",
-)  # fmt: skip
+_TRIGGERS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM = (*_TRIGGERS, "maxBytesPerTrigger", "consumerOffsetFile", "consumerGroup")
 _VIEWS = ("view", "clients", "strategy", "rooms")
 NAMES = (*SELECTION_ARGUMENTS, *STORE_PATHS, *_OTHERS, *_STREAM, *_VIEWS)
 
@@ -100,7 +101,7 @@ def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     """Parse the options that determine the columns; raises as :func:`parse_read_options` does."""
     given = _known(options)
     columns = given.get("columns")
-    is_kafka = columns is not None and columns.strip().lower() == KAFKA
+    is_kafka = _is_kafka(given)
     if is_kafka:
         _require_plain_rows(given)
         columns = None
@@ -126,6 +127,11 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """
     given = _known(options)
     misplaced = [name for name in _STREAM if name in given]
+    if _is_kafka(given) and (ignored := [name for name in _TRIGGERS if name in given]):
+        logger.warning(
+            "%s: ignored in a batch read, as by Spark's Kafka source", ", ".join(ignored)
+        )
+        misplaced = [name for name in misplaced if name not in ignored]
     if misplaced:
         raise OptionError(
             f"{', '.join(misplaced)}: for streams only; "
@@ -258,6 +264,10 @@ def _corrupt_column(given: Mapping[str, str]) -> str:
             f"columnNameOfCorruptRecord {name!r}: must be a name that no column of a message has"
         )
     return name
+
+
+def _is_kafka(given: Mapping[str, str]) -> bool:
+    return given.get("columns", "").strip().lower() == KAFKA
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:

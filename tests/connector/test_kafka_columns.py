@@ -188,10 +188,21 @@ def test_a_job_that_read_kafka_changes_its_format_only(spark: SparkSession, orde
         .option("endingOffsets", "latest")
         .option("failOnDataLoss", "false")
         .option("minPartitions", "2")
+        .option("maxOffsetsPerTrigger", "1")
         .load(str(orders))
     )
     rows = frame.select("partition", "offset", frame.value.cast("string")).collect()
     assert sorted((row.partition, row.offset) for row in rows) == [(0, 1), (1, 0)]
+
+
+def test_options_of_triggers_are_ignored_in_a_batch_as_by_kafka(
+    orders: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"path": str(orders), "columns": "kafka", "maxTriggerDelay": "1m"}
+    parse_read_options({**given, "maxOffsetsPerTrigger": "1"})
+    assert "maxOffsetsPerTrigger, maxTriggerDelay: ignored in a batch read" in caplog.text
+    with pytest.raises(OptionError, match="maxBytesPerTrigger: for streams only"):
+        parse_read_options({**given, "maxBytesPerTrigger": "1"})
 
 
 def test_filters_on_these_columns_prune(orders: Path) -> None:
