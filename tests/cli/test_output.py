@@ -103,6 +103,13 @@ def test_an_export_whose_target_is_forgotten_takes_no_store_for_it(golden_store:
         assert "is a directory" in refused.stderr
 
 
+def test_two_formats_at_once_are_refused(golden_store: Golden) -> None:
+    refused = run("stat", golden_store("one"), "--json", "--format", "csv")
+    assert refused.exit_code == 2
+    assert "--json is --format jsonl, but --format csv is given" in refused.stderr
+    assert run("stat", golden_store("one"), "--json", "--format", "jsonl").exit_code == 0
+
+
 def test_views_take_topics_columns_and_a_limit(golden_store: Golden) -> None:
     root = golden_store("live")
     shown = run("topics", root, "-t", "LivePlain", "--columns", "topic,queues", "--json")

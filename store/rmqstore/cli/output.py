@@ -332,7 +332,9 @@ def _with_output(command: Command, default: str, *amount: Callable[[Command], Co
         times: str = ISO,
         **others: Any,  # noqa: ANN401 - the command's own
     ) -> None:
-        name = "jsonl" if as_json and format_name is None else format_name
+        name = "jsonl" if as_json else format_name
+        if name != (format_name or name):
+            raise OptionError(f"--json is --format jsonl, but --format {format_name} is given")
         output = Output.checked(name, output_file, default, overwrite=overwrite)
         output = output._replace(
             limit=limit, fails_if_empty=fail_if_empty, is_cut=not wide, times=times
