@@ -59,7 +59,8 @@ def test_a_whole_store_is_fetched_once(root: Path, scan: str) -> None:
         n_bytes = sum(store.scan(columns="storeSize").read_all()["storeSize"].to_pylist())
     with remote(root) as store:
         assert store.scan(scan=scan).read_all().num_rows == 60_000
-        assert counts(store).bytes <= 1.1 * n_bytes
+        # Where tasks are slow, what is fetched ahead overlaps by up to one request.
+        assert counts(store).bytes <= 1.1 * n_bytes + (4 << 20)
 
 
 def test_many_queues_take_two_requests_each_at_most(tmp_path: Path) -> None:
