@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from rmqstore.errors import MalformedBytesError
+from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.search import find_blanks, know_their_places, knows_its_place
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.framing.framing import FrameNumbers, StopKind
-from rmqstore.format.hashing import body_crcs
 from rmqstore.format.layout import (
     FIXED_PART_V4,
     FRAME_HEAD,
@@ -157,8 +157,8 @@ def _scan(log: CommitLog, segment: Segment, after: FrameNumbers | None = None) -
                 times = heads.column("store_timestamp")[whole]
                 last_timestamp = int(times[-1]) if len(times) else last_timestamp
                 continue
-            sums = body_crcs(stored_bodies(data, heads).to_pylist())
-            refused = np.flatnonzero(~whole | (sums != heads.column("body_crc")))
+            has_its_body = sound_crcs(data, heads, stored_bodies(data, heads), of_records=False)
+            refused = np.flatnonzero(~(whole & has_its_body))
             times = heads.column("store_timestamp")
             if len(refused):
                 row = int(refused[0])

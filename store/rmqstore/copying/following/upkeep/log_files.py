@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, StoreStateError
+from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.dispatch_requests import read_requests
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.search import know_their_places
-from rmqstore.format.hashing import body_crcs
 from rmqstore.format.layout import Mask
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
@@ -94,12 +94,12 @@ def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
 def _are_sound(window: Window, heads: Heads) -> Mask:
     """Tell which records stand at their place, with the body that they had, and a written end."""
     data = window.data
-    sums = body_crcs(stored_bodies(data, heads).to_pylist())
+    has_its_body = sound_crcs(data, heads, stored_bodies(data, heads), of_records=False)
     ends = heads.starts + heads.column("total_size")
     # Nothing guards the properties. Of one write, a system may have done a part.
     is_written = (heads.property_lengths == 0) | (data[np.minimum(ends, len(data)) - 1] != 0)
     is_at_its_place = know_their_places(data, heads.starts, window.segment.start)
-    sound: Mask = (sums == heads.column("body_crc")) & is_at_its_place & is_written
+    sound: Mask = has_its_body & is_at_its_place & is_written
     return sound
 
 
