@@ -22,7 +22,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.folders.broker_conf import read_conf
 from rmqstore.storage.folders.part_of_store import root_for
-from rmqstore.storage.remote.location import is_uri, matching, options_for, taken_by
+from rmqstore.storage.remote.location import is_uri, matching, options_by_path, taken_by
 
 STORE_PATHS = (
     "storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storePathDLedgerCommitLog",
@@ -100,9 +100,9 @@ def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[
             tiered=absolute_path(elsewhere["tiered"]) if "tiered" in elsewhere else None,
             conf=conf,
             ignore_log_end=boolean(given, "ignoreLogEnd", default=False),
-            storage_options=tuple(options_for(path, to_reach, paths).items()),
+            storage_options=tuple(taken.items()),
         )
-        for path in paths
+        for path, taken in options_by_path(paths, to_reach).items()
     )
 
 

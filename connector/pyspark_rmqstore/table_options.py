@@ -20,7 +20,7 @@ from pyspark_rmqstore.option_values import (
     without_kafka_own,
 )
 from rmqstore.errors import OptionError
-from rmqstore.storage.remote.location import SECRETS, options_for
+from rmqstore.storage.remote.location import SECRETS, options_by_path
 
 _FORMAT = "rmqstore"
 _METADATA = "rmqstore.options"
@@ -64,8 +64,7 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     named = _lowered(options).get("brokers")
     if named is not None:
         paths += [path for stores in brokers(named).values() for path in stores]
-    for path in paths:
-        options_for(path, stated, paths)
+    options_by_path(paths, stated)  # refuses what is unknown
     secrets = sorted(set(stated) & set(SECRETS))
     if secrets:
         raise OptionError(

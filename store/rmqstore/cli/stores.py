@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
@@ -20,7 +20,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import path_of
 from rmqstore.storage.folders.broker_conf import read_conf, root_of
-from rmqstore.storage.remote.location import is_pattern, is_uri, local_path, options_for
+from rmqstore.storage.remote.location import is_pattern, is_uri, local_path, options_by_path
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import expanded, open_for
@@ -294,7 +294,7 @@ def open_store(
     broker_name: str | None = None,
     ignore_log_end: bool = False,
     conf: BrokerSettings | None = None,
-    others: Iterable[Path] = (),
+    storage_options: Mapping[str, str] | None = None,
 ) -> MessageStore:
     """Open the store that the arguments of a command name, for reading.
 
@@ -302,10 +302,10 @@ def open_store(
         path: its root; None for that of ``conf``.
         broker_name, ignore_log_end: as for ``rmqstore.open``.
         conf: the file of its broker, of several that are given.
-        others: the other stores of a read, for which some of the storage options may be.
+        storage_options: those that are for this store, of several; None for all that are given.
     """
     given = given_options()
-    options, folders = given.storage_options, given.folders
+    folders = given.folders
     if conf is not None:
         folders["conf"] = conf
     return open_for(
@@ -313,7 +313,7 @@ def open_store(
         broker_name=broker_name,
         ignore_log_end=ignore_log_end,
         tiered=given.tiered,
-        storage_options=options if path is None else options_for(path, options, others),
+        storage_options=given.storage_options if storage_options is None else storage_options,
         **folders,
     )
 
@@ -388,10 +388,13 @@ def open_stores(
         raise click.UsageError("name stores by PATH..., or by --brokers, or by --conf")
     if len(each) > 1 and given.for_one_store:
         raise click.UsageError(f"{', '.join(given.for_one_store)}: for one store only")
-    others = [path for path, _, _ in each if path is not None]
-    opened = partial(open_store, ignore_log_end=ignore_log_end, others=others)
+    named = [path for path, _, _ in each if path is not None]
+    to_reach = options_by_path(named, given.storage_options)
+    open_one = partial(open_store, ignore_log_end=ignore_log_end)
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(opened(path, broker_name=name, conf=conf))
-            for path, name, conf in each
-        ]
+        opened = []
+        for path, name, conf in each:
+            taken = None if path is None else to_reach[path]
+            store = open_one(path, broker_name=name, conf=conf, storage_options=taken)
+            opened.append(stack.enter_context(store))
+        yield opened

@@ -33,7 +33,7 @@ from rmqstore.storage.remote.location import (
     is_uri,
     locate,
     matching,
-    options_for,
+    options_by_path,
     taken_by,
 )
 from rmqstore.store.cluster import StoreCluster
@@ -325,6 +325,7 @@ def open_cluster(
     files = [conf] if isinstance(conf, (str, os.PathLike)) else conf
     if not names and not files:
         raise OptionError(about("brokers", ": name at least one store"))
+    to_reach = options_by_path(names, storage_options)
     with ExitStack() as stack:
         opened = [
             stack.enter_context(
@@ -332,7 +333,7 @@ def open_cluster(
                     path,
                     broker_name=name,
                     ignore_log_end=ignore_log_end,
-                    storage_options=options_for(path, storage_options, names),
+                    storage_options=to_reach[path],
                 )
             )
             for path, name in names.items()

@@ -10,16 +10,18 @@ from pyarrow import ArrowInvalid
 
 from rmqstore.errors import OptionError, RemoteReadError, UnsupportedFeatureError
 from rmqstore.storage.remote import location
-from rmqstore.storage.remote.location import locate, options_for, taken_by
+from rmqstore.storage.remote.location import locate, options_by_path, taken_by
 
 
 def test_an_option_is_for_the_stores_that_take_it() -> None:
     given = {"region": "x", "endpoint": "http://h", "sas_token": "t"}
     paths = ["/local", "s3://a/b", "abfs://c@d/e"]
-    assert options_for(paths[0], given, paths) == {}
-    assert options_for(paths[1], given, paths) == {"region": "x", "endpoint": "http://h"}
-    assert options_for(paths[2], given, paths) == {"sas_token": "t", "endpoint": "http://h"}
-    assert options_for("s3://a/b", None) == taken_by("/local", given) == {}
+    found = options_by_path(paths, given)
+    assert found[paths[0]] == {}
+    assert found[paths[1]] == {"region": "x", "endpoint": "http://h"}
+    assert found[paths[2]] == {"sas_token": "t", "endpoint": "http://h"}
+    assert options_by_path(["s3://a/b"], None) == {"s3://a/b": {}}
+    assert taken_by("/local", given) == {}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +35,7 @@ def test_an_option_is_for_the_stores_that_take_it() -> None:
 )
 def test_an_option_that_no_store_takes_is_refused(paths: list[str], said: str) -> None:
     with pytest.raises(OptionError, match=said):
-        options_for(paths[0], {"region": "x", "sas_token": "t"}, paths)
+        options_by_path(paths, {"region": "x", "sas_token": "t"})
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from rmqstore.storage.remote.remote_storage import RemoteStorage
 
 Path = str | os.PathLike[str]
 Options = Mapping[str, object]
+P = TypeVar("P", bound=Path)
 V = TypeVar("V")
 _OPTIONS: Final = Argument("storage_options")
 
@@ -101,26 +102,24 @@ def require_known(path: Path, options: Options | None = None) -> None:
         )
 
 
-def options_for(
-    path: Path, options: Mapping[str, V] | None, others: Iterable[Path] = ()
-) -> Mapping[str, V]:
-    """Return those of the options of a read that the file system of one of its paths takes.
-
-    Where several stores are read, each option is for those whose file system knows it.
+def options_by_path(
+    paths: Iterable[P], options: Mapping[str, V] | None
+) -> dict[P, Mapping[str, V]]:
+    """Return for each path of a read those of its options that the file system of the path takes.
 
     Args:
-        path: a path or URI.
+        paths: paths and URIs.
         options: of the whole read.
-        others: the other paths of the read.
 
     Raises:
         OptionError: no file system of the read knows an option; or as :func:`require_known`.
     """
-    of_others = {name for other in others for name in _option_names(other)}
-    require_known(
-        path, {name: value for name, value in (options or {}).items() if name not in of_others}
-    )
-    return taken_by(path, options)
+    every, given = [*paths], options or {}
+    known = {name for path in every for name in _option_names(path)}
+    unknown = {name: value for name, value in given.items() if name not in known}
+    for path in every:
+        require_known(path, unknown)
+    return {path: taken_by(path, given) for path in every}
 
 
 def taken_by(path: Path, options: Mapping[str, V] | None) -> Mapping[str, V]:
