@@ -221,7 +221,7 @@ def slave(real: RocketMQ, store: Path, folder: Path) -> dict[str, float]:
 
 def ha_address(address: str) -> str:
     """Return the port for replicas of a master."""
-    from rmqstore.copying.following.source import ask
+    from rmqstore.copying.following.broker.source import ask
 
     settings = ask(Endpoint(Address.parse(address)), with_tables=False).settings
     return f"127.0.0.1:{settings.number('haListenPort')}"

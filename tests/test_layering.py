@@ -37,6 +37,7 @@ LAYERS = [
     ["store", "exchange"],
     ["inspect", "polars", "copying.following.remoting"],
     ["copying.following.streams", "copying.following.upkeep"],
+    ["copying.following.broker"],
     ["inspect.report", "copying", "copying.following"],
     ["copying.followers"],
     ["cli"],

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rmqstore.copying.followers.calls import follow, follow_cluster
     from rmqstore.copying.followers.cluster import ClusterProgress
     from rmqstore.copying.followers.status import follow_cluster_status, follow_status
-    from rmqstore.copying.following.settings import FollowProgress
+    from rmqstore.copying.following.progress import FollowProgress
     from rmqstore.format.schema import Message
     from rmqstore.read.open_store import QueueInfo
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
@@ -90,7 +90,7 @@ __all__ = [
 # none of these.
 _HOMES = {
     "ClusterProgress": "copying.followers.cluster:ClusterProgress",
-    "FollowProgress": "copying.following.settings:FollowProgress",
+    "FollowProgress": "copying.following.progress:FollowProgress",
     "Message": "format.schema:Message",
     "MessageStore": "store.message_store:MessageStore",
     "QueueInfo": "read.open_store:QueueInfo",

@@ -51,6 +51,7 @@ class FakeMaster:
         n_asked: the requests at the ordinary port so far.
         mangle: what becomes of a frame before it is sent.
         is_slow: sends heartbeats only, wherever it is.
+        hides_records: refuses to return single records.
         batch: bytes of the log in a frame.
         report_bytes: bytes of a report.
     """
@@ -72,7 +73,7 @@ class FakeMaster:
             201: b'{"subscriptionGroupTable":{}}',
         }
         self.answer_code = self.n_asked = 0
-        self.is_slow = False
+        self.is_slow = self.hides_records = False
         self.heartbeat = 0.05
         self.mangle: Callable[[bytes], bytes] = lambda frame: frame
         self.reports: list[list[int]] = []
@@ -116,7 +117,7 @@ class FakeMaster:
         return listener
 
     def _run(self, serve: Callable[[socket.socket], None], connection: socket.socket) -> None:
-        with suppress(OSError, ValueError), connection:
+        with suppress(OSError, ValueError, struct.error), connection:
             serve(connection)
 
     def _answer(self, connection: socket.socket) -> None:
@@ -125,7 +126,7 @@ class FakeMaster:
             frame = exactly(connection, length)
             size = struct.unpack(">i", frame[:4])[0]
             request = json.loads(frame[4 : 4 + size])
-            code, body = self._answer_to(request["code"])
+            code, body = self._answer_to(request["code"], request.get("extFields") or {})
             header = json.dumps(
                 {"code": code, "flag": 1, "opaque": request["opaque"], "remark": "why"}
             ).encode()
@@ -133,7 +134,7 @@ class FakeMaster:
                 struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
             )
 
-    def _answer_to(self, code: int) -> tuple[int, bytes]:
+    def _answer_to(self, code: int, fields: dict[str, str]) -> tuple[int, bytes]:
         self.n_asked += 1
         if self.answer_code:
             return self.answer_code, b""
@@ -146,7 +147,19 @@ class FakeMaster:
                 "brokerVersionDesc": self.version,
             }
             return 0, json.dumps({"table": table}).encode()
+        if code == 33 and not self.hides_records:
+            return self._record_at(int(fields["offset"]))
         return (0, self.tables[code]) if code in self.tables else (3, b"")
+
+    def _record_at(self, physical_offset: int) -> tuple[int, bytes]:
+        for placed in self.log.placed:
+            if placed.physical_offset == physical_offset:
+                start = physical_offset - physical_offset % self.log.segment_bytes
+                position = physical_offset - start
+                data = self.log.segments[start]
+                size = struct.unpack_from(">i", data, position)[0]
+                return 0, bytes(data[position : position + size])
+        return 1, b""
 
     def _serve(self, connection: socket.socket) -> None:
         """Send the log as a master does, from where the follower asks for it."""

@@ -12,8 +12,9 @@ from typing import Any
 import rmqstore
 from following.fake_master import FakeMaster, content
 from rmqstore.copying.following.follower import Follower
+from rmqstore.copying.following.progress import FollowProgress
 from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.settings import FollowProgress, FollowSettings, Timing
+from rmqstore.copying.following.settings import FollowSettings, Timing
 from rmqstore.inspect.verify import verify
 from store_builder import Store
 

@@ -17,7 +17,7 @@ import rmqstore
 import tiers
 from following.fake_master import FakeMaster, content, more
 from following.followers import Following, files, follow_once, require_exact, wait_for
-from rmqstore.copying.following import background
+from rmqstore.copying.following.broker import ports
 from rmqstore.copying.following.streams.ha_stream import MAX_BODY_BYTES
 from rmqstore.errors import RmqStoreError
 from store_builder import BLANK, Record, Store, pack
@@ -173,7 +173,7 @@ def test_an_unexpected_error_of_the_questions_ends_the_call(
     def fail(_: object) -> None:
         raise RuntimeError("unexpected")
 
-    monkeypatch.setattr(background, "ask_bounds", fail)
+    monkeypatch.setattr(ports, "ask_bounds", fail)
     with FakeMaster(log_of(50)) as master:
         run = Following(master.address, tmp_path / "copy")
         with pytest.raises(RuntimeError, match="unexpected"):

@@ -17,8 +17,8 @@ from rmqstore.copying.following import building, session
 from rmqstore.copying.following.follower import Follower
 from rmqstore.copying.following.remoting.client import Address, Endpoint
 from rmqstore.copying.following.settings import FollowSettings
-from rmqstore.copying.following.unflushed import Unflushed
 from rmqstore.copying.following.upkeep import queue_builder
+from rmqstore.copying.following.upkeep.unflushed import Unflushed
 from rmqstore.errors import StoreStateError
 from rmqstore.storage.files.disk import Disk
 from store_builder import Store

@@ -19,8 +19,10 @@ from rmqstore.copying.followers.cluster import ClusterProgress
 from rmqstore.copying.followers.metrics import FollowMetrics
 from rmqstore.copying.followers.status import follow_status
 from rmqstore.copying.following.background import Metadata
+from rmqstore.copying.following.broker.ports import OrdinaryPort
+from rmqstore.copying.following.progress import FollowProgress
 from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.settings import FollowProgress, FollowSettings, Timing
+from rmqstore.copying.following.settings import FollowSettings, Timing
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
 from store_builder import Record, Store
 
@@ -33,7 +35,8 @@ def log_of(count: int) -> Store:
 
 def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
     with FakeMaster(log_of(600)) as master:
-        metadata = Metadata(Endpoint(Address.parse(master.address), timeout=5.0), FollowSettings())
+        endpoint, settings = Endpoint(Address.parse(master.address), timeout=5.0), FollowSettings()
+        metadata = Metadata(OrdinaryPort(endpoint), settings)
         metadata.ask()
         assert metadata.agreed_low() is None
         metadata.agree(time.monotonic())

@@ -49,11 +49,11 @@ class OrdinaryPort(FakeMaster):
         self.settings |= {"haListenPort": str(ha_port), "brokerRole": role}
         self.store: RealStore | None = None
 
-    def _answer_to(self, code: int) -> tuple[int, bytes]:
+    def _answer_to(self, code: int, fields: dict[str, str]) -> tuple[int, bytes]:
         if self.store is None:
             raise OSError("the broker is down")
         if code != 28:
-            return super()._answer_to(code)
+            return super()._answer_to(code, fields)
         try:
             low, high = (
                 getattr(self.store.store, name)() for name in ("getMinPhyOffset", "getMaxPhyOffset")

@@ -12,7 +12,7 @@ import click
 
 from rmqstore.copying.followers.cluster import ClusterProgress
 from rmqstore.copying.followers.metrics import FollowMetrics
-from rmqstore.copying.following.settings import FollowProgress
+from rmqstore.copying.following.progress import FollowProgress
 from rmqstore.errors import RmqStoreError
 
 logger = logging.getLogger(__name__)
@@ -89,10 +89,12 @@ class Told:
 
 
 def _line(progress: FollowProgress) -> str:
-    if not progress.source_at:
+    if not progress.source_at and not progress.n_connections:
         return "the broker has not answered yet"
+    behind = f"{progress.bytes_behind} bytes and {progress.seconds_behind:.1f} s behind"
+    if not progress.source_at:  # only the port for replicas is asked
+        behind = "how far behind is not known"
     return (
-        f"{progress.begin} to {progress.end}, {progress.bytes_behind} bytes and "
-        f"{progress.seconds_behind:.1f} s behind, queues to {progress.queues_end}, "
+        f"{progress.begin} to {progress.end}, {behind}, queues to {progress.queues_end}, "
         f"connections: {progress.n_connections}, cuts: {progress.n_cuts}"
     )

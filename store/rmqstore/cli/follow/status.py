@@ -31,7 +31,8 @@ def tell_status(target: str, *, as_json: bool) -> None:
             else:
                 click.echo(f"{name}: error: {err}", err=True)
             continue
-        behind = max(state.source_end - state.end, 0)
+        is_known = bool(state.source_at)  # not where only the port for replicas was asked
+        behind = max(state.source_end - state.end, 0) if is_known else None
         if as_json:
             named = {"copy": name} if name else {}
             told = {**asdict(state), "bytes_behind": behind, "is_running": is_running}
@@ -43,14 +44,22 @@ def tell_status(target: str, *, as_json: bool) -> None:
         sys.exit(USAGE)
 
 
-def _status_lines(state: FollowState, behind: int, *, is_running: bool) -> Iterator[str]:
+def _status_lines(state: FollowState, behind: int | None, *, is_running: bool) -> Iterator[str]:
     what = "running" if is_running else "closed" if state.is_closed else "not closed properly"
-    yield f"broker {state.broker!r} of cluster {state.cluster!r} at {state.address}: {what}"
-    yield f"log from {state.begin} to {state.end}, queues to {state.built}"
-    yield (
-        f"{behind} bytes and {state.behind_seconds:.1f} s behind at {_time(state.updated_at)}; "
-        f"the broker answered at {_time(state.source_at)}"
-    )
+    name = f"broker {state.broker!r} of cluster {state.cluster!r}"
+    if not state.broker:
+        name = "a broker that did not tell its name,"
+    yield f"{name} at {state.address}: {what}"
+    yield f"log from {state.begin} to {state.end}, queues to {max(state.built, state.begin)}"
+    if not state.builds_queues:
+        yield "queues and index are not built any further (--no-queues)"
+    if behind is None:
+        yield f"how far behind is not known; as of {_time(state.updated_at)}"
+    else:
+        yield (
+            f"{behind} bytes and {state.behind_seconds:.1f} s behind at {_time(state.updated_at)}; "
+            f"the broker answered at {_time(state.source_at)}"
+        )
     yield f"tables of {_time(state.tables_at)}"
     if state.mode == "controller":
         yield f"controller mode: epoch {state.epoch}, confirm offset {state.confirm_offset}"

@@ -23,6 +23,7 @@ from rmqstore.copying.following.remoting.client import Address
 from rmqstore.copying.following.settings import (
     Acknowledge,
     FollowArguments,
+    HaMode,
     OnGap,
     Start,
 )
@@ -98,6 +99,23 @@ def _start(_context: click.Context, _option: click.Parameter, value: str) -> Sta
 @click.option("--max-rate", type=click.IntRange(1), help="Bytes a second at most, by broker.")
 @click.option("--ha-address", metavar="HOST:PORT", help="Where the broker serves its replicas.")
 @click.option(
+    "--ha-mode",
+    type=click.Choice(["default", "controller"]),
+    help="SOURCE is the port for replicas, HOST:10912; the ordinary port is not asked.",
+)
+@click.option(
+    "--file-size",
+    type=click.IntRange(1),
+    help="Bytes of each file of the broker's log, for a new copy with --ha-mode.",
+)
+@click.option(
+    "--queues/--no-queues",
+    "build_queues",
+    default=True,
+    show_default=True,
+    help="Build queues and index. Without them, readers find messages by reading the log.",
+)
+@click.option(
     "--tables-interval",
     "tables_seconds",
     type=click.FloatRange(0),
@@ -157,6 +175,9 @@ def follow_brokers(
     no_loop: bool,
     max_rate: int | None,
     ha_address: str | None,
+    ha_mode: HaMode | None,
+    file_size: int | None,
+    build_queues: bool,
     tables_seconds: float,
     sync_seconds: float,
     sync_bytes: int,
@@ -184,7 +205,12 @@ def follow_brokers(
         return
     _require_fitting(
         namesrv,
-        of_one={"--until": until, "--ha-address": ha_address},
+        of_one={
+            "--until": until,
+            "--ha-address": ha_address,
+            "--ha-mode": ha_mode,
+            "--file-size": file_size,
+        },
         of_many={"--cluster": cluster, "--prefer-slave": prefer_slave or None},
     )
     arguments: FollowArguments = {
@@ -197,6 +223,7 @@ def follow_brokers(
         "allow_sync_master": allow_sync_master,
         "reconnect": not no_loop,
         "max_rate": max_rate,
+        "build_queues": build_queues,
         "tables_seconds": tables_seconds,
         "sync_seconds": sync_seconds,
         "sync_bytes": sync_bytes,
@@ -224,6 +251,8 @@ def follow_brokers(
                 target,
                 until=until,
                 ha_address=ha_address,
+                ha_mode=ha_mode,
+                file_size=file_size,
                 progress=lambda progress: told.tell_one(progress, source),
                 **arguments,
             )

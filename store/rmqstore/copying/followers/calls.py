@@ -15,10 +15,11 @@ from rmqstore.copying.followers.cluster import (
     ignore_cluster_progress,
 )
 from rmqstore.copying.following.follower import FollowCallback, Follower, ignore_follow_progress
+from rmqstore.copying.following.progress import FollowProgress
 from rmqstore.copying.following.remoting.client import Address, Endpoint
 from rmqstore.copying.following.settings import (
     FollowArguments,
-    FollowProgress,
+    HaMode,
     credentials_of,
     settings_of,
 )
@@ -32,6 +33,8 @@ def follow(
     *,
     until: int | None = None,
     ha_address: str | None = None,
+    ha_mode: HaMode | None = None,
+    file_size: int | None = None,
     progress: FollowCallback = ignore_follow_progress,
     **arguments: Unpack[FollowArguments],
 ) -> FollowProgress:
@@ -42,10 +45,16 @@ def follow(
     where the broker does not have it any more; what is cut is kept in ``.rmqstore/cut``.
 
     Args:
-        source: the broker's ordinary port, ``host:10911``. A slave can be followed too.
+        source: the broker's ordinary port, ``host:10911``. A slave can be followed too. With
+            ``ha_mode`` it is the port for replicas, ``host:10912``.
         target: the folder of the copy.
         until: return as soon as the copy reaches this physical offset.
         ha_address: where the broker serves replicas, if its own port does not lead there.
+        ha_mode: ``default`` follows by the port for replicas alone, where the ordinary port cannot
+            be reached. Then there are no tables, how far the copy is behind is not known, and a new
+            copy begins with the broker's ``last-file`` or a physical offset.
+        file_size: bytes of each file of the broker's log, ``mappedFileSizeCommitLog``. It goes with
+            ``ha_mode``, and a copy that is there knows it.
         progress: called about once a second.
         once: return as soon as the copy is as long as the log was at the start of the call.
         start: where a new copy begins: with the broker's first file (``earliest``, the default),
@@ -56,6 +65,9 @@ def follow(
         allow_sync_master: follow a SYNC_MASTER of RocketMQ 4, whose producers may have to wait.
         reconnect: connect again if the connection ends, instead of raising an error; the default.
         max_rate: bytes a second at most.
+        build_queues: build queues and index, as a replica does; the default. Without them, readers
+            find the messages by reading the log; a later call builds them, or a broker that opens
+            the copy.
         tables_seconds: how often topics, groups and offsets are fetched, 60 by default; 0 for once.
         sync_seconds: after how many seconds what came has to be on the disk, 1 by default.
         sync_bytes: after how many bytes it has to be there, 64 MiB by default.
@@ -79,10 +91,13 @@ def follow(
         BrokerRefusedError: the broker refused a request, such as one with a wrong secret.
         StoreStateError: the target is not a copy of this broker, the broker has already deleted
             what comes next, or following it would do harm.
-        UnsupportedFeatureError: the broker replicates its log in another way.
+        UnsupportedFeatureError: the broker replicates its log in another way, or is in controller
+            mode and its ordinary port is not asked.
         CorruptRecordError: the broker's log is not a chain of records.
     """
-    settings = settings_of(arguments, until=until, ha_address=ha_address)
+    settings = settings_of(
+        arguments, until=until, ha_address=ha_address, ha_mode=ha_mode, file_size=file_size
+    )
     endpoint = Endpoint(Address.parse(source), credentials_of(arguments), arguments.get("tls"))
     stop = arguments.get("stop") or threading.Event()
     return Follower(endpoint, _local(target), settings, stop, progress).run()

@@ -14,9 +14,10 @@ from typing import Final, NamedTuple
 from rmqstore.copying.followers.status import follow_status
 from rmqstore.copying.following.background import GaveUpError, Question
 from rmqstore.copying.following.follower import Follower
+from rmqstore.copying.following.progress import FollowProgress
 from rmqstore.copying.following.remoting.client import Address, Endpoint
 from rmqstore.copying.following.remoting.name_server import RegisteredBroker, registered_brokers
-from rmqstore.copying.following.settings import FollowProgress, FollowSettings
+from rmqstore.copying.following.settings import FollowSettings
 from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore.copying.followers.cluster import ClusterProgress
+from rmqstore.copying.following.progress import FollowProgress
 from rmqstore.copying.following.remoting.client import Address
-from rmqstore.copying.following.settings import FollowProgress
 from rmqstore.errors import StoreStateError, UnsupportedFeatureError
 
 if TYPE_CHECKING:

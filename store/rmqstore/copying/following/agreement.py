@@ -61,6 +61,26 @@ def begin_at(start: str | int, bounds: Bounds, file_size: int, *, is_new: bool) 
     return max(offset - offset % file_size, bounds.low)
 
 
+def require_known_begin(start: str | int, bounds: Bounds) -> None:
+    """Refuse the begin of a log if only the port for replicas is asked, which does not tell it.
+
+    Args:
+        start: as of :func:`begin_at`.
+        bounds: of which ``high`` is where the last file begins.
+
+    Raises:
+        OptionError: the log has several files, and the first one is asked for.
+    """
+    if start == "earliest" and bounds.high:
+        raise OptionError(
+            about(
+                "start",
+                " earliest: the port for replicas says only that the broker's last file begins at "
+                f"{bounds.high}: name last-file, or the physical offset of its first file",
+            )
+        )
+
+
 def compared_from(extent: Extent, bounds: Bounds, overlap: int) -> int:
     """Return the physical offset from which a copy is compared with the log of its source."""
     return max(extent.begin, bounds.low, min(extent.end, bounds.high) - overlap)
@@ -179,3 +199,41 @@ def judge(*, has_agreed: bool, compared: int, extent: Extent, low: int) -> Verdi
 def larger(overlap: int) -> int:
     """Return the next larger part of the log to compare."""
     return overlap * _GROWTH
+
+
+class FirstRecord:
+    """The first record of a copy, as the broker's ordinary port told it.
+
+    A copy without a record has nothing that the stream could be compared with, and a tunnel may
+    lead to the port for replicas of another broker.
+
+    Args:
+        physical_offset: where the copy begins.
+        record: the record, empty if it was not told.
+    """
+
+    def __init__(self, physical_offset: int, record: bytes) -> None:
+        self._begin, self._record = physical_offset, record
+        self._n_come = 0
+
+    @property
+    def has_come(self) -> bool:
+        """Whether all of it has come; a record that was not told is not awaited."""
+        return self._n_come >= len(self._record)
+
+    def compare(self, physical_offset: int, data: memoryview) -> None:
+        """Compare the next bytes of the stream.
+
+        Raises:
+            StoreStateError: they are of another broker.
+        """
+        if self.has_come:
+            return
+        place = physical_offset - self._begin
+        expected = self._record[place : place + len(data)]
+        if data[: len(expected)] != expected:
+            raise StoreStateError(
+                f"the record at {self._begin} is another one at the port for replicas than at the "
+                "ordinary port, so the two are of different brokers. Nothing was copied"
+            )
+        self._n_come = place + len(data)

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Final, Generic, TypeVar, cast
 
+from rmqstore.copying.following.broker.ports import Informant
+from rmqstore.copying.following.broker.source import Facts, batch_topics_of
 from rmqstore.copying.following.remoting.broker import TOPICS, Bounds
-from rmqstore.copying.following.remoting.client import Endpoint
 from rmqstore.copying.following.settings import FollowSettings
-from rmqstore.copying.following.source import Facts, ask, ask_bounds, batch_topics_of
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError
 from rmqstore.format.layout import LMQ_PREFIX
 
@@ -74,12 +75,12 @@ class Metadata:
     """What the broker told last, kept up to date by a thread.
 
     Args:
-        endpoint: the broker.
+        informant: where the broker is asked.
         settings: how it is followed.
     """
 
-    def __init__(self, endpoint: Endpoint, settings: FollowSettings) -> None:
-        self._endpoint, self._settings = endpoint, settings
+    def __init__(self, informant: Informant, settings: FollowSettings) -> None:
+        self._informant, self._settings = informant, settings
         self._guard = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follow-metadata", daemon=True)
@@ -95,8 +96,8 @@ class Metadata:
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """Start the thread, if it is not running yet."""
-        if not self._thread.is_alive():
+        """Start the thread, if there is anything to ask for and it is not running yet."""
+        if self._informant.tells_all and not self._thread.is_alive():
             self._thread.start()
 
     def stop(self) -> None:
@@ -138,21 +139,22 @@ class Metadata:
 
         Raises:
             GaveUpError: it was.
-            BrokerUnreachableError, BrokerRefusedError: as of ``source.ask``.
+            BrokerUnreachableError, BrokerRefusedError: as of ``Informant.ask``.
         """
         return Question(self.ask).result(give_up)
 
-    def bounds_unless(self, give_up: Callable[[], bool]) -> Bounds:
-        """Ask the broker for the bounds of its log; raises as :meth:`ask_unless` does."""
-        return Question(lambda: ask_bounds(self._endpoint)).result(give_up)
+    def bounds_unless(self, position: int, give_up: Callable[[], bool]) -> Bounds:
+        """Ask for the bounds of the log as an informant does; raises as :meth:`ask_unless` does."""
+        return Question(partial(self._informant.bounds, position)).result(give_up)
 
     def _take_bounds(self, bounds: Bounds, told_at: float) -> None:
         self._bounds, self._bounds_at = bounds, told_at
-        self._answered_at = int(time.time() * 1000)
+        if self._informant.tells_all:
+            self._answered_at = int(time.time() * 1000)
 
     def ask(self) -> Facts:
-        """Ask the broker for everything; raises as ``source.ask`` does."""
-        facts = ask(self._endpoint, with_tables=True)
+        """Ask the broker for everything; raises as an informant does."""
+        facts = self._informant.ask()
         before = self._newest
         if before is not None:  # tables that did not change are held once
             same = {
@@ -183,6 +185,8 @@ class Metadata:
         with self._guard:
             facts = self._untaken
             if facts is None or facts.bounds.high > end or facts.told_at > self._agreed_at:
+                return None
+            if not facts.tables:  # only the port for replicas is asked
                 return None
             self._untaken = None
             return facts
@@ -220,6 +224,9 @@ class Metadata:
                 kind, asked_at = self._kinds.get(topic), self._kinds_asked_at
             if kind is not None:
                 return kind
+            if not self._informant.tells_all:
+                logger.warning("%s: taken for an ordinary topic, as its kind is not known", topic)
+                return False
             if asked_at >= needed_at:
                 break
             try:
@@ -252,7 +259,7 @@ class Metadata:
                     self.ask()
                     tables_at = time.monotonic()
                 else:
-                    bounds = ask_bounds(self._endpoint)
+                    bounds = self._informant.bounds(self._bounds.high)
                     with self._guard:
                         self._take_bounds(bounds, time.monotonic())
 

@@ -1,4 +1,4 @@
-"""The thread that builds queues and index after the log."""
+"""The thread that follows the log of a copy: it builds queues and index, and shows tables."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Building:
         paths: the files of the copy.
         metadata: the tables of the broker.
         end: physical offset up to which the log is on the disk.
+        builds_queues: whether queues and index are built; else only tables follow the log.
 
     Attributes:
         tables_at: when tables were written the last time, epoch ms; 0 if they were not.
@@ -40,7 +41,10 @@ class Building:
         paths: StorePaths,
         metadata: Metadata,
         end: int,
+        *,
+        builds_queues: bool = True,
     ) -> None:
+        self._builds_queues = builds_queues
         self._builder, self._disk, self._paths = builder, disk, paths
         self._metadata = metadata
         self._changed = threading.Condition()
@@ -61,6 +65,11 @@ class Building:
     def built(self) -> int:
         """Physical offset up to which queues and index are on the disk."""
         return self._builder.built
+
+    @property
+    def needed_from(self) -> int:
+        """Physical offset from which on records are needed to build queues and index."""
+        return self._builder.built if self._builds_queues else self._end
 
     def go_on(self, end: int) -> None:
         """Say up to where the log is on the disk."""
@@ -93,10 +102,24 @@ class Building:
         return self._is_whole
 
     def delete_before(self, begin: int) -> None:
-        """Let files be deleted that belong to records before the begin of the log only."""
+        """Let files be deleted that belong to records before the begin of the log only.
+
+        Where queues are not built, this waits until they are.
+        """
+        if not self.is_alive:
+            self._builder.delete_before(begin)
+            return
         with self._changed:
             self._begin = begin
             self._changed.notify()
+            while not self._builds_queues and self._begin is not None and self.is_alive:
+                self._changed.wait(_WAIT_SECONDS)
+
+    def _forget_begin(self, begin: int) -> None:
+        with self._changed:
+            if self._begin == begin:  # else it has been set again
+                self._begin = None
+            self._changed.notify_all()
 
     def _join(self, *, is_dropped: bool) -> None:
         with self._changed:
@@ -126,13 +149,14 @@ class Building:
                 began = time.monotonic()
                 with self._changed:
                     end, is_ending = self._end, self._is_ending
-                    begin, self._begin = self._begin, None
+                    begin = self._begin
                 if begin is not None:
                     self._builder.delete_before(begin)
-                was_behind = self._builder.built < end
+                    self._forget_begin(begin)
+                was_behind = self._builds_queues and self._builder.built < end
                 is_far = not is_ending and self._metadata.bounds.high - end > _FAR_BYTES
-                is_done = self._builder.step(end, is_far=is_far)
-                self._write_tables()
+                is_done = not self._builds_queues or self._builder.step(end, is_far=is_far)
+                self._write_tables(self._builder.built if self._builds_queues else end)
                 if is_done and is_ending:
                     return
                 rest = min(_REST * (time.monotonic() - began), _MOST_REST_SECONDS)
@@ -146,8 +170,9 @@ class Building:
         except BaseException as err:  # noqa: BLE001 - raised in the thread that reads
             self._error = err
 
-    def _write_tables(self) -> None:
-        facts = self._metadata.take(self._builder.built)
+    def _write_tables(self, end: int) -> None:
+        """Write the tables that a copy up to a physical offset may show."""
+        facts = self._metadata.take(end)
         if facts is not None:
             write_tables(self._disk, self._paths, facts.tables)
             self.tables_at = int(time.time() * 1000)

@@ -16,19 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from rmqstore.copying.following.background import Metadata, Syncing
+from rmqstore.copying.following.broker.source import Source
 from rmqstore.copying.following.building import Building
 from rmqstore.copying.following.log_copy import LogCopy
-from rmqstore.copying.following.source import Source
 from rmqstore.copying.following.state import (
     FollowState,
     copy_paths,
     first_state,
     read_state,
     require_new,
-    require_same_source,
     write_state,
 )
-from rmqstore.copying.following.unflushed import Flush
 from rmqstore.copying.following.upkeep.copied_epochs import CopiedEpochs
 from rmqstore.copying.following.upkeep.kept_back import SpareSpace, Unvouched
 from rmqstore.copying.following.upkeep.log_files import (
@@ -41,6 +39,7 @@ from rmqstore.copying.following.upkeep.log_files import (
 )
 from rmqstore.copying.following.upkeep.old_files import OldFiles
 from rmqstore.copying.following.upkeep.queue_builder import QueueBuilder
+from rmqstore.copying.following.upkeep.unflushed import Flush
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import our_abort
@@ -105,27 +104,37 @@ class CopyStore:
         return self._building
 
     @property
+    def _known(self) -> FollowState:
+        assert self.state is not None
+        return self.state
+
+    @property
+    def _told(self) -> Metadata:
+        assert self._metadata is not None
+        return self._metadata
+
+    @property
     def is_open(self) -> bool:
         """Whether :meth:`resume` was called."""
         return self._log is not None
 
-    def require_source(self, source: Source) -> None:
-        """Refuse another source than the copy has.
-
-        Raises:
-            StoreStateError: the copy is of another broker, or the broker's files have other sizes.
-        """
-        if self.state is not None:
-            require_same_source(self.paths.root, self.state, source)
-
-    def resume(self, source: Source, address: str, begin: int, metadata: Metadata) -> None:
+    def resume(
+        self,
+        source: Source,
+        address: str,
+        begin: int,
+        metadata: Metadata,
+        *,
+        builds_queues: bool = True,
+    ) -> None:
         """Open the copy to be continued, or begin it.
 
         Args:
-            source: the broker, which :meth:`require_source` does not refuse.
+            source: the broker, which ``require_same_source`` does not refuse.
             address: where it was reached.
             begin: physical offset where a new copy begins.
             metadata: what the broker tells.
+            builds_queues: whether queues and index are built.
 
         Raises:
             StoreStateError: files of the log are missing.
@@ -135,7 +144,8 @@ class CopyStore:
         disk.make_folder(paths.own)
         state = self.state or first_state(source, address, begin)
         was_closed = state.is_closed and not paths.has_abort
-        state = state.opened(begin_of_files(paths, state.begin, state.end, state.file_size))
+        begin = begin_of_files(paths, state.begin, state.end, state.file_size)
+        state = state.opened(begin, builds_queues=builds_queues)
         self._save(state)  # before anything that makes the folder look like a store
         self._spare.reserve(disk)
         disk.write_new(paths.abort, our_abort())
@@ -159,8 +169,7 @@ class CopyStore:
         self._start_building()
 
     def _note_built(self, built: int) -> None:
-        assert self.state is not None
-        self._save(replace(self.state, built=built))
+        self._save(replace(self._known, built=built))
 
     def _save(self, state: FollowState, disk: Disk | None = None) -> None:
         """Let this be the state, also on the disk."""
@@ -173,10 +182,10 @@ class CopyStore:
 
     def _start_building(self) -> None:
         assert self._builder is not None
-        assert self._metadata is not None
         self._building = Building(
-            self._builder, self._queue_disk, self.paths, self._metadata, self.log.durable_end
-        )
+            self._builder, self._queue_disk, self.paths, self._told, self.log.durable_end,
+            builds_queues=self._known.builds_queues,
+        )  # fmt: skip
         self._building.start()  # it asks by self._building for the kinds of topics
 
     def sync(self) -> None:
@@ -204,22 +213,19 @@ class CopyStore:
         """Write the state as it is on the disk."""
         self._syncing.settle()
         self._write_state(self._disk, is_closed=is_closed)
-        assert self.state is not None
-        extent = self.state.begin, self.state.end
+        extent = self._known.begin, self._known.end
         self._unvouched.drop_if_fetched(self._disk, extent, self.log.read)
 
     def _write_state(self, disk: Disk, *, is_closed: bool = False) -> None:
-        assert self.state is not None
-        assert self._metadata is not None
-        end, high = self.log.durable_end, self._metadata.bounds.high
+        end, high = self.log.durable_end, self._told.bounds.high
         state = replace(
-            self.state,
+            self._known,
             end=end,
             built=min(self._now_building.built, end),  # a cut may not have come to the queues
             is_closed=is_closed,
-            tables_at=self._now_building.tables_at or self.state.tables_at,
+            tables_at=self._now_building.tables_at or self._known.tables_at,
             source_end=high,
-            source_at=self._metadata.answered_at or self.state.source_at,
+            source_at=self._told.answered_at or self._known.source_at,
             behind_seconds=self.seconds_behind(),
             updated_at=int(time.time() * 1000),
             epoch=self.epochs.last,
@@ -229,42 +235,36 @@ class CopyStore:
 
     def confirm_source(self, address: str, source: Source) -> None:
         """Note where the broker is, now that its log was found to be the copy's."""
-        assert self.state is not None
-        self.state = self.state.confirmed(address, source.store_type, source.mode)
+        self.state = self._known.confirmed(source, address)
 
     def delete_old(self, old_files: OldFiles) -> None:
         """Delete the files that need not stay."""
         self._syncing.settle()
-        assert self.state is not None
-        assert self._metadata is not None
-        assert self._builder is not None
-        built = min(self._now_building.built, self.log.durable_end)
-        low = self._metadata.agreed_low()
-        begin = old_files.new_begin(self.paths, self.log.log, self.state.broker, built, low)
+        built = min(self._now_building.needed_from, self.log.durable_end)
+        low = self._told.agreed_low()
+        begin = old_files.new_begin(self.paths, self.log.log, self._known.broker, built, low)
         if begin is None:
             return
-        self.state = replace(self.state, begin=max(self.state.begin, begin))
+        self.state = replace(self._known, begin=max(self._known.begin, begin))
         self.write_state()  # before anything is missing
+        if not self._known.builds_queues:
+            self._now_building.delete_before(begin)  # a queue must not end before the log begins
         count = self.log.delete_before(begin)
         self._sync_disk.close()  # files that are open would not free their space
         self.epochs.retain(self._disk, begin, self.log.durable_end)
         logger.info("%s: %d files before %d are deleted", self.paths.root, count, begin)
-        if self._now_building.is_alive:
+        if self._known.builds_queues:
             self._now_building.delete_before(begin)
-        else:
-            self._builder.delete_before(begin)
 
     def count_connection(self) -> None:
         """Count a connection to the broker."""
         self._syncing.settle()
-        assert self.state is not None
-        self.state = replace(self.state, n_connections=self.state.n_connections + 1)
+        self.state = replace(self._known, n_connections=self._known.n_connections + 1)
 
     def seconds_behind(self) -> float:
         """Return how old the newest record is, 0 if the broker is not known to have more."""
-        assert self._metadata is not None
         last = self.log.last_store_timestamp
-        if self.log.durable_end >= self._metadata.bounds.high or not last:
+        if self.log.durable_end >= self._told.bounds.high or not last:
             return 0.0
         return round(max(time.time() - last / 1000, 0.0), 3)
 
@@ -286,19 +286,17 @@ class CopyStore:
     def cut(self, end: int, reason: str) -> None:
         """Cut the log where a record ends, and what was built of the records after it."""
         assert self._builder is not None
-        assert self._metadata is not None
-        assert self.state is not None
         self._is_whole = False
         self._stop_building()
         self.log.sync()
         folder, now = new_cut_folder(self.paths), int(time.time() * 1000)
         warn_of_cut(self.paths.root, self.log.log, (end, self.log.end), reason, folder)
-        state = replace(self.state, built=self._now_building.built)
+        state = replace(self._known, built=self._now_building.built)
         self._save(state.with_cut(end, self.log.end - end, now, folder))
         self.log.cut(end, reason, folder)
         self.epochs.cut(self._disk, end)
         self._builder.cut(end)
-        self._metadata.use_newest()
+        self._told.use_newest()
         self.log.last_store_timestamp = last_store_timestamp(self.log.log, self.log.end)
         self._start_building()
         self._is_whole = True
@@ -306,13 +304,12 @@ class CopyStore:
     def begin_again(self, begin: int) -> None:
         """Begin a copy for whose records the state does not vouch at another physical offset."""
         assert self._builder is not None
-        assert self.state is not None
         self._is_whole = False
         self._stop_building()
-        self.log.cut(self.state.begin, "the broker does not have it", new_cut_folder(self.paths))
+        self.log.cut(self._known.begin, "the broker does not have it", new_cut_folder(self.paths))
         self.log.begin_again(begin)  # without files, the copy can begin anywhere
         self.epochs.begin_again(begin)
-        self._save(replace(self.state, begin=begin, end=begin, built=begin))
+        self._save(replace(self._known, begin=begin, end=begin, built=begin))
         self._unvouched = Unvouched(None)
         self._builder.begin_again(begin)
         self._start_building()
@@ -362,10 +359,9 @@ class CopyStore:
 
         The lock, a file in the folder, is held until the folder has its new name.
         """
-        assert self.state is not None
         self._complete()
         self._stop_using()
-        target = move_aside(self.paths.root, self.state.end)
+        target = move_aside(self.paths.root, self._known.end)
         self._lock.release()
         return target
 

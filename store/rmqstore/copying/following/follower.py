@@ -23,15 +23,19 @@ from rmqstore.copying.following.agreement import (
     has_gap,
     larger,
     request_at,
+    require_known_begin,
     served_bounds,
 )
 from rmqstore.copying.following.background import GaveUpError, Metadata, Question
+from rmqstore.copying.following.broker.source import Source
 from rmqstore.copying.following.copy_store import CopyStore
+from rmqstore.copying.following.log_copy import LogCopy
+from rmqstore.copying.following.progress import FollowProgress, progress_of
 from rmqstore.copying.following.remoting.broker import Bounds
 from rmqstore.copying.following.remoting.client import Endpoint
 from rmqstore.copying.following.session import Ended, Session
-from rmqstore.copying.following.settings import FollowProgress, FollowSettings, Timing
-from rmqstore.copying.following.source import Source, ask, require_master, source_of
+from rmqstore.copying.following.settings import FollowSettings, Timing, informant_of
+from rmqstore.copying.following.state import copy_paths, read_state, require_same_source
 from rmqstore.copying.following.streams.connection import (
     Connection,
     ConnectionEndedError,
@@ -82,10 +86,13 @@ class Follower:
     ) -> None:
         self._endpoint, self._settings, self._stop = endpoint, settings, stop
         self._progress = progress
-        self._metadata = Metadata(endpoint, settings)
         self._root = LOCAL.full_path(target)
         self._make_disk = make_disk
+        state = read_state(copy_paths(self._root))
+        known_size = None if state is None else state.file_size
+        self._informant = informant_of(endpoint, settings, known_size)
         self._store = CopyStore(self._root, make_disk)
+        self._metadata = Metadata(self._informant, settings)
         self._source: Source | None = None
         self._stream: HaStream | None = None
         self._is_confirmed = False  # whether the logs have agreed since the last connection began
@@ -159,32 +166,30 @@ class Follower:
     def _connect(self) -> Ended:
         facts = self._metadata.ask_unless(self._stop.is_set)
         self._metadata.use_newest()
-        source = source_of(
-            facts.settings,
-            self._endpoint,
-            self._settings.ha_address,
-            allow_sync_master=self._settings.allow_sync_master,
-            acknowledges=self._settings.acknowledge != "never",
-        )
+        source = self._informant.source(facts.settings)
         store = self._store
-        store.require_source(source)
+        if store.state is not None:
+            require_same_source(self._root, store.state, source)
         if not store.is_open:
             self._open(facts.bounds, source)
-        if self._goal is None and self._settings.once:
-            self._goal = facts.bounds.high
+        bounds = facts.bounds
+        if not self._informant.tells_all:  # the log may be longer than is known
+            bounds = bounds._replace(high=max(bounds.high, store.log.end))
+        elif self._goal is None and self._settings.once:
+            self._goal = bounds.high
         store.log.forget_begun()
         timing = self._settings.timing.adapted(source.heartbeat, source.housekeeping)
         self._source, self._is_confirmed = source, False
         try:
             if source.mode == "default":
-                session = self._session(facts.bounds, source, timing, None)
+                session = self._session(bounds, source, timing, None)
                 if session is None:
                     return Ended.RESTARTED
                 with self._connection(source, timing) as connection:
                     return self._run(session, connection)
             with self._connection(source, timing) as connection:
                 greeting = self._greet(connection, timing)
-                session = self._session(facts.bounds, source, timing, greeting)
+                session = self._session(bounds, source, timing, greeting)
                 return Ended.RESTARTED if session is None else self._run(session, connection)
         except ConnectionEndedError as err:
             self._why = self._of_port(str(err))
@@ -210,10 +215,9 @@ class Follower:
     def _greet(self, connection: Connection, timing: Timing) -> Greeting:
         assert self._store.state is not None
         learner_id, gives_up = self._store.state.learner_id, self._stop.is_set
-        question = partial(ask, self._endpoint, with_tables=False)
         greeting = shake_hands(connection, learner_id, timing.first_header, gives_up)
         # A master that is demoted says so, and then closes its connections: this one is among them.
-        require_master(Question(question).result(gives_up).settings, str(self._endpoint.address))
+        Question(self._informant.require_master).result(gives_up)
         return greeting
 
     def _session(
@@ -269,7 +273,18 @@ class Follower:
             file_size=source.file_size,
             goal=self._goal,
             may_compare_more=is_related,
+            first_record=self._first_record(log, bounds),
         )
+
+    def _first_record(self, log: LogCopy, bounds: Bounds) -> bytes:
+        """Return the record that a copy without one has to begin with, empty if it is not known."""
+        if log.end != log.sure_end or not bounds.low <= log.end < bounds.high:
+            return b""
+        assert self._store.state is not None
+        if log.end != self._store.state.begin:
+            return b""
+        question = partial(self._informant.record_at, log.end)
+        return Question(question).result(self._stop.is_set)
 
     def _run(self, session: Session, connection: Connection) -> Ended:
         store = self._store
@@ -296,10 +311,15 @@ class Follower:
     def _open(self, bounds: Bounds, source: Source, *, is_new: bool = True) -> None:
         state = self._store.state
         if state is None:
+            if is_new and not self._informant.tells_all:
+                require_known_begin(self._settings.start, bounds)
             begin = begin_at(self._settings.start, bounds, source.file_size, is_new=is_new)
         else:
             begin = state.begin
-        self._store.resume(source, str(self._endpoint.address), begin, self._metadata)
+        self._store.resume(
+            source, str(self._endpoint.address), begin, self._metadata,
+            builds_queues=self._settings.build_queues,
+        )  # fmt: skip
         self._metadata.start()
 
     def _set_aside(self, extent: Extent, bounds: Bounds) -> CopyStore:
@@ -347,9 +367,9 @@ class Follower:
         if isinstance(self._stream, ControllerStream):
             self._store.epochs.learn(self._stream.epochs, self._stream.confirm_offset)
 
-    def ask_bounds(self) -> Bounds:
+    def ask_bounds(self, position: int) -> Bounds:
         """Return where the log of the broker begins and ends by now."""
-        return self._metadata.bounds_unless(self._stop.is_set)
+        return self._metadata.bounds_unless(position, self._stop.is_set)
 
     def tick(self) -> None:
         """Tell the progress, and write the state now and then; called again and again."""
@@ -376,25 +396,4 @@ class Follower:
             self._store.delete_old(self._old_files)
 
     def _now(self) -> FollowProgress:
-        state, store = self._store.state, self._store
-        if state is None:
-            return FollowProgress(0, 0, 0, 0, 0.0, 0, 0, 0)
-        if not store.is_open:  # the broker has not answered yet
-            high = max(state.source_end, state.end)
-            return FollowProgress(
-                state.begin, state.end, high, high - state.end, state.behind_seconds, state.built,
-                0, state.n_cuts, state.source_at,
-            )  # fmt: skip
-        end, high = store.log.durable_end, max(self._metadata.bounds.high, store.log.end)
-        return FollowProgress(
-            state.begin,
-            end,
-            high,
-            high - end,
-            store.seconds_behind(),
-            store.built,
-            state.n_connections,
-            state.n_cuts,
-            self._metadata.answered_at,
-            self._is_connected,
-        )
+        return progress_of(self._store, self._metadata, is_connected=self._is_connected)

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from rmqstore.copying.following.unflushed import Flush, Unflushed
+from rmqstore.copying.following.upkeep.unflushed import Flush, Unflushed
 from rmqstore.errors import CorruptRecordError
 from rmqstore.format.columns.buffers import gather_words
 from rmqstore.format.columns.heads import read_heads
@@ -247,7 +247,9 @@ class LogCopy:
         head = data[: _FRAME_HEAD.size].tobytes()
         size, magic = _FRAME_HEAD.unpack(head)
         left = self._file_size - self.end % self._file_size
-        if magic == BLANK_MAGIC and MIN_BLANK_BYTES <= size <= left:
+        if magic == BLANK_MAGIC:
+            if not MIN_BLANK_BYTES <= size == left:
+                raise self._not_a_record(f"a blank of {size} bytes, where {left} are left")
             rest = data[_FRAME_HEAD.size :]
             if len(rest):
                 self._write(self.end + _FRAME_HEAD.size, rest)
@@ -376,7 +378,6 @@ class LogCopy:
         self.log.close()
         self.log = CommitLog(self._paths.commitlogs)
         self.end = self.durable_end = begin
-        self.trust()
         self.is_whole = True
 
     def delete_before(self, begin: int) -> int:

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from enum import Enum
 from typing import Final, Protocol
 
 import numpy as np
 
-from rmqstore.copying.following.agreement import Extent, Verdict, judge
+from rmqstore.copying.following.agreement import Extent, FirstRecord, Verdict, judge
 from rmqstore.copying.following.log_copy import BATCH_BYTES, LogCopy
 from rmqstore.copying.following.remoting.broker import Bounds
 from rmqstore.copying.following.settings import FollowSettings
 from rmqstore.copying.following.streams.connection import Connection, ConnectionEndedError
 from rmqstore.copying.following.streams.ha_stream import NEVER, HaStream, Piece
+from rmqstore.copying.following.streams.rate import Rate
 from rmqstore.errors import BrokerUnreachableError, MalformedBytesError, StoreStateError
 
 _BUFFER_BYTES: Final = 1 << 20
@@ -38,20 +40,6 @@ class Ended(Enum):
     CLOSED = "the connection ended"
     RESTARTED = "the copy begins again"
     COMPARE_MORE = "the logs differ before the part that was compared"
-
-
-class Rate:
-    """Bytes a second, over about a second: a rest earns no more than one second's bytes."""
-
-    def __init__(self, max_rate: int | None, now: float) -> None:
-        self._max_rate, self._due = max_rate, now
-
-    def pause(self, count: int, now: float) -> float:
-        """Return how long to wait after some bytes; the sender of the broker slows down."""
-        if self._max_rate is None:
-            return 0.0
-        self._due = max(self._due, now - 1.0) + count / self._max_rate
-        return max(self._due - now, 0.0)
 
 
 class Owner(Protocol):
@@ -77,8 +65,8 @@ class Owner(Protocol):
     def agree(self, at: float) -> None:
         """Take note that the log of the broker was the copy's at a monotonic time."""
 
-    def ask_bounds(self) -> Bounds:
-        """Return where the log of the broker begins and ends by now."""
+    def ask_bounds(self, position: int) -> Bounds:
+        """Return where the log begins and ends by now, of a broker that is at a position."""
 
     def tick(self) -> None:
         """Do what is done now and then."""
@@ -99,6 +87,8 @@ class Session:
         bounds: where the log of the broker begins and ends.
         goal: physical offset at which the session ends, None to go on.
         may_compare_more: whether the logs may have a common part before the one that is compared.
+        first_record: what a copy without a record has to begin with, as the broker's ordinary port
+            tells; empty if that is not known.
 
     Attributes:
         why: what ended the connection, for people.
@@ -119,12 +109,14 @@ class Session:
         file_size: int,
         goal: int | None,
         may_compare_more: bool = True,
+        first_record: bytes = b"",
     ) -> None:
         self._copy, self._owner, self._settings, self._stop = copy, owner, settings, stop
         self._compared, self._extent, self._low = compared, extent, bounds.low
         self._goal, self._may_compare_more = goal, may_compare_more
         self._stream, self._request = stream, stream.position
         self._is_comparing = compared < extent.end
+        self._first_record = FirstRecord(compared, first_record)
         self._agreed_from = copy.record_end(compared) if self._is_comparing else None
         self._file_size = file_size
         self._is_idle = False  # the broker said that it has no more
@@ -147,7 +139,7 @@ class Session:
             OSError: the copy cannot be written.
         """
         try:
-            if not self._is_comparing:  # the copy is empty
+            if self.has_agreed:  # the copy is empty
                 self._owner.agree(time.monotonic())
             connection.send(self._stream.report(self._request))
             return self._follow(connection)
@@ -161,7 +153,7 @@ class Session:
     @property
     def has_agreed(self) -> bool:
         """Whether the log of the broker is known to be the copy's."""
-        return not self._is_comparing
+        return not self._is_comparing and self._first_record.has_come
 
     def _follow(self, connection: Connection) -> Ended:
         timing = self._settings.timing
@@ -179,7 +171,7 @@ class Session:
                 ended = self._take_all(self._pieces(buffer[:count]))
                 if ended is not None:
                     return ended
-                if not self._is_comparing:
+                if self.has_agreed:
                     self._owner.agree(now)
             elif now - received_at > self._patience():
                 raise ConnectionEndedError(f"nothing came for {self._patience():.0f} s")
@@ -227,9 +219,10 @@ class Session:
         return min(self._stream.position, self._owner.vouched_end)
 
     def _has_arrived(self) -> bool:
-        if self._goal is None or self._is_comparing:
+        if self._is_comparing:
             return False
-        return self._copy.end >= self._goal or (self._is_idle and self._settings.once)
+        is_far_enough = self._goal is not None and self._copy.end >= self._goal
+        return is_far_enough or (self._is_idle and self._settings.once)
 
     @property
     def _linger(self) -> float:
@@ -283,6 +276,7 @@ class Session:
                 ended = self._compare(piece)
             else:
                 self._is_idle = False
+                self._first_record.compare(piece.physical_offset, piece.data)
                 self._copy.hold(piece.data)
                 continue
             if ended is not None:
@@ -295,11 +289,11 @@ class Session:
         if not self._is_comparing and not (self._settings.once and position == self._copy.end):
             return None
         now = time.monotonic()
-        if now - self._bounds_at < _BOUNDS_SECONDS:
+        if now - self._bounds_at < _BOUNDS_SECONDS or now - self._data_at < self._quiet:
             return None
         self._bounds_at = now
         try:
-            bounds = self._owner.ask_bounds()
+            bounds = self._owner.ask_bounds(position)
         except BrokerUnreachableError as err:
             if not self._is_comparing:
                 return None
@@ -332,10 +326,17 @@ class Session:
             )
         seconds = time.monotonic() - self._data_at
         if position < high and seconds > self._patience():
+            with suppress(BrokerUnreachableError):
+                self._owner.ask_bounds(position)  # whether the log has it decides what follows
             raise ConnectionEndedError(
                 f"the broker has its log up to {high}, and sent nothing after {position} for "
                 f"{seconds:.0f} s"
             )
+
+    @property
+    def _quiet(self) -> float:
+        """After how many seconds without bytes of the log a heartbeat may say that it ends."""
+        return 0.0 if self._settings.ha_mode is None else self._settings.timing.quiet
 
     def _compare(self, piece: Piece) -> Ended | None:
         """Compare bytes with those of the copy; append those that follow its end."""

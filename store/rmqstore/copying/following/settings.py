@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, TypedDict
+from typing import Literal, TypedDict
 
 from rmqstore.copying.following.agreement import OVERLAP_BYTES
-from rmqstore.copying.following.remoting.client import Address
+from rmqstore.copying.following.broker.ports import OrdinaryPort, ReplicaPort
+from rmqstore.copying.following.broker.source import MAX_FILE_BYTES, MIN_FILE_BYTES
+from rmqstore.copying.following.remoting.client import Address, Endpoint
 from rmqstore.copying.following.remoting.credentials import Credentials
 from rmqstore.copying.following.upkeep.retention import FOREVER, Retention, parse_retention
-from rmqstore.errors import Argument, OptionError, Text, about, listed
+from rmqstore.errors import (
+    Argument,
+    OptionError,
+    Text,
+    UnsupportedFeatureError,
+    about,
+    listed,
+)
+
+logger = logging.getLogger(__name__)
 
 Start = Literal["earliest", "last-file"] | int
+HaMode = Literal["default", "controller"]
 Acknowledge = Literal["never", "synced"]
 OnGap = Literal["fail", "restart"]
 
@@ -33,6 +46,7 @@ class FollowArguments(TypedDict, total=False):
     allow_sync_master: bool
     reconnect: bool
     max_rate: int | None
+    build_queues: bool
     tables_seconds: float
     sync_seconds: float
     sync_bytes: int
@@ -63,6 +77,8 @@ class Timing:
         tables: at least, between two looks at its tables.
         last_answer: that the end of a follower waits for the broker to say what a topic is.
         retention: between two looks for files to delete.
+        quiet: without bytes of the log, after which a heartbeat is taken for the end of the log
+            where only the port for replicas is asked. With flow control others come before.
     """
 
     pause: float = 5.0
@@ -75,6 +91,7 @@ class Timing:
     tables: float = 1.0
     last_answer: float = 5.0
     retention: float = 30.0
+    quiet: float = 2.0
 
     def adapted(self, heartbeat: float, housekeeping: float) -> Timing:
         """Return the times that suit a broker.
@@ -104,6 +121,9 @@ class FollowSettings:
     reconnect: bool = True
     max_rate: int | None = None
     ha_address: Address | None = None
+    ha_mode: HaMode | None = None
+    file_size: int | None = None
+    build_queues: bool = True
     tables_seconds: float = 60.0
     retention: Retention = field(default_factory=Retention)
     keep_for: tuple[Path, ...] = ()
@@ -131,6 +151,7 @@ class FollowSettings:
             raise OptionError(
                 about("acknowledge", f" {self.acknowledge!r}: must be never or synced")
             )
+        self._check_replica_port()
         if self.max_rate is not None and self.max_rate < 1:
             raise OptionError(
                 about("max_rate", f" {self.max_rate}: must be a positive number of bytes")
@@ -150,9 +171,47 @@ class FollowSettings:
                 )
             )
 
+    def _check_replica_port(self) -> None:
+        """Refuse what needs the ordinary port where only the one for replicas is asked."""
+        if self.ha_mode is None:
+            if self.file_size is not None:
+                raise OptionError(Text(Argument("file_size"), ": needs ", Argument("ha_mode")))
+            return
+        if self.ha_mode == "controller":
+            raise UnsupportedFeatureError(
+                Text(
+                    Argument("ha_mode", "controller"),
+                    ": only the ordinary port says which broker is the master of its group, and a "
+                    "slave cuts its log under a follower",
+                )
+            )
+        if self.ha_mode != "default":
+            raise OptionError(about("ha_mode", f" {self.ha_mode!r}: must be default or controller"))
+        if self.ha_address is not None:
+            raise OptionError(
+                Text(listed("ha_mode", "ha_address"), ": the source is the port for replicas then")
+            )
+        if self.file_size is not None and not MIN_FILE_BYTES <= self.file_size <= MAX_FILE_BYTES:
+            raise OptionError(about("file_size", f" {self.file_size}: no broker has such files"))
+        if self.retention.is_mirror:
+            raise OptionError(
+                Text(Argument("retain", "mirror"), " with ", Argument("ha_mode"),
+                     ": only the ordinary port says what the broker has deleted")
+            )  # fmt: skip
+        if self.on_gap == "restart" and self.start == "earliest":
+            raise OptionError(
+                Text(Argument("on_gap", "restart"), " with ", Argument("ha_mode"), ": needs ",
+                     Argument("start"), ": only the ordinary port says where a log begins")
+            )  # fmt: skip
+
 
 def settings_of(
-    arguments: FollowArguments, *, until: int | None = None, ha_address: str | None = None
+    arguments: FollowArguments,
+    *,
+    until: int | None = None,
+    ha_address: str | None = None,
+    ha_mode: HaMode | None = None,
+    file_size: int | None = None,
 ) -> FollowSettings:
     """Return the settings that arguments of :func:`rmqstore.follow` stand for.
 
@@ -168,6 +227,9 @@ def settings_of(
         reconnect=arguments.get("reconnect", True),
         max_rate=arguments.get("max_rate"),
         ha_address=None if ha_address is None else Address.parse(ha_address),
+        ha_mode=ha_mode,
+        file_size=file_size,
+        build_queues=arguments.get("build_queues", True),
         tables_seconds=arguments.get("tables_seconds", 60.0),
         sync_seconds=arguments.get("sync_seconds", 1.0),
         sync_bytes=arguments.get("sync_bytes", 64 << 20),
@@ -191,29 +253,35 @@ def credentials_of(arguments: FollowArguments) -> Credentials | None:
     return None
 
 
-class FollowProgress(NamedTuple):
-    """How far a copy is.
+def informant_of(
+    endpoint: Endpoint, settings: FollowSettings, known_size: int | None
+) -> OrdinaryPort | ReplicaPort:
+    """Return where a broker is asked.
 
-    Attributes:
-        begin: physical offset where the copy begins.
-        end: physical offset after the last record that is on the disk.
-        source_end: where the log of the broker ended when it was last asked.
-        bytes_behind: what the copy lacks, as far as is known.
-        seconds_behind: how old the newest record of the copy is; 0 if nothing is lacking.
-        queues_end: physical offset up to which queues and index are built.
-        n_connections: connections so far.
-        n_cuts: how many times an end of the copy was cut because the broker does not have it.
-        source_at: when the broker told that the last time, epoch ms; 0 if it has not.
-        is_connected: whether bytes of its log are being received.
+    Args:
+        endpoint: the ordinary port; with ``ha_mode`` the one for replicas.
+        settings: how the broker is followed.
+        known_size: bytes of each file of the log, as a copy that is there has them.
+
+    Raises:
+        OptionError: the size of the files is needed, and not known.
     """
-
-    begin: int
-    end: int
-    source_end: int
-    bytes_behind: int
-    seconds_behind: float
-    queues_end: int
-    n_connections: int
-    n_cuts: int
-    source_at: int = 0
-    is_connected: bool = False
+    if settings.ha_mode is None:
+        return OrdinaryPort(
+            endpoint,
+            settings.ha_address,
+            allow_sync_master=settings.allow_sync_master,
+            acknowledges=settings.acknowledge != "never",
+        )
+    size = settings.file_size or known_size
+    if size is None:
+        raise OptionError(
+            about("file_size", ": needed for a new copy: the broker's mappedFileSizeCommitLog")
+        )
+    if not settings.allow_sync_master:
+        logger.warning(
+            "%s: the role of the broker is not known; if it is a SYNC_MASTER of RocketMQ 4 without "
+            "another replica, its producers wait for the follower until they time out",
+            endpoint.address,
+        )
+    return ReplicaPort(endpoint.address, size, settings.timing.first_header)

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from rmqstore.copying.following.source import Source
+from rmqstore.copying.following.broker.source import Source
 from rmqstore.errors import StoreStateError, UnreadableFileError
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
@@ -40,8 +40,8 @@ class FollowState:
     """A copy and its source.
 
     Attributes:
-        cluster: name of the cluster that the broker belongs to.
-        broker: name of the broker; its id may change.
+        cluster: name of the cluster that the broker belongs to, empty if it was not told.
+        broker: name of the broker, empty if it was not told; its id may change.
         address: where it was reached the last time.
         file_size: bytes of each file of the log.
         begin: physical offset of the first byte of the copy.
@@ -64,6 +64,7 @@ class FollowState:
         learner_id: the id of the copy among the replicas of a group in controller mode, 0 if a
             former version made the copy and it was not opened since.
         epoch: the epoch of the last record in controller mode, -1 without one.
+        builds_queues: whether the follower that opened the copy last builds queues and index.
         confirm_offset: physical offset up to which no switch of masters takes records back, as the
             source told it in controller mode; -1 if it did not.
     """
@@ -90,17 +91,33 @@ class FollowState:
     updated_at: int = 0
     mode: str = "default"
     learner_id: int = 0
+    builds_queues: bool = True
     epoch: int = -1
     confirm_offset: int = -1
 
-    def opened(self, begin: int) -> FollowState:
+    def opened(self, begin: int, *, builds_queues: bool) -> FollowState:
         """Return the state of a copy that a follower goes on with, whose first file is known."""
-        learner_id = self.learner_id or new_learner_id()
-        return replace(self, begin=begin, is_closed=False, n_connections=0, learner_id=learner_id)
+        return replace(
+            self,
+            begin=begin,
+            is_closed=False,
+            n_connections=0,
+            learner_id=self.learner_id or new_learner_id(),
+            builds_queues=builds_queues,
+        )
 
-    def confirmed(self, address: str, store_type: str, mode: str) -> FollowState:
+    def confirmed(self, source: Source, address: str) -> FollowState:
         """Return the state after the log of a broker was found to be the copy's."""
-        return replace(self, address=address, store_type=store_type, mode=mode)
+        if not source.broker:  # only its port for replicas is known
+            return self
+        return replace(
+            self,
+            cluster=source.cluster,
+            broker=source.broker,
+            address=address,
+            store_type=source.store_type,
+            mode=source.mode,
+        )
 
     def with_cut(self, end: int, n_bytes: int, at: int, kept: Path) -> FollowState:
         """Return the state after an end of the copy was cut."""
@@ -205,7 +222,8 @@ def require_same_source(root: Path, state: FollowState, source: Source) -> None:
     Raises:
         StoreStateError: the copy is of another broker, or the broker's files have other sizes.
     """
-    if (state.cluster, state.broker) != (source.cluster, source.broker):
+    is_known = bool(state.broker and source.broker)
+    if is_known and (state.cluster, state.broker) != (source.cluster, source.broker):
         raise StoreStateError(
             f"{root} is a copy of broker {state.broker!r} of cluster {state.cluster!r}, not of "
             f"{source.broker!r} of {source.cluster!r}"

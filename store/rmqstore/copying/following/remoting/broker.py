@@ -20,6 +20,7 @@ _NOT_SUPPORTED: Final = 3
 # Answers that another attempt may change: SYSTEM_ERROR and SYSTEM_BUSY.
 _PASSING: Final = {1, 2}
 _GET_CONFIG: Final = 26
+_VIEW_MESSAGE: Final = 33
 _GET_RUNTIME_INFO: Final = 28
 TOPICS: Final = "topics.json"
 # The files under config/ that a slave has of its master, and the requests for them.
@@ -138,6 +139,17 @@ class Broker:
                 continue
             found[name] = HeldTable(self._checked(answer).body)
         return found
+
+    def record_at(self, physical_offset: int) -> bytes:
+        """Return the record at a physical offset, empty if the broker does not return it.
+
+        Raises:
+            BrokerUnreachableError: it did not answer.
+
+        Source: QueryMessageProcessor.java#viewMessageById.
+        """
+        answer = self._client.request(_VIEW_MESSAGE, {"offset": str(physical_offset)})
+        return bytes(answer.body) if answer.code == _SUCCESS else b""
 
     def _runtime(self) -> dict[str, Any]:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Final
 
-from rmqstore.copying.following.upkeep.retention import delete_built_files
+from rmqstore.copying.following.upkeep.retention import delete_all_built, delete_built_files
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.framing.framing import StopKind
 from rmqstore.storage.broker.checkpoint import read_checkpoint
@@ -269,13 +269,21 @@ class QueueBuilder:
         return self._appenders[key]
 
     def delete_before(self, begin: int) -> None:
-        """Delete the files of queues and index whose records all lie before a physical offset."""
+        """Delete the files of queues and index whose records all lie before a physical offset.
+
+        If records between were never built, everything goes: a queue must not have a gap.
+        """
         self._log.refresh()
         if self.built < self._written:
             self._flush()
-        if delete_built_files(self._disk, self._paths, begin):
-            self._appenders.clear()  # they know where their files begin
-            self._dispatcher = None
+        if self.built < begin:
+            self.built = self._written = self._log.min_offset
+            self._note_built(self.built)
+            delete_all_built(self._disk, self._paths)
+        elif not delete_built_files(self._disk, self._paths, begin):
+            return
+        self._appenders.clear()  # they know where their files begin
+        self._dispatcher = None
 
     def confirm(self, physical_offset: int) -> None:
         """Let a broker in controller mode that opens the copy read the log from there on."""

@@ -149,6 +149,17 @@ def delete_built_files(disk: Disk, paths: StorePaths, begin: int) -> int:
     return count
 
 
+def delete_all_built(disk: Disk, paths: StorePaths) -> None:
+    """Delete all files of queues and index; the last one goes first, so a crash leaves no gap."""
+    folders = [paths.queue(*each) for each in paths.queues()]
+    folders += [paths.batch_queue(*each) for each in paths.batch_queues()]
+    files = [[folder / entry.name for entry in LOCAL.list_folder(folder)] for folder in folders]
+    for group in [*files, index_files(paths.index)]:
+        for path in sorted(group, reverse=True):
+            disk.delete(path)
+            disk.flush_folder(path.parent)
+
+
 def _delete_units(disk: Disk, folder: Path, unit: np.dtype[np.void], begin: int) -> int:
     """Delete the files of a queue whose last unit points before a physical offset."""
     count = 0

@@ -28,13 +28,13 @@ from rmqstore.storage.broker.config_files import (
 from rmqstore.storage.broker.identity import MASTER_ID
 from rmqstore.storage.broker.store_config import StoreConfig
 
-_HEARTBEAT_MS: Final = 5000
-_HOUSEKEEPING_MS: Final = 20_000
+HEARTBEAT_MS: Final = 5000
+HOUSEKEEPING_MS: Final = 20_000
 _LEAST_HOUSEKEEPING_MS: Final = 1000
 _LONGEST_MS: Final = 60_000
 _DEFAULT_FILE_BYTES: Final = 1 << 30
-_MAX_FILE_BYTES: Final = (1 << 31) - 1
-_MIN_FILE_BYTES: Final = 1 << 12
+MAX_FILE_BYTES: Final = (1 << 31) - 1
+MIN_FILE_BYTES: Final = 1 << 12
 _FALL_BEHIND_BYTES: Final = 256 << 20  # haSlaveFallbehindMax
 _TAGS_IN_INDEX: Final = (5, 4)
 _FIRST_LEARNERS: Final = (5, 1, 1)  # that tell their id as later versions do
@@ -154,7 +154,7 @@ def source_of(
             )
         least_overlap = settings.number("haSlaveFallbehindMax", _FALL_BEHIND_BYTES) or 0
     file_size = settings.number("mappedFileSizeCommitLog", _DEFAULT_FILE_BYTES) or 0
-    if not _MIN_FILE_BYTES <= file_size <= _MAX_FILE_BYTES:
+    if not MIN_FILE_BYTES <= file_size <= MAX_FILE_BYTES:
         raise StoreStateError(f"{name} says that files of its log have {file_size} bytes")
     cluster, broker = settings.text("brokerClusterName"), settings.text("brokerName")
     if not broker or not settings.text("brokerRole"):
@@ -171,9 +171,9 @@ def source_of(
         config,
         store_type,
         least_overlap,
-        heartbeat=_bounded(settings.number("haSendHeartbeatInterval", _HEARTBEAT_MS), 1),
+        heartbeat=_bounded(settings.number("haSendHeartbeatInterval", HEARTBEAT_MS), 1),
         housekeeping=_bounded(
-            settings.number("haHousekeepingInterval", _HOUSEKEEPING_MS), _LEAST_HOUSEKEEPING_MS
+            settings.number("haHousekeepingInterval", HOUSEKEEPING_MS), _LEAST_HOUSEKEEPING_MS
         ),
         mode="controller" if is_controlled else "default",
     )

@@ -1,0 +1,84 @@
+"""The first record of a new copy is the one that the broker's ordinary port tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from following.fake_master import FakeMaster, more
+from following.followers import follow_once, following, require_exact, wait_for
+from rmqstore.copying.following.agreement import FirstRecord
+from rmqstore.copying.following.remoting.client import Address
+from rmqstore.errors import StoreStateError
+from store_builder import Store
+
+FILE_BYTES = 1 << 14
+
+
+def log_of(count: int, **record: int) -> Store:
+    log = Store(segment_bytes=FILE_BYTES)
+    more(log, count, **record)
+    return log
+
+
+def replicas(master: FakeMaster) -> Address:
+    return Address("127.0.0.1", int(master.settings["haListenPort"]))
+
+
+@pytest.mark.parametrize("size", [100, 5000])
+def test_a_new_copy_by_the_port_of_another_broker_is_refused(size: int, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    with (
+        FakeMaster(log_of(20, size=size)) as master,
+        FakeMaster(log_of(20, size=size, time_ms=77_000), name="other") as other,
+    ):
+        with pytest.raises(StoreStateError, match="of different brokers"):
+            follow_once(master, target, ha_address=replicas(other))
+        assert not list((target / "commitlog").iterdir())
+        assert not list((target / "config").iterdir())  # no table either
+        follow_once(master, target)
+        require_exact(target, master.log)
+
+
+def test_a_copy_begins_where_the_first_record_is_not_told(tmp_path: Path) -> None:
+    log = log_of(50)
+    with FakeMaster(log) as master:
+        master.hides_records = True
+        follow_once(master, tmp_path / "copy")
+    require_exact(tmp_path / "copy", log)
+
+
+def test_a_copy_of_an_empty_log_has_nothing_to_compare_yet(tmp_path: Path) -> None:
+    log = log_of(0)
+    with FakeMaster(log) as master, following(master.address, tmp_path / "copy") as run:
+        wait_for(lambda: len(master.reports) > 0)
+        more(log, 10)
+        wait_for(lambda: run.follower._now().queues_end == log.end)
+    require_exact(tmp_path / "copy", log)
+
+
+@pytest.mark.parametrize("step", [1, 3, 10, 100])
+@pytest.mark.parametrize("begin", [0, 1000])
+def test_a_record_is_compared_as_it_comes(begin: int, step: int) -> None:
+    record, rest = bytes(range(40)), b"rest"
+    stream = record + rest
+    first = FirstRecord(begin, record)
+    for place in range(0, len(stream), step):
+        assert first.has_come == (place >= len(record))
+        first.compare(begin + place, memoryview(stream[place : place + step]))
+    assert first.has_come
+
+
+@pytest.mark.parametrize("step", [1, 7, 100])
+@pytest.mark.parametrize("place", [1, 20, 39])
+def test_each_byte_of_a_record_counts(place: int, step: int) -> None:
+    record = bytes(range(40))
+    other = bytearray(record)
+    other[place] += 1
+    first = FirstRecord(0, record)
+    before = 1 + (place - 1) // step * step  # byte 0 cannot be asked for
+    for start in range(1, before, step):
+        first.compare(start, memoryview(other[start : start + step]))
+    with pytest.raises(StoreStateError, match="different brokers"):
+        first.compare(before, memoryview(other[before : before + step]))

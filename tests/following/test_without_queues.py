@@ -1,0 +1,114 @@
+"""A follower that builds no queues: the log is the copy, and queues can be built later."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import rmqstore
+from following.fake_master import FakeMaster, more
+from following.followers import files, follow_once, following, require_exact, wait_for
+from rmqstore.cli import main
+from rmqstore.copying.followers.status import follow_status
+from rmqstore.copying.following.upkeep.retention import parse_retention
+from store_builder import Store
+
+FILE_BYTES = 1 << 14
+
+
+def log_of(count: int) -> Store:
+    log = Store(segment_bytes=FILE_BYTES)
+    more(log, count)
+    return log
+
+
+def offsets(target: Path) -> list[int]:
+    with rmqstore.open(target) as store:
+        columns = ["commitLogOffset"]
+        return sorted(store.scan(columns=columns).read_all().column(0).to_pylist())
+
+
+def queue_files(target: Path) -> list[Path]:
+    return [path for path in (target / "consumequeue").rglob("*") if path.is_file()]
+
+
+def placed(log: Store) -> list[int]:
+    return [at.physical_offset for at in log.placed]
+
+
+def test_the_log_and_the_tables_are_copied_and_readers_find_all_messages(tmp_path: Path) -> None:
+    log, target = log_of(400), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        done = follow_once(master, target, build_queues=False)
+    assert (done.end, done.queues_end) == (log.end, 0)
+    assert not queue_files(target)
+    assert not (target / "index").exists()
+    assert (target / "config" / "topics.json").exists()
+    assert not (target / "abort").exists()
+    assert offsets(target) == placed(log)
+    assert not follow_status(target)[0].builds_queues
+    with rmqstore.open(target) as store:
+        assert len(store.query("T", "k77", scan_uncovered=True)) == 1
+
+
+def test_a_reader_beside_the_follower_finds_all_messages(tmp_path: Path) -> None:
+    log, target = log_of(300), tmp_path / "copy"
+    with FakeMaster(log) as master, following(master.address, target, build_queues=False) as run:
+        wait_for(lambda: run.follower._now().end == log.end)
+        assert offsets(target) == placed(log)
+
+
+def test_queues_are_built_when_they_are_wanted_again(tmp_path: Path) -> None:
+    log, target = log_of(200), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        for turn in range(4):
+            follow_once(master, target, build_queues=bool(turn % 2))
+            assert offsets(target) == placed(log)
+            if turn % 2:
+                require_exact(target, log)
+            more(log, 100)
+        follow_once(master, target)
+    require_exact(target, log)
+
+
+@pytest.mark.parametrize("n_lost", [1, 150])
+def test_a_cut_reaches_queues_that_were_built_before(n_lost: int, tmp_path: Path) -> None:
+    common, target = log_of(200), tmp_path / "copy"
+    longer, other = copy.deepcopy(common), copy.deepcopy(common)
+    more(longer, n_lost)
+    more(other, 40, mark=b"other", time_ms=10_000)
+    with FakeMaster(longer) as master:
+        follow_once(master, target)
+    with FakeMaster(other) as master:
+        assert follow_once(master, target, build_queues=False).n_cuts == 1
+        assert offsets(target) == placed(other)
+        follow_once(master, target)
+    require_exact(target, other)
+
+
+def test_files_whose_queues_are_not_built_may_be_deleted(tmp_path: Path) -> None:
+    log, target = log_of(100), tmp_path / "copy"
+    retention = parse_retention("retain", "mirror")
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+        more(log, 500)
+        follow_once(master, target, build_queues=False)
+        master.low = 3 * FILE_BYTES
+        follow_once(master, target, build_queues=False, retention=retention)
+        assert min(files(target)) == f"{master.low:020d}"
+        kept = [at for at in placed(log) if at >= master.low]
+        assert offsets(target) == kept
+        follow_once(master, target)
+    require_exact(target, log, master.low)
+
+
+def test_rebuild_builds_the_queues(tmp_path: Path) -> None:
+    log, target = log_of(200), tmp_path / "copy"
+    with FakeMaster(log) as master:
+        follow_once(master, target, build_queues=False)
+    assert CliRunner().invoke(main, ["rebuild", str(target)]).exit_code == 0
+    assert queue_files(target)
+    require_exact(target, log)
