@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from io import TextIOWrapper
 from itertools import chain
-from os import PathLike
+from os import PathLike, fsdecode, fspath
 from pathlib import Path
 from typing import Any
 
@@ -84,15 +84,15 @@ def _path_and_sources(
     if conf is not None and conf.values.get(ROOT_KEY):
         root = root_of(None, conf)
     if words and (root is None or (len(words) > 1 and _is_target(words[0], root))):
-        kind = click.Path(file_okay=False, path_type=Path)
-        root = kind.convert(words[0], click.Argument(["path"]), context)
+        kind = click.Path(file_okay=False)
+        root = fsdecode(kind.convert(words[0], click.Argument(["path"]), context))
         words = words[1:]
     if root is None:
         raise click.MissingParameter("Give it, or --conf.", context, argument, param_hint="'PATH'")
     if not words:
         text = "Give at least one."
         raise click.MissingParameter(text, context, argument, param_hint="'SOURCES...'")
-    context.params["path"] = Path(root)
+    context.params["path"] = path_of(fspath(root))
     return tuple(map(path_of, words))
 
 
@@ -317,10 +317,8 @@ def _read(
     verbatim: bool,
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
     """Return the number of rows of a source, None if it is not known, and the rows."""
-    scheme, colon, rest = str(source).partition(":/")
-    if colon and is_uri(f"{scheme}://{rest}"):
-        name = f"{scheme}://{rest.lstrip('/')}"
-        raise UnsupportedFeatureError(f"{name}: import reads local files; copy it here")
+    if is_uri(source):
+        raise UnsupportedFeatureError(f"{source}: import reads local files; copy it here")
     if source != _STDIO and not source.exists():
         raise OptionError(f"{source}: there is no such file or folder")
     is_known = source.is_dir() or has_known_suffix(source)

@@ -23,7 +23,7 @@ from rmqstore.errors import (
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage, UriPath
 from rmqstore.storage.remote import s3
-from rmqstore.storage.remote.option_values import boolean, endpoint_of, require_together
+from rmqstore.storage.remote.option_values import boolean, endpoint_of, require_at_most_one
 from rmqstore.storage.remote.remote_storage import RemoteStorage
 
 Path = str | os.PathLike[str]
@@ -285,7 +285,7 @@ def _gcs(_bucket: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
 
     arguments: dict[str, Any] = {"anonymous": boolean(given, "anonymous")}
     if arguments["anonymous"]:
-        require_together(given, never=("anonymous", "access_token"))
+        require_at_most_one(given, "anonymous", "access_token")
     if "access_token" in given:
         arguments["access_token"] = str(given["access_token"])
     if "endpoint" in given:
@@ -298,7 +298,7 @@ def _azure(host: str, given: dict[str, Any]) -> Any:  # noqa: ANN401
         from pyarrow.fs import AzureFileSystem
     except ImportError as err:
         raise UnsupportedFeatureError("abfs://: this build of pyarrow has no Azure") from err
-    require_together(given, never=("account_key", "sas_token"))
+    require_at_most_one(given, "account_key", "sas_token")
     account = host.rpartition("@")[2].partition(".")[0]
     arguments: dict[str, Any] = {
         name: str(given[name]) for name in ("account_key", "sas_token") if name in given

@@ -23,24 +23,33 @@ def endpoint_of(value: object) -> tuple[str, str]:
     return scheme.lower(), rest
 
 
-def require_together(
-    given: Mapping[str, object], *, all_of: tuple[str, ...] = (), never: tuple[str, ...] = ()
-) -> None:
-    """Refuse options that are not complete, or exclude each other.
+def require_all_or_none(given: Mapping[str, object], *names: str) -> None:
+    """Refuse options of which only some are set.
 
     Args:
         given: the options that were set.
-        all_of: those of which all are set or none.
-        never: those of which at most one is set.
+        names: those that go together.
 
     Raises:
-        OptionError: some are missing, or too many.
+        OptionError: some of them are missing.
     """
-    missing = [name for name in all_of if name not in given]
-    if missing and len(missing) < len(all_of):
-        needed = next(name for name in all_of if name in given)
+    missing = [name for name in names if name not in given]
+    if missing and len(missing) < len(names):
+        needed = next(name for name in names if name in given)
         raise OptionError(about("storage_options", f": {needed} needs {' and '.join(missing)} too"))
-    too_many = [name for name in never if name in given]
+
+
+def require_at_most_one(given: Mapping[str, object], *names: str) -> None:
+    """Refuse options that exclude each other.
+
+    Args:
+        given: the options that were set.
+        names: those of which one may be set.
+
+    Raises:
+        OptionError: several of them are.
+    """
+    too_many = [name for name in names if name in given]
     if len(too_many) > 1:
         raise OptionError(
             about("storage_options", f": {' and '.join(too_many)} exclude each other")

@@ -9,7 +9,13 @@ from importlib.util import find_spec
 from os import environ, getpid
 from typing import Any, Final
 
-from rmqstore.storage.remote.option_values import boolean, endpoint_of, number, require_together
+from rmqstore.storage.remote.option_values import (
+    boolean,
+    endpoint_of,
+    number,
+    require_all_or_none,
+    require_at_most_one,
+)
 from rmqstore.storage.remote.presigned import PresignedGets
 
 OPTIONS: Final = (
@@ -34,9 +40,9 @@ def s3_filesystem(bucket: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """
     from pyarrow.fs import resolve_s3_region
 
-    require_together(given, all_of=_CREDENTIALS if "session_token" in given else _CREDENTIALS[:2])
+    require_all_or_none(given, *(_CREDENTIALS if "session_token" in given else _CREDENTIALS[:2]))
     if boolean(given, "anonymous"):
-        require_together(given, never=("anonymous", "access_key"))
+        require_at_most_one(given, "anonymous", "access_key")
     arguments: dict[str, Any] = {
         name: str(given[name]) for name in (*_CREDENTIALS, "region") if name in given
     }
