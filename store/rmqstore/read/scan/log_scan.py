@@ -108,37 +108,38 @@ class LogScan:
         except OffsetOutOfRangeError as err:
             yield from self._lose(start, end, str(err))
             return False
-        span, self._reached = Span(start, end), start
-        try:
-            return (yield from self._read_file(assembler, segment, span, is_closed=is_closed))
-        except FileDeletedError as err:  # in a remote store; a file that is mapped stays
-            yield from self._lose(self._reached, end, str(err))
-            return False
+        return (
+            yield from self._read_file(assembler, segment, Span(start, end), is_closed=is_closed)
+        )
 
     def _read_file(
         self, assembler: Assembler, segment: Segment, span: Span, *, is_closed: bool
     ) -> Generator[pa.RecordBatch, None, bool]:
         """Yield the records of one file; return whether the log ends in it."""
         position = span.start
-        for window in walk_forward(self._log, segment, *span, is_scan=True):
-            if self._spec.mode == FAILFAST:
-                # The first damage ends the scan: what a damaged size hides is not needed.
-                data, (starts, sizes) = window.data, window.chain()
-            else:
-                data, starts, sizes = window.rejoined()
-            # A mapping is copied from first; see Assembler. Others were just filled.
-            held = data if self._log.is_remote else None
-            yield from assembler.batches(starts, sizes, None, held)
-            reason = window.damage
-            if reason is not None and is_closed:
-                reason = damage_met(window, self._queues_end())
-                if reason is None:
-                    return True
-            # Bytes between records, such as those of damage, are read as well.
-            self._spec.advance(0, max(window.resumed - position - int(sizes.sum()), 0))
-            position = self._reached = window.resumed
-            if reason is not None:
-                yield from self._refuse(segment, Span(window.stopped, position), reason)
+        try:
+            for window in walk_forward(self._log, segment, *span, is_scan=True):
+                if self._spec.mode == FAILFAST:
+                    # The first damage ends the scan: what a damaged size hides is not needed.
+                    data, (starts, sizes) = window.data, window.chain()
+                else:
+                    data, starts, sizes = window.rejoined()
+                # A mapping is copied from first; see Assembler. Others were just filled.
+                held = data if self._log.is_remote else None
+                yield from assembler.batches(starts, sizes, None, held)
+                reason = window.damage
+                if reason is not None and is_closed:
+                    reason = damage_met(window, self._queues_end())
+                    if reason is None:
+                        return True
+                # Bytes between records, such as those of damage, are read as well.
+                self._spec.advance(0, max(window.resumed - position - int(sizes.sum()), 0))
+                position = window.resumed
+                if reason is not None:
+                    yield from self._refuse(segment, Span(window.stopped, position), reason)
+        except FileDeletedError as err:  # in a remote store; a file that is mapped stays
+            yield from self._lose(position, span.end, str(err))
+            return False
         if position > span.end and span.end < segment.end:
             reason = f"a record reaches over the bound {span.end} of a task"
             yield from self._refuse(segment, Span(position, position), reason)
