@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,13 @@ from following.followers import (
     wait_for,
 )
 from following.test_follower import FILE_BYTES, log_of
-from rmqstore.copying.following.state import copy_paths, read_state, state_path, write_state
+from rmqstore.copying.following.state import (
+    FollowState,
+    copy_paths,
+    read_state,
+    state_path,
+    write_state,
+)
 from rmqstore.errors import StoreStateError
 from rmqstore.storage.files.disk import Disk
 from store_builder import Store
@@ -27,14 +34,10 @@ def killed(target: Path, log: Store, end: int) -> None:
     """Let a copy of all of a log be as if its follower was killed when the state was at an end."""
     with FakeMaster(log) as master:
         follow_once(master, target)
-    paths = copy_paths(target)
-    state = read_state(paths)
-    assert state is not None
+    paths, state = copy_paths(target), state_of(target)
     assert state.end == log.end
-    fields = {name: getattr(state, name) for name in state.__slots__}
-    fields |= {"end": end, "built": end, "is_closed": False}
     disk = Disk()
-    write_state(disk, paths, type(state)(**fields))
+    write_state(disk, paths, replace(state, end=end, built=end, is_closed=False))
     disk.close()
     paths.abort.write_text("rmqstore 1")
     paths.clean_end.unlink(missing_ok=True)
@@ -44,10 +47,21 @@ def n_kept(target: Path) -> int:
     return sum(path.is_file() for path in (target / ".rmqstore" / "cut").rglob("*"))
 
 
-def n_cuts(target: Path) -> int:
+def state_of(target: Path) -> FollowState:
     state = read_state(copy_paths(target))
     assert state is not None
-    return state.n_cuts
+    return state
+
+
+def require_seen_by_readers(master: FakeMaster, target: Path, n_rows: int) -> None:
+    """Count what a reader sees before the master sends anything, and let it be compared then."""
+    master.is_slow = True
+    with following(master.address, target) as run:
+        wait_for(lambda: run.follower._now().n_connections > 0)
+        with rmqstore.open(target) as store:
+            assert store.scan().read_all().num_rows == n_rows
+        master.is_slow = False
+        wait_for(lambda: state_of(target).end == master.log.end)
 
 
 @pytest.mark.parametrize("kept", [0, 1, 150, 299])
@@ -56,24 +70,12 @@ def test_a_reader_keeps_what_it_has_read(kept: int, tmp_path: Path) -> None:
     killed(target, log, log.placed[kept].physical_offset)
     before = files(target)
     with FakeMaster(log) as master:
-        master.is_slow = True
-        with following(master.address, target) as run:
-            wait_for(lambda: run.follower._now().n_connections > 0)
-            with rmqstore.open(target) as store:
-                assert store.scan().read_all().num_rows == 300
-            master.is_slow = False
-            wait_for(lambda: read_end(target) == log.end)
-            assert files(target) == before
+        require_seen_by_readers(master, target, 300)
+        assert files(target) == before
         more(log, 40)
         follow_once(master, target)
-    assert (n_cuts(target), n_kept(target)) == (0, 0)
+    assert (state_of(target).n_cuts, n_kept(target)) == (0, 0)
     require_exact(target, log)
-
-
-def read_end(target: Path) -> int:
-    state = read_state(copy_paths(target))
-    assert state is not None
-    return state.end
 
 
 @pytest.mark.parametrize(("sure", "common"), [(150, 200), (200, 150), (0, 10), (299, 299)])
@@ -87,7 +89,7 @@ def test_found_records_that_the_master_does_not_have_are_cut_and_kept(
     killed(target, log, log.placed[sure].physical_offset)
     with FakeMaster(other) as master:
         follow_once(master, target)
-    assert n_cuts(target) == 1
+    assert state_of(target).n_cuts == 1
     assert n_kept(target) > 0
     require_exact(target, other)
 
@@ -102,8 +104,8 @@ def test_found_records_are_not_vouched_for_before_they_are_compared(tmp_path: Pa
         with following(master.address, target) as run:
             wait_for(lambda: run.follower._now().n_connections > 1)
             run.follower.sync()
-            assert read_end(target) == sure
-    assert read_end(target) == sure
+            assert state_of(target).end == sure
+    assert state_of(target).end == sure
     assert (target / "abort").exists()  # not closed
     assert files(target) == before
     with rmqstore.open(target) as store:
@@ -124,9 +126,9 @@ def test_a_record_that_was_written_in_part_is_fetched_again(n_lost: int, tmp_pat
         file.write(bytes(n_lost))
     with FakeMaster(log) as master:
         follow_once(master, target)
-    assert n_cuts(target) == 0
+    assert state_of(target).n_cuts == 0
     assert n_kept(target) == 0  # fetched again
-    assert last.physical_offset < read_end(target)
+    assert last.physical_offset < state_of(target).end
     require_exact(target, log)
 
 
@@ -171,11 +173,5 @@ def test_what_an_unfinished_cut_left_does_not_come_back(tmp_path: Path) -> None:
     path = state_path(copy_paths(target))
     path.write_text(path.read_text().replace('"last_cut": -1', f'"last_cut": {end}'))
     with FakeMaster(log) as master:
-        master.is_slow = True
-        with following(master.address, target) as run:
-            wait_for(lambda: run.follower._now().n_connections > 0)
-            with rmqstore.open(target) as store:
-                assert store.scan().read_all().num_rows == 200
-            master.is_slow = False
-            wait_for(lambda: read_end(target) == log.end)
+        require_seen_by_readers(master, target, 200)
     require_exact(target, log)

@@ -111,9 +111,12 @@ def test_the_last_error_names_file_and_range_and_no_secret() -> None:
     )
 
 
-def test_what_is_not_allowed_is_not_tried_again() -> None:
+@pytest.mark.parametrize(
+    "error", [OSError("AWS Error ACCESS_DENIED"), ArrowException("no credentials")]
+)
+def test_what_is_not_allowed_is_not_tried_again(error: Exception) -> None:
     server = Server(a=bytes(100))
-    server.fault = _fails(OSError("AWS Error ACCESS_DENIED"), 99)
+    server.fault = _fails(error, 99)
     with server.storage.open("fake://b/a") as file, pytest.raises(RemoteReadError):
         file.read(10, 5)
     assert len(server.reads) == 1
@@ -127,14 +130,6 @@ def test_words_in_the_name_of_an_object_decide_nothing(name: str, quote: str) ->
     with server.storage.open("fake://b/a") as file:
         assert file.read(0, 100).tobytes() == b"x" * 100
     assert len(server.reads) == 4
-
-
-def test_an_error_of_the_library_is_ours_and_final() -> None:
-    server = Server(a=bytes(100))
-    server.fault = _fails(ArrowException("no credentials"), 99)
-    with server.storage.open("fake://b/a") as file, pytest.raises(RemoteReadError):
-        file.read(10, 5)
-    assert len(server.reads) == 1
 
 
 @pytest.mark.parametrize(("seconds", "n_warnings"), [(0, 0), (6, 3)])

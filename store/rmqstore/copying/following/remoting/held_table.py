@@ -18,12 +18,11 @@ class HeldTable:
         content: JSON, at most 64 MiB.
     """
 
-    __slots__ = ("_packed", "_size")
+    __slots__ = ("_packed",)
 
     def __init__(self, content: bytes) -> None:
         # What the library returns reserves as much memory as the content takes; a copy does not.
         self._packed = bytes(memoryview(zstandard.ZstdCompressor(_LEVEL).compress(content)))
-        self._size = len(content)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, HeldTable) and self._packed == other._packed
@@ -33,6 +32,4 @@ class HeldTable:
     @property
     def content(self) -> bytes:
         """The table as the broker sent it, unpacked at each call."""
-        if not self._size:
-            return b""
-        return zstandard.ZstdDecompressor().decompress(self._packed, self._size)
+        return zstandard.ZstdDecompressor().decompress(self._packed)
