@@ -43,6 +43,7 @@ from rmqstore.copying.following.streams.connection import (
 )
 from rmqstore.copying.following.streams.controller_stream import ControllerStream, Greeting
 from rmqstore.copying.following.streams.ha_stream import HaStream
+from rmqstore.copying.following.upkeep.log_files import boundary_before, boundary_from
 from rmqstore.copying.following.upkeep.old_files import OldFiles
 from rmqstore.errors import (
     BrokerUnreachableError,
@@ -253,9 +254,9 @@ class Follower:
         self._compared_bytes = max(self._overlap, self._settings.overlap + source.least_overlap)
         known = sure._replace(end=min(common, sure.end))
         wanted = compared_from(known, bounds, self._compared_bytes)
-        compared = log.boundary_from(wanted)
+        compared = boundary_from(log.log, wanted, log.end)
         if compared > bounds.high:  # inside of a long record, the log of the broker ends
-            compared = log.boundary_before(extent.begin, wanted)
+            compared = boundary_before(log.log, extent.begin, wanted)
         compared = max(compared, extent.begin)
         if greeting is None:
             self._stream = HaStream(request_at(compared, bounds, source.file_size))

@@ -32,7 +32,6 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths, offset_to_name
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.record_starts import RecordStarts
-from rmqstore.storage.log.walks import next_record, walk_forward
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.write.repair.truncation import truncate_log
 
@@ -45,6 +44,9 @@ _LARGE_RECORD_BYTES: Final = 4 << 10  # few of these are held: one by one is fas
 _FRAME_HEAD: Final = struct.Struct(">ii")
 # Bytes that are written together while there is much to copy: many records can be walked at once.
 BATCH_BYTES: Final = 8 << 20
+# By one call. For more at once the system takes larger blocks of memory, which a virtual machine
+# often has to get from its host: that costs more than the bytes.
+_WRITE_BYTES: Final = 256 << 10
 _PHYSICAL_OFFSET_AT: Final = FIXED_PART_V4.fields["physical_offset"][1]  # type: ignore[index]
 
 
@@ -280,7 +282,9 @@ class LogCopy:
         if is_new:
             self._disk.create(path, self._file_size)
         self._unflushed.add(path, is_new=is_new)
-        self._disk.write(path, physical_offset % self._file_size, data)
+        position = physical_offset % self._file_size
+        for first in range(0, len(data), _WRITE_BYTES):
+            self._disk.write(path, position + first, data[first : first + _WRITE_BYTES])
 
     def sync(self) -> None:
         """Wait until all whole records are on the disk; raises as :meth:`flush` does."""
@@ -306,43 +310,10 @@ class LogCopy:
         place = self.log.locate(start)
         return self.log.read(*place, size)
 
-    def boundary_from(self, physical_offset: int) -> int:
-        """Return where a record begins: at a physical offset, or soon after it.
-
-        If its file has none after it, this is the start of the file.
-        """
-        segment = self.log.find(physical_offset)
-        if segment is None or physical_offset == segment.start:
-            return physical_offset
-        stop = min(segment.end, self.end)
-        first = next_record(self.log, segment, physical_offset, stop)
-        return first if first < stop else segment.start
-
     def record_end(self, physical_offset: int) -> int | None:
         """Return the physical offset after the record at one; None if a blank is there."""
         size, magic = self.log.frame(self.log.locate(physical_offset))
         return physical_offset + size if magic in TOPIC_LENGTH_BYTES else None
-
-    def boundary_before(self, start: int, physical_offset: int) -> int:
-        """Return the last place up to a physical offset where a record begins or would begin.
-
-        Args:
-            start: where a record of the copy begins.
-            physical_offset: at or after ``start``.
-        """
-        segment = self.log.find(physical_offset)
-        if segment is None or physical_offset <= max(start, segment.start):
-            return physical_offset
-        boundary = max(start, segment.start)
-        for window in walk_forward(self.log, segment, boundary, physical_offset):
-            starts = window.records.starts
-            if len(starts):
-                boundary = segment.start + int(starts[-1])
-            if window.stopped <= physical_offset:
-                boundary = window.stopped
-            if window.damage is not None:
-                break
-        return boundary
 
     def cut(self, end: int, reason: str, copies: Path) -> None:
         """Set the end back; what lies after it is kept in a folder, and cleared.

@@ -23,6 +23,7 @@ from rmqstore.copying.following.settings import FollowSettings
 from rmqstore.copying.following.streams.connection import Connection, ConnectionEndedError
 from rmqstore.copying.following.streams.ha_stream import NEVER, HaStream, Piece
 from rmqstore.copying.following.streams.rate import Rate
+from rmqstore.copying.following.upkeep.log_files import boundary_before
 from rmqstore.errors import BrokerUnreachableError, MalformedBytesError, StoreStateError
 
 _BUFFER_BYTES: Final = 1 << 20
@@ -381,7 +382,7 @@ class Session:
                 f"record from {self._compared} on is the same: the broker has another log by now. "
                 "Nothing was changed; follow it into a new folder"
             )
-        boundary = self._copy.boundary_before(self._compared, place)
+        boundary = boundary_before(self._copy.log, self._compared, place)
         held = b"" if boundary == place else self._copy.read(boundary, place - boundary).tobytes()
         self._owner.cut(boundary, reason)
         self._is_comparing = False

@@ -21,7 +21,7 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import Window, walk_forward
+from rmqstore.storage.log.walks import Window, next_record, walk_forward
 from rmqstore.storage.recovery.log_end import last_record_before
 
 logger = logging.getLogger(__name__)
@@ -169,3 +169,44 @@ def move_aside(root: Path, end: int) -> Path:
     disk.flush_folder(root.parent)
     disk.close()
     return target
+
+
+def boundary_from(log: CommitLog, physical_offset: int, end: int) -> int:
+    """Return where a record begins: at a physical offset, or soon after it.
+
+    If its file has none after it, this is the start of the file.
+
+    Args:
+        log: the log of a copy.
+        physical_offset: at or before the end.
+        end: physical offset after its last record.
+    """
+    segment = log.find(physical_offset)
+    if segment is None or physical_offset == segment.start:
+        return physical_offset
+    stop = min(segment.end, end)
+    first = next_record(log, segment, physical_offset, stop)
+    return first if first < stop else segment.start
+
+
+def boundary_before(log: CommitLog, start: int, physical_offset: int) -> int:
+    """Return the last place up to a physical offset where a record begins or would begin.
+
+    Args:
+        log: the log of a copy.
+        start: where a record of it begins.
+        physical_offset: at or after ``start``.
+    """
+    segment = log.find(physical_offset)
+    if segment is None or physical_offset <= max(start, segment.start):
+        return physical_offset
+    boundary = max(start, segment.start)
+    for window in walk_forward(log, segment, boundary, physical_offset):
+        starts = window.records.starts
+        if len(starts):
+            boundary = segment.start + int(starts[-1])
+        if window.stopped <= physical_offset:
+            boundary = window.stopped
+        if window.damage is not None:
+            break
+    return boundary

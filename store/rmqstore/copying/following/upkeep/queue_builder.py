@@ -174,8 +174,8 @@ class QueueBuilder:
 
         Args:
             end: where a record ends; the log is on the disk up to there.
-            is_far: much will follow soon, so several parts may come to the disk together. They do
-                when a step finds nothing to build, too.
+            is_far: much will follow soon, so several parts may come to the disk together, as they
+                do where one step is not enough. A step that finds nothing to build brings them.
 
         Returns:
             Whether all of it is built.
@@ -183,10 +183,11 @@ class QueueBuilder:
         start = self._written
         if start < end:
             self._build(start, end)
-        is_late = self._written - self.built >= _FLUSH_BYTES
-        if self.built < self._written and (not is_far or is_late or start >= end):
+        is_done = self._written >= end
+        is_due = start >= end or self._written - self.built >= _FLUSH_BYTES
+        if self.built < self._written and (is_due or (is_done and not is_far)):
             self._flush()
-        return self._written >= end
+        return is_done
 
     def _build(self, start: int, end: int) -> None:
         self._is_clean = False
