@@ -143,6 +143,7 @@ class Session:
             if self.has_agreed:  # the copy is empty
                 self._owner.agree(time.monotonic())
             connection.send(self._stream.report(self._request))
+            self._data_at = time.monotonic()  # no heartbeat before counts as the end of the log
             return self._follow(connection)
         except ConnectionEndedError as err:
             self._copy.write_held()
