@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import socket
 import struct
@@ -39,6 +40,14 @@ def more(log: Store, count: int, *, size: int = 100, mark: bytes = b"", time_ms:
         log.append(
             Record(queue_id=number % 3, body=body, properties=keys, store_timestamp=stored_at)
         )
+
+
+def part(common: Store, n_lost: int, n_more: int) -> tuple[Store, Store]:
+    """Return two logs that go on differently: one with an end that the other has lost."""
+    longer, other = copy.deepcopy(common), copy.deepcopy(common)
+    more(longer, n_lost)
+    more(other, n_more, mark=b"other", time_ms=10_000)
+    return longer, other
 
 
 class FakeMaster:

@@ -15,7 +15,7 @@ import pytest
 
 import rmqstore
 import tiers
-from following.fake_master import TOPICS, FakeMaster, more
+from following.fake_master import TOPICS, FakeMaster, more, part
 from following.followers import TIMING, files, follow_once, following, require_exact, wait_for
 from rmqstore.copying.followers.status import follow_status
 from rmqstore.copying.following.follower import Follower
@@ -159,9 +159,7 @@ def test_an_end_that_the_master_has_lost_is_cut_and_kept(
 ) -> None:
     target = tmp_path / "copy"
     common = log_of(300)
-    longer, other = copy.deepcopy(common), copy.deepcopy(common)
-    more(longer, n_lost)
-    more(other, n_more, mark=b"other", time_ms=10_000)
+    longer, other = part(common, n_lost, n_more)
     with FakeMaster(longer) as master:
         follow_once(master, target)
     before = files(target)

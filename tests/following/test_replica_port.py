@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from following.fake_master import FakeMaster, more
+from following.fake_master import FakeMaster, more, part
 from following.followers import (
     TIMING,
     Following,
@@ -117,9 +116,7 @@ def test_an_end_that_the_master_has_lost_is_cut_and_kept(
 ) -> None:
     target = tmp_path / "copy"
     common = log_of(300)
-    longer, other = copy.deepcopy(common), copy.deepcopy(common)
-    more(longer, n_lost)
-    more(other, n_more, mark=b"other", time_ms=10_000)
+    longer, other = part(common, n_lost, n_more)
     with FakeMaster(longer) as master:
         follow_once(master, target)
     with FakeMaster(other) as master:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import rmqstore
-from following.fake_master import FakeMaster, more
+from following.fake_master import FakeMaster, more, part
 from following.followers import files, follow_once, following, require_exact, wait_for
 from rmqstore.cli import main
 from rmqstore.copying.followers.status import follow_status
@@ -76,10 +75,8 @@ def test_queues_are_built_when_they_are_wanted_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n_lost", [1, 150])
 def test_a_cut_reaches_queues_that_were_built_before(n_lost: int, tmp_path: Path) -> None:
-    common, target = log_of(200), tmp_path / "copy"
-    longer, other = copy.deepcopy(common), copy.deepcopy(common)
-    more(longer, n_lost)
-    more(other, 40, mark=b"other", time_ms=10_000)
+    target = tmp_path / "copy"
+    longer, other = part(log_of(200), n_lost, 40)
     with FakeMaster(longer) as master:
         follow_once(master, target)
     with FakeMaster(other) as master:

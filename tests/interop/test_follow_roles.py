@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 import rmqstore
 from interop.rocketmq import RealStore, RocketMQ
-from interop.test_follow import Process, end_of, wait_for
-from interop.test_follow_versions import SIZES, TOPIC, Load, OrdinaryPort, started
+from interop.test_follow import Process, end_of, require_exact, wait_for
+from interop.test_follow_versions import FILE_BYTES, SIZES, TOPIC, Load, OrdinaryPort, started
 from ports import free_ports
 from rmqstore.cli import main
 from rmqstore.errors import StoreStateError
@@ -78,6 +78,31 @@ def test_producers_wait_for_a_follower_only_if_it_acknowledges(
                 follower.stop()
             finally:
                 follower.kill()
+
+
+@pytest.mark.interop
+def test_a_slave_is_followed_as_its_master_is(rocketmq_55: RocketMQ, tmp_path: Path) -> None:
+    root, target, log = tmp_path / "master", tmp_path / "copy", tmp_path / "follow.log"
+    own_port, ha_port = free_ports(2)
+    with (
+        OrdinaryPort("5.5.1", ha_port, "SLAVE") as port,
+        rocketmq_55.open(root, **SIZES, haListenPort=own_port) as master,
+        rocketmq_55.open(
+            tmp_path / "slave", **SIZES, brokerRole="SLAVE", haListenPort=ha_port
+        ) as slave,
+    ):
+        slave.store.updateHaMasterAddress(f"127.0.0.1:{own_port}")
+        port.store = slave
+        follower = Process(port.address, target, log)
+        try:
+            with Load(master, random.Random(7)):
+                wait_for(lambda: end_of(target) > 3 * FILE_BYTES)
+            end = int(master.store.getMaxPhyOffset())
+            wait_for(lambda: end_of(target) == end)
+            follower.stop()
+        finally:
+            follower.kill()
+    require_exact(root, target, end)
 
 
 @pytest.mark.interop
