@@ -191,6 +191,12 @@ class FakeMaster:
                 continue
             if place == -1 and self.log.end:
                 place = self.low
+            if (
+                place == 0 < self.low and not self.is_slow
+            ):  # as MappedFileQueue finds its first file
+                body = self._body(self.low)
+                connection.sendall(self.mangle(self.frame(place, body)))
+                place += len(body)
             while not self.is_slow and self.low <= place < self.log.end:
                 body = self._body(place)
                 connection.sendall(self.mangle(self.frame(place, body)))

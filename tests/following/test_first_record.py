@@ -82,3 +82,15 @@ def test_each_byte_of_a_record_counts(place: int, step: int) -> None:
         first.compare(start, memoryview(other[start : start + step]))
     with pytest.raises(StoreStateError, match="different brokers"):
         first.compare(before, memoryview(other[before : before + step]))
+
+
+def test_a_log_that_was_empty_may_begin_anywhere(tmp_path: Path) -> None:
+    """A slave without a log begins with the last file of its master."""
+    target, log = tmp_path / "copy", log_of(600)
+    with FakeMaster(log_of(0)) as master, following(master.address, target) as run:
+        wait_for(lambda: run.follower._now().n_connections > 0)
+        master.low = 3 * FILE_BYTES
+        master.log = log
+        wait_for(lambda: run.follower._now().queues_end == log.end)
+        assert run.follower._now().begin == master.low
+    require_exact(target, log, master.low)

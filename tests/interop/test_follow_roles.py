@@ -102,7 +102,11 @@ def test_a_slave_is_followed_as_its_master_is(rocketmq_55: RocketMQ, tmp_path: P
             follower.stop()
         finally:
             follower.kill()
-    require_exact(root, target, end)
+    # The log of a new slave begins with the file that was its master's last one.
+    require_exact(tmp_path / "slave", target, end)
+    master_log, copied_log = root / "commitlog", target / "commitlog"
+    for path in copied_log.iterdir():
+        assert path.read_bytes() == (master_log / path.name).read_bytes()
 
 
 @pytest.mark.interop

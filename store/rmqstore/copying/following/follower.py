@@ -271,7 +271,6 @@ class Follower:
             compared=compared,
             extent=extent,
             bounds=bounds,
-            file_size=source.file_size,
             goal=self._goal,
             may_compare_more=is_related,
             first_record=self._first_record(log, bounds),

@@ -310,6 +310,22 @@ class LogCopy:
         place = self.log.locate(start)
         return self.log.read(*place, size)
 
+    def first_difference(self, start: int, data: memoryview) -> int | None:
+        """Return the first physical offset at which the copy has other bytes; None without one.
+
+        Args:
+            start: physical offset of the first of the bytes.
+            data: bytes, all of which lie before the end.
+        """
+        while data:
+            part = data[: self._file_size - start % self._file_size]
+            differs = self.read(start, len(part)) != np.frombuffer(part, np.uint8)
+            if differs.any():
+                return start + int(differs.argmax())
+            start += len(part)
+            data = data[len(part) :]
+        return None
+
     def record_end(self, physical_offset: int) -> int | None:
         """Return the physical offset after the record at one; None if a blank is there."""
         size, magic = self.log.frame(self.log.locate(physical_offset))

@@ -14,8 +14,6 @@ from contextlib import suppress
 from enum import Enum
 from typing import Final, Protocol
 
-import numpy as np
-
 from rmqstore.copying.following.agreement import Extent, FirstRecord, Verdict, judge
 from rmqstore.copying.following.log_copy import BATCH_BYTES, LogCopy
 from rmqstore.copying.following.remoting.broker import Bounds
@@ -24,7 +22,12 @@ from rmqstore.copying.following.streams.connection import Connection, Connection
 from rmqstore.copying.following.streams.ha_stream import NEVER, HaStream, Piece
 from rmqstore.copying.following.streams.rate import Rate
 from rmqstore.copying.following.upkeep.log_files import boundary_before
-from rmqstore.errors import BrokerUnreachableError, MalformedBytesError, StoreStateError
+from rmqstore.errors import (
+    BrokerUnreachableError,
+    CorruptRecordError,
+    MalformedBytesError,
+    StoreStateError,
+)
 
 _BUFFER_BYTES: Final = 1 << 20
 _BOUNDS_SECONDS: Final = 1.0  # between two questions where the log of the broker ends
@@ -107,7 +110,6 @@ class Session:
         compared: int,
         extent: Extent,
         bounds: Bounds,
-        file_size: int,
         goal: int | None,
         may_compare_more: bool = True,
         first_record: bytes = b"",
@@ -119,7 +121,7 @@ class Session:
         self._is_comparing = compared < extent.end
         self._first_record = FirstRecord(compared, first_record)
         self._agreed_from = copy.record_end(compared) if self._is_comparing else None
-        self._file_size = file_size
+        self._quiet = 0.0 if settings.ha_mode is None else settings.timing.quiet
         self._is_idle = False  # the broker said that it has no more
         self._held_at = float("-inf")  # when the first of the bytes came that are not written
         self._bounds_at = float("-inf")
@@ -149,8 +151,26 @@ class Session:
             self._copy.write_held()
             self.why = str(err)
             return Ended.CLOSED
+        except CorruptRecordError:
+            if not self._begins_elsewhere():
+                raise
+            self.why = f"the log of the broker does not begin at {self._extent.begin}"
+            return Ended.CLOSED
         finally:
             self.has_begun = self._stream.has_begun
+
+    def _begins_elsewhere(self) -> bool:
+        """Tell whether the first bytes of a copy are of another place than was asked for.
+
+        The log of a new slave may begin anywhere; for 0 it sends its first file, once it has one.
+        Source: CommitLog.java#getData, MappedFileQueue.java#findMappedFileByOffset.
+        """
+        if self._copy.end > self._extent.begin:
+            return False
+        try:
+            return self._owner.ask_bounds(self._copy.end).low > self._extent.begin
+        except BrokerUnreachableError:
+            return False
 
     @property
     def has_agreed(self) -> bool:
@@ -335,32 +355,20 @@ class Session:
                 f"{seconds:.0f} s"
             )
 
-    @property
-    def _quiet(self) -> float:
-        """After how many seconds without bytes of the log a heartbeat may say that it ends."""
-        return 0.0 if self._settings.ha_mode is None else self._settings.timing.quiet
-
     def _compare(self, piece: Piece) -> Ended | None:
         """Compare bytes with those of the copy; append those that follow its end."""
         place, data = piece.physical_offset, piece.data
-        while data and place < self._copy.end:
-            in_file = self._file_size - place % self._file_size
-            part = data[: min(len(data), in_file, self._copy.end - place)]
-            theirs = np.frombuffer(part, np.uint8)
-            own = self._copy.read(place, len(part))
-            differing = np.flatnonzero(own != theirs)
-            if len(differing):
-                first = int(differing[0])
-                ended = self._differ(place + first, "the broker has other bytes here")
-                if ended is None:
-                    self._copy.append(data[first:])
-                return ended
-            place += len(part)
-            data = data[len(part) :]
-        if place >= self._copy.end:
+        n_compared = min(len(data), self._copy.end - place)
+        first = self._copy.first_difference(place, data[:n_compared])
+        if first is not None:
+            ended = self._differ(first, "the broker has other bytes here")
+            if ended is None:
+                self._copy.append(data[first - place :])
+            return ended
+        if place + n_compared == self._copy.end:
             self._is_comparing = False
             self._copy.trust()
-            self._copy.hold(data)
+            self._copy.hold(data[n_compared:])
         return None
 
     def _differ(self, place: int, reason: str) -> Ended | None:
