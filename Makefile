@@ -56,10 +56,11 @@ test-versions: java env ## run a smoke check with the oldest and newest versions
 	$(BIN)/python -m pytest -m versions -rP
 
 .PHONY: lint
-lint: env ## check style and types: ruff, mypy
+lint: env ## check style, types and imports: ruff, mypy, import-linter
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 .PHONY: docs
 docs: env ## build the manual into docs/_build/html; warnings are errors
