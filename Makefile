@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 SOAK_SECONDS ?= 3600
-# Each process takes a stretch of the tests, so most JVMs are started once; the one that is done first takes from the other.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Tests that share a JVM or a browser stay in one process, and begin first; the others go to whichever process is free.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+# test-core is part of test, and test of test-all; test-slow runs what is left.
+FAST := not thorough and not slow and not versions
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
 
 .DEFAULT_GOAL := help
@@ -35,12 +37,20 @@ demo: java env ## read a store that a real RocketMQ broker wrote, through Spark
 	$(BIN)/python examples/demo.py
 
 .PHONY: test
-test: java env ## run all tests but the slow ones (Java 17)
-	$(PYTEST) -m 'not slow and not versions'
+test: java env ## run what any change may break, a few minutes (Java 17)
+	$(PYTEST) -m '$(FAST)'
 
 .PHONY: test-core
-test-core: env ## run the tests that need no Spark, no RocketMQ and no browser
-	$(PYTEST) -m 'not slow and not versions and not spark and not interop and not browser'
+test-core: env ## run the tests of `make test` that need no Spark, no RocketMQ and no browser
+	$(PYTEST) -m '$(FAST) and not spark and not interop and not browser'
+
+.PHONY: test-interop
+test-interop: java env ## run all tests against the real RocketMQ and Kafka but the slow ones
+	$(PYTEST) -m 'interop and not slow'
+
+.PHONY: test-all
+test-all: java env ## run all tests but the longest tables, soak and versions
+	$(PYTEST) -m 'not slow and not versions'
 
 .PHONY: test-slow
 test-slow: java env ## run the long tables that the other tests only sample; before each release

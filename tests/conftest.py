@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -12,10 +11,19 @@ from typing import Any
 
 import pytest
 from _pytest._code import code
+from _pytest.terminal import TerminalReporter
 from pyspark.sql import SparkSession
 
 import goldens
+import missing
+import tiers
+from connector.engine import Engine
 from s3_server import S3Server, s3_server
+
+# Hundreds of processes import the packages: Python compiles them once, also where it is told to
+# write no bytecode.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PACKAGES = [Path(__file__).parents[1] / folder for folder in ("store", "connector")]
@@ -50,6 +58,30 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Print the first internal error where the output of a run is read first: at its end."""
     if _internal_errors and not hasattr(config, "workerinput"):
         sys.stderr.write(f"\nThe first internal error:\n{_internal_errors[0][-4000:]}\n")
+
+
+def pytest_report_header() -> str:
+    """Name the seed at the head of a run, so that it can be repeated."""
+    return f"SEED={tiers.FIRST_SEED}"
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Say at the end what did not run here, and how to get it."""
+    missing.summarize(terminalreporter)
+
+
+# Each needs a JVM or a browser, which one process starts for all of them.
+HEAVY = ("spark", "interop", "browser")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep what shares a JVM or a browser on one worker, and let workers begin with it."""
+    for item in items:
+        kind = next((name for name in HEAVY if item.get_closest_marker(name)), None)
+        if kind is not None:
+            item.add_marker(pytest.mark.xdist_group(kind))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -95,21 +127,16 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
-def _require_java() -> None:
-    """Skip the test, with the reason, if there is no Java; fail if nothing may be skipped."""
-    home = os.environ.get("JAVA_HOME")
-    if shutil.which("java") or (home and Path(home, "bin", "java").exists()):
-        return
-    reason = "Spark needs Java 17 or later: no `java` on PATH, and JAVA_HOME names none"
-    if os.environ.get("CI", "").lower() == "true":
-        pytest.fail(f"{reason}; with CI=true nothing is skipped")
-    pytest.skip(reason)
+@pytest.fixture
+def engine() -> Engine:
+    """Return what runs the data sources as Spark does, in this process and without a JVM."""
+    return Engine()
 
 
 @pytest.fixture(scope="session")
 def java() -> None:
     """Require Java, for tests that start a Spark of their own."""
-    _require_java()
+    missing.require_java()
 
 
 @pytest.fixture(scope="session")
@@ -133,7 +160,13 @@ def spark(
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.log.level", "OFF")  # what fails on purpose would fill pages
             .config("spark.sql.session.timeZone", "UTC")
-            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.shuffle.partitions", "1")
+            # The frames are small: what would be compiled is run once.
+            .config("spark.sql.codegen.wholeStage", "false")
+            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+            .config("spark.sql.adaptive.enabled", "false")
+            .config("spark.sql.streaming.pollingDelay", "1ms")
+            .config("spark.driver.host", "127.0.0.1")
             .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .getOrCreate()
         )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 import kafkalog
+import missing
 
 _PROJECT = Path(__file__).parents[1]
 sys.path.append(str(_PROJECT / "benchmarks"))
@@ -42,17 +41,16 @@ Line = tuple[str, ...]
 
 def jars(kind: str) -> list[Path]:
     """Return the jars of the broker or the sink; skip the test without them, or fail if in CI."""
-    reason = "no Java 17"
-    if shutil.which("java") or os.environ.get("JAVA_HOME"):
-        try:
-            if kind == "broker":
-                return broker_jars(JARS, VERSION)
-            return sink_jars(JARS, SINK_VERSION)
-        except JarsUnavailableError as err:
-            reason = str(err)
-    if os.environ.get("CI", "").lower() == "true":
-        pytest.fail(f"{reason}; with CI=true nothing is skipped")
-    pytest.skip(f"the real Kafka {VERSION}: {reason}")
+    missing.require_java()
+    try:
+        if kind == "broker":
+            return broker_jars(JARS, VERSION)
+        return sink_jars(JARS, SINK_VERSION)
+    except JarsUnavailableError as err:
+        missing.skip(
+            f"the real Kafka {VERSION}",
+            f"Spark's --packages fetches its jars once, into {JARS.name}; that failed: {err}",
+        )
 
 
 def broker(folder: Path) -> KafkaBroker:

@@ -29,6 +29,7 @@ class S3Server:
             scheme="http",
             region="us-east-1",
             allow_bucket_creation=True,
+            allow_delayed_open=True,  # one request for a small file instead of three
             **KEYS,
         )
         self.filesystem.create_dir(BUCKET)

@@ -39,7 +39,11 @@ SAME = [
 ]
 
 
-def run(script: str, *arguments: object) -> str:
+Run = Callable[..., str]
+
+
+def run_program(script: str, *arguments: object) -> str:
+    """Run an example in a process of its own; return what it prints."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / script), *map(str, arguments)],
         capture_output=True,
@@ -51,50 +55,89 @@ def run(script: str, *arguments: object) -> str:
     return done.stdout
 
 
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a function that runs an example in this process and returns what it prints."""
+
+    def run_here(script: str, *arguments: object, code: int = 0) -> str:
+        path = str(ROOT / "examples" / script)
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", [path, *map(str, arguments)])
+        ended: object = 0
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as err:
+            ended = err.code
+        printed = capsys.readouterr()
+        if isinstance(ended, str):  # Python itself prints it and exits with 1
+            return _with_code(printed.out + printed.err + ended, 1, code)
+        return _with_code(printed.out + printed.err, ended or 0, code)
+
+    return run_here
+
+
+def _with_code(printed: str, found: object, expected: int) -> str:
+    assert found == expected, printed[-4000:]
+    return printed
+
+
+@pytest.fixture
+def run_spark(run: Run, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return the same for examples with Spark, which find a fresh session in the running JVM."""
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", spark.newSession())
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+    return run
+
+
 def test_example_without_spark_shows_queues_and_a_message(
     golden_store: Callable[[str], Path],
 ) -> None:
-    shown = run("02_without_spark.py", golden_store("live"), "LivePlain")
+    shown = run_program("02_without_spark.py", golden_store("live"), "LivePlain")
     assert "LivePlain-0: 0 to 53" in shown
     assert "{'tags': 'TagA', 'queueOffset_count': 67}" in shown
 
 
 @pytest.mark.spark
-def test_example_migrates_a_topic_once(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+def test_example_migrates_a_topic_once(
+    run_spark: Run, golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
     for _ in range(2):
-        shown = run("03_migrate_topic.py", golden_store("live"), tmp_path / "target", "LivePlain")
+        shown = run_spark(
+            "03_migrate_topic.py", golden_store("live"), tmp_path / "target", "LivePlain"
+        )
         assert f"210 messages of LivePlain in {tmp_path / 'target'}, 210 in" in shown
 
 
 @pytest.mark.spark
-def test_example_reads_a_topic(golden_store: Callable[[str], Path]) -> None:
-    shown = run("01_read_topic.py", golden_store("live"), "LivePlain")
+def test_example_reads_a_topic(run_spark: Run, golden_store: Callable[[str], Path]) -> None:
+    shown = run_spark("01_read_topic.py", golden_store("live"), "LivePlain")
     assert "210 messages in LivePlain" in shown
     assert "51 messages in queue 0 from offset 2 on" in shown
     assert "0 damaged records" in shown
 
 
 @pytest.mark.spark
-def test_example_finds_messages(golden_store: Callable[[str], Path]) -> None:
-    shown = run("09_find_messages.py", golden_store("live"), "key-1", "tx-3", "nowhere")
+def test_example_finds_messages(run_spark: Run, golden_store: Callable[[str], Path]) -> None:
+    shown = run_spark("09_find_messages.py", golden_store("live"), "key-1", "tx-3", "nowhere")
     assert "6 messages by 3 keys" in shown
     assert "PushedFilters: [IsNotNull(topic), IsNotNull(msgId)," in shown
     assert "|   LiveTx|transaction|    6|" in shown
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("java")
 def test_demo_shows_topics_messages_and_counts(golden_store: Callable[[str], Path]) -> None:
-    shown = run("demo.py", golden_store("live"))
+    shown = run_program("demo.py", golden_store("live"))
     assert "|LivePlain      |210     |106965|" in shown
     assert "|LiveTx         |1      |3    |" in shown
 
 
 @pytest.mark.spark
 def test_example_archives_a_store_and_brings_it_back(
-    golden_store: Callable[[str], Path], tmp_path: Path
+    run_spark: Run, golden_store: Callable[[str], Path], tmp_path: Path
 ) -> None:
     archive, restored = tmp_path / "archive", tmp_path / "restored"
-    shown = run("04_archive_to_parquet.py", golden_store("live"), archive, restored)
+    shown = run_spark("04_archive_to_parquet.py", golden_store("live"), archive, restored)
     with rmqstore.open(golden_store("live")) as store:
         before = store.scan(columns=SAME).read_all()
     with rmqstore.open(restored) as store:
@@ -116,8 +159,8 @@ def by_queue(table: pa.Table) -> dict[tuple[str, int], list[dict[str, Any]]]:
 
 
 @pytest.mark.spark
-def test_example_makes_test_data(tmp_path: Path) -> None:
-    shown = run("05_test_data.py", tmp_path / "s", 600)
+def test_example_makes_test_data(run_spark: Run, tmp_path: Path) -> None:
+    shown = run_spark("05_test_data.py", tmp_path / "s", 600)
     assert "|SCHEDULE_TOPIC_XXXX|" in shown
     with rmqstore.open(tmp_path / "s") as store:
         rows = (
@@ -133,18 +176,22 @@ def test_example_makes_test_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_example_archives_what_is_new(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+def test_example_archives_what_is_new(
+    run_spark: Run, golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
     archive, checkpoint = tmp_path / "archive", tmp_path / "checkpoint"
     with rmqstore.open(golden_store("live")) as store:
         n_messages = store.scan(columns="topic").read_all().num_rows
     for new in (n_messages, 0):
-        shown = run("06_stream_to_parquet.py", golden_store("live"), archive, checkpoint)
+        shown = run_spark("06_stream_to_parquet.py", golden_store("live"), archive, checkpoint)
         assert f"{new} new messages, {n_messages} in {archive}" in shown
     assert list(archive.glob("topic=LivePlain/day=*/*.parquet"))
 
 
 @pytest.mark.spark
-def test_example_replays_tags_once(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+def test_example_replays_tags_once(
+    run_spark: Run, golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
     tags = "TagA || TagC"
     with rmqstore.open(golden_store("live")) as store:
         expected = (
@@ -154,7 +201,7 @@ def test_example_replays_tags_once(golden_store: Callable[[str], Path], tmp_path
         )
     assert expected
     for _ in range(2):
-        run(
+        run_spark(
             "07_replay_stream.py",
             golden_store("live"),
             tmp_path / "b",
@@ -176,35 +223,24 @@ def test_example_replays_tags_once(golden_store: Callable[[str], Path], tmp_path
 
 
 @pytest.mark.spark
-def test_example_counts_by_batch(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+def test_example_counts_by_batch(
+    run_spark: Run, golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
     for _ in range(2):
-        shown = run(
+        shown = run_spark(
             "08_foreach_batch.py", golden_store("live"), tmp_path / "table", tmp_path / "checkpoint"
         )
     assert "|LivePlain      |210     |106965|" in shown
 
 
 @pytest.mark.spark
-def test_example_alerts_before_retention_wins(tmp_path: Path) -> None:
+def test_example_alerts_before_retention_wins(run_spark: Run, tmp_path: Path) -> None:
     root = goldens.unpack("live", tmp_path)
     arguments = ("06_stream_to_parquet.py", root, tmp_path / "archive", tmp_path / "checkpoint")
-    assert "new messages" in run(*arguments, 24)  # the first run has nothing to compare with
+    assert "new messages" in run_spark(*arguments, 24)  # the first run has nothing to compare with
     (root / "commitlog" / f"{0:020d}").unlink()  # as retention does
-    assert "ALERT LivePlain-0: the archive is 0.01 hours ahead" in failing(*arguments, 24)
-    assert "0 new messages" in run(*arguments)  # no margin is asked for
-
-
-def failing(script: str, *arguments: object) -> str:
-    """Run an example that ends with exit code 1; return what it says."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-    )
-    assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout + done.stderr
+    assert "ALERT LivePlain-0: the archive is 0.01 hours ahead" in run_spark(*arguments, 24, code=1)
+    assert "0 new messages" in run_spark(*arguments)  # no margin is asked for
 
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("[0-9]*.py"))
@@ -239,7 +275,7 @@ def test_an_error_of_a_recipe_is_a_line_and_not_what_it_looks_for(
     assert "Traceback" not in done.stderr
 
 
-def test_example_reprocesses_dead_letters_once(tmp_path: Path) -> None:
+def test_example_reprocesses_dead_letters_once(run: Run, tmp_path: Path) -> None:
     root, again = goldens.unpack("live", tmp_path), tmp_path / "again"
     script = ("10_reprocess_dead_letters.py", root, again, "CG_retry")
     shown = run(*script)
@@ -292,7 +328,9 @@ def test_example_audits_lag_over_days(tmp_path: Path) -> None:
     assert "STANDS  behind in LiveOrder-0 of broker-a: at 8, lag" in shown
 
 
-def test_example_migrates_a_cluster(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+def test_example_migrates_a_cluster(
+    run: Run, golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
     live = goldens.unpack("live", tmp_path)
     replica = shutil.copytree(live, tmp_path / "replica")
     file, target = tmp_path / "brokers.json", tmp_path / "moved"
@@ -306,12 +344,12 @@ def test_example_migrates_a_cluster(golden_store: Callable[[str], Path], tmp_pat
         assert not [finding for store in moved.stores.values() for finding in verify(store)]
     with rmqstore.open(live, mode="a") as writer:
         writer.append(pa.table({"topic": ["LivePlain"], "body": pa.array([b"late"], pa.binary())}))
-    shown = failing("12_migrate_cluster.py", file, target)
+    shown = run("12_migrate_cluster.py", file, target, code=1)
     assert "queues a/LivePlain/0: [0, 54] became [0, 53]" in shown
 
 
 def test_example_extracts_and_removes_one_person(
-    golden_store: Callable[[str], Path], tmp_path: Path
+    run: Run, golden_store: Callable[[str], Path], tmp_path: Path
 ) -> None:
     root, extract, target = golden_store("live"), tmp_path / "p.parquet", tmp_path / "store"
     shown = run("13_one_person.py", root, extract, target, "retry-3")
@@ -343,11 +381,13 @@ def test_example_extracts_and_removes_one_person(
     ]
 
 
-def test_example_replays_a_window(golden_store: Callable[[str], Path], tmp_path: Path) -> None:
+def test_example_replays_a_window(
+    run: Run, golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
     begin, end = "2026-11-21T02:17:02.400", "2026-11-21T02:17:02.600"
     arguments = (golden_store("live"), tmp_path / "test", "LivePlain", begin, end)
     assert "LivePlain-3: 6 messages" in run("14_replay_window.py", *arguments)
-    assert "exists already" in failing("14_replay_window.py", *arguments)
+    assert "exists already" in run("14_replay_window.py", *arguments, code=1)
     with rmqstore.open(golden_store("live")) as store:
         expected = store.scan(
             subscribe="LivePlain", starting_timestamp=begin, ending_timestamp=end, columns=SAME
@@ -359,10 +399,11 @@ def test_example_replays_a_window(golden_store: Callable[[str], Path], tmp_path:
     assert by_queue(found) == by_queue(expected)
 
 
+@pytest.mark.spark
 def test_example_of_a_job_that_read_kafka_counts_words(
-    golden_store: Callable[[str], Path], tmp_path: Path
+    run_spark: Run, golden_store: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    shown = run(
+    shown = run_spark(
         "15_move_kafka_job.py",
         golden_store("live"),
         "LivePlain",
@@ -377,14 +418,14 @@ def test_example_of_a_job_that_read_kafka_counts_words(
 
 
 @pytest.mark.spark
-def test_example_copies_kafka_logs_once(tmp_path: Path) -> None:
+def test_example_copies_kafka_logs_once(run_spark: Run, tmp_path: Path) -> None:
     logs, store = kafka_logs.unpack("txn", tmp_path), tmp_path / "store"
     with kafkalog.open(logs) as opened:
         topics = [topic for topic in opened.topics if not topic.startswith("__")]
         scan = opened.scan(columns=RECORDS.names, isolation_level="read_committed")
         expected = [row for rows in scan for row in as_messages(rows).to_pylist()]
     for _ in range(2):
-        run("16_kafka_logs_to_rocketmq.py", logs, store, *topics)
+        run_spark("16_kafka_logs_to_rocketmq.py", logs, store, *topics)
     columns = "topic,queueId,body,keys,properties,bornTimestamp"
     with rmqstore.open(store) as written:
         rows = written.scan(columns=columns).to_arrow().to_pylist()
@@ -396,8 +437,10 @@ def test_example_copies_kafka_logs_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_example_shows_what_it_would_send_to_kafka(golden_store: Callable[[str], Path]) -> None:
-    shown = run("17_rocketmq_to_kafka.py", golden_store("live"), "LivePlain")
+def test_example_shows_what_it_would_send_to_kafka(
+    run_spark: Run, golden_store: Callable[[str], Path]
+) -> None:
+    shown = run_spark("17_rocketmq_to_kafka.py", golden_store("live"), "LivePlain")
     assert "210 messages of LivePlain" in shown
     assert "|LivePlain|        0|" in shown
 

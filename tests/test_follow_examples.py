@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import click
-import pytest
 
+import missing
 from rmqstore.cli import main
 from rmqstore.copying.followers.calls import settings_of
 
@@ -52,8 +52,9 @@ def test_the_command_of_the_unit_is_one_of_follow() -> None:
     assert service["RestartPreventExitStatus"] == "2"
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        missing.skip("systemd-analyze", "install systemd", may_lack=True)
     installed = Path(sys.executable).with_name("rmqstore")
     copied = tmp_path / UNIT.name
     text = UNIT.read_text().replace("/opt/rmqstore/bin/rmqstore", str(installed))

@@ -14,6 +14,7 @@ from pyarrow.fs import FileSelector, FileType, LocalFileSystem, SubTreeFileSyste
 
 import goldens
 import rmqstore
+import tiers
 from crash.faults import Cut
 from reading import read
 from rmqstore.cli import main
@@ -95,7 +96,7 @@ def test_a_copy_in_s3_is_copied_back(root: Path, tmp_path: Path, s3: S3Server) -
     assert contents(tmp_path / "back") == contents(root)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", tiers.seeds(12))
 def test_a_copy_that_was_cut_is_no_store_until_it_goes_on(
     root: Path, s3: S3Server, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+
+# Another one each night, so that over time the tests see what no single run can.
+FIRST_SEED = int(os.environ.get("SEED", "0"))
+
+
+def seeds(count: int) -> range:
+    """Return so many seeds of random cases, from the environment variable SEED on."""
+    return range(FIRST_SEED, FIRST_SEED + count)
 
 
 def sampled(normal: int, every: int) -> list[Any]:

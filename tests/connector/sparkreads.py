@@ -5,25 +5,37 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 import goldens
+from connector.engine import Engine, Frame
 from reading import Row, rows
 
 GoldenStore = Callable[[str], Path]
+Stores = Path | list[Path] | str
+Schema = str | StructType
 
 
+@overload
 def load(
-    spark: SparkSession,
-    path: Path | list[Path] | str,
+    spark: SparkSession, path: Stores, *, schema: Schema | None = None, **options: object
+) -> DataFrame: ...
+@overload
+def load(
+    spark: Engine, path: Stores, *, schema: Schema | None = None, **options: object
+) -> Frame: ...
+def load(
+    spark: SparkSession | Engine,
+    path: Stores,
     *,
-    schema: str | None = None,
+    schema: Schema | None = None,
     **options: object,
-) -> DataFrame:
+) -> DataFrame | Frame:
     """Return a read of one store or several; options that are not text become JSON."""
-    reader = spark.read.format("rmqstore")
+    reader: Any = spark.read.format("rmqstore")
     if schema is not None:
         reader = reader.schema(schema)
     for name, value in options.items():
@@ -31,12 +43,12 @@ def load(
     return reader.load([str(one) for one in path] if isinstance(path, list) else str(path))
 
 
-def collect(frame: DataFrame) -> list[Row]:
+def collect(frame: DataFrame | Frame) -> list[Row]:
     """Return the rows, times as ms, properties as a dict."""
     return rows(frame.toArrow().to_batches())
 
 
-def read(spark: SparkSession, path: Path | list[Path] | str, **options: Any) -> list[Row]:
+def read(spark: SparkSession | Engine, path: Stores, **options: Any) -> list[Row]:
     """Return the rows of a read."""
     return collect(load(spark, path, **options))
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
+from connector.engine import Engine, Query, StreamFrame
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter
 
+SCHEMA = "topic string, queueId int, queueOffset long, body string"
 # Sizes that let a few messages roll over files of every kind.
 SIZES = StoreConfig().updated(
     {
@@ -34,11 +36,24 @@ def put(writer: StoreWriter, topic: str, queue_id: int, bodies: list[str]) -> No
     writer.flush()
 
 
-def stream(spark: SparkSession, path: Path | list[Path], **options: object) -> DataFrame:
+class Clock:
+    """A clock that stands, but for sleep."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def stream(
+    spark: SparkSession | Engine, path: Path | list[Path], **options: object
+) -> DataFrame | StreamFrame:
     """Return a stream of one store or several; options that are not text become JSON."""
-    reader = spark.readStream.format("rmqstore").schema(
-        "topic string, queueId int, queueOffset long, body string"
-    )
+    reader: Any = spark.readStream.format("rmqstore").schema(SCHEMA)
     for name, value in options.items():
         reader = reader.option(name, value if isinstance(value, str) else json.dumps(value))
     if isinstance(path, list):
@@ -47,7 +62,7 @@ def stream(spark: SparkSession, path: Path | list[Path], **options: object) -> D
 
 
 def drain(
-    spark: SparkSession, path: Path | list[Path], folder: Path, **options: object
+    spark: SparkSession | Engine, path: Path | list[Path], folder: Path, **options: object
 ) -> list[dict[str, Any]]:
     """Run a query over what is there now; return the progress of its triggers that had rows.
 
@@ -58,6 +73,7 @@ def drain(
     return [json.loads(one.json) for one in query.recentProgress if one.numInputRows]
 
 
+@overload
 def start(
     spark: SparkSession,
     path: Path | list[Path],
@@ -65,13 +81,22 @@ def start(
     *,
     once: bool = False,
     **options: object,
-) -> StreamingQuery:
+) -> StreamingQuery: ...
+@overload
+def start(
+    spark: Engine, path: Path | list[Path], folder: Path, *, once: bool = False, **options: object
+) -> Query: ...
+def start(
+    spark: SparkSession | Engine,
+    path: Path | list[Path],
+    folder: Path,
+    *,
+    once: bool = False,
+    **options: object,
+) -> StreamingQuery | Query:
     """Start a query whose rows :func:`delivered` returns."""
-    writer = (
-        stream(spark, path, **options)
-        .writeStream.format("json")
-        .option("path", str(folder / "rows"))
-    )
+    writer: Any = stream(spark, path, **options).writeStream.format("json")
+    writer = writer.option("path", str(folder / "rows"))
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
     return (
         writer.trigger(availableNow=True)
@@ -80,13 +105,13 @@ def start(
     ).start()
 
 
-def delivered(spark: SparkSession, folder: Path) -> dict[tuple[str, int], list[tuple[int, str]]]:
+def delivered(
+    spark: SparkSession | Engine, folder: Path
+) -> dict[tuple[str, int], list[tuple[int, str]]]:
     """Return the offsets and bodies that queries wrote, by queue and sorted, with duplicates."""
     found: dict[tuple[str, int], list[tuple[int, str]]] = {}
     if (folder / "rows").exists():
-        rows = spark.read.schema("topic string, queueId int, queueOffset long, body string").json(
-            str(folder / "rows")
-        )
-        for row in rows.collect():
+        reader: Any = spark.read.schema(SCHEMA)
+        for row in reader.json(str(folder / "rows")).collect():
             found.setdefault((row.topic, row.queueId), []).append((row.queueOffset, row.body))
     return {key: sorted(rows) for key, rows in sorted(found.items())}

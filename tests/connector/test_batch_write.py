@@ -5,33 +5,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from itertools import groupby
+import zlib
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from time import time
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import DataFrame
 
 import goldens
 import rmqstore
+from connector.engine import Engine, Frame, LocalFrame
 from connector.sparkreads import GoldenStore, load, read
-from rmqstore.inspect.verify import verify
+from connector.streams import Clock
 from rmqstore.storage.files.lock import StoreLock
-
-pytestmark = pytest.mark.spark
 
 # Sizes that let a small job roll over files of every kind.
 SMALL = {
@@ -52,17 +43,42 @@ SAME = (
 )
 
 
-def write(frame: DataFrame, path: Path, **options: str) -> None:
+Change = Callable[[pa.Table], pa.Table]
+
+
+def write(frame: DataFrame | Frame | LocalFrame, path: Path, **options: str) -> None:
     frame.write.format("rmqstore").mode("append").options(**options).save(str(path))
 
 
-def numbered(spark: SparkSession, n: int, partitions: int = 2) -> DataFrame:
-    numbers = spark.range(n, numPartitions=partitions)
-    return numbers.select(
-        F.lit("Orders").alias("topic"),
-        F.concat(F.lit("body "), F.col("id")).alias("body"),
-        F.concat(F.lit("k"), F.col("id")).alias("keys"),
+def rows(n: int) -> pa.Table:
+    """Return rows that say their number."""
+    return pa.table(
+        {
+            "topic": ["Orders"] * n,
+            "body": [f"body {number}" for number in range(n)],
+            "keys": [f"k{number}" for number in range(n)],
+        },
+        pa.schema({"topic": pa.string(), "body": pa.string(), "keys": pa.string()}),
     )
+
+
+def numbered(n: int, partitions: int = 2) -> LocalFrame:
+    return Engine.frame(rows(n), partitions)
+
+
+def with_column(
+    table: pa.Table, name: str, values: Iterable[Any], kind: pa.DataType | None = None
+) -> pa.Table:
+    """Return a table with another column, or with other values in one that it has."""
+    column = pa.array(values, kind or pa.string())
+    if name in table.column_names:
+        return table.set_column(table.column_names.index(name), name, column)
+    return table.append_column(name, column)
+
+
+def all_with(name: str, value: object, kind: pa.DataType | None = None) -> Change:
+    """Return a change that lets all rows have this value."""
+    return lambda table: with_column(table, name, [value] * table.num_rows, kind)
 
 
 def refused(action: Callable[[], object], *texts: str) -> None:
@@ -89,10 +105,10 @@ def data_state(root: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", ["basic", "live", "ipv6", "edges", "compressed"])
 def test_what_was_read_is_written_as_the_same_messages(
-    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, name: str
+    engine: Engine, golden_store: GoldenStore, tmp_path: Path, name: str
 ) -> None:
     options = {"includeSystemTopics": "true", "brokerName": "b"}
-    frame = load(spark, golden_store(name), **options)
+    frame = load(engine, golden_store(name), **options)
     write(
         frame,
         tmp_path / "copy",
@@ -101,8 +117,8 @@ def test_what_was_read_is_written_as_the_same_messages(
         **SMALL | {"mappedFileSizeCommitLog": "131072"},
     )
     before, after = (
-        read(spark, golden_store(name), **options),
-        read(spark, tmp_path / "copy", **options),
+        read(engine, golden_store(name), **options),
+        read(engine, tmp_path / "copy", **options),
     )
 
     def by_queue(rows: list[dict[str, Any]]) -> dict[tuple[str, int], list[dict[str, Any]]]:
@@ -116,11 +132,9 @@ def test_what_was_read_is_written_as_the_same_messages(
     assert by_queue(after) == by_queue(before)
 
 
-def test_rows_show_all_at_once_with_keys_ids_and_queues(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    write(numbered(spark, 900, 3), tmp_path / "s", queueNums="5", **SMALL)
-    found = read(spark, tmp_path / "s", brokerName="b")
+def test_rows_show_all_at_once_with_keys_ids_and_queues(engine: Engine, tmp_path: Path) -> None:
+    write(numbered(900, 3), tmp_path / "s", queueNums="5", **SMALL)
+    found = read(engine, tmp_path / "s", brokerName="b")
     assert {row["body"].decode() for row in found} == {f"body {number}" for number in range(900)}
     assert {row["queueId"] for row in found} == set(range(5))
     assert len({row["msgId"] for row in found}) == 900
@@ -131,12 +145,12 @@ def test_rows_show_all_at_once_with_keys_ids_and_queues(
     assert (topics["Orders"]["writeQueueNums"], topics["Orders"]["perm"]) == (5, 6)
 
 
-def test_order_of_a_partition_is_the_order_in_a_queue(spark: SparkSession, tmp_path: Path) -> None:
-    frame = numbered(spark, 1000, 1)
+def test_order_of_a_partition_is_the_order_in_a_queue(engine: Engine, tmp_path: Path) -> None:
+    frame = numbered(1000, 1)
     for _ in range(2):
         write(frame, tmp_path / "s", queueNums="3", **SMALL)
     rows = sorted(
-        read(spark, tmp_path / "s", brokerName="b"),
+        read(engine, tmp_path / "s", brokerName="b"),
         key=lambda row: (row["queueId"], row["queueOffset"]),
     )
     for queue_id in range(3):
@@ -149,46 +163,38 @@ def test_order_of_a_partition_is_the_order_in_a_queue(spark: SparkSession, tmp_p
         )
 
 
-def test_hash_keeps_a_sharding_key_in_one_queue(spark: SparkSession, tmp_path: Path) -> None:
-    frame = numbered(spark, 400).withColumn(
-        "shardingKey", F.concat(F.lit("s"), F.crc32("body") % 17)
-    )
+def test_hash_keeps_a_sharding_key_in_one_queue(engine: Engine, tmp_path: Path) -> None:
+    table = rows(400)
+    keys = [f"s{zlib.crc32(body.encode()) % 17}" for body in table["body"].to_pylist()]
+    frame = Engine.frame(with_column(table, "shardingKey", keys), 2)
     write(frame, tmp_path / "s", queueSelector="hash", queueNums="6", **SMALL)
     queues: dict[str, set[int]] = {}
-    for row in read(spark, tmp_path / "s", brokerName="b"):
+    for row in read(engine, tmp_path / "s", brokerName="b"):
         queues.setdefault(row["properties"]["__SHARDINGKEY"], set()).add(row["queueId"])
     assert len(queues) == 17
     assert all(len(ids) == 1 for ids in queues.values())
     assert len(set.union(*queues.values())) > 1
 
 
-def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Path) -> None:
-    schema = (
-        StructType()
-        .add("topic", StringType())
-        .add("queueId", IntegerType())
-        .add("body", BinaryType())
-        .add("tags", StringType())
-        .add("keys", StringType())
-        .add("msgId", StringType())
-        .add("properties", MapType(StringType(), StringType()))
-        .add("flag", IntegerType())
-        .add("bornTimestamp", TimestampType())
-        .add("bornHost", StringType())
-        .add("reconsumeTimes", IntegerType())
-    )
-    from datetime import UTC, datetime
-
+def test_every_column_and_what_overrides_what(engine: Engine, tmp_path: Path) -> None:
+    kinds = {"topic": pa.string(), "queueId": pa.int32(), "body": pa.binary(),
+             "tags": pa.string(), "keys": pa.string(), "msgId": pa.string(),
+             "properties": pa.map_(pa.string(), pa.string()), "flag": pa.int32(),
+             "bornTimestamp": pa.timestamp("us", "UTC"), "bornHost": pa.string(),
+             "reconsumeTimes": pa.int32()}  # fmt: skip
     born = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
-    rows = [
-        ("T", 7, bytearray(b"a"), "tag", None, "ID1",
+    given = [
+        ("T", 7, b"a", "tag", None, "ID1",
          {"TAGS": "old", "KEYS": "gone", "x": "1", "DELAY": "3"}, 9, born,
          "[2001:db8:0:0:0:0:0:20]:99", 2),
-        ("T", None, bytearray(b""), None, "k1 k2", None, None, None, None, None, None),
+        ("T", None, b"", None, "k1 k2", None, None, None, None, None, None),
     ]  # fmt: skip
-    write(spark.createDataFrame(rows, schema), tmp_path / "s", bornHost="10.9.8.7:6", **SMALL)
+    table = pa.Table.from_pylist(
+        [dict(zip(kinds, row, strict=True)) for row in given], pa.schema(kinds)
+    )
+    write(engine.frame(table), tmp_path / "s", bornHost="10.9.8.7:6", **SMALL)
     first, second = sorted(
-        read(spark, tmp_path / "s", brokerName="b"), key=lambda row: -row["queueId"]
+        read(engine, tmp_path / "s", brokerName="b"), key=lambda row: -row["queueId"]
     )
     assert first["properties"] == {"x": "1", "DELAY": "3", "TAGS": "tag", "UNIQ_KEY": "ID1"}
     assert (first["queueId"], first["flag"], first["reconsumeTimes"]) == (7, 9, 2)
@@ -201,13 +207,13 @@ def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Pat
     assert topics["T"]["writeQueueNums"] == 8
 
 
-def test_delayed_messages_wait_in_the_schedule_topic(spark: SparkSession, tmp_path: Path) -> None:
-    frame = numbered(spark, 30).withColumn(
-        "delayTimeLevel", (F.monotonically_increasing_id() % 3 * 10).cast("int")
-    )
-    write(frame, tmp_path / "s", **SMALL)
+def test_delayed_messages_wait_in_the_schedule_topic(engine: Engine, tmp_path: Path) -> None:
+    levels = [number % 3 * 10 for number in range(30)]
+    table = with_column(rows(30), "delayTimeLevel", levels, pa.int32())
+    write(engine.frame(table, 2), tmp_path / "s", **SMALL)
     columns = "topic,queueId,properties,storeTimestamp,tagsCode"
-    found = read(spark, tmp_path / "s", brokerName="b", includeSystemTopics="true", columns=columns)
+    options = {"brokerName": "b", "includeSystemTopics": "true", "columns": columns}
+    found = read(engine, tmp_path / "s", **options)
     delayed = [row for row in found if row["topic"] == "SCHEDULE_TOPIC_XXXX"]
     assert len(delayed) == 20
     assert {row["queueId"] for row in delayed} == {9, 17}
@@ -218,12 +224,12 @@ def test_delayed_messages_wait_in_the_schedule_topic(spark: SparkSession, tmp_pa
 
 
 @pytest.mark.parametrize("codec", ["zlib", "lz4", "zstd"])
-def test_bodies_are_compressed_above_a_size(
-    spark: SparkSession, tmp_path: Path, codec: str
-) -> None:
-    frame = numbered(spark, 20).withColumn("body", F.repeat(F.col("body"), 10))
+def test_bodies_are_compressed_above_a_size(engine: Engine, tmp_path: Path, codec: str) -> None:
+    table = rows(20)
+    bodies = [body * 10 for body in table["body"].to_pylist()]
+    frame = engine.frame(with_column(table, "body", bodies), 2)
     write(frame, tmp_path / "s", compression=codec, compressMsgBodyOverHowmuch="65", **SMALL)
-    found = read(spark, tmp_path / "s", brokerName="b")
+    found = read(engine, tmp_path / "s", brokerName="b")
     assert {bool(row["sysFlag"] & 1) for row in found} == {True, False}
     assert all(bool(row["sysFlag"] & 1) == (len(row["body"]) >= 65) for row in found)
     assert {row["body"].decode()[:8].strip() for row in found} >= {"body 19b", "body 0bo"}
@@ -232,37 +238,20 @@ def test_bodies_are_compressed_above_a_size(
 @pytest.mark.parametrize(
     ("change", "texts"),
     [
-        (lambda f: f.withColumn("colour", F.lit("x")), ["IllegalMessageError", "colour"]),
-        (lambda f: f.drop("body"), ["IllegalMessageError", "body"]),
-        (lambda f: f.drop("topic"), ["IllegalMessageError", "topic"]),
-        (
-            lambda f: f.withColumn("topic", F.lit("../../etc")),
-            ["IllegalRowError", "MESSAGE_ILLEGAL", "../../etc"],
-        ),
-        (
-            lambda f: f.withColumn("topic", F.lit("SCHEDULE_TOPIC_XXXX")),
-            ["MESSAGE_ILLEGAL", "allowSystemTopics"],
-        ),
-        (
-            lambda f: f.withColumn("topic", F.lit(None).cast("string")),
-            ["MESSAGE_ILLEGAL", "topic is null"],
-        ),
-        (
-            lambda f: f.withColumn("body", F.lit(None).cast("string")),
-            ["MESSAGE_ILLEGAL", "body is null"],
-        ),
-        (lambda f: f.withColumn("tags", F.lit("a\x02b")), ["MESSAGE_ILLEGAL", "0x02"]),
-        (
-            lambda f: f.withColumn("keys", F.repeat(F.lit("k"), 33_000)),
-            ["PROPERTIES_SIZE_EXCEEDED", "32767"],
-        ),
-        (lambda f: f.withColumn("bornHost", F.lit("nowhere")), ["IllegalMessageError", "nowhere"]),
-        (lambda f: f.withColumn("queueId", F.lit(-1)), ["MESSAGE_ILLEGAL", "queueId"]),
+        (all_with("colour", "x"), ["IllegalMessageError", "colour"]),
+        (lambda table: table.drop_columns("body"), ["IllegalMessageError", "body"]),
+        (lambda table: table.drop_columns("topic"), ["IllegalMessageError", "topic"]),
+        (all_with("topic", "../../etc"), ["IllegalRowError", "MESSAGE_ILLEGAL", "../../etc"]),
+        (all_with("topic", "SCHEDULE_TOPIC_XXXX"), ["MESSAGE_ILLEGAL", "allowSystemTopics"]),
+        (all_with("topic", None), ["MESSAGE_ILLEGAL", "topic is null"]),
+        (all_with("body", None), ["MESSAGE_ILLEGAL", "body is null"]),
+        (all_with("tags", "a\x02b"), ["MESSAGE_ILLEGAL", "0x02"]),
+        (all_with("keys", "k" * 33_000), ["PROPERTIES_SIZE_EXCEEDED", "32767"]),
+        (all_with("bornHost", "nowhere"), ["IllegalMessageError", "nowhere"]),
+        (all_with("queueId", -1, pa.int32()), ["MESSAGE_ILLEGAL", "queueId"]),
         # only the last row of the last partition is too large
         (
-            lambda f: f.withColumn(
-                "body", F.when(F.col("keys") == "k199", F.repeat(F.lit("x"), 70_000)).otherwise("b")
-            ),
+            lambda table: with_column(table, "body", ["b"] * 199 + ["x" * 70_000]),
             ["MESSAGE_ILLEGAL", "70"],
         ),
     ],
@@ -282,15 +271,15 @@ def test_bodies_are_compressed_above_a_size(
     ],
 )
 def test_rows_that_rocketmq_would_refuse_leave_the_store_as_it_was(
-    spark: SparkSession, tmp_path: Path, change: Callable[[DataFrame], DataFrame], texts: list[str]
+    engine: Engine, tmp_path: Path, change: Change, texts: list[str]
 ) -> None:
     root = tmp_path / "s"
-    write(numbered(spark, 50), root, **SMALL)
+    write(numbered(50), root, **SMALL)
     before = data_state(root)
-    refused(lambda: write(change(numbered(spark, 200)), root), *texts)
+    refused(lambda: write(engine.frame(change(rows(200)), 2), root), *texts)
     assert data_state(root) == before
     assert not (root / ".rmqstore" / "staging").exists()
-    assert len(read(spark, root, brokerName="b")) == 50
+    assert len(read(engine, root, brokerName="b")) == 50
 
 
 @pytest.mark.parametrize(
@@ -309,53 +298,32 @@ def test_rows_that_rocketmq_would_refuse_leave_the_store_as_it_was(
     ids=str,
 )
 def test_options_are_refused_by_name(
-    spark: SparkSession, tmp_path: Path, options: dict[str, str], texts: list[str]
+    tmp_path: Path, options: dict[str, str], texts: list[str]
 ) -> None:
-    refused(lambda: write(numbered(spark, 5), tmp_path / "s", **options), *texts)
+    refused(lambda: write(numbered(5), tmp_path / "s", **options), *texts)
     assert not (tmp_path / "s").exists() or not any((tmp_path / "s").iterdir())
 
 
-def test_overwrite_is_refused_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
-    frame = numbered(spark, 5).write.format("rmqstore").mode("overwrite")
-    refused(lambda: frame.save(str(tmp_path / "s")), "UnsupportedFeatureError", "append")
-
-
-def test_a_store_that_somebody_writes_to_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    write(numbered(spark, 50), tmp_path / "s", **SMALL)
+def test_a_store_that_somebody_writes_to_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    for name in ("monotonic", "sleep"):
+        monkeypatch.setattr(f"pyspark_rmqstore.sink.{name}", getattr(clock, name))
+    write(numbered(50), tmp_path / "s", **SMALL)
     before = data_state(tmp_path / "s")
     lock = StoreLock(tmp_path / "s" / "lock")
     try:
-        refused(lambda: write(numbered(spark, 5), tmp_path / "s"), "StoreLockedError")
+        refused(lambda: write(numbered(5), tmp_path / "s"), "StoreLockedError")
     finally:
         lock.release()
+    assert 2 < clock.seconds < 3, "a broker that stops gets the time"
     assert data_state(tmp_path / "s") == before
 
 
-def test_jobs_that_append_at_once_do_so_one_after_the_other(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_what_a_dead_job_left_is_swept_when_it_is_old(tmp_path: Path) -> None:
     root = tmp_path / "s"
-    write(numbered(spark, 10), root, **SMALL)
-
-    def job(number: int) -> None:
-        # makes the session the thread's: Spark looks for writers there
-        spark.createDataFrame([], "x int")
-        write(numbered(spark, 300, partitions=3).withColumn("tags", F.lit(f"job{number}")), root)
-
-    with ThreadPoolExecutor(3) as pool:
-        list(pool.map(job, range(3)))
-    with rmqstore.open(root) as store:
-        tags = (
-            store.scan(columns="tags", scan="commitlog").read_all().column("tags").to_pylist()[10:]
-        )
-        assert not list(verify(store))
-    assert [len(list(run)) for _, run in groupby(tags)] == [300, 300, 300]
-    assert not (root / ".rmqstore" / "staging").exists()
-
-
-def test_what_a_dead_job_left_is_swept_when_it_is_old(spark: SparkSession, tmp_path: Path) -> None:
-    root = tmp_path / "s"
-    write(numbered(spark, 10), root, **SMALL)
+    write(numbered(10), root, **SMALL)
     old, young = (root / ".rmqstore" / "staging" / name for name in ("old", "young"))
     for folder in (old, young):
         folder.mkdir(parents=True)
@@ -363,43 +331,41 @@ def test_what_a_dead_job_left_is_swept_when_it_is_old(spark: SparkSession, tmp_p
     two_days_ago = time() - 2 * 24 * 60 * 60
     for path in (old / "part-0-0", old):
         os.utime(path, (two_days_ago, two_days_ago))
-    write(numbered(spark, 10), root)
+    write(numbered(10), root)
     assert (old.exists(), young.exists()) == (False, True)
 
 
-def test_a_version_of_an_application_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_version_of_an_application_is_written_once(engine: Engine, tmp_path: Path) -> None:
     for version, expected in (("3", 50), ("3", 50), ("2", 50), ("4", 100)):
-        write(numbered(spark, 50), tmp_path / "s", txnAppId="job/1", txnVersion=version, **SMALL)
-        assert len(read(spark, tmp_path / "s", brokerName="b")) == expected
-    write(numbered(spark, 50), tmp_path / "s", txnAppId="job/2", txnVersion="1")
-    assert len(read(spark, tmp_path / "s", brokerName="b")) == 150
-    write(numbered(spark, 5), tmp_path / "s")
-    history = spark.read.format("rmqstore").option("view", "commits").load(str(tmp_path / "s"))
+        write(numbered(50), tmp_path / "s", txnAppId="job/1", txnVersion=version, **SMALL)
+        assert len(read(engine, tmp_path / "s", brokerName="b")) == expected
+    write(numbered(50), tmp_path / "s", txnAppId="job/2", txnVersion="1")
+    assert len(read(engine, tmp_path / "s", brokerName="b")) == 150
+    write(numbered(5), tmp_path / "s")
+    history = engine.read.format("rmqstore").option("view", "commits").load(str(tmp_path / "s"))
     assert history.select("commit", "messages", "txnAppId", "txnVersion").collect() == [
         (1, 50, "job/1", 3), (2, 50, "job/1", 4), (3, 50, "job/2", 1), (4, 5, None, None)
     ]  # fmt: skip
 
 
-def test_the_log_decides_whether_a_version_is_done(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_log_decides_whether_a_version_is_done(engine: Engine, tmp_path: Path) -> None:
     """If an intent's records are not in the log, nothing was written, whatever the ledger says."""
     root = tmp_path / "s"
-    write(numbered(spark, 50), root, txnAppId="a", txnVersion="1", **SMALL)
+    write(numbered(50), root, txnAppId="a", txnVersion="1", **SMALL)
     entry = root / ".rmqstore" / "ledger" / "a.json"
     content = json.loads(entry.read_text())
     entry.write_text(json.dumps(content | {"is_done": False}))
-    write(numbered(spark, 50), root, txnAppId="a", txnVersion="1")
-    assert len(read(spark, root, brokerName="b")) == 50
+    write(numbered(50), root, txnAppId="a", txnVersion="1")
+    assert len(read(engine, root, brokerName="b")) == 50
     content["first"]["sha256"] = "0" * 64
     entry.write_text(json.dumps(content | {"is_done": False}))
-    write(numbered(spark, 50), root, txnAppId="a", txnVersion="1")
-    assert len(read(spark, root, brokerName="b")) == 100
+    write(numbered(50), root, txnAppId="a", txnVersion="1")
+    assert len(read(engine, root, brokerName="b")) == 100
 
 
-def test_an_existing_store_keeps_its_sizes(
-    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path
-) -> None:
+def test_an_existing_store_keeps_its_sizes(golden_store: GoldenStore, tmp_path: Path) -> None:
     root = Path(shutil.copytree(golden_store("basic"), tmp_path / "basic"))
-    write(numbered(spark, 500), root)
+    write(numbered(500), root)
     conf = goldens.summary("basic")["conf"]
     assert {path.stat().st_size for path in (root / "commitlog").iterdir()} == {
         int(conf["mappedFileSizeCommitLog"])
@@ -409,7 +375,7 @@ def test_an_existing_store_keeps_its_sizes(
     assert len({path.stat().st_size for path in (root / "index").iterdir()}) == 1
 
 
-def test_empty_frames_write_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    write(numbered(spark, 0), tmp_path / "s", **SMALL)
+def test_empty_frames_write_nothing(tmp_path: Path) -> None:
+    write(numbered(0), tmp_path / "s", **SMALL)
     with rmqstore.open(tmp_path / "s") as store:
         assert store.scan().read_all().num_rows == 0

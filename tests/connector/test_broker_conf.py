@@ -1,4 +1,4 @@
-"""The properties file of a broker in the place of a path, in reads, views and writes of Spark."""
+"""The properties file of a broker in the place of a path, in reads, views and writes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from chispa import assert_df_equality
-from pyspark.sql import SparkSession
 
 import rmqstore
-from connector.sparkreads import GoldenStore
-
-pytestmark = pytest.mark.spark
+from connector.engine import Engine
+from connector.sparkreads import GoldenStore, Row, collect, in_queue_order
 
 
 @pytest.fixture
@@ -29,20 +26,22 @@ def conf(golden_store: GoldenStore, tmp_path: Path) -> Path:
 
 
 def test_a_read_takes_all_from_the_file(
-    spark: SparkSession, golden_store: GoldenStore, conf: Path
+    engine: Engine, golden_store: GoldenStore, conf: Path
 ) -> None:
-    def chosen(**options: str) -> object:
-        reader = spark.read.format("rmqstore").option("columns", "topic,queueId,queueOffset,body")
-        return reader.options(**options).load().orderBy("topic", "queueId", "queueOffset")
+    def chosen(**options: str) -> list[Row]:
+        reader = engine.read.format("rmqstore").option("columns", "topic,queueId,queueOffset,body")
+        return in_queue_order(collect(reader.options(**options).load()))
 
-    assert_df_equality(chosen(conf=str(conf)), chosen(path=str(golden_store("live"))))
-    view = spark.read.format("rmqstore").option("view", "stores").option("conf", str(conf)).load()
+    found = chosen(conf=str(conf))
+    assert found == chosen(path=str(golden_store("live")))
+    assert found
+    view = engine.read.format("rmqstore").option("view", "stores").option("conf", str(conf)).load()
     (row,) = view.collect()
     assert (row["brokerName"], row["brokerAddr"]) == ("mine", "10.0.0.1:10911")
 
 
-def test_a_write_goes_to_the_store_of_the_file(spark: SparkSession, conf: Path) -> None:
-    rows = spark.createDataFrame([("New", "x")], "topic string, body string")
+def test_a_write_goes_to_the_store_of_the_file(engine: Engine, conf: Path) -> None:
+    rows = engine.frame({"topic": ["New"], "body": ["x"]})
     rows.write.format("rmqstore").mode("append").option("conf", str(conf)).save()
     with rmqstore.open(conf=conf) as store:
         assert store.count(subscribe="New") == 1

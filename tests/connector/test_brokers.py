@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 import store_builder as build
+from connector.engine import Engine
 from connector.streams import SIZES, put
 from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options, parse_stream_options
@@ -183,18 +183,17 @@ def test_a_stream_follows_one_store_of_a_broker(
     assert again.trigger() == []
 
 
-@pytest.mark.spark
-def test_a_query_of_spark_takes_up_a_broker_when_it_starts_again(
-    spark: SparkSession, grown: Callable[[str, list[str]], Path], tmp_path: Path
+def test_a_query_takes_up_a_broker_when_it_starts_again(
+    engine: Engine, grown: Callable[[str, list[str]], Path], tmp_path: Path
 ) -> None:
     first, second = grown("x", ["a1", "a2"]), grown("y", ["b1"])
     for named in (brokers([first]), brokers([first], b=second)):
-        reader = spark.readStream.format("rmqstore").schema("brokerName string, body string")
+        reader = engine.readStream.format("rmqstore").schema("brokerName string, body string")
         messages = reader.option("brokers", named).option("startingOffsets", "earliest").load()
         writer = messages.writeStream.format("json").option("path", str(tmp_path / "rows"))
         writer = writer.option("checkpointLocation", str(tmp_path / "state"))
         writer.trigger(availableNow=True).start().awaitTermination()
-    found = spark.read.schema("brokerName string, body string").json(str(tmp_path / "rows"))
+    found = engine.read.schema("brokerName string, body string").json(str(tmp_path / "rows"))
     assert sorted(tuple(row) for row in found.collect()) == [
         ("a", "a1"), ("a", "a2"), ("b", "b1")
     ]  # fmt: skip

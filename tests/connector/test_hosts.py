@@ -7,9 +7,9 @@ import socket
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StructType
 
+from connector.engine import Engine
 from connector.sparkreads import GoldenStore, load
 from pyspark_rmqstore import staging
 from pyspark_rmqstore.hosts import require_staged
@@ -17,20 +17,18 @@ from pyspark_rmqstore.sink import StoreSink
 from pyspark_rmqstore.write_options import parse_write_options
 from rmqstore.errors import StoreStateError
 
-pytestmark = pytest.mark.spark
-
 
 @pytest.mark.parametrize("options", [{}, {"view": "commitlog"}])
 def test_a_task_that_does_not_see_the_store_names_its_host(
-    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, options: dict[str, str]
+    engine: Engine, golden_store: GoldenStore, tmp_path: Path, options: dict[str, str]
 ) -> None:
     root = tmp_path / "seen-by-the-driver"
     shutil.copytree(golden_store("basic"), root)
-    frame = load(spark, root, **options)
-    plan = frame.rdd  # planned now
+    frame = load(engine, root, **options)
+    assert frame.plan.partitions  # planned now
     root.rename(tmp_path / "elsewhere")
     with pytest.raises(Exception, match=f"on host {socket.gethostname()}, where an executor runs"):
-        plan.count()
+        frame.count()
 
 
 def test_rows_are_not_staged_where_the_driver_made_no_folder(tmp_path: Path) -> None:

@@ -11,18 +11,15 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 import rmqstore
-import store_builder as build
+from connector.engine import Engine
 from connector.sparkreads import GoldenStore
-from connector.streams import SIZES, delivered, drain, put, start
+from connector.streams import SIZES, Clock, delivered, drain, put, start
 from read.test_tail import put_back
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.folders.find import find_store
 from rmqstore.store.opening import create
-
-pytestmark = pytest.mark.spark
 
 EARLIEST = {"startingOffsets": "earliest"}
 
@@ -62,19 +59,19 @@ def failure(action: Callable[[], object]) -> str:
     ],
 )
 def test_a_stream_to_the_present_gives_what_a_batch_gives(
-    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, name: str
+    engine: Engine, golden_store: GoldenStore, tmp_path: Path, name: str
 ) -> None:
     root = golden_store(name)
-    drain(spark, root, tmp_path, **EARLIEST)
+    drain(engine, root, tmp_path, **EARLIEST)
     with rmqstore.open(root) as store:
         batch = store.scan(columns="topic,queueId,queueOffset").read_all().to_pylist()
     expected = sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in batch)
-    found = delivered(spark, tmp_path)
+    found = delivered(engine, tmp_path)
     assert (
         sorted((*key, offset) for key, offsets in found.items() for offset, _ in offsets)
         == expected
     )
-    assert not drain(spark, root, tmp_path, **EARLIEST)
+    assert not drain(engine, root, tmp_path, **EARLIEST)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +79,7 @@ def test_a_stream_to_the_present_gives_what_a_batch_gives(
     [("lmq", {"subscribe": "%LMQ%sub_3,%LMQ%sub_1"}), ("batch-cq", {"subscribe": "BatchA"})],
 )
 def test_triggers_of_few_messages_lose_none_of_other_kinds_of_queues(
-    spark: SparkSession,
+    engine: Engine,
     golden_store: GoldenStore,
     tmp_path: Path,
     name: str,
@@ -90,55 +87,52 @@ def test_triggers_of_few_messages_lose_none_of_other_kinds_of_queues(
 ) -> None:
     """Of an inner batch a trigger may take a part."""
     root = golden_store(name)
-    found = drain(spark, root, tmp_path, **EARLIEST, **options, maxOffsetsPerTrigger="31")
+    found = drain(engine, root, tmp_path, **EARLIEST, **options, maxOffsetsPerTrigger="31")
     assert {one["numInputRows"] for one in found[:-1]} == {31}
     with rmqstore.open(root) as store:
         batch = store.scan(columns="topic,queueId,queueOffset", **options).read_all().to_pylist()
     expected = sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in batch)
     assert len(expected) > 100
-    got = delivered(spark, tmp_path)
+    got = delivered(engine, tmp_path)
     assert (
         sorted((*key, offset) for key, offsets in got.items() for offset, _ in offsets) == expected
     )
 
 
 def test_a_running_query_sees_what_is_written_new_queues_and_topics_too(
-    spark: SparkSession, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
     with create(tmp_path / "s", config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 10))
-        query = start(spark, tmp_path / "s", tmp_path / "q")
-        try:
-            wait_for(lambda: bool(query.recentProgress) or query.exception())
-            put(writer, "A", 0, numbered(10, 500))  # over the ends of several files
-            put(writer, "A", 1, numbered(0, 5))
-            put(writer, "New", 2, numbered(0, 7))
-            expected = {("A", 0): rows(10, 500), ("A", 1): rows(0, 5), ("New", 2): rows(0, 7)}
-            wait_for(lambda: delivered(spark, tmp_path / "q") == expected or query.exception())
-            put(writer, "New", 2, numbered(7, 9))
-            expected["New", 2] = rows(0, 9)
-            wait_for(lambda: delivered(spark, tmp_path / "q") == expected or query.exception())
-            assert query.exception() is None, str(query.exception())
-            assert delivered(spark, tmp_path / "q") == expected
-        finally:
-            query.stop()
-
-
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "nothing came"
-        time.sleep(0.1)
+        query = start(engine, tmp_path / "s", tmp_path / "q")
+        query.trigger()
+        put(writer, "A", 0, numbered(10, 500))  # over the ends of several files
+        put(writer, "A", 1, numbered(0, 5))
+        put(writer, "New", 2, numbered(0, 7))
+        query.trigger()
+        expected = {("A", 0): rows(10, 500), ("A", 1): rows(0, 5), ("New", 2): rows(0, 7)}
+        assert delivered(engine, tmp_path / "q") == expected
+        put(writer, "New", 2, numbered(7, 9))
+        query.trigger()
+        expected["New", 2] = rows(0, 9)
+        assert delivered(engine, tmp_path / "q") == expected
+        assert not query.trigger()
+        query.stop()
 
 
 def test_triggers_take_so_many_messages_each_queue_its_share(
-    spark: SparkSession, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
     with create(tmp_path / "s", config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 300))
         put(writer, "B", 0, numbered(0, 100))
     found = drain(
-        spark, tmp_path / "s", tmp_path / "q", **EARLIEST, maxOffsetsPerTrigger="40", brokerName="b"
+        engine,
+        tmp_path / "s",
+        tmp_path / "q",
+        **EARLIEST,
+        maxOffsetsPerTrigger="40",
+        brokerName="b",
     )
     assert [one["numInputRows"] for one in found] == [40] * 10
     assert end_offset(found[0])["queues"] == {"A": {"b": {"0": 30}}, "B": {"b": {"0": 10}}}
@@ -146,16 +140,16 @@ def test_triggers_take_so_many_messages_each_queue_its_share(
         "A": {"b": {"0": 300}},
         "B": {"b": {"0": 100}},
     }
-    assert delivered(spark, tmp_path / "q") == {("A", 0): rows(0, 300), ("B", 0): rows(0, 100)}
+    assert delivered(engine, tmp_path / "q") == {("A", 0): rows(0, 300), ("B", 0): rows(0, 100)}
 
 
-def test_triggers_take_so_many_bytes(spark: SparkSession, tmp_path: Path) -> None:
+def test_triggers_take_so_many_bytes(engine: Engine, tmp_path: Path) -> None:
     with create(tmp_path / "s", config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 100))
         put(writer, "A", 0, ["x" * 3000])
         put(writer, "A", 0, numbered(0, 100))
-    found = drain(spark, tmp_path / "s", tmp_path / "q", **EARLIEST, maxBytesPerTrigger="2k")
-    assert len(delivered(spark, tmp_path / "q")["A", 0]) == 201
+    found = drain(engine, tmp_path / "s", tmp_path / "q", **EARLIEST, maxBytesPerTrigger="2k")
+    assert len(delivered(engine, tmp_path / "q")["A", 0]) == 201
     with rmqstore.open(tmp_path / "s") as store:
         sizes = store.scan(columns="storeSize").read_all()["storeSize"].to_pylist()
     taken = [one["numInputRows"] for one in found]
@@ -167,40 +161,45 @@ def test_triggers_take_so_many_bytes(spark: SparkSession, tmp_path: Path) -> Non
     assert len(taken) < sum(sizes) / 2048 * 1.5
 
 
-def test_few_messages_wait_for_more_or_for_the_delay(spark: SparkSession, tmp_path: Path) -> None:
+def test_few_messages_wait_for_more_or_for_the_delay(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr("pyspark_rmqstore.stream_reader.monotonic", clock.monotonic)
     options = EARLIEST | {"minOffsetsPerTrigger": "100", "maxTriggerDelay": "5s"}
     with create(tmp_path / "s", config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 10))
-        query = start(spark, tmp_path / "s", tmp_path / "q", **options)
-        try:
-            # the first does not wait
-            wait_for(lambda: len(delivered(spark, tmp_path / "q").get(("A", 0), [])) == 10)
-            started = time.monotonic()
-            put(writer, "A", 0, numbered(10, 20))
-            wait_for(lambda: len(delivered(spark, tmp_path / "q")["A", 0]) == 20)
-            assert time.monotonic() - started > 2
-            put(writer, "A", 0, numbered(20, 200))
-            wait_for(lambda: len(delivered(spark, tmp_path / "q")["A", 0]) == 200)
-        finally:
-            query.stop()
+        query = start(engine, tmp_path / "s", tmp_path / "q", **options)
+        assert query.trigger(), "the first does not wait"
+        put(writer, "A", 0, numbered(10, 20))
+        clock.sleep(4.9)
+        assert not query.trigger()
+        clock.sleep(0.2)
+        assert query.trigger()
+        assert delivered(engine, tmp_path / "q") == {("A", 0): rows(0, 20)}
+        put(writer, "A", 0, numbered(20, 200))
+        assert query.trigger()
+        assert delivered(engine, tmp_path / "q") == {("A", 0): rows(0, 200)}
         put(writer, "A", 0, numbered(200, 201))
-    drain(spark, tmp_path / "s", tmp_path / "q", **options)
-    assert delivered(spark, tmp_path / "q") == {("A", 0): rows(0, 201)}, (
+        assert not query.trigger()
+        query.stop()
+    drain(engine, tmp_path / "s", tmp_path / "q", **options)
+    assert delivered(engine, tmp_path / "q") == {("A", 0): rows(0, 201)}, (
         "no minimum under AvailableNow"
     )
 
 
-def test_several_stores_are_one_stream(spark: SparkSession, tmp_path: Path) -> None:
+def test_several_stores_are_one_stream(engine: Engine, tmp_path: Path) -> None:
     for broker in ("a", "b"):
         with create(tmp_path / broker, config=SIZES) as writer:
             put(writer, "T", 0, numbered(0, 10))
     names = {"brokerName": {str(tmp_path / "a"): "broker-a", str(tmp_path / "b"): "broker-b"}}
     paths = [tmp_path / "a", tmp_path / "b"]
-    (found,) = drain(spark, paths, tmp_path / "q", **EARLIEST, **names)
+    (found,) = drain(engine, paths, tmp_path / "q", **EARLIEST, **names)
     assert end_offset(found)["queues"] == {"T": {"broker-a": {"0": 10}, "broker-b": {"0": 10}}}
     with rmqstore.open(tmp_path / "b", mode="a") as writer:
         put(writer, "T", 0, numbered(10, 12))
-    (found,) = drain(spark, paths, tmp_path / "q", **EARLIEST, **names)
+    (found,) = drain(engine, paths, tmp_path / "q", **EARLIEST, **names)
     assert found["numInputRows"] == 2
 
 
@@ -217,46 +216,39 @@ def test_several_stores_are_one_stream(spark: SparkSession, tmp_path: Path) -> N
     ],
 )
 def test_a_new_query_starts_where_its_options_say(
-    spark: SparkSession, tmp_path: Path, options: dict[str, object], first: int
+    engine: Engine, tmp_path: Path, options: dict[str, object], first: int
 ) -> None:
     with create(tmp_path / "s", config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 20))
         table = {"offsetTable": {"A@readers": {"0": 12}}}
         (tmp_path / "s" / "config" / "consumerOffset.json").write_text(json.dumps(table))
-        query = start(spark, tmp_path / "s", tmp_path / "q", **options)
-        try:
-            wait_for(lambda: query.recentProgress or query.exception())
-            put(writer, "A", 0, numbered(20, 23))
-            wait_for(
-                lambda: (
-                    delivered(spark, tmp_path / "q").get(("A", 0), [])[-1:] == rows(22, 23)
-                    or query.exception()
-                )
-            )
-        finally:
-            query.stop()
-    assert delivered(spark, tmp_path / "q") == {("A", 0): rows(first, 23)}
+        query = start(engine, tmp_path / "s", tmp_path / "q", **options)
+        query.trigger()
+        put(writer, "A", 0, numbered(20, 23))
+        query.trigger()
+        query.stop()
+    assert delivered(engine, tmp_path / "q") == {("A", 0): rows(first, 23)}
 
 
 def test_a_start_time_that_no_message_has_is_an_error_unless_said_otherwise(
-    spark: SparkSession, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
     with create(tmp_path / "s", config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 20))
     late = {"startingTimestamp": "2100-01-01"}
     assert "no message stored at or after" in failure(
-        lambda: drain(spark, tmp_path / "s", tmp_path / "q", **late)
+        lambda: drain(engine, tmp_path / "s", tmp_path / "q", **late)
     )
     shutil.rmtree(tmp_path / "q")
     late |= {"startingOffsetsByTimestampStrategy": "latest"}
-    assert not drain(spark, tmp_path / "s", tmp_path / "q", **late)
+    assert not drain(engine, tmp_path / "s", tmp_path / "q", **late)
 
 
-def test_messages_that_retention_deleted_are_data_loss(spark: SparkSession, tmp_path: Path) -> None:
+def test_messages_that_retention_deleted_are_data_loss(engine: Engine, tmp_path: Path) -> None:
     root, state = tmp_path / "s", tmp_path / "q"
     with create(root, config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 100))
-    drain(spark, root, state, **EARLIEST)
+    drain(engine, root, state, **EARLIEST)
     with rmqstore.open(root, mode="a") as writer:
         put(writer, "A", 0, numbered(100, 3000))
     logs = sorted((root / "commitlog").iterdir())
@@ -265,16 +257,16 @@ def test_messages_that_retention_deleted_are_data_loss(spark: SparkSession, tmp_
     with rmqstore.open(root) as store:
         left = store.queue_range("A", 0)[0]
     assert left > 100
-    text = failure(lambda: drain(spark, root, state, **EARLIEST))
+    text = failure(lambda: drain(engine, root, state, **EARLIEST))
     assert f"A-0 of broker s: offsets 100 to {left}" in text
     assert "failOnDataLoss" in text
-    drain(spark, root, state, **EARLIEST, failOnDataLoss="false")
-    assert delivered(spark, state) == {("A", 0): rows(0, 100) + rows(left, 3000)}
+    drain(engine, root, state, **EARLIEST, failOnDataLoss="false")
+    assert delivered(engine, state) == {("A", 0): rows(0, 100) + rows(left, 3000)}
 
 
 @pytest.mark.parametrize("refill", [0, 3, 30])
 def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_delivered(
-    spark: SparkSession, tmp_path: Path, refill: int
+    engine: Engine, tmp_path: Path, refill: int
 ) -> None:
     root, state = tmp_path / "s", tmp_path / "q"
     with create(root, config=SIZES) as writer:
@@ -283,69 +275,46 @@ def test_what_a_recovery_cut_off_is_data_loss_and_what_took_its_place_is_deliver
     shutil.copytree(root, tmp_path / "before")
     with rmqstore.open(root, mode="a") as writer:
         put(writer, "A", 0, numbered(100, 110))
-    drain(spark, root, state, **EARLIEST)
+    drain(engine, root, state, **EARLIEST)
     put_back(root, tmp_path / "before")
     time.sleep(0.01)
     with rmqstore.open(root, mode="a") as writer:
         if refill:
             put(writer, "A", 0, [f"new{number}" for number in range(refill)])
         put(writer, "B", 0, numbered(10, 12))
-    text = failure(lambda: drain(spark, root, state, **EARLIEST))
+    text = failure(lambda: drain(engine, root, state, **EARLIEST))
     assert "A-0 of broker s: delivered up to offset 110, but a recovery cut it at 100" in text
-    drain(spark, root, state, **EARLIEST, failOnDataLoss="false")
+    drain(engine, root, state, **EARLIEST, failOnDataLoss="false")
     late = [(100 + number, f"new{number}") for number in range(refill)]
-    assert delivered(spark, state) == {("A", 0): sorted(rows(0, 110) + late), ("B", 0): rows(0, 12)}
+    assert delivered(engine, state) == {
+        ("A", 0): sorted(rows(0, 110) + late),
+        ("B", 0): rows(0, 12),
+    }
     with rmqstore.open(root, mode="a") as writer:
         put(writer, "A", 0, ["last"])
-    drain(spark, root, state, **EARLIEST)
-    assert (100 + refill, "last") in delivered(spark, state)["A", 0]
+    drain(engine, root, state, **EARLIEST)
+    assert (100 + refill, "last") in delivered(engine, state)["A", 0]
 
 
 def test_a_queue_that_vanished_and_was_read_to_its_end_is_not_a_loss(
-    spark: SparkSession, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
     root, state = tmp_path / "s", tmp_path / "q"
     with create(root, config=SIZES) as writer:
         put(writer, "Old", 0, numbered(0, 10))
         put(writer, "A", 0, numbered(0, 2000))
-    drain(spark, root, state, **EARLIEST)
+    drain(engine, root, state, **EARLIEST)
     # as a broker does once the queue's last message has expired
     shutil.rmtree(root / "consumequeue" / "Old")
     min((root / "commitlog").iterdir()).unlink()
     with rmqstore.open(root, mode="a") as writer:
         put(writer, "A", 0, numbered(2000, 2001))
-    (found,) = drain(spark, root, state, **EARLIEST)
+    (found,) = drain(engine, root, state, **EARLIEST)
     assert found["numInputRows"] == 1
     assert end_offset(found)["queues"]["Old"] == {"s": {"0": 10}}
 
 
-def checkpointed_store(n_first: int, n_second: int = 0) -> build.Store:
-    """Return the store of the checkpoint: the same messages at the same places each time."""
-    store = build.Store()
-    for queue_id, count in ((0, n_first), (1, n_second)):
-        for number in range(count):
-            at = build.T0 + 1000 * queue_id + number
-            store.append(
-                build.Record(topic="A", queue_id=queue_id, body=b"m%d" % number, store_timestamp=at)
-            )
-    return store
-
-
-def test_a_query_goes_on_from_a_checkpoint_of_version_1(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """A checkpoint of the first release, of a query that was killed after planning batch 1."""
-    golden = Path(__file__).parent / "checkpoint-v1"
-    shutil.copytree(golden, tmp_path / "q" / "checkpoint")
-    root = checkpointed_store(50, 5).write(tmp_path / "s")
-    found = drain(spark, root, tmp_path / "q", **EARLIEST, brokerName="b")
-    assert [one["numInputRows"] for one in found] == [20, 25]
-    # it misses batch 0, which went elsewhere
-    shutil.rmtree(tmp_path / "q" / "rows" / "_spark_metadata")
-    assert delivered(spark, tmp_path / "q") == {("A", 0): rows(10, 50), ("A", 1): rows(0, 5)}
-
-
-def test_progress_is_written_as_the_offsets_of_a_group(spark: SparkSession, tmp_path: Path) -> None:
+def test_progress_is_written_as_the_offsets_of_a_group(engine: Engine, tmp_path: Path) -> None:
     with create(tmp_path / "s", config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 30))
         put(writer, "B", 3, numbered(0, 10))
@@ -355,7 +324,7 @@ def test_progress_is_written_as_the_offsets_of_a_group(spark: SparkSession, tmp_
         "consumerGroup": "archive",
         "maxOffsetsPerTrigger": "20",
     }
-    drain(spark, tmp_path / "s", tmp_path / "q", **options)
+    drain(engine, tmp_path / "s", tmp_path / "q", **options)
     (tmp_path / "progress" / "commitlog").mkdir()
     found = BrokerConfig(find_store(tmp_path / "progress")).consumer_offsets("archive")
     assert found == {("A", 0): 15, ("B", 3): 5}, (
@@ -363,11 +332,11 @@ def test_progress_is_written_as_the_offsets_of_a_group(spark: SparkSession, tmp_
     )
 
 
-def test_options_of_streams_are_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_options_of_streams_are_refused_by_name(engine: Engine, tmp_path: Path) -> None:
     create(tmp_path / "s", config=SIZES).close()
     assert "endingOffsets" in failure(
-        lambda: drain(spark, tmp_path / "s", tmp_path / "q", endingOffsets="latest1")
+        lambda: drain(engine, tmp_path / "s", tmp_path / "q", endingOffsets="latest1")
     )
     assert "maxofsetspertrigger" in failure(
-        lambda: drain(spark, tmp_path / "s", tmp_path / "q", maxOfsetsPerTrigger="1")
+        lambda: drain(engine, tmp_path / "s", tmp_path / "q", maxOfsetsPerTrigger="1")
     )

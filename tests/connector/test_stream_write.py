@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 import rmqstore
-from connector.streams import SIZES, put
+import tiers
+from connector.engine import Engine, task
+from connector.streams import SIZES, Clock, put
 from connector.test_stream_read import failure, numbered
 from crash.faults import Cut, FaultyDisk
 from pyspark_rmqstore.sink import StoreSink
@@ -34,8 +33,7 @@ from rmqstore.storage.folders.find import find_store
 from rmqstore.store.opening import create
 from rmqstore.write.writer import StoreWriter
 
-pytestmark = pytest.mark.spark
-
+TESTS = Path(__file__).parents[1]
 SMALL = {
     "mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "600",
     "maxHashSlotNum": "100", "maxIndexNum": "400",
@@ -43,7 +41,7 @@ SMALL = {
 
 
 def copy(
-    spark: SparkSession,
+    spark: SparkSession | Engine,
     source: Path,
     sink: Path,
     checkpoint: Path,
@@ -52,8 +50,8 @@ def copy(
     **options: str,
 ) -> int:
     """Copy what is there from store to store by a stream; return how many triggers had rows."""
-    frame = spark.readStream.format("rmqstore").option("startingOffsets", "earliest")
-    frame = frame.option("maxOffsetsPerTrigger", per_trigger).load(str(source))
+    reader: Any = spark.readStream.format("rmqstore").option("startingOffsets", "earliest")
+    frame = reader.option("maxOffsetsPerTrigger", per_trigger).load(str(source))
     writer = frame.writeStream.format("rmqstore").options(**(SMALL | options)).outputMode("append")
     query = (
         writer.option("checkpointLocation", str(checkpoint))
@@ -81,15 +79,15 @@ def source_store(root: Path, n: int) -> Path:
 
 
 def test_a_stream_copies_store_to_store_in_the_order_of_each_queue(
-    spark: SparkSession, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
     source = source_store(tmp_path / "a", 300)
-    assert copy(spark, source, tmp_path / "b", tmp_path / "checkpoint") == 11
+    assert copy(engine, source, tmp_path / "b", tmp_path / "checkpoint") == 11
     assert by_queue(tmp_path / "b") == by_queue(source)
     with rmqstore.open(source, mode="a") as writer:
         put(writer, "A", 1, numbered(300, 320))
-    assert copy(spark, source, tmp_path / "b", tmp_path / "checkpoint") == 1
-    assert copy(spark, source, tmp_path / "b", tmp_path / "checkpoint") == 0
+    assert copy(engine, source, tmp_path / "b", tmp_path / "checkpoint") == 1
+    assert copy(engine, source, tmp_path / "b", tmp_path / "checkpoint") == 0
     assert by_queue(tmp_path / "b") == by_queue(source)
     with rmqstore.open(tmp_path / "b") as store:
         assert not list(verify(store))
@@ -101,30 +99,29 @@ def test_a_stream_copies_store_to_store_in_the_order_of_each_queue(
     assert not (tmp_path / "b" / ".rmqstore" / "staging").exists()
 
 
-def test_a_batch_that_spark_forgot_to_have_written_is_passed_over(
-    spark: SparkSession, tmp_path: Path
+def test_a_batch_that_was_written_but_not_noted_is_passed_over(
+    engine: Engine, tmp_path: Path
 ) -> None:
     """Killed between the sink's commit and Spark's own note of it: Spark runs the batch again."""
     source = source_store(tmp_path / "a", 60)
-    copy(spark, source, tmp_path / "b", tmp_path / "checkpoint")
+    copy(engine, source, tmp_path / "b", tmp_path / "checkpoint")
     expected = by_queue(tmp_path / "b")
     newest = max(
         (tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda path: int(path.name)
     )
-    for path in (newest, newest.with_name(f".{newest.name}.crc")):
-        path.unlink()
-    copy(spark, source, tmp_path / "b", tmp_path / "checkpoint")
+    newest.unlink()
+    copy(engine, source, tmp_path / "b", tmp_path / "checkpoint")
     assert by_queue(tmp_path / "b") == expected == by_queue(source)
 
 
 @pytest.mark.slow
 def test_many_micro_batches_leave_no_more_files_than_one_job(
-    spark: SparkSession, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
     source, one, many = source_store(tmp_path / "a", 1500), tmp_path / "one", tmp_path / "many"
-    frame = spark.read.format("rmqstore").load(str(source)).select("topic", "queueId", "body")
+    frame = engine.read.format("rmqstore").load(str(source)).select("topic", "queueId", "body")
     frame.write.format("rmqstore").mode("append").options(**SMALL).save(str(one))
-    assert copy(spark, source, many, tmp_path / "checkpoint", per_trigger=105) == 50
+    assert copy(engine, source, many, tmp_path / "checkpoint", per_trigger=105) == 50
     assert by_queue(one) == by_queue(many) == by_queue(source)
     for folder in ("commitlog", "consumequeue", "index"):
         files = [sum(path.is_file() for path in (root / folder).rglob("*")) for root in (one, many)]
@@ -134,25 +131,23 @@ def test_many_micro_batches_leave_no_more_files_than_one_job(
         assert not list(verify(store))
 
 
-def test_a_new_checkpoint_is_another_query(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_new_checkpoint_is_another_query(engine: Engine, tmp_path: Path) -> None:
     source = source_store(tmp_path / "a", 20)
     for number in range(2):
-        copy(spark, source, tmp_path / "b", tmp_path / f"checkpoint{number}", queryName="same")
+        copy(engine, source, tmp_path / "b", tmp_path / f"checkpoint{number}", queryName="same")
     assert {key: len(rows) for key, rows in by_queue(tmp_path / "b").items()} == {
         ("A", 0): 40, ("A", 1): 40, ("A", 2): 40, ("B", 0): 20,
     }  # fmt: skip
 
 
-def test_a_batch_that_fails_leaves_nothing_and_comes_again(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_batch_that_fails_leaves_nothing_and_comes_again(engine: Engine, tmp_path: Path) -> None:
     source, sink = source_store(tmp_path / "a", 30), tmp_path / "b"
     create(sink, config=SIZES).close()
     assert "MESSAGE_ILLEGAL" in failure(
-        lambda: copy(spark, source, sink, tmp_path / "checkpoint", topic="no topic")
+        lambda: copy(engine, source, sink, tmp_path / "checkpoint", topic="no topic")
     )
     assert not by_queue(sink)
-    copy(spark, source, sink, tmp_path / "checkpoint")
+    copy(engine, source, sink, tmp_path / "checkpoint")
     assert by_queue(sink) == by_queue(source)
     assert not (sink / ".rmqstore" / "staging").exists()
 
@@ -162,44 +157,16 @@ def test_a_batch_that_fails_leaves_nothing_and_comes_again(
     [({"txnAppId": "a", "txnVersion": "1"}, "foreachBatch"), ({"colour": "red"}, "colour")],
 )
 def test_options_are_refused_by_name(
-    spark: SparkSession, tmp_path: Path, options: dict[str, str], named: str
+    engine: Engine, tmp_path: Path, options: dict[str, str], named: str
 ) -> None:
     source = source_store(tmp_path / "a", 3)
     assert named in failure(
-        lambda: copy(spark, source, tmp_path / "b", tmp_path / "checkpoint", **options)
+        lambda: copy(engine, source, tmp_path / "b", tmp_path / "checkpoint", **options)
     )
 
 
-def test_output_modes_but_append_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    frame = (
-        spark.readStream.format("rate").load().selectExpr("'T' AS topic", "string(value) AS body")
-    )
-    counts = frame.groupBy("topic").agg({"body": "max"}).withColumnRenamed("max(body)", "body")
-    writer = counts.writeStream.format("rmqstore").outputMode("complete").trigger(availableNow=True)
-    started = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    assert "can only be appended to" in failure(
-        lambda: started.start(str(tmp_path / "b")).awaitTermination()
-    )
-
-
-class _Task:
-    """What a task knows of itself."""
-
-    def __init__(self, query_id: str, batch_id: int, partition: int, attempt: int) -> None:
-        self._properties = {
-            "sql.streaming.queryId": query_id,
-            "streaming.sql.batchId": str(batch_id),
-        }
-        self._partition, self._attempt = partition, attempt
-
-    def getLocalProperty(self, name: str) -> str:  # noqa: N802 - Spark's name
-        return self._properties[name]
-
-    def partitionId(self) -> int:  # noqa: N802 - Spark's name
-        return self._partition
-
-    def taskAttemptId(self) -> int:  # noqa: N802 - Spark's name
-        return self._attempt
+N_ROWS = 16  # of a task; of three batches, the files are nearly full
+FILES = SMALL | {"mappedFileSizeCommitLog": "16384", "maxIndexNum": "100"}
 
 
 class Driver:
@@ -208,47 +175,50 @@ class Driver:
     It counts the attempts of tasks.
     """
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._options = parse_stream_write_options({"path": str(root), **SMALL})
+    def __init__(self, root: Path) -> None:
+        self._options = parse_stream_write_options({"path": str(root), **FILES})
         self._schema = (
             StructType().add("topic", "string").add("queueId", "integer").add("body", "string")
         )
-        self._monkeypatch, self._attempts = monkeypatch, 0
-        self._task: _Task | None = None
+        self._attempts = 0
 
-    def get(self) -> _Task | None:
-        return self._task
+    def stage(self, batch_id: int) -> list[StagedOfQuery]:
+        """Run the two tasks of a batch to their ends."""
+        writer = self.writer()
+        return [self.stage_one(batch_id, partition, writer) for partition in range(2)]
 
-    def stage(self, batch_id: int, partition: int) -> StagedOfQuery:
+    def stage_one(
+        self, batch_id: int, partition: int, writer: RmqStoreStreamWriter | None = None
+    ) -> StagedOfQuery:
         """Run one attempt of a task to its end."""
         self._attempts += 1
         with self.attempt(batch_id, partition, self._attempts):
-            return self.write(iter([self.rows(batch_id, partition)]))
+            return self.write(iter([self.rows(batch_id, partition)]), writer)
 
-    @contextmanager
-    def attempt(self, batch_id: int, partition: int, attempt: int) -> Iterator[None]:
+    @staticmethod
+    def attempt(batch_id: int, partition: int, attempt: int) -> AbstractContextManager[None]:
         """Be in an attempt of a task."""
-        for module in ("stream_writer", "sink"):
-            self._monkeypatch.setattr(f"pyspark_rmqstore.{module}.TaskContext", self)
-        self._task = _Task("query", batch_id, partition, attempt)
-        yield
+        properties = {"sql.streaming.queryId": "query", "streaming.sql.batchId": str(batch_id)}
+        return task(partition, attempt, properties)
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> StagedOfQuery:
+    def write(
+        self, batches: Iterator[pa.RecordBatch], writer: RmqStoreStreamWriter | None = None
+    ) -> StagedOfQuery:
         """Stage batches as the present attempt of a task."""
-        staged = RmqStoreStreamWriter(self._schema, self._options).write(batches)
+        staged = (writer or self.writer()).write(batches)
         assert isinstance(staged, StagedOfQuery)
         return staged
 
     def rows(self, batch_id: int, partition: int) -> pa.RecordBatch:
         """Return the rows of a task."""
-        bodies = [f"{batch_id}/{partition}/{number}" for number in range(40)]
+        bodies = [f"{batch_id}/{partition}/{number}" for number in range(N_ROWS)]
         queue_ids = pa.array([partition] * len(bodies), pa.int32())
         return pa.RecordBatch.from_pydict(
             {"topic": ["T"] * len(bodies), "queueId": queue_ids, "body": bodies}
         )
 
     def writer(self) -> RmqStoreStreamWriter:
-        """Return a writer to commit a batch."""
+        """Return a writer for the tasks of a batch, or to commit it."""
         return RmqStoreStreamWriter(self._schema, self._options)
 
     def commit(
@@ -267,13 +237,12 @@ class Driver:
 
     def run(self, batch_id: int, disk: FaultyDisk | None = None) -> None:
         """Run a batch of two tasks; the changes of its commit go through ``disk``."""
-        staged = [self.stage(batch_id, partition) for partition in range(2)]
-        self._task = None
+        staged = self.stage(batch_id)
         if disk is None:
             self.commit(staged, batch_id)
             return
         committing = self.writer()
-        with self._monkeypatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch:
 
             def open_faulty(path: str, _: str, **given: Any) -> StoreWriter:
                 return StoreWriter(find_store(path), given["config"], disk, spec=given["spec"])
@@ -290,42 +259,47 @@ def expected(n_batches: int) -> dict[tuple[str, int], list[bytes]]:
         ("T", partition): [
             f"{batch}/{partition}/{number}".encode()
             for batch in range(n_batches)
-            for number in range(40)
+            for number in range(N_ROWS)
         ]
         for partition in range(2)
     }
 
 
-def commit_changes(root: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+def commit_changes(root: Path) -> int:
     disk = FaultyDisk()
-    Driver(root, monkeypatch).run(3, disk)
+    Driver(root).run(3, disk)
     return disk.n_changes
 
 
 @pytest.fixture
-def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a store with three batches in it; number 3 will roll over the end of a file."""
-    create(tmp_path / "begun", config=SIZES).close()
-    driver = Driver(tmp_path / "begun", monkeypatch)
+def begun(tmp_path: Path) -> Path:
+    """Return a store with three batches in it; number 3 rolls over the ends of all files."""
+    driver = Driver(tmp_path / "begun")
     for batch_id in range(3):
         driver.run(batch_id)
     return tmp_path / "begun"
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize("step", tiers.sampled(3, 1))
 @pytest.mark.parametrize("power", [False, True])
 def test_a_batch_that_is_cut_anywhere_comes_once(
-    begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, power: bool
+    begun: Path, tmp_path: Path, step: int, *, power: bool
 ) -> None:
-    n_changes = commit_changes(Path(shutil.copytree(begun, tmp_path / "count")), monkeypatch)
+    counted = Path(shutil.copytree(begun, tmp_path / "count"))
+    n_changes = commit_changes(counted)
     assert n_changes > 20
-    for at in range(0, n_changes, 3 if power else 1):
+    for folder in ("commitlog", "consumequeue/T/0", "index"):
+        files = [len(list((root / folder).iterdir())) for root in (begun, counted)]
+        assert files[0] < files[1], folder
+    step = 3 * step if power else step
+    for at in range(tiers.FIRST_SEED % step, n_changes, step):
         root = Path(shutil.copytree(begun, tmp_path / f"s{at}"))
-        driver = Driver(root, monkeypatch)
+        driver = Driver(root)
         driver.run(3, FaultyDisk(at, random.Random(at) if power else None))
         with rmqstore.open(root) as store:
             bodies = store.scan(scan="commitlog", columns="body").read_all()["body"].to_pylist()
-        assert len(bodies) in (240, 320), f"cut {at}: a part of the batch shows"
+        assert len(bodies) in (6 * N_ROWS, 8 * N_ROWS), f"cut {at}: a part of the batch shows"
         driver.run(3)
         driver.run(4)
         assert by_queue(root) == expected(5), f"cut {at}"
@@ -343,17 +317,15 @@ def require(root: Path, n_batches: int) -> None:
     assert not (root / ".rmqstore" / "staging").exists()
 
 
-def test_an_attempt_that_outlives_its_batch_changes_nothing(
-    begun: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attempt_that_outlives_its_batch_changes_nothing(begun: Path) -> None:
     """Its batch is committed while it writes; in between, it made its files."""
-    driver = Driver(begun, monkeypatch)
+    driver = Driver(begun)
     rows = driver.rows(3, 0)
 
     def slow_rows() -> Iterator[pa.RecordBatch]:
-        yield rows.slice(0, 20)
+        yield rows.slice(0, 8)
         driver.run(3)
-        yield rows.slice(20)
+        yield rows.slice(8)
 
     with driver.attempt(3, 0, attempt=99):
         driver.write(slow_rows())
@@ -363,11 +335,11 @@ def test_an_attempt_that_outlives_its_batch_changes_nothing(
 
 
 def test_what_an_attempt_begun_after_its_batch_leaves_is_removed_with_the_next_batch(
-    begun: Path, monkeypatch: pytest.MonkeyPatch
+    begun: Path,
 ) -> None:
-    driver = Driver(begun, monkeypatch)
-    driver.stage(2, 0)
-    driver.stage(1, 1)
+    driver = Driver(begun)
+    driver.stage_one(2, 0)
+    driver.stage_one(1, 1)
     folders = {path.name for path in (begun / ".rmqstore" / "staging").iterdir()}
     assert folders == {"query-1", "query-2"}
     other = begun / ".rmqstore" / "staging" / "query-of-another-1"
@@ -379,18 +351,16 @@ def test_what_an_attempt_begun_after_its_batch_leaves_is_removed_with_the_next_b
     require(begun, 4)
 
 
-def test_attempts_of_a_dead_driver_share_no_file_with_those_of_the_next(
-    begun: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attempts_of_a_dead_driver_share_no_file_with_those_of_the_next(begun: Path) -> None:
     """A new driver counts its attempts from the start, while executors of the old one may live."""
-    dead = Driver(begun, monkeypatch)
+    dead = Driver(begun)
     rows = dead.rows(3, 0)
     staged = list[StagedOfQuery]()
 
     def slow_rows() -> Iterator[pa.RecordBatch]:
-        driver = Driver(begun, monkeypatch)
-        staged.extend(driver.stage(3, partition) for partition in range(2))
-        yield rows.slice(0, 20)
+        driver = Driver(begun)
+        staged.extend(driver.stage(3))
+        yield rows.slice(0, 8)
 
     with dead.attempt(3, 0, attempt=1):
         zombie = dead.write(slow_rows())
@@ -399,45 +369,50 @@ def test_attempts_of_a_dead_driver_share_no_file_with_those_of_the_next(
     require(begun, 4)
 
 
-def test_a_commit_that_outlives_its_driver_is_not_repeated(
-    begun: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_that_outlives_its_driver_is_not_repeated(begun: Path) -> None:
     """The new driver has staged the same batch, whose files the old commit removes."""
-    old, new = Driver(begun, monkeypatch), Driver(begun, monkeypatch)
-    of_old = [old.stage(3, partition) for partition in range(2)]
-    of_new = [new.stage(3, partition) for partition in range(2)]
+    old, new = Driver(begun), Driver(begun)
+    of_old = old.stage(3)
+    of_new = new.stage(3)
     old.commit(of_old, 3)
     new.commit(of_new, 3)
     require(begun, 4)
-    late = [old.stage(2, partition) for partition in range(2)]
+    late = old.stage(2)
     old.commit(late, 2)
     require(begun, 4)
 
 
-def test_a_job_waits_for_the_commit_of_another_and_not_for_a_broker(begun: Path) -> None:
+def test_a_job_waits_for_the_commit_of_another_and_not_for_a_broker(
+    begun: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = parse_write_options({"path": str(begun)})
     schema = StructType().add("topic", "string").add("body", "string")
-    other = rmqstore.open(begun, mode="a")
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(StoreSink, schema, options, patience=0.1)
-        with pytest.raises(TimeoutError):
-            waiting.result(timeout=1)
-        other.close()
-        waiting.result(timeout=60)
+    clock = Clock()
+    monkeypatch.setattr("pyspark_rmqstore.sink.monotonic", clock.monotonic)
+    monkeypatch.setattr("pyspark_rmqstore.sink.sleep", clock.sleep)
     lock = StoreLock(begun / "lock")
-    try:
-        with pytest.raises(StoreLockedError, match="has the store"):
-            StoreSink(schema, options, patience=0.1)
-    finally:
-        lock.release()
+    with pytest.raises(StoreLockedError, match="has the store"):
+        StoreSink(schema, options, patience=0.1)
+    assert clock.seconds < 1
+    lock.release()
+    other = rmqstore.open(begun, mode="a")
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        if clock.seconds > 10:
+            other.close()
+
+    monkeypatch.setattr("pyspark_rmqstore.sink.sleep", sleep)
+    StoreSink(schema, options, patience=0.1)
+    assert clock.seconds > 10
     require(begun, 3)
 
 
 def test_a_commit_does_not_wait_for_ever_for_another_writer(
     begun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = Driver(begun, monkeypatch)
-    staged = [driver.stage(3, partition) for partition in range(2)]
+    driver = Driver(begun)
+    staged = driver.stage(3)
     monkeypatch.setattr("pyspark_rmqstore.sink.COMMIT_SECONDS", 0.1)
     writer = driver.writer()
     with rmqstore.open(begun, mode="a"), pytest.raises(StoreLockedError, match="has the store"):
@@ -450,10 +425,10 @@ def test_a_commit_does_not_wait_for_ever_for_another_writer(
 # Copies a store by small micro-batches, in its own process, until it is done or killed.
 COPY = """
 import sys
-from pyspark.sql import SparkSession
-source, sink, checkpoint = sys.argv[1:]
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-frame = spark.readStream.format("rmqstore").option("startingOffsets", "earliest")
+tests, source, sink, checkpoint = sys.argv[1:]
+sys.path.insert(0, tests)
+from connector.engine import Engine
+frame = Engine().readStream.format("rmqstore").option("startingOffsets", "earliest")
 frame = frame.option("maxOffsetsPerTrigger", "50").load(source)
 query = frame.writeStream.format("rmqstore").option("checkpointLocation", checkpoint)
 query.trigger(availableNow=True).start(sink).awaitTermination()
@@ -462,38 +437,35 @@ query.trigger(availableNow=True).start(sink).awaitTermination()
 
 @pytest.mark.crash
 def test_a_query_whose_process_is_killed_goes_on_where_it_was(
-    spark: SparkSession, tmp_path: Path
+    engine: Engine, tmp_path: Path
 ) -> None:
     """Killed for real, driver, tasks and all, three times at random, then run to its end."""
     source, sink, checkpoint = (
-        source_store(tmp_path / "a", 2000),
+        source_store(tmp_path / "a", 1000),
         tmp_path / "b",
         tmp_path / "checkpoint",
     )
     create(sink, config=SIZES).close()
+    commits = checkpoint / "commits"
+
+    def n_commits() -> int:
+        return len(list(commits.iterdir())) if commits.exists() else 0
+
     dice, sizes = random.Random(11), list[int]()
-    environment = dict(os.environ)
     for _ in range(3):
-        command = [sys.executable, "-c", COPY, str(source), str(sink), str(checkpoint)]
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        commits, until = checkpoint / "commits", time.monotonic() + 90
-        done = len(list(commits.glob("[0-9]*"))) if commits.exists() else 0
-        while len(list(commits.glob("[0-9]*")) if commits.exists() else []) < done + 3:
+        command = [sys.executable, "-c", COPY, TESTS, source, sink, checkpoint]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        done, until = n_commits(), time.monotonic() + 90
+        while n_commits() < done + 3:
             assert time.monotonic() < until, "no batch was committed"
             assert process.poll() is None, "the query ended by itself"
-            time.sleep(0.05)
-        time.sleep(dice.random())
-        os.killpg(process.pid, signal.SIGKILL)
+            time.sleep(0.01)
+        time.sleep(dice.random() / 4)
+        process.kill()
         process.wait()
         sizes.append(sum(map(len, by_queue(sink).values())))
-    assert 0 < sizes[0] < sizes[2] < 7000
-    copy(spark, source, sink, checkpoint, per_trigger=5000)
+    assert 0 < sizes[0] < sizes[2] < 3500
+    copy(engine, source, sink, checkpoint, per_trigger=5000)
     assert by_queue(sink) == by_queue(source)
     with rmqstore.open(sink) as store:
         assert not list(verify(store))

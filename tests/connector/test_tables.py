@@ -76,7 +76,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def sql(spark: SparkSession) -> Iterator[SparkSession]:
     yield spark
-    for name in ("messages", "others"):
+    for name in ("messages", "others", "declared"):
         spark.sql(f"DROP TABLE IF EXISTS {name}")
     spark.catalog.dropTempView("opened")
 
@@ -86,28 +86,27 @@ def bodies(spark: SparkSession, query: str) -> list[str]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    "clauses",
-    [
-        "OPTIONS (path '{root}', subscribe 'A')",
-        "OPTIONS (subscribe 'A') LOCATION '{root}' TBLPROPERTIES ('x' = 'y')",
-    ],
-)
 def test_a_table_reads_with_its_options_and_dropping_it_keeps_the_store(
-    sql: SparkSession, root: Path, clauses: str
+    sql: SparkSession, root: Path
 ) -> None:
     before = state(root)
-    sql.sql(f"CREATE TABLE messages USING rmqstore {clauses.format(root=root)}")
-    assert bodies(sql, "SELECT string(body) FROM messages") == ["a0", "a1"]
-    assert bodies(
-        sql, 'SELECT string(body) FROM messages WITH (startingOffsets = \'{"A":{"0":1}}\')'
-    ) == ["a1"]
-    assert bodies(sql, f"SELECT string(body) FROM messages WITH (path = '{root}')") == [
-        "a0",
-        "a1",
-        "b0",
-    ]
-    sql.sql("DROP TABLE messages")
+    sql.sql(f"CREATE TABLE messages USING rmqstore OPTIONS (path '{root}', subscribe 'A')")
+    sql.sql(
+        "CREATE TABLE others USING rmqstore OPTIONS (subscribe 'A') "
+        f"LOCATION '{root}' TBLPROPERTIES ('x' = 'y')"
+    )
+    for options, expected in (
+        ("", ["a0", "a1"]),
+        ('WITH (startingOffsets = \'{"A":{"0":1}}\')', ["a1"]),
+        (f"WITH (path = '{root}')", ["a0", "a1", "b0"]),
+    ):
+        reads = [f"SELECT '{table}: ' || string(body) FROM {table} {options}"
+                 for table in ("messages", "others")]  # fmt: skip
+        assert bodies(sql, " UNION ALL ".join(reads)) == [
+            f"{table}: {body}" for table in ("messages", "others") for body in expected
+        ]
+    for table in ("messages", "others"):
+        sql.sql(f"DROP TABLE {table}")
     assert state(root) == before
 
 
@@ -122,15 +121,11 @@ def test_a_table_may_be_a_view_of_a_store_and_a_stream(
         f"OPTIONS (startingOffsets 'earliest') LOCATION '{root}'"
     )
     writer = (
-        sql.readStream.table("messages").selectExpr("string(body)").writeStream.format("parquet")
+        sql.readStream.table("messages").selectExpr("string(body)").writeStream.format("memory")
     )
-    writer = writer.option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True)
-    writer.start(str(tmp_path / "rows")).awaitTermination()
-    assert sorted(row[0] for row in sql.read.parquet(str(tmp_path / "rows")).collect()) == [
-        "a0",
-        "a1",
-        "b0",
-    ]
+    writer = writer.option("checkpointLocation", str(tmp_path / "state")).queryName("opened")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert bodies(sql, "SELECT * FROM opened") == ["a0", "a1", "b0"]
 
 
 @pytest.mark.spark
@@ -145,19 +140,29 @@ def test_an_insert_names_the_store_or_goes_through_a_temporary_view(
         f"INSERT INTO others WITH (path = '{root.parent / 'other'}') "
         "SELECT * FROM messages WHERE topic = 'B'"
     )
-    assert bodies(sql, "SELECT string(body) FROM others") == ["b0"]
     names = sql.table("opened").columns
     row = ", ".join({"topic": "'A'", "body": "binary('a3')"}.get(name, "NULL") for name in names)
     sql.sql(f"INSERT INTO opened VALUES ({row})")
-    with rmqstore.open(root) as store:
-        written = store.scan(subscribe="A", columns="body").read_all()["body"].to_pylist()
-    assert written == [b"a0", b"a1", b"a2", b"a3"]
+    for path, topic, written in (
+        (root, "A", [b"a0", b"a1", b"a2", b"a3"]),
+        (root.parent / "other", "B", [b"b0"]),
+    ):
+        with rmqstore.open(path) as store:
+            assert (
+                store.scan(columns="topic,body", subscribe=topic).read_all()["body"].to_pylist()
+                == written
+            )
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    ("statement", "text"),
-    [
+def test_what_spark_keeps_from_the_source_is_refused_and_writes_nothing(
+    sql: SparkSession, root: Path
+) -> None:
+    sql.sql(f"CREATE TABLE messages USING rmqstore LOCATION '{root}'")
+    sql.sql(f"CREATE TABLE others USING rmqstore LOCATION '{root.parent / 'other'}'")
+    sql.sql(f"CREATE TABLE declared (topic string) USING rmqstore LOCATION '{root}'")
+    before = state(root)
+    for statement, text in [
         ("INSERT INTO others SELECT * FROM messages", "INSERT INTO t WITH"),
         ("INSERT INTO messages (topic, body) VALUES ('A', binary('x'))", "INSERT INTO t WITH"),
         ("INSERT OVERWRITE messages SELECT * FROM messages", "can only be appended to"),
@@ -166,19 +171,10 @@ def test_an_insert_names_the_store_or_goes_through_a_temporary_view(
             "INSERT INTO t WITH",
         ),
         ("SELECT * FROM declared", "without a list of columns"),
-    ],
-)
-def test_what_spark_keeps_from_the_source_is_refused_and_writes_nothing(
-    sql: SparkSession, root: Path, statement: str, text: str
-) -> None:
-    sql.sql(f"CREATE TABLE messages USING rmqstore LOCATION '{root}'")
-    sql.sql(f"CREATE TABLE others USING rmqstore LOCATION '{root.parent / 'other'}'")
-    sql.sql(f"CREATE TABLE IF NOT EXISTS declared (topic string) USING rmqstore LOCATION '{root}'")
-    before = state(root)
-    assert text in failure(lambda: sql.sql(statement).collect())
-    assert state(root) == before
-    assert not (root.parent / "other").exists()
-    sql.sql("DROP TABLE declared")
+    ]:
+        assert text in failure(lambda statement=statement: sql.sql(statement).collect()), statement
+        assert state(root) == before
+        assert not (root.parent / "other").exists()
 
 
 def test_a_table_keeps_no_credentials_of_a_uri() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan, LessThanOrEqual
 
 import goldens
 import rmqstore
+from connector.engine import Engine
 from connector.sparkreads import GoldenStore, in_queue_order, load, messages, read
 from connector.streams import delivered, drain
 from pyspark_rmqstore.followed_stores import FollowedStores
@@ -17,40 +18,41 @@ from reading import EVERY_COLUMN, by_queue
 from reading import read as read_core
 from tier_builder import KEYS, TieringBroker
 
-pytestmark = pytest.mark.spark
-
 ALL = {"columns": ",".join(EVERY_COLUMN), "brokerName": "b"}
 
 
 @pytest.mark.parametrize("name", goldens.IN_TIER)
-def test_every_message_in_many_tasks(
-    spark: SparkSession, golden_store: GoldenStore, name: str
-) -> None:
+def test_every_message_in_many_tasks(engine: Engine, golden_store: GoldenStore, name: str) -> None:
     root = golden_store(name)
     tier = root / "tieredstore"
-    assert in_queue_order(read(spark, tier, **ALL)) == messages(name)
-    frame = load(spark, root, tiered=str(tier), maxBytesPerPartition="10k", **ALL)
-    assert frame.rdd.getNumPartitions() > 10
+    assert in_queue_order(read(engine, tier, **ALL)) == messages(name)
+    frame = load(engine, root, tiered=str(tier), maxBytesPerPartition="10k", **ALL)
+    assert len(frame.tasks()) > 10
     with rmqstore.open(root, tiered=tier, broker_name="b") as store:
         expected = by_queue(read_core(store))
     found = in_queue_order(
-        read(spark, root, tiered=str(tier), maxBytesPerPartition="10k", minPartitions="30", **ALL)
+        read(engine, root, tiered=str(tier), maxBytesPerPartition="10k", minPartitions="30", **ALL)
     )
     assert by_queue(found) == expected
-    some = frame.where("topic = 'TierA' AND queueOffset BETWEEN 60 AND 99 AND queueId < 2")
-    offsets = [(row.queueId, row.queueOffset) for row in some.collect()]
-    assert sorted(offsets) == [(queue, offset) for queue in (0, 1) for offset in range(60, 100)]
+    some = frame.where(
+        EqualTo(("topic",), "TierA"), GreaterThanOrEqual(("queueOffset",), 60),
+        LessThanOrEqual(("queueOffset",), 99), LessThan(("queueId",), 2),
+    )  # fmt: skip
+    for one in (some, some.pushing()):
+        offsets = [(row.queueId, row.queueOffset) for row in one.collect()]
+        assert sorted(offsets) == [(queue, offset) for queue in (0, 1) for offset in range(60, 100)]
     time = expected["TierA", 0][70]["storeTimestamp"]
-    late = read(spark, root, tiered=str(tier), startingTimestamp=str(time), **ALL)
+    late = read(engine, root, tiered=str(tier), startingTimestamp=str(time), **ALL)
     assert len(late) == sum(
         row["storeTimestamp"] >= time for rows in expected.values() for row in rows
     )
     key = next(row["keys"] for row in expected["TierB", 0] if row["keys"])
-    rows = frame.where(frame["keys"] == key).collect()
-    assert len(rows) == sum(row["keys"] == key for rows in expected.values() for row in rows)
+    keyed = frame.where(EqualTo(("keys",), key))
+    assert keyed.count() == keyed.pushing().count()
+    assert keyed.count() == sum(row["keys"] == key for rows in expected.values() for row in rows)
     columns = {"columns": "queueId,queueOffset", "subscribe": "TierB"}
     word = key.split(" ")[0]
-    looked_up = read(spark, root, tiered=str(tier), msgKey=word, **columns)
+    looked_up = read(engine, root, tiered=str(tier), msgKey=word, **columns)
     assert {(row["queueId"], row["queueOffset"]) for row in looked_up} == {
         (row["queueId"], row["queueOffset"])
         for (topic, _), rows in expected.items()
@@ -59,7 +61,7 @@ def test_every_message_in_many_tasks(
     }
 
 
-def test_what_needs_one_log_is_refused(spark: SparkSession, golden_store: GoldenStore) -> None:
+def test_what_needs_one_log_is_refused(engine: Engine, golden_store: GoldenStore) -> None:
     root = golden_store("tiered")
     tier = str(root / "tieredstore")
     for path, options in ((root, {"tiered": tier}), (root / "tieredstore", {})):
@@ -69,12 +71,12 @@ def test_what_needs_one_log_is_refused(spark: SparkSession, golden_store: Golden
             {"view": "files"},
         ):
             with pytest.raises(Exception, match="is not supported with tiered storage"):
-                load(spark, path, **options, **others).collect()
+                load(engine, path, **options, **others).collect()
 
 
 @pytest.mark.parametrize("name", goldens.IN_TIER)
 def test_views_count_messages_wherever_they_are(
-    spark: SparkSession, golden_store: GoldenStore, name: str
+    engine: Engine, golden_store: GoldenStore, name: str
 ) -> None:
     root = golden_store(name)
     columns = {"columns": "topic,queueId,minOffset,maxOffset,bytes,reason", "view": "queues"}
@@ -82,7 +84,7 @@ def test_views_count_messages_wherever_they_are(
         (root, {"tiered": str(root / "tieredstore")}),
         (root / "tieredstore", {}),
     ):
-        rows = load(spark, path, **options, **columns).collect()
+        rows = load(engine, path, **options, **columns).collect()
         with rmqstore.open(path, **options) as store:
             expected = {
                 (info.topic, info.queue_id): (info.min_offset, info.max_offset, info.n_bytes, None)
@@ -96,7 +98,7 @@ def test_views_count_messages_wherever_they_are(
 
 @pytest.mark.parametrize("is_open", [False, True], ids=["closed", "not closed"])
 def test_a_stream_gives_each_message_once_while_it_moves(
-    spark: SparkSession, tmp_path: Path, is_open: bool
+    engine: Engine, tmp_path: Path, is_open: bool
 ) -> None:
     broker = TieringBroker(tmp_path)
     folder, options = tmp_path / "query", {"startingOffsets": "earliest"}
@@ -105,7 +107,7 @@ def test_a_stream_gives_each_message_once_while_it_moves(
         for key in KEYS:
             broker.put(key, 20)
     broker.expire()
-    n_triggers = len(drain(spark, broker.root, folder, maxOffsetsPerTrigger="50", **tiered))
+    n_triggers = len(drain(engine, broker.root, folder, maxOffsetsPerTrigger="50", **tiered))
     assert n_triggers == 4
     for _ in range(2):
         for key in KEYS:
@@ -114,27 +116,27 @@ def test_a_stream_gives_each_message_once_while_it_moves(
         broker.put(KEYS[0], 5)
         if is_open:
             (broker.root / "abort").touch()
-        drain(spark, broker.root, folder, maxBytesPerTrigger="4k", **tiered)
-    assert delivered(spark, folder) == broker.numbered()
+        drain(engine, broker.root, folder, maxBytesPerTrigger="4k", **tiered)
+    assert delivered(engine, folder) == broker.numbered()
     alone = tmp_path / "alone"
-    drain(spark, broker.tier, alone, **options)
+    drain(engine, broker.tier, alone, **options)
     broker.expire()
-    drain(spark, broker.tier, alone, **options)
-    assert delivered(spark, alone) == broker.numbered()
+    drain(engine, broker.tier, alone, **options)
+    assert delivered(engine, alone) == broker.numbered()
     with rmqstore.open(broker.root) as store:
         assert store.count() < sum(map(len, broker.numbered().values())) / 2
 
 
 @pytest.mark.parametrize("name", goldens.IN_TIER)
 def test_a_stream_of_a_real_tier(
-    spark: SparkSession, golden_store: GoldenStore, tmp_path: Path, name: str
+    engine: Engine, golden_store: GoldenStore, tmp_path: Path, name: str
 ) -> None:
     root = golden_store(name)
     tiered = {"tiered": str(root / "tieredstore"), "startingOffsets": "earliest"}
-    drain(spark, root, tmp_path / "q", maxOffsetsPerTrigger="100", **tiered)
+    drain(engine, root, tmp_path / "q", maxOffsetsPerTrigger="100", **tiered)
     with rmqstore.open(root, tiered=root / "tieredstore") as store:
         expected = by_queue(read_core(store, columns="topic,queueId,queueOffset"))
-    found = delivered(spark, tmp_path / "q")
+    found = delivered(engine, tmp_path / "q")
     assert {key: [offset for offset, _ in rows] for key, rows in found.items()} == {
         key: [row["queueOffset"] for row in rows] for key, rows in expected.items()
     }

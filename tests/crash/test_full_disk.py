@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import missing
 import tiers
 from crash.test_append import by_log, messages, rows
 from rmqstore.errors import CommitError, StoreStateError
@@ -213,12 +214,17 @@ cp -r {mount}/s {tmp_path}/after
 """
     done = _run("unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script)
     if "unshare" in done.stderr or "mount" in done.stderr:
-        pytest.skip(f"no file system of its own to be had here: {done.stderr}")
+        _skip_without_mounts(done.stderr)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("StoreStateError"), done.stdout
     assert "CREATE_MAPPED_FILE_FAILED" in done.stdout
     assert data_state(tmp_path / "after") == data_state(golden_store("basic"))
     assert rows(tmp_path / "after") == rows(golden_store("basic"))
+
+
+def _skip_without_mounts(error: str) -> None:
+    what = "a file system of the test's own"
+    missing.skip(what, f"unshare must be allowed to mount one: {error}", may_lack=True)
 
 
 SMALL_DISKS = range(0, 4400, 200)  # KiB that the copied store leaves free
@@ -263,7 +269,7 @@ done
 """
     done = _run("unshare", "--user", "--map-root-user", "--mount", "bash", "-c", script)
     if "unshare" in done.stderr or "mount:" in done.stderr:
-        pytest.skip(f"no file system of its own to be had here: {done.stderr}")
+        _skip_without_mounts(done.stderr)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     counts = [int(line) - len(rows(sparse)) for line in lines if line.isdigit()]

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import store_builder as build
+import tiers
 from equivalence.random_logs import random_log, random_properties, uniform_properties
 from reading import plain
 from rmqstore.errors import MalformedBytesError
@@ -31,7 +32,7 @@ def as_array(data: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.frombuffer(data, np.uint8)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", tiers.seeds(60))
 def test_decoded_columns_equal_the_reference_codec(seed: int) -> None:
     data, starts = random_log(seed, 40, BASE)
     heads, whole = read_heads(as_array(data), np.array(starts, np.int64))
@@ -45,7 +46,7 @@ def test_decoded_columns_equal_the_reference_codec(seed: int) -> None:
     assert [plain(row) for row in batch.to_pylist()] == [plain(row) for row in expected]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", tiers.seeds(12))
 def test_each_column_decodes_alone_and_of_records_in_any_order(seed: int) -> None:
     data, starts = random_log(seed, 25, BASE)
     order = random.Random(seed).choices(starts, k=30)
@@ -98,7 +99,7 @@ def _verdicts(
 
 
 @pytest.mark.parametrize("check_crc", [True, False])
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", tiers.seeds(120))
 def test_masks_are_false_exactly_where_the_reference_refuses(seed: int, *, check_crc: bool) -> None:
     """Damage anywhere, in fixed parts (lengths!) or by a cut; and positions without a record."""
     data, starts = random_log(seed, 25, BASE)
@@ -126,7 +127,7 @@ def test_masks_are_false_exactly_where_the_reference_refuses(seed: int, *, check
     assert sound.tolist() == _verdicts(damaged, places, None, check_crc=check_crc)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", tiers.seeds(60))
 def test_masks_agree_with_the_reference_on_what_queue_units_say(seed: int) -> None:
     data, starts = random_log(seed, 25, BASE)
     rng = random.Random(seed)
@@ -153,7 +154,7 @@ def test_masks_agree_with_the_reference_on_what_queue_units_say(seed: int) -> No
     assert len(set(verdicts)) == 2
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", tiers.seeds(200))
 def test_property_columns_equal_the_plain_parser(seed: int) -> None:
     rng = random.Random(seed)
     template = rng.sample(["TAGS", "KEYS", "a", "b", "größe"], rng.randrange(1, 5))
@@ -187,7 +188,7 @@ def test_uniform_names_take_the_template_way() -> None:
     assert entries.codes is None
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", tiers.seeds(20))
 def test_inflated_bodies_are_those_of_the_reference_and_broken_ones_are_reported(seed: int) -> None:
     rng = random.Random(seed)
     lz4_frame = pytest.importorskip("lz4.frame")

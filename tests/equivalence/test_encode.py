@@ -12,6 +12,7 @@ import pytest
 
 import goldens
 import rmqstore
+import tiers
 from rmqstore.format.columns.dispatch_requests import DispatchProperties
 from rmqstore.format.columns.hosts import pack_host, pack_hosts
 from rmqstore.format.encoding.properties import PropertyStrings
@@ -67,7 +68,7 @@ def random_columns(rng: random.Random, n: int) -> RecordColumns:
     )
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", tiers.seeds(30))
 def test_columnar_encoder_equals_the_plain_one(seed: int) -> None:
     rng = random.Random(seed)
     columns = random_columns(rng, rng.choice([1, 2, 30, 200]))
@@ -123,7 +124,7 @@ def test_hosts_are_packed_as_stored(host: str) -> None:
     assert int.from_bytes(packed[-4:]) == int(host.rpartition(":")[2])
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", tiers.seeds(40))
 def test_hash_codes_of_columns_equal_the_plain_ones(seed: int) -> None:
     rng = random.Random(seed)
     letters = "abc #é中😀" if seed % 3 == 0 else "abcXYZ019#"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import store_builder as build
+import tiers
 from rmqstore.format.columns.joined_walk import walk_each
 from rmqstore.format.columns.search import find_next_record
 from rmqstore.format.columns.walk import walk, walk_plainly
@@ -55,7 +56,7 @@ def _assert_same(data: bytes, start: int, end: int, after: FrameNumbers | None =
     assert fast[1:] == slow[1:]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", tiers.seeds(12))
 def test_fast_walk_equals_the_plain_walk_on_sound_logs(seed: int) -> None:
     rng = random.Random(seed)
     packed, frames = _log(rng, 1_500_000)
@@ -77,7 +78,7 @@ def test_fast_walk_equals_the_plain_walk_on_sound_logs(seed: int) -> None:
     _assert_same(data, frames[4], len(data), numbers)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", tiers.seeds(60))
 def test_fast_walk_equals_the_plain_walk_on_damaged_logs(seed: int) -> None:
     rng = random.Random(seed)
     packed, frames = _log(rng, 700_000)
@@ -125,7 +126,7 @@ def test_every_byte_of_a_head_counts_but_channel_and_crcs(byte: int) -> None:
         assert walked.reason
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", tiers.seeds(30))
 def test_ranges_walked_side_by_side_equal_each_by_itself(seed: int) -> None:
     rng = random.Random(seed)
     parts, bases, is_damaged = [], [], []
@@ -162,7 +163,7 @@ def test_ranges_walked_side_by_side_equal_each_by_itself(seed: int) -> None:
             assert is_damaged[number]
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", tiers.seeds(15))
 def test_the_next_record_stands_in_an_entry_that_knows_its_place(seed: int) -> None:
     rng = random.Random(seed)
     packed, frames = _log(rng, 60_000)

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tiers
 from rmqstore import IllegalMessageError
 from rmqstore.exchange import json_input as written
 from rmqstore.exchange.json_rows import json_lines, jsonable, write_json_lines
@@ -56,7 +57,7 @@ def rows(random_: random.Random, count: int) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", tiers.seeds(30))
 def test_rows_are_written_alike(seed: int) -> None:
     random_ = random.Random(seed)
     table = pa.Table.from_pylist(rows(random_, 50), schema=SCHEMA)
@@ -101,7 +102,7 @@ def value(random_: random.Random, name: str) -> Any:
     return random_.choice([*usual.get(name, [1]), None])
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", tiers.seeds(200))
 def test_lines_are_read_alike(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random_ = random.Random(seed)
     names = ["topic", "queueId", "properties", "bornTimestamp", "storeTimestamp", "reconsumeTimes"]

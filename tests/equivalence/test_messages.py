@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import tiers
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.dispatch_requests import Places, Requests, delay_ms, read_requests
 from rmqstore.format.columns.heads import read_heads
@@ -152,7 +153,7 @@ def make(spec: WriteSpec, rows: list[dict[str, Any]]) -> RecordColumns:
         return MessageMaker(spec).make(padded.slice(1))
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", tiers.seeds(120))
 def test_a_batch_equals_its_messages_one_by_one(seed: int) -> None:
     rng = random.Random(seed)
     spec = WriteSpec(

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import goldens
+import tiers
 from equivalence.random_filters import (
     VALUES,
     random_expression,
@@ -38,7 +39,7 @@ def columns_of(rows: list[dict[str, str]], names: tuple[str, ...]) -> dict[str, 
     return {name: pa.array([row.get(name) for row in rows], pa.string()) for name in names}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", tiers.seeds(30))
 def test_masks_equal_the_plain_evaluator(seed: int) -> None:
     rng = random.Random(seed)
     rows = [random_properties(rng) for _ in range(rng.choice((1, 7, 60)))]
@@ -51,7 +52,7 @@ def test_masks_equal_the_plain_evaluator(seed: int) -> None:
     assert met == {True, False}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", tiers.seeds(6))
 def test_slices_of_columns_are_filtered_as_their_rows_are(seed: int) -> None:
     rng = random.Random(seed)
     rows = [random_properties(rng) for _ in range(70)]
@@ -98,7 +99,7 @@ def test_no_messages_give_an_empty_mask(text: str) -> None:
     assert compiled.keep(columns_of([], compiled.names), 0).tolist() == []
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", tiers.seeds(40))
 def test_properties_by_name_are_those_of_the_reference_codec(seed: int) -> None:
     data, starts = random_log(seed, 40)
     buf = np.frombuffer(data, np.uint8)

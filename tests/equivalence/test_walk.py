@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import store_builder as build
+import tiers
 from rmqstore.errors import MalformedBytesError
 from rmqstore.format.columns.joined_walk import walk_each
 from rmqstore.format.columns.search import find_next_record
@@ -46,7 +47,7 @@ def _assert_same(data: bytes, start: int, end: int) -> None:
     assert (fast.kind, fast.position, fast.reason) == (slow.kind, slow.position, slow.reason)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", tiers.seeds(12))
 def test_fast_walk_equals_the_plain_walk_on_sound_logs(seed: int) -> None:
     packed, starts = _long_log(seed, 1_500_000)
     end = len(packed)
@@ -60,7 +61,7 @@ def test_fast_walk_equals_the_plain_walk_on_sound_logs(seed: int) -> None:
     _assert_same(data, starts[3], starts[-5])
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", tiers.seeds(40))
 def test_fast_walk_equals_the_plain_walk_on_damaged_logs(seed: int) -> None:
     packed, starts = _long_log(seed, 700_000)
     rng = random.Random(seed)
@@ -82,7 +83,7 @@ def test_fast_walk_equals_the_plain_walk_on_damaged_logs(seed: int) -> None:
     _assert_same(bytes(packed[:cut]), 0, cut)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", tiers.seeds(30))
 def test_ranges_walked_side_by_side_equal_each_by_itself(seed: int) -> None:
     rng = random.Random(seed)
     parts, bases, is_damaged = [], [], []
@@ -123,7 +124,7 @@ def test_ranges_walked_side_by_side_equal_each_by_itself(seed: int) -> None:
             assert is_damaged[number]
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", tiers.seeds(15))
 def test_next_record_is_the_first_whole_one_that_knows_its_place(seed: int) -> None:
     packed, _ = _long_log(seed, 60_000)
     rng = random.Random(seed)

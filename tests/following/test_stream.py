@@ -14,8 +14,6 @@ from following.followers import follow_once, following, wait_for
 from interop.power_cut import Query
 from store_builder import Record, Store
 
-pytestmark = pytest.mark.spark  # the source needs pyspark, though no session
-
 
 def number(log: Store, count: int, numbers: list[int], at: int) -> None:
     """Append messages that say their number."""

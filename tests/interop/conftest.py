@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import missing
 from interop.rocketmq import JarsUnavailableError, RocketMQ, resolve_jars
 
 JARS = Path(__file__).parents[2] / ".rocketmq"
@@ -16,15 +15,14 @@ JARS = Path(__file__).parents[2] / ".rocketmq"
 
 def _start(version: str, home: Path) -> RocketMQ:
     """Start RocketMQ, or skip the tests with the reason; fail if nothing may be skipped."""
-    reason = "no Java 17"
-    if shutil.which("java") or os.environ.get("JAVA_HOME"):
-        try:
-            return RocketMQ(version, resolve_jars(version, JARS), home)
-        except JarsUnavailableError as err:
-            reason = str(err)
-    if os.environ.get("CI", "").lower() == "true":
-        pytest.fail(f"{reason}; with CI=true nothing is skipped")
-    pytest.skip(f"the real RocketMQ {version}: {reason}")
+    missing.require_java()
+    try:
+        return RocketMQ(version, resolve_jars(version, JARS), home)
+    except JarsUnavailableError as err:
+        missing.skip(
+            f"the real RocketMQ {version}",
+            f"Spark's --packages fetches its jars once, into {JARS.name}; that failed: {err}",
+        )
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ import pytest
 import kafka_logs
 import kafkalog
 import rmqstore
+import tiers
 from kafkalog.exchange import NOTE, RECORDS, as_messages, as_records
 from kafkalog.format.schema import RECORD
 
@@ -97,7 +98,7 @@ def random_record(chance: random.Random) -> Record:
     )
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", tiers.seeds(200))
 def test_messages_become_the_same_records(seed: int) -> None:
     chance = random.Random(seed)
     rows = batch(*(random_record(chance) for _ in range(chance.randrange(1, 12))))

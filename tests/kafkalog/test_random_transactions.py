@@ -12,6 +12,7 @@ import pytest
 
 import kafka_logs as build
 import kafkalog
+import tiers
 from kafka_logs import ABORT, COMMIT, TRANSACTIONAL, Producer, marker
 from rmqstore.errors import RmqStoreError
 
@@ -60,7 +61,7 @@ def read(folder: Path, mode: kafkalog.Mode, *bounds: int) -> list[int]:
     return offsets
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", tiers.seeds(40))
 def test_one_changed_byte(tmp_path: Path, seed: int) -> None:
     chooser = random.Random(seed)
     folder = build.make_log_dir(tmp_path / "logs") / "t-0"

@@ -10,6 +10,7 @@ import pytest
 
 import kafka_logs as build
 import kafkalog
+import tiers
 from kafka_logs import COMMIT, TRANSACTIONAL, Producer, marker
 from kafkalog.errors import CorruptBatchError
 from kafkalog.read.ordered import Ordered, ordered_windows
@@ -295,7 +296,7 @@ class ChangingLog:
         }
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", tiers.seeds(20))
 def test_a_later_look_finds_what_the_first_one_would(folder: Path, seed: int) -> None:
     folder.mkdir()
     log = ChangingLog(folder, seed)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import tiers
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.query.conditions import NO_PRUNING, Pruning, Within
@@ -265,7 +266,7 @@ def random_comparison(chance: random.Random) -> tuple[str, Judge]:
     )
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", tiers.seeds(10))
 def test_rows_meet_a_condition_as_in_sql(seed: int) -> None:
     chance = random.Random(seed)
     rows = [{name: chance.choice(values) for name, values in VALUES.items()} for _ in range(200)]

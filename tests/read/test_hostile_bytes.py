@@ -364,7 +364,7 @@ def test_every_cut(judge: Judge, file: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", tiers.seeds(100))
 def test_several_bytes_changed_at_once(judge: Judge, seed: int) -> None:
     """With several changed bytes, rows need only be right, and nothing may escape or hang."""
     rng = random.Random(seed)

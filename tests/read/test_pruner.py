@@ -245,7 +245,7 @@ def test_parts_of_a_steady_clock_are_those_around_the_times() -> None:
     assert found.n_bytes <= 80
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", tiers.seeds(20))
 def test_a_clock_that_was_set_back_loses_nothing(seed: int) -> None:
     chance = random.Random(seed)
     stored, now = [], 1_000_000
@@ -273,7 +273,7 @@ def test_times_before_and_after_all_points_leave_the_ends() -> None:
     assert parts_stored_within(hostile, WHOLE, Within(0, 0)).spans == (WHOLE,)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", tiers.seeds(10))
 def test_where_all_records_are_known_a_clock_may_go_astray(seed: int) -> None:
     chance = np.random.default_rng(seed)
     whole, places = Span(7, 1_000_000), np.unique(chance.integers(7, 1_000_000, 5000))

@@ -16,6 +16,7 @@ import pytest
 
 import goldens
 import rmqstore
+import tiers
 from memory_storage import MemoryStorage
 from reading import by_queue, plain, read, rows
 from rmqstore.errors import (
@@ -810,7 +811,7 @@ def test_other_names_are_passed_over(
     assert caplog.text.count("not named as a file of tiered storage") == 4
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", tiers.seeds(3))
 def test_hostile_bytes_end_in_an_error_or_in_rows(
     golden_store: GoldenStore, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:

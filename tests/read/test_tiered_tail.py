@@ -12,6 +12,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 import rmqstore
+import tiers
 from reading import by_queue, read, rows
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.query.selection import parse_selection
@@ -74,7 +75,7 @@ class Reader:
         return {key: [*enumerate(sent)] for key, sent in self._broker.sent.items() if sent}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", tiers.seeds(8))
 def test_each_message_comes_once_wherever_it_is(broker: TieringBroker, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(6):

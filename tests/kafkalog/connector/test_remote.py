@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 import kafka_logs as build
+from connector.engine import Engine
 from pyspark_kafkalog.batch_reader import KafkaLogReader
 from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import parse_read_options
@@ -63,18 +63,19 @@ def test_new_segments_of_a_copy_are_seen(s3: S3Server, tmp_path: Path) -> None:
     assert reader.latest_offsets() == {("t", 0): 3}
 
 
-@pytest.mark.spark
-def test_spark_reads_log_directories_in_s3(
-    spark: SparkSession, s3: S3Server, tmp_path: Path
-) -> None:
-    uri = s3.upload(build.unpack("plain", tmp_path), "kafka-plain")
+def test_tasks_read_log_directories_in_s3(engine: Engine, s3: S3Server, tmp_path: Path) -> None:
+    """The options of the storage go with the reader to its tasks."""
+    uri = s3.upload(build.unpack("txn", tmp_path), "kafka-txn")
     frame = (
-        spark.read.format("kafkalog")
-        .option("subscribe", "Plain")
+        engine.read.format("kafkalog")
+        .option("subscribe", "Tx")
         .option("storageOptions", json.dumps(s3.options))
         .load(uri)
     )
     expected = [
-        row for key, rows in build.records("plain").items() if key[0] == "Plain" for row in rows
+        (key[1], row["offset"])
+        for key, rows in build.records("txn").items()
+        if key[0] == "Tx"
+        for row in rows
     ]
-    assert frame.count() == len(expected)
+    assert sorted((row.partition, row.offset) for row in frame.collect()) == sorted(expected)

@@ -1,18 +1,20 @@
-"""Kafka's log directories through Spark: what the consumers of a broker got, and nothing else."""
+"""Kafka's log directories through Spark itself: what needs its JVM, on a store or two."""
 
 from __future__ import annotations
 
 import base64
+import json
+from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 import kafka_logs as golden
 from pyspark_rmqstore.kafka_columns import kafka_schema
@@ -20,6 +22,7 @@ from pyspark_rmqstore.kafka_columns import kafka_schema
 pytestmark = pytest.mark.spark
 
 TYPES = {name: number for number, name in golden.TIMESTAMP_TYPES.items()}
+EPOCH = datetime.fromtimestamp(0, UTC)
 Unpack = Callable[[str], Path]
 
 
@@ -28,145 +31,113 @@ def unpack(tmp_path_factory: pytest.TempPathFactory) -> Unpack:
     return cache(lambda name: golden.unpack(name, tmp_path_factory.mktemp(name)))
 
 
-def load(spark: SparkSession, path: Path | list[Path], **options: object) -> DataFrame:
+def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
     reader = spark.read.format("kafkalog")
     for name, value in options.items():
         reader = reader.option(name.replace("__", "."), str(value))
-    return reader.load([str(one) for one in path] if isinstance(path, list) else str(path))
-
-
-def expected(spark: SparkSession, name: str, *, only_committed: bool = False) -> DataFrame:
-    """Return the key of a golden store as a frame of Spark's Kafka source."""
-    rows = [
-        (
-            _bytes(row["key"]), _bytes(row["value"]), row["topic"], row["partition"],
-            row["offset"], row["timestamp"], TYPES[row["timestampType"]],
-            [(header, _bytes(value)) for header, value in row["headers"]] or None,
-        )
-        for records in golden.records(name).values()
-        for row in records
-        if row["committed"] or not only_committed
-    ]  # fmt: skip
-    schema = kafka_schema(include_headers=True)
-    as_long = StructType.fromJson(schema.jsonValue())
-    as_long["timestamp"].dataType = as_long["offset"].dataType
-    frame = spark.createDataFrame(rows, as_long)
-    return frame.selectExpr(
-        *(
-            f"timestamp_millis({field}) AS timestamp" if field == "timestamp" else field
-            for field in schema.fieldNames()
-        )
-    )
+    return reader.load(str(path))
 
 
 def _bytes(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
-def in_order(frame: DataFrame) -> DataFrame:
-    return frame.orderBy("topic", "partition", "offset")
-
-
-@pytest.mark.parametrize("name", ["plain", "txn", "old", "crash2", "epochs"])
-def test_every_record_is_as_a_consumer_got_it(
-    spark: SparkSession, unpack: Unpack, name: str
-) -> None:
-    (first, *_) = golden.log_dirs(name, unpack(name))
-    held = load(spark, first, subscribePattern=".*", includeHeaders="true")
-    partitions = held.select("topic", "partition").distinct()
-    key = expected(spark, name).join(partitions, ["topic", "partition"], "left_semi")
-    key = key.select(*held.columns)
-    assert_df_equality(in_order(held), in_order(key), ignore_nullable=True)
-    assert held.count() > 0
+def test_every_record_is_as_a_consumer_got_it(spark: SparkSession, unpack: Unpack) -> None:
+    rows = [
+        (
+            _bytes(row["key"]), _bytes(row["value"]), row["topic"], row["partition"],
+            row["offset"], EPOCH + timedelta(milliseconds=row["timestamp"]),
+            TYPES[row["timestampType"]],
+            [(header, _bytes(value)) for header, value in row["headers"]] or None,
+        )
+        for (topic, _), records in sorted(golden.records("txn").items())
+        for row in records
+        if not topic.startswith("__")
+    ]  # fmt: skip
+    key = spark.createDataFrame(rows, kafka_schema(include_headers=True))
+    read = load(spark, unpack("txn"), subscribePattern=".*", includeHeaders="true")
+    found = read.coalesce(1).sortWithinPartitions("topic", "partition", "offset")
+    assert_df_equality(found, key)
 
 
 def test_only_committed_records(spark: SparkSession, unpack: Unpack) -> None:
     options = {"subscribe": golden.topics("txn"), "kafka__isolation__level": "read_committed"}
-    read = load(spark, unpack("txn"), **options).drop("headers")
-    key = expected(spark, "txn", only_committed=True).drop("headers")
-    assert_df_equality(in_order(read), in_order(key), ignore_nullable=True)
-    assert key.count() < expected(spark, "txn").count()
-
-
-def test_some_columns_and_many_tasks(spark: SparkSession, unpack: Unpack) -> None:
-    read = load(spark, unpack("plain"), subscribe="Plain", minPartitions=9)
-    assert read.rdd.getNumPartitions() == 9
-    key = expected(spark, "plain").where("topic = 'Plain'")
-    for columns in (["offset", "value"], ["topic"], ["partition", "timestamp"]):
-        one, other = read.select(*columns), key.select(*columns)
-        assert_df_equality(one.orderBy(*columns), other.orderBy(*columns), ignore_nullable=True)
-    with_schema = spark.read.format("kafkalog").schema("offset LONG, topic STRING")
-    chosen = with_schema.option("subscribe", "Plain").load(str(unpack("plain")))
-    assert chosen.columns == ["offset", "topic"]
-    assert chosen.count() == key.count()
-
-
-def test_bounds_by_offset_and_time(spark: SparkSession, unpack: Unpack) -> None:
-    records = golden.records("plain")["Plain", 0]
-    middle = records[len(records) // 2]
-    options = {
-        "assign": '{"Plain":[0]}',
-        "startingOffsets": f'{{"Plain":{{"0":{middle["offset"]}}}}}',
-        "endingOffsets": f'{{"Plain":{{"0":{middle["offset"] + 3}}}}}',
-    }
-    offsets = [row.offset for row in load(spark, unpack("plain"), **options).collect()]
-    assert offsets == [
-        row["offset"] for row in records if 0 <= row["offset"] - middle["offset"] < 3
+    columns = ("topic", "partition", "offset", "value")
+    found = load(spark, unpack("txn"), **options).select(*columns).toArrow().to_pylist()
+    rows = [row for records in golden.records("txn").values() for row in records]
+    expected = [
+        {name: row[name] for name in columns} | {"value": _bytes(row["value"])}
+        for row in rows
+        if row["committed"]
     ]
-    queries = golden.bounds("plain")["Plain", 0]["offsetsForTimes"]
-    time, offset = next((row[0], row[1]) for row in queries if row[1] is not None and row[1] > 0)
-    since = load(spark, unpack("plain"), assign='{"Plain":[0]}', startingTimestamp=time)
-    assert since.count() == sum(row["offset"] >= offset for row in records)
-    until = load(spark, unpack("plain"), assign='{"Plain":[0]}', endingTimestamp=time)
-    assert until.count() == sum(row["offset"] < offset for row in records)
+    assert sorted(found, key=_place) == sorted(expected, key=_place)
+    assert len(expected) < len(rows)
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"subscribe": "Plane"}, "has no topic Plane; did you mean Plain?"),
-        ({"assign": '{"Plain":[0,77]}'}, "has no partition Plain-77"),
-        ({"subscribe": "Plain", "startingOffsets": '{"a":{"0":1}}'}, "a-0, which is not read"),
-        ({"subscribe": "Plain", "startingTimestamp": "99999999999999"},
-         "startingOffsetsByTimestampStrategy=latest"),
-        ({"assign": '{"Plain":[0]}', "startingOffsets": '{"Plain":{"0":9999999}}'},
-         "failOnDataLoss=false reads on without it"),
-    ],
-)  # fmt: skip
-def test_errors_say_what_to_do(
-    spark: SparkSession, unpack: Unpack, options: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(PySparkException) as caught:
-        load(spark, unpack("plain"), **options).collect()
-    assert reason in str(caught.value)
+def _place(row: dict[str, object]) -> tuple[object, ...]:
+    return row["topic"], row["partition"], row["offset"]
 
 
-def test_data_loss_that_is_not_to_fail(spark: SparkSession, unpack: Unpack) -> None:
-    read = load(
-        spark, unpack("plain"), assign='{"Plain":[0,1]}', failOnDataLoss="false",
-        startingOffsets='{"Plain":{"0":9999999,"1":-2}}',
-    )  # fmt: skip
-    assert read.where("partition = 0").count() == 0
-    assert read.where("partition = 1").count() == len(golden.records("plain")["Plain", 1])
+def test_some_columns_in_many_tasks(spark: SparkSession, unpack: Unpack) -> None:
+    reader = spark.read.format("kafkalog").schema("topic STRING, offset LONG, timestamp TIMESTAMP")
+    read = reader.options(subscribe="Tx", minPartitions=9).load(str(unpack("txn")))
+    assert read.columns == ["topic", "offset", "timestamp"]
+    rows = read.select("timestamp", "offset", F.spark_partition_id().alias("task")).toArrow()
+    assert len(set(rows["task"].to_pylist())) == 9
+    expected = Counter(
+        (EPOCH + timedelta(milliseconds=row["timestamp"]), row["offset"])
+        for (topic, _), records in golden.records("txn").items()
+        if topic == "Tx"
+        for row in records
+    )
+    found = zip(rows["timestamp"].to_pylist(), rows["offset"].to_pylist(), strict=True)
+    assert Counter(found) == expected
 
 
 def test_damage(spark: SparkSession, unpack: Unpack) -> None:
     topics = golden.topics("damaged")
-    with pytest.raises(PySparkException, match="position"):
-        load(spark, unpack("damaged"), subscribe=topics).collect()
-    kept = load(spark, unpack("damaged"), subscribe=topics, mode="DROPMALFORMED")
+    read = load(spark, unpack("damaged"), subscribe=topics, mode="PERMISSIVE")
+    rows = read.select(
+        "offset", "value", F.expr("_corrupt_record LIKE '%.log, %: %'").alias("is_damaged")
+    ).collect()
     n_records = sum(map(len, golden.records("damaged").values()))
-    assert kept.count() == n_records
-    every = load(spark, unpack("damaged"), subscribe=topics, mode="PERMISSIVE")
-    assert every.where("_corrupt_record IS NULL").count() == n_records
-    damaged = every.where("_corrupt_record LIKE '%.log, %: %'").collect()
-    assert len(damaged) == every.count() - n_records > 0
-    assert {(row.value, row.timestamp, row.topic is None) for row in damaged} == {
-        (None, None, False)
-    }
+    assert Counter(row.is_damaged for row in rows) == {None: n_records, True: len(rows) - n_records}
+    assert {row.value for row in rows if row.is_damaged} == {None}
 
 
 def test_writing_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.range(1).selectExpr("CAST('a' AS BINARY) AS value")
     with pytest.raises(PySparkException, match="kafkalog only reads"):
         frame.write.format("kafkalog").mode("append").save(str(tmp_path))
+
+
+def test_a_stream_gives_each_record_once_and_takes_up_new_partitions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log_dir = golden.make_log_dir(tmp_path / "logs", is_clean=False)
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> list[bytes]:
+        options = {"subscribePattern": ".*", "startingOffsets": "earliest"}
+        found: list[bytes] = []
+        query = (
+            spark.readStream.format("kafkalog")
+            .options(**options)
+            .load(str(log_dir))
+            .writeStream.foreachBatch(
+                lambda batch, _: found.extend(bytes(row.value) for row in batch.collect())
+            )
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return sorted(found)
+
+    golden.write_segment(log_dir / "a-0", 0, golden.batch(0, [b"a 0", b"a 1"]))
+    assert run() == [b"a 0", b"a 1"]
+    golden.write_segment(log_dir / "a-0", 2, golden.batch(2, [b"a 2"]))
+    golden.write_segment(log_dir / "b-3", 0, golden.batch(0, [b"b 0"]))
+    assert run() == [b"a 2", b"b 0"]
+    offsets = (checkpoint / "offsets" / "1").read_text().splitlines()[-1]
+    assert json.loads(offsets) == {"a": {"0": 3}, "b": {"3": 1}}

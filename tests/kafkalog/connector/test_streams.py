@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 import kafka_logs as golden
-
-pytestmark = pytest.mark.spark
+from connector.engine import Engine, LocalFrame, Progress
 
 N = 5  # records a batch
 
@@ -36,19 +34,21 @@ Run = Callable[..., list[str]]
 
 
 @pytest.fixture
-def run(spark: SparkSession, log_dir: Path) -> Run:
+def run(engine: Engine, log_dir: Path) -> Run:
     """Return a function that runs a query to its end and returns the values that it gave."""
 
     def start(checkpoint: Path, **options: Any) -> list[str]:
-        reader = spark.readStream.format("kafkalog")
+        reader = engine.readStream.format("kafkalog")
         for name, value in {"subscribePattern": ".*", **options}.items():
-            reader = reader.option(name, str(value))
-        frame = reader.load(str(log_dir)).selectExpr("CAST(value AS STRING) AS value")
+            reader = reader.option(name, value)
         found: list[str] = []
+
+        def take(batch: LocalFrame, _: int) -> None:
+            found.extend(row.value.decode() for row in batch.collect())
+
         query = (
-            frame.writeStream.foreachBatch(
-                lambda batch, _: found.extend(row.value for row in batch.collect())
-            )
+            reader.load(str(log_dir))
+            .writeStream.foreachBatch(take)
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
             .start()
@@ -57,7 +57,7 @@ def run(spark: SparkSession, log_dir: Path) -> Run:
         progress.extend(query.recentProgress)
         return sorted(found)
 
-    progress: list[Any] = []
+    progress: list[Progress] = []
     start.progress = progress  # type: ignore[attr-defined]
     return start
 
@@ -154,3 +154,12 @@ def test_a_partition_that_is_gone(run: Run, log_dir: Path, tmp_path: Path) -> No
     with pytest.raises(PySparkException, match="partitions are gone: b-0"):
         run(checkpoint)
     assert run(checkpoint, failOnDataLoss="false") == values("a-0", N, 2 * N)
+
+
+def test_writing_is_refused(engine: Engine, log_dir: Path, tmp_path: Path) -> None:
+    append(log_dir, "a-0", 0)
+    reader = engine.readStream.format("kafkalog").option("subscribe", "a")
+    writer = reader.option("startingOffsets", "earliest").load(str(log_dir)).writeStream
+    writer.format("kafkalog").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    with pytest.raises(PySparkException, match="kafkalog only reads"):
+        writer.start(str(tmp_path / "sink")).awaitTermination()

@@ -8,6 +8,7 @@ import sys
 import pyarrow as pa
 import pytest
 
+import tiers
 from kafka_batches import CODECS, GZIP, LZ4, TIME, ZSTD, Row, batch, message, record, wrapper
 from kafka_comparing import both, rows_of
 from kafkalog.format import records
@@ -55,7 +56,7 @@ def rows(chooser: random.Random) -> list[Row]:
     return made
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", tiers.seeds(25))
 def test_random_batches(seed: int) -> None:
     chooser = random.Random(seed)
     codecs = chooser.choice(([0], [0], list(CODECS), [GZIP, ZSTD]))

@@ -10,6 +10,7 @@ import lz4.frame
 import pytest
 import zstandard
 
+import tiers
 from kafka_batches import (
     CODECS,
     GZIP,
@@ -81,7 +82,7 @@ def test_every_changed_byte_of_legacy_messages(magic: int) -> None:
             data[at] ^= change
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", tiers.seeds(40))
 def test_random_bytes_for_records(seed: int) -> None:
     chooser = random.Random(seed)
     parts = []
@@ -233,7 +234,7 @@ def test_where_a_walk_stops() -> None:
         assert (heads.reason is None) if reason is None else (reason in str(heads.reason))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", tiers.seeds(20))
 def test_a_walk_through_random_bytes_raises_nothing(seed: int) -> None:
     chooser = random.Random(seed)
     data = bytearray(batch(0, ROWS) * 3 + message(9, b"k", b"v"))

@@ -196,7 +196,7 @@ def without_items(items: Items, low: int, high: int) -> Items:
     }
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", tiers.seeds(6))
 def test_what_was_stored_while_the_index_was_off_is_read_from_the_log(
     root: Path, seed: int
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import store_builder as build
+import tiers
 from rmqstore.read.plan import slices_within as module
 from rmqstore.read.plan.slices_within import slices_within
 from rmqstore.read.tiered.opening import open_session
@@ -15,7 +16,7 @@ from rmqstore.spans import QueueSlice, Span
 
 
 @pytest.mark.parametrize("damaged", [0, 3])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", tiers.seeds(8))
 def test_a_short_range_gives_what_a_long_one_would(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, damaged: int
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import rmqstore
 import store_builder as build
+import tiers
 from rmqstore.errors import CorruptRecordError
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.query.selection import parse_selection
@@ -71,7 +72,7 @@ def some_times(seed: int) -> list[tuple[int, int]]:
     return list(zip(spread[::2], spread[1::2], strict=True))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", tiers.seeds(6))
 @pytest.mark.parametrize("max_units", [1, 50, 1 << 20])
 def test_the_ranges_between_two_times_are_those_of_each_queue_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, max_units: int
@@ -82,7 +83,7 @@ def test_the_ranges_between_two_times_are_those_of_each_queue_alone(
             assert together(store, times, tolerant=False) == alone(store, times, tolerant=False)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(4))  # each of them meets damage
 def test_a_damaged_record_on_the_way_is_refused_or_passed_over_as_before(
     tmp_path: Path, seed: int
 ) -> None:
@@ -101,7 +102,7 @@ def test_a_damaged_record_on_the_way_is_refused_or_passed_over_as_before(
     assert n_refused
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", tiers.seeds(3))
 def test_times_of_many_records_are_those_of_each(tmp_path: Path, seed: int) -> None:
     root = write_store(tmp_path / "s", seed, damaged=range(7, 8))
     with open_session(root) as store:

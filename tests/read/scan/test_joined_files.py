@@ -13,6 +13,7 @@ import pytest
 
 import rmqstore
 import store_builder as build
+import tiers
 from reading import offsets, read
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, RmqStoreError
 from rmqstore.inspect.verify import verify
@@ -130,7 +131,7 @@ def bend(store: build.Store, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", tiers.seeds(8))
 def test_damaged_files_are_read_as_they_are_one_by_one(
     mode: str,
     seed: int,

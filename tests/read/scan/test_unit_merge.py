@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import tiers
 from rmqstore.read.scan.unit_merge import UnitMerge
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.units import Units
@@ -70,7 +71,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", tiers.seeds(2))
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("window_units", [3, 100, 1 << 19])
 def test_windows_together_are_all_units_sorted(shape: str, seed: int, window_units: int) -> None:

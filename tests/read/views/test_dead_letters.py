@@ -12,6 +12,7 @@ import pytest
 
 import goldens
 import rmqstore
+import tiers
 from reading import Row, rows
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import PROPERTIES
@@ -167,7 +168,7 @@ def test_brokers_are_shown_together(golden_store: GoldenStore) -> None:
     assert len(found) == 16
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", tiers.seeds(20))
 def test_origins_of_many_messages_equal_those_of_each(seed: int) -> None:
     rng = random.Random(seed)
     topics = [

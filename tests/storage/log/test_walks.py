@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import store_builder as build
+import tiers
 from rmqstore.format.columns.walk import StopKind
 from rmqstore.storage.log import walks
 from rmqstore.storage.log.commitlog import CommitLog
@@ -251,7 +252,7 @@ def test_data_lengths_leave_out_holes(tmp_path: Path) -> None:
     assert log.data_lengths(points[5:]).tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", tiers.seeds(20))
 def test_data_lengths_are_distances_without_holes(tmp_path: Path, seed: int) -> None:
     store = _store(300, segment_bytes=8192)
     log = _log(store, tmp_path)

@@ -558,7 +558,7 @@ def test_changed_bytes_never_escape(tmp_path: Path, step: int) -> None:
         path.with_name("fresh").replace(path)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", tiers.seeds(20))
 def test_units_of_random_bytes_end_in_reasonable_time(tmp_path: Path, seed: int) -> None:
     root = make(tmp_path / "s", [[inner(b"%d" % at), inner(b"%d'" % at)] for at in range(12)])
     rng = random.Random(seed)

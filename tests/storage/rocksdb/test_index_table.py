@@ -11,6 +11,7 @@ import pytest
 from rocksdict import Options, Rdict
 
 import goldens
+import tiers
 from rmqstore.errors import CorruptDatabaseError
 from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.rocksdb import index_table
@@ -98,7 +99,7 @@ def test_hours_of_a_time_zone_with_half_hours_are_met(tmp_path: Path) -> None:
     assert table.hour_of("T", "v", 7, half) is None
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", tiers.seeds(8))
 def test_many_names_are_found_by_a_walk_as_by_seeks(tmp_path: Path, seed: int) -> None:
     random_ = random.Random(seed)
     names = [random_.choice(["", "@", "é", "k"]) + str(number) for number in range(40)]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
+import tiers
 from rmqstore.errors import IllegalMessageError, StoreStateError
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -79,7 +80,7 @@ def require_sound(root: Path) -> None:
         assert list(verify(store)) == []
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", tiers.seeds(8))
 def test_staged_rows_stand_as_if_they_had_been_appended(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     tasks = [

@@ -1,0 +1,328 @@
+"""Reads that need Spark itself: its types, SQL, push-down, tasks and refusals, a case for each.
+
+What the sources do under all options and on all stores is asked in this process: see `engine.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC
+from functools import reduce
+from pathlib import Path
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql.datasource import Filter
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+import goldens
+import rmqstore
+from connector.sparkreads import (
+    GoldenStore,
+    collect,
+    in_log_order,
+    in_queue_order,
+    load,
+    messages,
+    read,
+)
+from connector.test_kafka_columns import KAFKA, WITH_HEADERS, write_orders
+from connector.test_lookup import Condition, conditions
+from pyspark_rmqstore.options import parse_read_options
+from pyspark_rmqstore.schema import default_schema
+from pyspark_rmqstore.tasks import SplitReader
+from reading import EVERY_COLUMN, LOG_COLUMNS, Row, plain, rows
+from rmqstore.read.views.schema import VIEWS
+
+pytestmark = pytest.mark.spark
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+COMPARED = {
+    "includeSystemTopics": "true",
+    "columns": "topic,queueId,queueOffset,body,tags,keys,msgId,properties,storeTimestamp,"
+    "commitLogOffset,brokerName",
+}
+TYPES = {
+    "topic": "string", "queueId": "int", "queueOffset": "bigint", "body": "binary",
+    "tags": "string", "keys": "string", "msgId": "string", "properties": "map<string,string>",
+    "bornTimestamp": "timestamp", "storeTimestamp": "timestamp", "bornHost": "string",
+    "storeHost": "string", "flag": "int", "sysFlag": "int", "reconsumeTimes": "int",
+    "bodyCRC": "int", "preparedTransactionOffset": "bigint", "commitLogOffset": "bigint",
+    "storeSize": "int", "brokerName": "string", "offsetMsgId": "string", "tagsCode": "bigint",
+}  # fmt: skip
+
+
+# ---- values, types and columns
+
+
+def _types(schema: StructType) -> dict[str, str]:
+    return {field.name: field.dataType.simpleString() for field in schema}
+
+
+def test_every_column_by_queue_comes_as_arrow(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
+    options = {"columns": ",".join(EVERY_COLUMN), "includeSystemTopics": "true"}
+    frame = load(spark, golden_store("live"), **options)
+    assert _types(frame.schema) == TYPES
+    table = frame.toArrow()
+    assert table.schema.types == to_arrow_schema(frame.schema, timezone="UTC").types
+    assert in_queue_order(rows(table.to_batches())) == messages("live", "broker-a")
+
+
+def test_every_column_by_log_comes_as_rows(spark: SparkSession, golden_store: GoldenStore) -> None:
+    frame = load(spark, golden_store("live"), scan="commitlog", columns=",".join(LOG_COLUMNS))
+    assert _types(frame.schema) == {name: TYPES[name] for name in LOG_COLUMNS}
+    found = [
+        plain(
+            row.asDict()
+            | {
+                "body": bytes(row.body),
+                "bornTimestamp": row.bornTimestamp.astimezone(UTC),
+                "storeTimestamp": row.storeTimestamp.astimezone(UTC),
+            }
+        )
+        for row in frame.collect()
+    ]
+    expected = in_log_order(messages("live", "broker-a"))
+    assert found == [{name: row[name] for name in LOG_COLUMNS} for row in expected]
+
+
+def test_columns_that_spark_selects_are_those_of_the_option(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
+    assert load(spark, golden_store("basic"), includeSystemTopics="true").count() == 1478
+    names = ["commitLogOffset", "tags", "body", "queueId", "topic", "msgId", "storeTimestamp"]
+    chosen = load(spark, golden_store("edges")).select(*names)
+    assert_df_equality(load(spark, golden_store("edges"), columns=", ".join(names)), chosen)
+
+
+def test_a_schema_of_the_user_converts_as_spark_does(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
+    schema = (
+        "body string, queueId bigint, commitLogOffset bigint, storeSize bigint, "
+        "topic string NOT NULL, keys string"
+    )
+    found = load(spark, golden_store("v49"), schema=schema)
+    columns = "body,queueId,commitLogOffset,storeSize,topic,keys"
+    own = load(spark, golden_store("v49"), columns=columns)
+    text = {row["commitLogOffset"] for row in messages("v49") if _is_text(row["body"])}
+    assert len(text) > 100
+    has_text = F.col("commitLogOffset").isin(*text)
+    converted = own.where(has_text).select(
+        F.decode("body", "UTF-8").alias("body"), F.col("queueId").cast("bigint"), "commitLogOffset",
+        F.col("storeSize").cast("bigint"), "topic", "keys",
+    )  # fmt: skip
+    assert_df_equality(found.where(has_text), converted, ignore_nullable=True)
+
+
+def _is_text(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def test_sql_over_a_temporary_view_names_its_options(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
+    spark.sql(
+        "CREATE TEMPORARY VIEW basic_messages USING rmqstore "
+        f"OPTIONS (path '{golden_store('basic')}', subscribe 'TopicA,TopicB')"
+    )
+    try:
+        found = spark.sql(
+            "SELECT topic, count(*) AS n FROM basic_messages GROUP BY topic"
+        ).collect()
+    finally:
+        spark.catalog.dropTempView("basic_messages")
+    assert {row.topic: row.n for row in found} == {"TopicA": 721, "TopicB": 297}
+
+
+def test_the_tasks_of_spark_keep_the_order_of_each_queue(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
+    frame = load(
+        spark, golden_store("basic"), minPartitions="6",
+        columns="topic,queueId,queueOffset", includeSystemTopics="true",
+    )  # fmt: skip
+    found = frame.select(F.spark_partition_id().alias("task"), "*").collect()
+    assert len({row.task for row in found}) == frame.rdd.getNumPartitions() > 5
+    assert [row.task for row in found] == sorted(row.task for row in found)
+    queues: dict[tuple[str, int], list[int]] = {}
+    for row in found:
+        queues.setdefault((row.topic, row.queueId), []).append(row.queueOffset)
+    assert queues == {
+        queue: [row["queueOffset"] for row in expected]
+        for queue, expected in goldens.queues("basic").items()
+        if expected
+    }
+
+
+# ---- push-down
+
+
+def accepted(filters: Iterable[Filter]) -> list[tuple[str, str]]:
+    """Return the name and column of each filter that a reader does not leave to Spark."""
+    options = parse_read_options({"path": "/x"})
+    left = SplitReader(default_schema(options), options).push(filters)
+    return sorted((type(one).__name__, one.attribute[0]) for one in filters if one not in left)
+
+
+@contextmanager
+def switched_on(spark: SparkSession, setting: str) -> Iterator[None]:
+    spark.conf.set(setting, "true")
+    try:
+        yield
+    finally:
+        spark.conf.unset(setting)
+
+
+def whole_by_condition(
+    spark: SparkSession, path: Path, some: list[Condition]
+) -> dict[int, list[Row]]:
+    """Return the rows that meet each condition, none of which is pushed."""
+    columns = [f"{one.where} AS condition{number}" for number, one in enumerate(some)]
+    frame = load(spark, path, **COMPARED).selectExpr("*", *columns)
+    found: dict[int, list[Row]] = {number: [] for number in range(len(some))}
+    for row in in_log_order(collect(frame)):
+        is_met = [row.pop(f"condition{number}") for number in range(len(some))]
+        for number, rows_of_one in found.items():
+            if is_met[number]:
+                rows_of_one.append(row)
+    return found
+
+
+def each_where(spark: SparkSession, path: Path, some: list[Condition]) -> DataFrame:
+    """Return the rows that meet each condition, by queue and by log in turn, in one frame."""
+    frames = [
+        load(spark, path, **COMPARED, scan=("queue", "commitlog")[number % 2])
+        .where(one.where)
+        .selectExpr(f"{number} AS condition", "*")
+        for number, one in enumerate(some)
+    ]
+    return reduce(DataFrame.unionAll, frames)
+
+
+def test_spark_pushes_conditions_as_filters_which_change_no_row(
+    spark: SparkSession, golden_store: GoldenStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan names what was pushed."""
+    path, some = golden_store("live"), conditions("live")
+    expected, frame = whole_by_condition(spark, path, some), each_where(spark, path, some)
+    found: dict[int, list[Row]] = {number: [] for number in range(len(some))}
+    with switched_on(spark, PUSHDOWN):
+        for row in in_log_order(collect(frame)):
+            found[row.pop("condition")].append(row)
+        frame.explain("formatted")
+    assert found == expected
+    assert sum(map(len, found.values())) > 100, "the conditions must find rows"
+    _, *scans = re.split(r"\n\(\d+\) BatchScan rmqstore\n", capsys.readouterr().out)
+    lines = [re.search("^PushedFilters: .*$", scan, re.MULTILINE) for scan in scans]
+    named = [re.findall(r"(\w+)\((\w+)", line.group() if line else "") for line in lines]
+    assert [sorted(one) for one in named] == [accepted(one.filters) for one in some]
+
+
+def test_worker_logs_of_planning_say_how_much_is_left(
+    spark: SparkSession, golden_store: GoldenStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = load(spark, golden_store("basic")).where("topic = 'TopicA'")
+    with (
+        switched_on(spark, PUSHDOWN),
+        switched_on(spark, "spark.sql.pyspark.worker.logging.enabled"),
+    ):
+        frame.explain("formatted")
+        assert "PushedFilters: [IsNotNull(topic), EqualTo(topic,TopicA)]" in capsys.readouterr().out
+        logged = [row["msg"] for row in spark.tvf.python_worker_logs().collect()]
+    assert any(
+        "pushed filters leave 721 of 721" in text and text.endswith("topics TopicA")
+        for text in logged
+    ), logged
+
+
+# ---- columns of Kafka
+
+HEADERS = """transform(
+    map_entries(map_filter(properties, (name, value) -> name IN ('color', 'sequence'))),
+    header -> struct(header.key AS key, CAST(header.value AS BINARY) AS value)
+)"""
+BY_HAND = [
+    "CAST(keys AS BINARY) AS key", "body AS value", "topic", "queueId AS partition",
+    "queueOffset AS offset", "storeTimestamp AS timestamp", "1 AS timestampType",
+    f"nullif({HEADERS}, array()) AS headers",
+]  # fmt: skip
+
+
+def test_the_columns_of_kafka_are_what_sql_makes_of_messages(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    root = write_orders(tmp_path / "store")
+    assert load(spark, root, columns="kafka").schema == KAFKA
+    found = load(spark, root, columns="kafka", includeHeaders="true")
+    assert found.schema == WITH_HEADERS
+    expected = load(spark, root).selectExpr(*BY_HAND)
+    assert_df_equality(found, expected, ignore_nullable=True)
+    assert expected.count() == 4
+    condition = (
+        "topic = 'Orders' AND partition = 0 AND offset >= 0 AND key IS NOT NULL "
+        "AND timestamp > '2020-01-01' AND length(value) > 1"
+    )
+    (row,) = load(spark, root, columns="kafka").where(condition).selectExpr("string(key)").collect()
+    assert row.key == "größe"
+
+
+# ---- views
+
+
+def test_every_view_gives_the_rows_of_the_core(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
+    path, names = golden_store("live"), sorted(VIEWS)
+    frames = {name: load(spark, path, view=name) for name in names}
+    assert {name: frame.columns for name, frame in frames.items()} == {
+        name: VIEWS[name].names for name in names
+    }
+    # one job of them all: a column for each view, null in the rows of others
+    rows_of_views = reduce(
+        lambda some, more: some.unionByName(more, allowMissingColumns=True),
+        [frame.selectExpr(f"struct(*) AS {name}") for name, frame in frames.items()],
+    ).toArrow()
+    with rmqstore.open(path) as store:
+        for name in names:
+            found = [plain(row) for row in rows_of_views[name].to_pylist() if row is not None]
+            assert sorted(found, key=str) == sorted(rows(store.view(name)), key=str), name
+
+
+def test_a_view_is_read_by_sql_in_many_tasks(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
+    frame = load(spark, golden_store("basic"), view="commitlog", maxBytesPerPartition="64k")
+    assert frame.rdd.getNumPartitions() > 5
+    kinds = {row["kind"]: row["count"] for row in frame.groupBy("kind").count().collect()}
+    assert kinds == {"record": len(goldens.records("basic")), "blank": 5, "end": 1}
+
+
+def test_several_stores_in_one_view_are_distinguished(
+    spark: SparkSession, golden_store: GoldenStore
+) -> None:
+    paths = [golden_store("basic"), golden_store("v2")]
+    names = {str(paths[0]): "a", str(paths[1]): "b"}
+    found = read(spark, paths, view="topics", brokerName=names, includeSystemTopics="true")
+    for broker, name in (("a", "basic"), ("b", "v2")):
+        counts = {row["topic"]: row["messages"] for row in found if row["brokerName"] == broker}
+        assert counts == goldens.summary(name)["counts"]["perTopic"]
+
+
+def test_views_are_not_streams(spark: SparkSession, golden_store: GoldenStore) -> None:
+    reader = spark.readStream.format("rmqstore").option("view", "queues")
+    stream = reader.load(str(golden_store("basic")))
+    with pytest.raises(PySparkException, match="views are for batch reads"):
+        stream.writeStream.format("noop").start().processAllAvailable()

@@ -1,0 +1,167 @@
+"""Streams that need Spark itself: its triggers, checkpoints and threads, a case for each.
+
+What the source and the sink do under all options is asked in this process: see `engine.py`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import rmqstore
+import store_builder as build
+from connector.streams import SIZES, delivered, drain, put, start
+from connector.test_stream_read import EARLIEST, end_offset, failure, numbered, rows
+from connector.test_stream_write import by_queue, copy, source_store
+from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.folders.find import find_store
+from rmqstore.store.opening import create
+
+pytestmark = pytest.mark.spark
+
+
+# ---- the source
+
+
+def test_triggers_are_limited_and_a_query_that_is_started_again_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with create(tmp_path / "s", config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 30))
+        put(writer, "B", 3, numbered(0, 10))
+    progress = tmp_path / "progress"
+    options = EARLIEST | {
+        "brokerName": "b",
+        "maxOffsetsPerTrigger": "20",
+        "consumerOffsetFile": str(progress / "config" / "consumerOffset.json"),
+        "consumerGroup": "archive",
+    }
+    found = drain(spark, tmp_path / "s", tmp_path / "q", **options)
+    assert [one["numInputRows"] for one in found] == [20, 20]
+    assert end_offset(found[0])["queues"] == {"A": {"b": {"0": 15}}, "B": {"b": {"3": 5}}}
+    assert found[0]["sources"][0]["latestOffset"]["queues"] == {
+        "A": {"b": {"0": 30}},
+        "B": {"b": {"3": 10}},
+    }
+    (progress / "commitlog").mkdir()
+    assert BrokerConfig(find_store(progress)).consumer_offsets("archive") == {
+        ("A", 0): 15,
+        ("B", 3): 5,
+    }, "Spark reports no end of the last batch under AvailableNow"
+    with rmqstore.open(tmp_path / "s", mode="a") as writer:
+        put(writer, "A", 0, numbered(30, 35))
+    (found,) = drain(spark, tmp_path / "s", tmp_path / "q", **options)
+    assert found["numInputRows"] == 5
+    assert BrokerConfig(find_store(progress)).consumer_offsets("archive") == {
+        ("A", 0): 30,
+        ("B", 3): 10,
+    }
+    assert delivered(spark, tmp_path / "q") == {("A", 0): rows(0, 35), ("B", 3): rows(0, 10)}
+
+
+def test_a_running_query_sees_what_is_written_new_queues_and_topics_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with create(tmp_path / "s", config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 10))
+        query = start(spark, tmp_path / "s", tmp_path / "q")
+        try:
+            query.processAllAvailable()
+            put(writer, "A", 0, numbered(10, 500))  # over the ends of several files
+            put(writer, "A", 1, numbered(0, 5))
+            put(writer, "New", 2, numbered(0, 7))
+            query.processAllAvailable()
+            put(writer, "New", 2, numbered(7, 9))
+            query.processAllAvailable()
+        finally:
+            query.stop()
+    assert delivered(spark, tmp_path / "q") == {
+        ("A", 0): rows(10, 500),
+        ("A", 1): rows(0, 5),
+        ("New", 2): rows(0, 9),
+    }
+
+
+def checkpointed(folder: Path) -> Path:
+    """Return the store of a checkpoint of the first release, which is copied to ``folder``.
+
+    Its query was killed after planning batch 1.
+    """
+    shutil.copytree(Path(__file__).parent / "checkpoint-v1", folder / "q" / "checkpoint")
+    store = build.Store()
+    for queue_id, count in ((0, 50), (1, 5)):
+        for number in range(count):
+            at = build.T0 + 1000 * queue_id + number
+            store.append(
+                build.Record(topic="A", queue_id=queue_id, body=b"m%d" % number, store_timestamp=at)
+            )
+    return store.write(folder / "s")
+
+
+def test_a_query_goes_on_from_a_checkpoint_of_version_1(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    root = checkpointed(tmp_path)
+    found = drain(spark, root, tmp_path / "q", **EARLIEST, brokerName="b")
+    assert [one["numInputRows"] for one in found] == [20, 25]
+    # it misses batch 0, which went elsewhere
+    shutil.rmtree(tmp_path / "q" / "rows" / "_spark_metadata")
+    assert delivered(spark, tmp_path / "q") == {("A", 0): rows(10, 50), ("A", 1): rows(0, 5)}
+
+
+def test_data_loss_stops_a_query(spark: SparkSession, tmp_path: Path) -> None:
+    root = checkpointed(tmp_path)
+    min((root / "commitlog").iterdir()).unlink()
+    with rmqstore.open(root) as store:
+        left = store.queue_range("A", 0)[0]
+    assert 30 < left < 50
+    text = failure(lambda: drain(spark, root, tmp_path / "q", **EARLIEST, brokerName="b"))
+    assert f"A-0 of broker b: offsets 10 to {left}" in text
+    assert "failOnDataLoss" in text
+
+
+# ---- the sink
+
+
+def test_a_stream_copies_store_to_store_in_the_order_of_each_queue_and_each_batch_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, sink, checkpoint = (
+        source_store(tmp_path / "a", 40),
+        tmp_path / "b",
+        tmp_path / "checkpoint",
+    )
+    assert copy(spark, source, sink, checkpoint) == 2
+    assert by_queue(sink) == by_queue(source)
+    with rmqstore.open(source, mode="a") as writer:
+        put(writer, "A", 1, numbered(40, 60))
+    assert copy(spark, source, sink, checkpoint) == 1
+    # killed between the sink's commit and Spark's own note of it: Spark runs the batch again
+    for name in ("2", ".2.crc"):
+        (checkpoint / "commits" / name).unlink()
+    assert copy(spark, source, sink, checkpoint) == 1
+    assert by_queue(sink) == by_queue(source)
+    with rmqstore.open(sink) as store:
+        assert not list(verify(store))
+        commits = store.view("commits").to_arrow().to_pylist()
+        assert [row["txnVersion"] for row in commits] == [0, 1, 2]
+        assert len({row["txnAppId"] for row in commits}) == 1
+        assert sum(row["messages"] for row in commits) == store.count()
+        assert commits[0]["txnAppId"].startswith("query:")
+    assert not (sink / ".rmqstore" / "staging").exists()
+
+
+def test_output_modes_but_append_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    frame = (
+        spark.readStream.format("rate").load().selectExpr("'T' AS topic", "string(value) AS body")
+    )
+    counts = frame.groupBy("topic").agg({"body": "max"}).withColumnRenamed("max(body)", "body")
+    writer = counts.writeStream.format("rmqstore").outputMode("complete").trigger(availableNow=True)
+    started = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert "can only be appended to" in failure(
+        lambda: started.start(str(tmp_path / "b")).awaitTermination()
+    )

@@ -1,0 +1,152 @@
+"""Writes that need Spark itself: its types, expressions, tasks and jobs, a case for each.
+
+What the sink does under all options and with all rows is asked in this process: see `engine.py`.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentation has it
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+import rmqstore
+from connector.streams import SIZES, put
+from connector.test_batch_write import SMALL, data_state, refused, write
+from reading import Row, read
+from rmqstore.inspect.verify import verify
+from rmqstore.store.opening import create
+
+pytestmark = pytest.mark.spark
+
+
+def numbered(spark: SparkSession, n: int, partitions: int = 2) -> DataFrame:
+    numbers = spark.range(n, numPartitions=partitions)
+    return numbers.select(
+        F.lit("Orders").alias("topic"),
+        F.concat(F.lit("body "), F.col("id")).alias("body"),
+        F.concat(F.lit("k"), F.col("id")).alias("keys"),
+    )
+
+
+def stored(root: Path) -> list[Row]:
+    with rmqstore.open(root) as store:
+        return read(store)
+
+
+def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Path) -> None:
+    schema = (
+        StructType()
+        .add("topic", StringType())
+        .add("queueId", IntegerType())
+        .add("body", BinaryType())
+        .add("tags", StringType())
+        .add("keys", StringType())
+        .add("msgId", StringType())
+        .add("properties", MapType(StringType(), StringType()))
+        .add("flag", IntegerType())
+        .add("bornTimestamp", TimestampType())
+        .add("bornHost", StringType())
+        .add("reconsumeTimes", IntegerType())
+    )
+    born = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+    rows = [
+        ("T", 7, bytearray(b"a"), "tag", None, "ID1",
+         {"TAGS": "old", "KEYS": "gone", "x": "1", "DELAY": "3"}, 9, born,
+         "[2001:db8:0:0:0:0:0:20]:99", 2),
+        ("T", None, bytearray(b""), None, "k1 k2", None, None, None, None, None, None),
+    ]  # fmt: skip
+    write(spark.createDataFrame(rows, schema), tmp_path / "s", bornHost="10.9.8.7:6", **SMALL)
+    first, second = sorted(stored(tmp_path / "s"), key=lambda row: -row["queueId"])
+    assert first["properties"] == {"x": "1", "DELAY": "3", "TAGS": "tag", "UNIQ_KEY": "ID1"}
+    assert (first["queueId"], first["flag"], first["reconsumeTimes"]) == (7, 9, 2)
+    assert first["bornTimestamp"] == int(born.timestamp() * 1000)
+    assert first["bornHost"] == "[2001:db8:0:0:0:0:0:20]:99"
+    assert (second["keys"], second["tags"], second["body"]) == ("k1 k2", None, b"")
+    assert second["bornHost"] == "10.9.8.7:6"
+    assert len(second["msgId"]) == 32
+
+
+def test_rows_of_several_partitions_come_in_order_with_columns_made_by_expressions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write(numbered(spark, 90, 3), tmp_path / "s", queueNums="5", **SMALL)
+    found = stored(tmp_path / "s")
+    numbers = [int(row["body"].split()[1]) for row in found]
+    assert sorted(numbers) == [*range(90)]
+    assert [row["keys"] for row in found] == [f"k{number}" for number in numbers]
+    assert len({row["msgId"] for row in found}) == 90
+    assert {row["queueId"] for row in found} == set(range(5))
+    for queue_id in range(5):
+        of_queue = [
+            int(row["body"].split()[1])
+            for row in sorted(found, key=lambda row: row["queueOffset"])
+            if row["queueId"] == queue_id
+        ]
+        assert of_queue == sorted(of_queue)
+    assert not (tmp_path / "s" / ".rmqstore" / "staging").exists()
+    assert not (tmp_path / "s" / "abort").exists()
+
+
+def test_a_row_that_rocketmq_would_refuse_leaves_the_store_as_it_was(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Only the last row of the last partition is too large."""
+    root = tmp_path / "s"
+    with create(root, config=SIZES) as writer:
+        put(writer, "Orders", 0, [f"body {number}" for number in range(50)])
+    before = data_state(root)
+    large = F.when(F.col("keys") == "k199", F.repeat(F.lit("x"), 70_000)).otherwise("b")
+    frame = numbered(spark, 200).withColumn("body", large)
+    refused(lambda: write(frame, root), "MESSAGE_ILLEGAL", "70")
+    assert data_state(root) == before
+    assert not (root / ".rmqstore" / "staging").exists()
+    assert len(stored(root)) == 50
+
+
+def test_overwrite_is_refused_with_the_reason(spark: SparkSession, tmp_path: Path) -> None:
+    frame = numbered(spark, 5).write.format("rmqstore").mode("overwrite")
+    refused(lambda: frame.save(str(tmp_path / "s")), "UnsupportedFeatureError", "append")
+
+
+def test_jobs_that_append_at_once_do_so_one_after_the_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    root = tmp_path / "s"
+    create(root, config=SIZES).close()
+
+    def job(number: int) -> None:
+        # makes the session the thread's: Spark looks for writers there
+        spark.createDataFrame([], "x int")
+        write(numbered(spark, 300, partitions=3).withColumn("tags", F.lit(f"job{number}")), root)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(job, range(3)))
+    with rmqstore.open(root) as store:
+        tags = store.scan(columns="tags", scan="commitlog").read_all().column("tags").to_pylist()
+        assert not list(verify(store))
+    assert [len(list(run)) for _, run in groupby(tags)] == [300, 300, 300]
+    assert not (root / ".rmqstore" / "staging").exists()
+
+
+def test_a_version_of_an_application_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+    frame = numbered(spark, 10, partitions=1)
+    for version in ("3", "3", "4"):
+        write(frame, tmp_path / "s", txnAppId="job/1", txnVersion=version, **SMALL)
+    with rmqstore.open(tmp_path / "s") as store:
+        history = store.view("commits").to_arrow().to_pylist()
+    assert [(row["messages"], row["txnAppId"], row["txnVersion"]) for row in history] == [
+        (10, "job/1", 3), (10, "job/1", 4)
+    ]  # fmt: skip

@@ -1,0 +1,189 @@
+"""Batch reads by the steps that Spark takes: what consumers got, and nothing else."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+
+import kafka_logs as golden
+from connector.engine import Engine, Frame
+
+TYPES = {name: number for number, name in golden.TIMESTAMP_TYPES.items()}
+EPOCH = datetime.fromtimestamp(0, UTC)
+Row = dict[str, Any]
+Unpack = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def unpack(tmp_path_factory: pytest.TempPathFactory) -> Unpack:
+    return cache(lambda name: golden.unpack(name, tmp_path_factory.mktemp(name)))
+
+
+def load(
+    engine: Engine, path: Path | list[Path], *, schema: str | None = None, **options: object
+) -> Frame:
+    reader = engine.read.format("kafkalog")
+    if schema is not None:
+        reader = reader.schema(schema)
+    for name, value in options.items():
+        reader = reader.option(name.replace("__", "."), value)
+    return reader.load([str(one) for one in path] if isinstance(path, list) else str(path))
+
+
+def expected(name: str, *, only_committed: bool = False) -> list[Row]:
+    """Return the key of a golden store in the columns of Spark's Kafka source."""
+    rows = [
+        {
+            "key": _bytes(row["key"]),
+            "value": _bytes(row["value"]),
+            "topic": row["topic"],
+            "partition": row["partition"],
+            "offset": row["offset"],
+            "timestamp": EPOCH + timedelta(milliseconds=row["timestamp"]),
+            "timestampType": TYPES[row["timestampType"]],
+            "headers": [{"key": header, "value": _bytes(value)} for header, value in row["headers"]]
+            or None,
+        }
+        for records in golden.records(name).values()
+        for row in records
+        if row["committed"] or not only_committed
+    ]
+    return sorted(rows, key=_place)
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def _place(row: Row) -> tuple[str, int, int]:
+    return row["topic"], row["partition"], row["offset"]
+
+
+def in_order(table: pa.Table) -> list[Row]:
+    return sorted(table.to_pylist(), key=_place)
+
+
+def chosen(rows: list[Row], columns: list[str]) -> list[Row]:
+    return [{name: row[name] for name in columns} for row in rows]
+
+
+@pytest.mark.parametrize("name", ["plain", "txn", "old", "crash2", "epochs"])
+def test_every_record_is_as_a_consumer_got_it(engine: Engine, unpack: Unpack, name: str) -> None:
+    (first, *_) = golden.log_dirs(name, unpack(name))
+    found = load(engine, first, subscribePattern=".*", includeHeaders="true").toArrow()
+    folders = {folder.name for log_dir in first for folder in log_dir.iterdir()}
+    assert in_order(found) == [
+        row
+        for row in expected(name)
+        if f"{row['topic']}-{row['partition']}" in folders and not row["topic"].startswith("__")
+    ]
+    assert found.num_rows > 0
+
+
+def test_columns_have_the_types_of_sparks_kafka_source(engine: Engine, unpack: Unpack) -> None:
+    read = load(engine, unpack("txn"), subscribe="Tx", includeHeaders="true")
+    assert read.schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    assert "headers" not in load(engine, unpack("txn"), subscribe="Tx").columns
+
+
+def test_only_committed_records(engine: Engine, unpack: Unpack) -> None:
+    options = {"subscribe": golden.topics("txn"), "kafka__isolation__level": "read_committed"}
+    found = in_order(load(engine, unpack("txn"), includeHeaders="true", **options).toArrow())
+    assert found == expected("txn", only_committed=True)
+    assert len(found) < len(expected("txn"))
+
+
+def test_some_columns_and_many_tasks(engine: Engine, unpack: Unpack) -> None:
+    read = load(engine, unpack("plain"), subscribe="Plain", minPartitions=9)
+    assert len(read.tasks()) == 9
+    key = [row for row in expected("plain") if row["topic"] == "Plain"]
+    for schema in (
+        "offset LONG, value BINARY",
+        "topic STRING",
+        "partition INT, timestamp TIMESTAMP",
+    ):
+        columns = [column.split()[0] for column in schema.split(", ")]
+        wanted = sorted(chosen(key, columns), key=repr)
+        assert sorted(read.select(*columns).toArrow().to_pylist(), key=repr) == wanted
+        narrow = load(engine, unpack("plain"), schema=schema, subscribe="Plain")
+        assert narrow.columns == columns
+        assert sorted(narrow.toArrow().to_pylist(), key=repr) == wanted
+
+
+def test_bounds_by_offset_and_time(engine: Engine, unpack: Unpack) -> None:
+    records = golden.records("plain")["Plain", 0]
+    middle = records[len(records) // 2]
+    options = {
+        "assign": '{"Plain":[0]}',
+        "startingOffsets": f'{{"Plain":{{"0":{middle["offset"]}}}}}',
+        "endingOffsets": f'{{"Plain":{{"0":{middle["offset"] + 3}}}}}',
+    }
+    offsets = [row.offset for row in load(engine, unpack("plain"), **options).collect()]
+    assert offsets == [
+        row["offset"] for row in records if 0 <= row["offset"] - middle["offset"] < 3
+    ]
+    queries = golden.bounds("plain")["Plain", 0]["offsetsForTimes"]
+    time, offset = next((row[0], row[1]) for row in queries if row[1] is not None and row[1] > 0)
+    since = load(engine, unpack("plain"), assign='{"Plain":[0]}', startingTimestamp=time)
+    assert since.count() == sum(row["offset"] >= offset for row in records)
+    until = load(engine, unpack("plain"), assign='{"Plain":[0]}', endingTimestamp=time)
+    assert until.count() == sum(row["offset"] < offset for row in records)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"subscribe": "Plane"}, "has no topic Plane; did you mean Plain?"),
+        ({"assign": '{"Plain":[0,77]}'}, "has no partition Plain-77"),
+        ({"subscribe": "Plain", "startingOffsets": '{"a":{"0":1}}'}, "a-0, which is not read"),
+        ({"subscribe": "Plain", "startingTimestamp": "99999999999999"},
+         "startingOffsetsByTimestampStrategy=latest"),
+        ({"assign": '{"Plain":[0]}', "startingOffsets": '{"Plain":{"0":9999999}}'},
+         "failOnDataLoss=false reads on without it"),
+    ],
+)  # fmt: skip
+def test_errors_say_what_to_do(
+    engine: Engine, unpack: Unpack, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        load(engine, unpack("plain"), **options).collect()
+    assert reason in str(caught.value)
+
+
+def test_data_loss_that_is_not_to_fail(engine: Engine, unpack: Unpack) -> None:
+    read = load(
+        engine, unpack("plain"), assign='{"Plain":[0,1]}', failOnDataLoss="false",
+        startingOffsets='{"Plain":{"0":9999999,"1":-2}}',
+    )  # fmt: skip
+    partitions = read.toArrow().column("partition").to_pylist()
+    assert partitions == [1] * len(golden.records("plain")["Plain", 1])
+
+
+def test_damage(engine: Engine, unpack: Unpack) -> None:
+    topics = golden.topics("damaged")
+    with pytest.raises(PySparkException, match="position"):
+        load(engine, unpack("damaged"), subscribe=topics).collect()
+    kept = load(engine, unpack("damaged"), subscribe=topics, mode="DROPMALFORMED")
+    n_records = sum(map(len, golden.records("damaged").values()))
+    assert kept.count() == n_records
+    every = load(engine, unpack("damaged"), subscribe=topics, mode="PERMISSIVE").collect()
+    assert sum(row["_corrupt_record"] is None for row in every) == n_records
+    damaged = [row for row in every if row["_corrupt_record"] is not None]
+    assert damaged
+    for row in damaged:
+        assert re.search(r"\.log, .+: ", row["_corrupt_record"])
+    assert {(row.value, row.timestamp, row.topic is None) for row in damaged} == {
+        (None, None, False)
+    }
