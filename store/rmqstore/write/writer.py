@@ -109,6 +109,7 @@ class StoreWriter:
             self._checkpoint.set_dispatched(0)
         self._append = self._begin(repaired.end)
         self._offsets = NextOffsets(self._next_queue_offset)
+        self._is_closed = False
         # set by a failed write, after which queues and index may be incomplete
         self._has_failed = False
         nums = {**self.queue_nums(), **self._spec.queue_nums}
@@ -383,8 +384,11 @@ class StoreWriter:
         """Flush, mark the store as closed and release the lock.
 
         After a failed write nothing is flushed; the next writer or broker that opens the store
-        repairs it.
+        repairs it. Closing once more does nothing: another writer may have the store by then.
         """
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             if not self._has_failed:
                 self.flush()

@@ -35,6 +35,7 @@ class StoreLock:
     """
 
     def __init__(self, path: Path) -> None:
+        self._is_held = False
         with _guard:
             if path.exists() and self.identity(path.stat()) in _held:
                 raise StoreLockedError(
@@ -60,6 +61,7 @@ class StoreLock:
                 self._close()
                 raise
             _held.add(self._key)
+            self._is_held = True
 
     @staticmethod
     def identity(status: os.stat_result) -> tuple[int, int]:
@@ -67,9 +69,10 @@ class StoreLock:
         return status.st_dev, status.st_ino
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock; a lock that was released stays so, whoever has taken it since."""
         with _guard:
-            if self._key in _held:
+            if self._is_held:
+                self._is_held = False
                 _held.discard(self._key)
                 self._close()
 
