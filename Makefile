@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-WORKERS ?= 2
+WORKERS ?= 3
 SOAK_SECONDS ?= 3600
 # Tests that share a JVM or a browser stay in one process, and begin first; the others go to whichever process is free.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
@@ -41,8 +41,8 @@ test: java env ## run what any change may break, a few minutes (Java 17)
 	$(PYTEST) -m '$(FAST)'
 
 .PHONY: test-core
-test-core: env ## run the tests of `make test` that need no Spark, no RocketMQ and no browser
-	$(PYTEST) -m '$(FAST) and not spark and not interop and not browser'
+test-core: env ## run a minute of tests that need no Spark, no RocketMQ and no browser
+	$(PYTEST) -m '$(FAST) and not medium and not crash and not spark and not interop and not browser'
 
 .PHONY: test-interop
 test-interop: java env ## run all tests against the real RocketMQ and Kafka but the slow ones
@@ -55,6 +55,12 @@ test-all: java env ## run all tests but the longest tables, soak and versions
 .PHONY: test-slow
 test-slow: java env ## run the long tables that the other tests only sample; before each release
 	$(PYTEST) -m slow
+
+.PHONY: tiers
+tiers: java env ## time all tests but the slow ones, and divide them among the tiers again
+	rm -rf .times && mkdir .times
+	$(PYTEST) -m 'not slow and not versions' --times=$(CURDIR)/.times
+	$(BIN)/python tests/tier_table.py .times
 
 .PHONY: soak
 soak: java env ## run a stream beside a live writer for SOAK_SECONDS, an hour, and see that nothing grows
@@ -87,4 +93,4 @@ bench-growth: java env ## repeat the measurements of docs/large.md, and draw its
 
 .PHONY: clean
 clean: ## remove what these commands made, .venv too
-	rm -rf $(VENV) .versions .rocketmq .kafka .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse docs/_build
+	rm -rf $(VENV) .versions .times .rocketmq .kafka .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse docs/_build

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -76,12 +78,32 @@ HEAVY = ("spark", "interop", "browser")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep what shares a JVM or a browser on one worker, and let workers begin with it."""
+    """Give cases their tiers, and let one worker begin with all that shares a JVM or a browser."""
+    tiers.mark(items)
     for item in items:
         kind = next((name for name in HEAVY if item.get_closest_marker(name)), None)
         if kind is not None:
             item.add_marker(pytest.mark.xdist_group(kind))
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--times", type=Path, help="a folder for the time that each case takes")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Note the time of a case with its fixtures, if that is asked for; see ``tier_table.py``."""
+    started = perf_counter()
+    try:
+        return (yield)
+    finally:
+        folder = item.config.getoption("--times")
+        if folder is not None:
+            with (folder / f"{os.getpid()}.jsonl").open("a") as file:
+                marks = sorted({mark.name for mark in item.iter_markers()})
+                row = {"case": item.nodeid, "seconds": perf_counter() - started, "marks": marks}
+                file.write(json.dumps(row) + "\n")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,6 +9,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,12 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", [path, *map(str, arguments)])
         ended: object = 0
-        try:
-            runpy.run_path(path, run_name="__main__")
-        except SystemExit as err:
-            ended = err.code
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")  # as in a process of its own
+            try:
+                runpy.run_path(path, run_name="__main__")
+            except SystemExit as err:
+                ended = err.code
         printed = capsys.readouterr()
         if isinstance(ended, str):  # Python itself prints it and exits with 1
             return _with_code(printed.out + printed.err + ended, 1, code)

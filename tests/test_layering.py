@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("layers")  # they share what is parsed
+
 PROJECT = Path(__file__).parents[1]
 SOURCES = [
     PROJECT / "store" / "rmqstore",

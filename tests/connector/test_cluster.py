@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from connector.clusters import environment
 from connector.sparkreads import GoldenStore, load, messages
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.thorough]
 
 COLUMNS = "topic,queueId,queueOffset,commitLogOffset,storeSize,bodyCRC,msgId,tags,keys"
 

@@ -17,7 +17,7 @@ from connector.clusters import SESSION, environment
 from connector.test_stream_write import by_queue, copy, source_store
 from rmqstore.inspect.verify import verify
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.crash]
+pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.crash, pytest.mark.thorough]
 
 TESTS = Path(__file__).parents[1]
 PARTITIONS, ROWS = 6, 3000

@@ -46,6 +46,7 @@ def test_a_store_in_s3_is_read_by_queue_by_log_and_as_a_view(
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 def test_tasks_of_spark_read_a_store_in_s3(
     spark: SparkSession, s3: S3Server, golden_store: GoldenStore
 ) -> None:

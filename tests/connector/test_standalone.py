@@ -26,7 +26,7 @@ from connector.standalone import (
 from reading import Row, read, rows
 from s3_server import S3Server
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.thorough]
 
 # Runs as `job.py STORE READS [register]`, where READS has the options of each read by its name.
 JOB = """
