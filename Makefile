@@ -44,9 +44,10 @@ test: java env ## run what any change may break, a few minutes (Java 17)
 test-core: env ## run a minute of tests that need no Spark, no RocketMQ and no browser
 	$(PYTEST) -m '$(FAST) and not medium and not crash and not spark and not interop and not browser'
 
+# These tests mostly wait, so that it pays to start the JVMs in each process.
 .PHONY: test-interop
-test-interop: java env ## run all tests against the real RocketMQ and Kafka but the slow ones
-	$(PYTEST) -m 'interop and not slow'
+test-interop: java env ## run all tests against the real RocketMQ and Kafka but the slow ones, or those of FILES
+	$(PYTEST) --dist loadfile -m 'interop and not slow' $(FILES)
 
 .PHONY: test-all
 test-all: java env ## run all tests but the longest tables, soak and versions
