@@ -28,10 +28,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 IN_MAKE_TEST = "not thorough and not slow and not versions"
@@ -153,14 +155,18 @@ def chosen(seed: int, parts: set[str], count: int | None) -> list[Mutant]:
 
 
 def covering(mutant: Mutant, record: Path) -> list[str]:
-    """Return the tests that run the line of a mutant, those of different files in turn."""
+    """Return the tests that run the line of a mutant, those of different files in turn.
+
+    A line that runs when its module is imported belongs to all tests that run any of the module.
+    """
     from coverage import CoverageData
 
     data = CoverageData(str(record))
     data.read()
-    (file,) = [name for name in data.measured_files() if name.endswith(f"/{mutant.path}")]
-    lines = data.contexts_by_lineno(file)
-    names = {name.partition("|")[0] for name in lines.get(mutant.line, []) if "::" in name}
+    files = [name for name in data.measured_files() if name.endswith(f"/{mutant.path}")]
+    lines = data.contexts_by_lineno(files[0]) if files else {}
+    runs = set(lines.get(mutant.line, [])) - {""} or set(chain.from_iterable(lines.values()))
+    names = {name.rpartition("|")[0] for name in runs - {""}}
     by_file: dict[str, list[str]] = {}
     for name in sorted(names, key=len):
         by_file.setdefault(name.partition("::")[0], []).append(name)
@@ -168,8 +174,16 @@ def covering(mutant: Mutant, record: Path) -> list[str]:
     return [name for turn in turns for name in turn if name is not None and "\n" not in name]
 
 
-def judged(mutant: Mutant, number: int, work: Path, record: Path | None) -> str:
-    """Return which tests found a mutant, or ``SURVIVED``."""
+def judged(mutant: Mutant, number: int, work: Path, record: Path | None, most: int) -> str:
+    """Return which tests found a mutant, or ``SURVIVED``.
+
+    Args:
+        mutant: the change.
+        number: a folder's name below ``work``.
+        work: where the project is copied to.
+        record: which tests run each line, by pytest-cov.
+        most: how many of these tests to run at most.
+    """
     folder = work / str(number)
     ignored = shutil.ignore_patterns(".git", ".venv", ".versions", ".*_cache", "__pycache__")
     shutil.copytree(ROOT, folder, ignore=ignored, symlinks=True)
@@ -183,16 +197,17 @@ def judged(mutant: Mutant, number: int, work: Path, record: Path | None) -> str:
             ("the tests without a JVM", ["-m", WITHOUT_JVM, "-n", "2"]),
             ("the tests with a JVM", ["-m", f"({IN_MAKE_TEST}) and (spark or interop or browser)"]),
         ]
-        covered = [] if record is None else covering(mutant, record)
-        if covered:
-            with_jvm = stages[2:] if mutant.part in ("connector", "kafkalog") else []
+        if record is not None:
+            covered = covering(mutant, record)
+            with_jvm = stages[2:]
             stages = []
-            for first, last in ((0, 60), (60, 600), (600, len(covered))):
+            for first, last in ((0, 60), (60, most)):
                 listed = folder / f"tests-{first}"
                 listed.write_text("\n".join(covered[first:last]), encoding="utf-8")
                 if covered[first:last]:
                     stages.append((f"{len(covered)} tests that run it", [f"@{listed}"]))
-            stages += with_jvm
+            if most >= len(covered) and mutant.part in ("connector", "kafkalog"):
+                stages += with_jvm
         for stage, arguments in stages:
             failure = _run(folder, arguments, STAGE_SECONDS)
             if failure:
@@ -220,6 +235,8 @@ def _run(folder: Path, arguments: list[str], seconds: int) -> str | None:
         shutil.rmtree(f"{folder}.tmp", ignore_errors=True)
     if done.returncode == 0:
         return None
+    if done.returncode == pytest.ExitCode.USAGE_ERROR:
+        raise RuntimeError(done.stderr)
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return failed[0][:160] if failed else (done.stdout + done.stderr)[-300:]
 
@@ -230,6 +247,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="mutants in all (80)")
     parser.add_argument("--only", default=",".join(PARTS), help="parts of the code")
     parser.add_argument("--covered", type=Path, help="which tests run each line, by pytest-cov")
+    parser.add_argument("--most", type=int, default=1 << 30, help="tests of a mutant at most")
     parser.add_argument("--at", type=int, nargs="*", help="the numbers of some mutants")
     parser.add_argument("--list", action="store_true", help="print the mutants and run none")
     arguments = parser.parse_args()
@@ -243,8 +261,15 @@ def main() -> int:
     survived = 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as work, ThreadPoolExecutor(2) as pool:
         started = time.monotonic()
-        results = pool.map(lambda one: judged(one[1], one[0], Path(work), arguments.covered), every)
-        for (number, mutant), result in zip(every, results, strict=True):
+        running = {
+            pool.submit(judged, mutant, number, Path(work), arguments.covered, arguments.most): (
+                number,
+                mutant,
+            )
+            for number, mutant in every
+        }
+        for done in as_completed(running):
+            (number, mutant), result = running[done], done.result()
             survived += result == "SURVIVED"
             spent = int(time.monotonic() - started)
             sys.stdout.write(f"{number} [{spent} s] {mutant}\n    {result}\n")
