@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore.format.bloom import bit_positions, has_bits, may_match
+from rmqstore.format.bloom import _as_int, bit_positions, has_bits, may_match
 
 # Of a broker with 32 expected consumers at 20 % error: CGSQL#Normal has the bits 10, 70, 93.
 BIT_MAP = bytes.fromhex("0004000000000000400000200000")
@@ -16,6 +16,11 @@ BIT_MAP = bytes.fromhex("0004000000000000400000200000")
 
 def test_positions_are_those_a_broker_noted() -> None:
     assert bit_positions("CGSQL", "Normal", 112) == [10, 70, 93]
+
+
+def test_halves_of_a_hash_are_ints_of_java() -> None:
+    numbers = [0, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32]
+    assert [_as_int(number) for number in numbers] == [0, (1 << 31) - 1, -(1 << 31), -1, 0]
 
 
 def test_positions_are_those_of_the_live_store(golden_store: Callable[[str], Path]) -> None:

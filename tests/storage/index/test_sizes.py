@@ -62,6 +62,15 @@ def test_sizes_are_not_found_where_the_first_item_is_lost(example: Path) -> None
         find_sizes(example, GUESS)
 
 
+def test_sizes_are_not_found_where_the_unused_item_holds_something(example: Path) -> None:
+    """Item 0 lies after the slots; no broker writes it."""
+    stored = bytearray(example.read_bytes())
+    stored[40 + 4 * SIZES.n_slots] = 1
+    example.write_bytes(stored)
+    with pytest.raises(StoreStateError, match="0 pairs"):
+        find_sizes(example, GUESS)
+
+
 def test_a_file_is_read_without_a_disk(example: Path) -> None:
     file = IndexFile(example, SIZES)
     items = file.items()

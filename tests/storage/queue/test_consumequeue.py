@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,17 @@ def test_end_of_a_queue_without_units_is_its_first_offset(tmp_path: Path) -> Non
 def test_units_are_read_over_file_bounds(tmp_path: Path) -> None:
     units = _queue(tmp_path / "0", UNITS, first=60).units(78, 105)
     assert list(zip(*(column.tolist() for column in units), strict=True)) == UNITS[18:45]
+
+
+def test_a_file_that_becomes_shorter_gives_the_whole_units_that_it_still_has(
+    tmp_path: Path,
+) -> None:
+    queue = _queue(tmp_path / "0", UNITS)
+    assert queue.end() == 50
+    os.truncate(tmp_path / "0" / f"{40 * 20:020d}", 5 * 20 + 7)
+    assert queue.units(40, 45).physical_offsets.tolist() == [4000, 4100, 4200, 4300, 4400]
+    with pytest.raises(OffsetOutOfRangeError, match="queue offset 45"):
+        queue.units(40, 50)
 
 
 @pytest.mark.parametrize("recovered_from", [None, 95, 110])
