@@ -72,16 +72,12 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     missing.summarize(terminalreporter)
 
 
-# Each needs a JVM or a browser, which one process starts for all of them.
-HEAVY = ("spark", "interop", "browser")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give cases their tiers, and let one worker begin with all that shares a JVM or a browser."""
     tiers.mark(items)
     for item in items:
-        kind = next((name for name in HEAVY if item.get_closest_marker(name)), None)
+        kind = next((name for name in tiers.HEAVY if item.get_closest_marker(name)), None)
         if kind is not None:
             item.add_marker(pytest.mark.xdist_group(kind))
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
@@ -102,7 +98,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         if folder is not None:
             with (folder / f"{os.getpid()}.jsonl").open("a") as file:
                 marks = sorted({mark.name for mark in item.iter_markers()})
-                row = {"case": item.nodeid, "seconds": perf_counter() - started, "marks": marks}
+                group = item.get_closest_marker("xdist_group")  # pytest-xdist appends its name
+                case = item.nodeid.removesuffix(f"@{group.args[0]}" if group else "")
+                row = {"case": case, "seconds": perf_counter() - started, "marks": marks}
                 file.write(json.dumps(row) + "\n")
 
 

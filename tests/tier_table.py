@@ -4,13 +4,12 @@
     python tests/tier_table.py FOLDER
 
 A fast tier runs the cheap cases of each test, at least one of each test that is not long as a
-whole. Cases of groups that ``make test-core`` leaves out anyway count for ``make test`` alone.
+whole. Tests that need a JVM or a browser are not listed: `tiers.py` says which of them it runs.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tiers
-from conftest import HEAVY
 
 ROOT = Path(__file__).parents[1]
 HEAD = """\
@@ -45,7 +43,7 @@ def read_times(folder: Path) -> tuple[dict[str, float], dict[str, list[str]]]:
     for file in folder.glob("*.jsonl"):
         for line in file.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
-            case = re.sub(f"@({'|'.join(HEAVY)})$", "", row["case"])  # of pytest-xdist
+            case = row["case"]
             seconds[case] = min(row["seconds"], seconds.get(case, row["seconds"]))
             marks[case] = row["marks"]
     return seconds, marks
@@ -78,12 +76,13 @@ def kept(cases: list[str], seconds: dict[str, float], limits: Limits) -> list[in
 
 def main() -> None:
     seconds, marks = read_times(Path(sys.argv[1]))
+    tests = sorted(collected().items())
     lines = [HEAD]
     for tier, limits in LIMITS.items():
         lines.append(f"\n[{tier}]\n")
-        for test, cases in sorted(collected().items()):
+        for test, cases in tests:
             timed = [case for case in cases if case in seconds]
-            is_heavy = any(name in HEAVY for case in timed for name in marks[case])
+            is_heavy = any(name in tiers.HEAVY for case in timed for name in marks[case])
             if is_heavy or not timed:
                 continue
             numbers = kept(cases, seconds, limits)
@@ -94,7 +93,8 @@ def main() -> None:
     by_mark: Counter[str] = Counter()
     for case, time in seconds.items():
         by_file[case.partition("::")[0]] += time
-        by_mark[next((name for name in HEAVY if name in marks[case]), "without a JVM")] += time
+        kind = next((name for name in tiers.HEAVY if name in marks[case]), "without a JVM")
+        by_mark[kind] += time
     for name, time in [*by_mark.most_common(), *by_file.most_common(40)]:
         sys.stdout.write(f"{time:8.1f} s  {name}\n")
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+# Each needs a JVM or a browser, which one process starts for all of them.
+HEAVY = ("spark", "interop", "browser")
 TABLE = Path(__file__).with_name("tiers.toml")
 # The markers of what a tier leaves out, each with its part of the table.
 MARKERS = {"thorough": "test", "medium": "test-core"}

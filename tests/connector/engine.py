@@ -20,7 +20,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -132,16 +132,14 @@ class Frame:
 
     def where(self, *filters: Filter) -> Frame:
         """Keep the rows that meet all filters."""
-        return Frame(
-            self.source, self.schema, (*self.filters, *filters), self.selected, self.is_pushing
-        )
+        return replace(self, filters=(*self.filters, *filters))
 
     def pushing(self) -> Frame:
         """Offer the filters to the source, as with spark.sql.python.filterPushdown.enabled."""
-        return Frame(self.source, self.schema, self.filters, self.selected, is_pushing=True)
+        return replace(self, is_pushing=True)
 
     def select(self, *names: str) -> Frame:
-        return Frame(self.source, self.schema, self.filters, names, self.is_pushing)
+        return replace(self, selected=names)
 
     @cached_property
     def plan(self) -> Plan:

@@ -73,3 +73,12 @@ def offsets(found: Iterable[Row]) -> set[int]:
     listed = [row["commitLogOffset"] for row in found]
     assert len(set(listed)) == len(listed), "a message came twice"
     return set(listed)
+
+
+def is_text(body: bytes) -> bool:
+    """Return whether a body is UTF-8."""
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -20,6 +20,7 @@ from connector.sparkreads import (
     collect,
     in_log_order,
     in_queue_order,
+    is_text,
     load,
     messages,
     offsets,
@@ -526,7 +527,7 @@ def test_a_schema_of_the_user_widens_and_turns_bytes_to_text(
     ]  # fmt: skip
     plain = read(engine, golden_store("v49"), columns=columns)
     own = {row["commitLogOffset"]: row for row in plain}
-    text = {at for at, row in own.items() if _is_text(row["body"])}
+    text = {at for at, row in own.items() if is_text(row["body"])}
     assert len(text) > 100
     for row in collect(found):
         if row["commitLogOffset"] in text:
@@ -534,20 +535,12 @@ def test_a_schema_of_the_user_widens_and_turns_bytes_to_text(
             assert row == stored | {"body": stored["body"].decode()}
 
 
-def _is_text(body: bytes) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def test_bodies_that_are_not_text_do_not_fail_when_read_as_string(
     engine: Engine, golden_store: GoldenStore
 ) -> None:
     found = read(engine, golden_store("edges"), schema="commitLogOffset long, body string")
     bodies = {row["commitLogOffset"]: row["body"] for row in messages("edges")}
-    assert any(not _is_text(body) for body in bodies.values())
+    assert any(not is_text(body) for body in bodies.values())
     for row in found:
         assert row["body"] == decode_text(bodies[row["commitLogOffset"]])
     assert offsets(found) == set(bodies)

@@ -176,33 +176,39 @@ def test_hash_keeps_a_sharding_key_in_one_queue(engine: Engine, tmp_path: Path) 
     assert len(set.union(*queues.values())) > 1
 
 
+BORN = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
+# Two messages: topic, queueId, body, tags, keys, msgId, properties, flag, bornTimestamp, bornHost,
+# reconsumeTimes. They are written with bornHost 10.9.8.7:6.
+OF_EVERY_COLUMN = [
+    ("T", 7, b"a", "tag", None, "ID1", {"TAGS": "old", "KEYS": "gone", "x": "1", "DELAY": "3"}, 9,
+     BORN, "[2001:db8:0:0:0:0:0:20]:99", 2),
+    ("T", None, b"", None, "k1 k2", None, None, None, None, None, None),
+]  # fmt: skip
+
+
+def require_what_overrides_what(rows: list[dict[str, Any]]) -> None:
+    """Require that a store has the two messages as the columns say, whatever properties said."""
+    first, second = sorted(rows, key=lambda row: -row["queueId"])
+    assert first["properties"] == {"x": "1", "DELAY": "3", "TAGS": "tag", "UNIQ_KEY": "ID1"}
+    assert (first["queueId"], first["flag"], first["reconsumeTimes"]) == (7, 9, 2)
+    assert first["bornTimestamp"] == int(BORN.timestamp() * 1000)
+    assert first["bornHost"] == "[2001:db8:0:0:0:0:0:20]:99"
+    assert (second["keys"], second["tags"], second["body"]) == ("k1 k2", None, b"")
+    assert second["bornHost"] == "10.9.8.7:6"
+    assert len(second["msgId"]) == 32
+
+
 def test_every_column_and_what_overrides_what(engine: Engine, tmp_path: Path) -> None:
     kinds = {"topic": pa.string(), "queueId": pa.int32(), "body": pa.binary(),
              "tags": pa.string(), "keys": pa.string(), "msgId": pa.string(),
              "properties": pa.map_(pa.string(), pa.string()), "flag": pa.int32(),
              "bornTimestamp": pa.timestamp("us", "UTC"), "bornHost": pa.string(),
              "reconsumeTimes": pa.int32()}  # fmt: skip
-    born = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
-    given = [
-        ("T", 7, b"a", "tag", None, "ID1",
-         {"TAGS": "old", "KEYS": "gone", "x": "1", "DELAY": "3"}, 9, born,
-         "[2001:db8:0:0:0:0:0:20]:99", 2),
-        ("T", None, b"", None, "k1 k2", None, None, None, None, None, None),
-    ]  # fmt: skip
     table = pa.Table.from_pylist(
-        [dict(zip(kinds, row, strict=True)) for row in given], pa.schema(kinds)
+        [dict(zip(kinds, row, strict=True)) for row in OF_EVERY_COLUMN], pa.schema(kinds)
     )
     write(engine.frame(table), tmp_path / "s", bornHost="10.9.8.7:6", **SMALL)
-    first, second = sorted(
-        read(engine, tmp_path / "s", brokerName="b"), key=lambda row: -row["queueId"]
-    )
-    assert first["properties"] == {"x": "1", "DELAY": "3", "TAGS": "tag", "UNIQ_KEY": "ID1"}
-    assert (first["queueId"], first["flag"], first["reconsumeTimes"]) == (7, 9, 2)
-    assert first["bornTimestamp"] == int(born.timestamp() * 1000)
-    assert first["bornHost"] == "[2001:db8:0:0:0:0:0:20]:99"
-    assert (second["keys"], second["tags"], second["body"]) == ("k1 k2", None, b"")
-    assert second["bornHost"] == "10.9.8.7:6"
-    assert len(second["msgId"]) == 32
+    require_what_overrides_what(read(engine, tmp_path / "s", brokerName="b"))
     topics = json.loads((tmp_path / "s/config/topics.json").read_text())["topicConfigTable"]
     assert topics["T"]["writeQueueNums"] == 8
 

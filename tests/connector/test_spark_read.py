@@ -28,6 +28,7 @@ from connector.sparkreads import (
     collect,
     in_log_order,
     in_queue_order,
+    is_text,
     load,
     messages,
     read,
@@ -113,7 +114,7 @@ def test_a_schema_of_the_user_converts_as_spark_does(
     found = load(spark, golden_store("v49"), schema=schema)
     columns = "body,queueId,commitLogOffset,storeSize,topic,keys"
     own = load(spark, golden_store("v49"), columns=columns)
-    text = {row["commitLogOffset"] for row in messages("v49") if _is_text(row["body"])}
+    text = {row["commitLogOffset"] for row in messages("v49") if is_text(row["body"])}
     assert len(text) > 100
     has_text = F.col("commitLogOffset").isin(*text)
     converted = own.where(has_text).select(
@@ -121,14 +122,6 @@ def test_a_schema_of_the_user_converts_as_spark_does(
         F.col("storeSize").cast("bigint"), "topic", "keys",
     )  # fmt: skip
     assert_df_equality(found.where(has_text), converted, ignore_nullable=True)
-
-
-def _is_text(body: bytes) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def test_sql_over_a_temporary_view_names_its_options(

@@ -6,7 +6,6 @@ What the sink does under all options and with all rows is asked in this process:
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
@@ -24,7 +23,14 @@ from pyspark.sql.types import (
 
 import rmqstore
 from connector.streams import SIZES, put
-from connector.test_batch_write import SMALL, data_state, refused, write
+from connector.test_batch_write import (
+    OF_EVERY_COLUMN,
+    SMALL,
+    data_state,
+    refused,
+    require_what_overrides_what,
+    write,
+)
 from reading import Row, read
 from rmqstore.inspect.verify import verify
 from rmqstore.store.opening import create
@@ -61,22 +67,9 @@ def test_every_column_and_what_overrides_what(spark: SparkSession, tmp_path: Pat
         .add("bornHost", StringType())
         .add("reconsumeTimes", IntegerType())
     )
-    born = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
-    rows = [
-        ("T", 7, bytearray(b"a"), "tag", None, "ID1",
-         {"TAGS": "old", "KEYS": "gone", "x": "1", "DELAY": "3"}, 9, born,
-         "[2001:db8:0:0:0:0:0:20]:99", 2),
-        ("T", None, bytearray(b""), None, "k1 k2", None, None, None, None, None, None),
-    ]  # fmt: skip
-    write(spark.createDataFrame(rows, schema), tmp_path / "s", bornHost="10.9.8.7:6", **SMALL)
-    first, second = sorted(stored(tmp_path / "s"), key=lambda row: -row["queueId"])
-    assert first["properties"] == {"x": "1", "DELAY": "3", "TAGS": "tag", "UNIQ_KEY": "ID1"}
-    assert (first["queueId"], first["flag"], first["reconsumeTimes"]) == (7, 9, 2)
-    assert first["bornTimestamp"] == int(born.timestamp() * 1000)
-    assert first["bornHost"] == "[2001:db8:0:0:0:0:0:20]:99"
-    assert (second["keys"], second["tags"], second["body"]) == ("k1 k2", None, b"")
-    assert second["bornHost"] == "10.9.8.7:6"
-    assert len(second["msgId"]) == 32
+    frame = spark.createDataFrame(OF_EVERY_COLUMN, schema)
+    write(frame, tmp_path / "s", bornHost="10.9.8.7:6", **SMALL)
+    require_what_overrides_what(stored(tmp_path / "s"))
 
 
 def test_rows_of_several_partitions_come_in_order_with_columns_made_by_expressions(
