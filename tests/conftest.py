@@ -17,6 +17,7 @@ from _pytest.terminal import TerminalReporter
 from pyspark.sql import SparkSession
 
 import goldens
+import kafka_logs
 import missing
 import tiers
 from connector.engine import Engine
@@ -73,9 +74,9 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Give cases their tiers, and let one worker begin with all that shares a JVM or a browser."""
-    tiers.mark(items)
+    config.stash[tiers.STALE] = tiers.mark(items)
     for item in items:
         kind = next((name for name in tiers.HEAVY if item.get_closest_marker(name)), None)
         if kind is not None:
@@ -135,6 +136,17 @@ def golden_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
     @cache
     def unpacked(name: str) -> Path:
         return goldens.unpack(name, tmp_path_factory.mktemp(f"golden-{name}"))
+
+    return unpacked
+
+
+@pytest.fixture(scope="session")
+def kafka_store(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return what ``golden_store`` does, for the log directories that Kafka's brokers wrote."""
+
+    @cache
+    def unpacked(name: str) -> Path:
+        return kafka_logs.unpack(name, tmp_path_factory.mktemp(f"kafka-{name}"))
 
     return unpacked
 

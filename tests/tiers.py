@@ -48,20 +48,48 @@ SMOKE = {
 FIRST_SEED = int(os.environ.get("SEED", "0"))
 
 
-def mark(items: Iterable[pytest.Item]) -> None:
-    """Mark the cases that the fast tiers leave out."""
+# Names in ``SMOKE`` and ``tiers.toml`` that no case of this run has; ``test_tiers.py`` asks.
+STALE = pytest.StashKey[list[str]]()
+
+
+def mark(items: Iterable[pytest.Item]) -> list[str]:
+    """Mark the cases that the fast tiers leave out.
+
+    Returns:
+        The names in ``SMOKE`` and ``tiers.toml`` that belong to a file of these cases, or to none,
+        and that no case has.
+    """
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     numbers: dict[str, int] = {}
+    smoke = dict.fromkeys(SMOKE, 0)
+    files = set()
     for item in items:
         name = name_of(item.nodeid)
         number = numbers.get(name, 0)
         numbers[name] = number + 1
-        if item.get_closest_marker("interop") and f"{item.path.name}::{item.name}" not in SMOKE:
-            item.add_marker("thorough")
+        files.add(name.partition("::")[0])
+        if item.get_closest_marker("interop"):
+            case = f"{item.path.name}::{item.name}"
+            if case in smoke:
+                smoke[case] += 1
+            else:
+                item.add_marker("thorough")
         for marker, tier in MARKERS.items():
             kept = table[tier].get(name)
             if kept is not None and number not in kept:
                 item.add_marker(marker)
+    named = [
+        (f"interop/{case.partition('::')[0]}", f"SMOKE: {case}")
+        for case, count in smoke.items()
+        if count != 1
+    ]
+    named += [
+        (name.partition("::")[0], f"{TABLE.name}, {tier}: {name} {kept}")
+        for tier, tests in table.items()
+        for name, kept in tests.items()
+        if max(kept, default=0) >= numbers.get(name, 0)
+    ]
+    return [text for file, text in named if file in files or not (TABLE.parent / file).exists()]
 
 
 def name_of(nodeid: str) -> str:
