@@ -121,9 +121,10 @@ def _open(options: WriteOptions, patience: float) -> StoreWriter:
     """Open the store, or make it.
 
     If a writer of ours holds the store, this waits until that has committed, at most
-    ``COMMIT_SECONDS``; for anybody else it waits ``patience`` seconds.
+    ``COMMIT_SECONDS``; for anybody else it waits ``patience`` seconds. A writer of ours that is
+    closing the store shows no mark any more before it releases the lock.
     """
-    started = monotonic()
+    started = seen_ours = monotonic()
     while True:
         try:
             if is_store(options.path, conf=options.conf):
@@ -132,8 +133,10 @@ def _open(options: WriteOptions, patience: float) -> StoreWriter:
                 )
             return create(options.path, config=options.config, spec=options.spec, conf=options.conf)
         except StoreLockedError as err:
-            waited = monotonic() - started
-            if waited > COMMIT_SECONDS or (waited > patience and not _is_ours(options)):
+            now = monotonic()
+            if _is_ours(options):
+                seen_ours = now
+            if now - started > COMMIT_SECONDS or now - seen_ours > patience:
                 raise
             logger.info("%s; waiting", err)
             sleep(_PAUSE_SECONDS)
