@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,8 @@ DECODERS = {
 
 
 @pytest.fixture(scope="module", params=golden.EVERY)
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return golden.unpack(request.param, tmp_path_factory.mktemp("files"))
+def store(request: pytest.FixtureRequest, kafka_store: Callable[[str], Path]) -> Path:
+    return kafka_store(request.param)
 
 
 def shown(store: Path, kind: str) -> Iterator[tuple[str, Row]]:

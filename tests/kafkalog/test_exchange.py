@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -108,16 +109,17 @@ def test_messages_become_the_same_records(seed: int) -> None:
     assert as_records(as_messages(rows).slice(first)).to_pylist() == part.to_pylist()
 
 
-def test_golden_records_of_every_sort_come_back(tmp_path: Path) -> None:
-    with kafkalog.open(kafka_logs.unpack("plain", tmp_path)) as logs:
+def test_golden_records_of_every_sort_come_back(kafka_store: Callable[[str], Path]) -> None:
+    with kafkalog.open(kafka_store("plain")) as logs:
         for rows in logs.scan(columns=RECORDS.names):
             assert as_records(as_messages(rows)).to_pylist() == rows.to_pylist()
 
 
 @pytest.mark.parametrize("name", ["old", "txn"])
-def test_golden_records_come_back_from_a_store(name: str, tmp_path: Path) -> None:
-    root = kafka_logs.unpack(name, tmp_path)
-    (first, *_) = kafka_logs.log_dirs(name, root)
+def test_golden_records_come_back_from_a_store(
+    name: str, kafka_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    (first, *_) = kafka_logs.log_dirs(name, kafka_store(name))
     with kafkalog.open(*first) as logs:
         scan = logs.scan(columns=RECORDS.names)
         records = [rows for rows in scan if rows.num_rows]

@@ -26,9 +26,9 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def brokers(name: str, tmp_path_factory: pytest.TempPathFactory) -> list[kafkalog.LogDirs]:
-    root = golden.unpack(name, tmp_path_factory.mktemp("kafka"))
-    return [kafkalog.open(*dirs) for dirs in golden.log_dirs(name, root)]
+def brokers(name: str, kafka_store: Callable[[str], Path]) -> list[kafkalog.LogDirs]:
+    dirs = golden.log_dirs(name, kafka_store(name))
+    return [kafkalog.open(*one) for one in dirs]
 
 
 @pytest.fixture
@@ -138,8 +138,8 @@ def contents(folder: Path) -> Iterator[tuple[str, bytes, int]]:
 
 
 @pytest.mark.parametrize("name", ["crash2", "swap"], indirect=True)
-def test_a_read_changes_nothing(name: str, tmp_path: Path) -> None:
-    root = golden.unpack(name, tmp_path)
+def test_a_read_changes_nothing(name: str, kafka_store: Callable[[str], Path]) -> None:
+    root = kafka_store(name)
     before = list(contents(root))
     with kafkalog.open(root) as broker:
         for partition in broker.partitions.values():

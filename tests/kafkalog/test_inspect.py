@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,8 +29,8 @@ FIELDS_OF_V2 = {
 
 
 @pytest.mark.parametrize("name", [*build.CLEAN, "damaged"])
-def test_batches_are_those_of_the_dump_tool(name: str, tmp_path: Path) -> None:
-    root = build.unpack(name, tmp_path)
+def test_batches_are_those_of_the_dump_tool(name: str, kafka_store: Callable[[str], Path]) -> None:
+    root = kafka_store(name)
     shown = build.segments(name)
     compared = 0
     for dirs in build.log_dirs(name, root):
@@ -61,11 +62,10 @@ def without(value: object) -> object:
 
 
 @pytest.mark.parametrize("name", build.EVERY)
-def test_verify_finds_what_was_damaged(name: str, tmp_path: Path) -> None:
-    root = build.unpack(name, tmp_path)
+def test_verify_finds_what_was_damaged(name: str, kafka_store: Callable[[str], Path]) -> None:
     found = [
         finding
-        for dirs in build.log_dirs(name, root)
+        for dirs in build.log_dirs(name, kafka_store(name))
         for finding in verify(kafkalog.open(*dirs).partitions.values())
     ]
     damaged = {Path(finding.place.split(",")[0]).parent.name for finding in found}

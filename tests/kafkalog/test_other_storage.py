@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from s3_server import S3Server
 
 
 @pytest.mark.parametrize("name", ["txn", "swap", "old"])
-def test_a_store_in_memory(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = MemoryStorage(golden.unpack(name, tmp_path))
+def test_a_store_in_memory(
+    name: str, kafka_store: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = MemoryStorage(kafka_store(name))
     refuse_direct_looks(monkeypatch)
     opened = kafkalog.open(storage.root, storage=storage)
     bounds = golden.bounds(name)
@@ -33,8 +36,8 @@ def test_a_store_in_memory(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert not list(verify(opened.partitions.values()))
 
 
-def test_a_partition_folder_in_memory(tmp_path: Path) -> None:
-    storage = MemoryStorage(golden.unpack("txn", tmp_path))
+def test_a_partition_folder_in_memory(kafka_store: Callable[[str], Path]) -> None:
+    storage = MemoryStorage(kafka_store("txn"))
     opened = kafkalog.open(storage.root / "Tx-0", storage=storage)
     partition = opened.partition("Tx", 0)
     assert partition.is_clean
@@ -43,9 +46,9 @@ def test_a_partition_folder_in_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("as_filesystem", [True, False])
 def test_log_directories_in_object_storage(
-    s3: S3Server, tmp_path: Path, as_filesystem: bool
+    s3: S3Server, kafka_store: Callable[[str], Path], as_filesystem: bool
 ) -> None:
-    _, dirs = golden.log_dirs("epochs", golden.unpack("epochs", tmp_path))
+    _, dirs = golden.log_dirs("epochs", kafka_store("epochs"))
     uris = [s3.upload(folder, f"kafka-{folder.name}") for folder in dirs]
     if as_filesystem:
         keys = [uri.removeprefix("s3://") for uri in uris]

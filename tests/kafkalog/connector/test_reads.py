@@ -6,7 +6,6 @@ import base64
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,7 @@ from connector.engine import Engine, Frame
 TYPES = {name: number for number, name in golden.TIMESTAMP_TYPES.items()}
 EPOCH = datetime.fromtimestamp(0, UTC)
 Row = dict[str, Any]
-Unpack = Callable[[str], Path]
-
-
-@pytest.fixture(scope="module")
-def unpack(tmp_path_factory: pytest.TempPathFactory) -> Unpack:
-    return cache(lambda name: golden.unpack(name, tmp_path_factory.mktemp(name)))
+KafkaStore = Callable[[str], Path]
 
 
 def load(
@@ -77,8 +71,10 @@ def chosen(rows: list[Row], columns: list[str]) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", ["plain", "txn", "old", "crash2", "epochs"])
-def test_every_record_is_as_a_consumer_got_it(engine: Engine, unpack: Unpack, name: str) -> None:
-    (first, *_) = golden.log_dirs(name, unpack(name))
+def test_every_record_is_as_a_consumer_got_it(
+    engine: Engine, kafka_store: KafkaStore, name: str
+) -> None:
+    (first, *_) = golden.log_dirs(name, kafka_store(name))
     found = load(engine, first, subscribePattern=".*", includeHeaders="true").toArrow()
     folders = {folder.name for log_dir in first for folder in log_dir.iterdir()}
     assert in_order(found) == [
@@ -89,24 +85,26 @@ def test_every_record_is_as_a_consumer_got_it(engine: Engine, unpack: Unpack, na
     assert found.num_rows > 0
 
 
-def test_columns_have_the_types_of_sparks_kafka_source(engine: Engine, unpack: Unpack) -> None:
-    read = load(engine, unpack("txn"), subscribe="Tx", includeHeaders="true")
+def test_columns_have_the_types_of_sparks_kafka_source(
+    engine: Engine, kafka_store: KafkaStore
+) -> None:
+    read = load(engine, kafka_store("txn"), subscribe="Tx", includeHeaders="true")
     assert read.schema.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
         "timestamp:timestamp,timestampType:int,headers:array<struct<key:string,value:binary>>>"
     )
-    assert "headers" not in load(engine, unpack("txn"), subscribe="Tx").columns
+    assert "headers" not in load(engine, kafka_store("txn"), subscribe="Tx").columns
 
 
-def test_only_committed_records(engine: Engine, unpack: Unpack) -> None:
+def test_only_committed_records(engine: Engine, kafka_store: KafkaStore) -> None:
     options = {"subscribe": golden.topics("txn"), "kafka__isolation__level": "read_committed"}
-    found = in_order(load(engine, unpack("txn"), includeHeaders="true", **options).toArrow())
+    found = in_order(load(engine, kafka_store("txn"), includeHeaders="true", **options).toArrow())
     assert found == expected("txn", only_committed=True)
     assert len(found) < len(expected("txn"))
 
 
-def test_some_columns_and_many_tasks(engine: Engine, unpack: Unpack) -> None:
-    read = load(engine, unpack("plain"), subscribe="Plain", minPartitions=9)
+def test_some_columns_and_many_tasks(engine: Engine, kafka_store: KafkaStore) -> None:
+    read = load(engine, kafka_store("plain"), subscribe="Plain", minPartitions=9)
     assert len(read.tasks()) == 9
     key = [row for row in expected("plain") if row["topic"] == "Plain"]
     for schema in (
@@ -117,12 +115,12 @@ def test_some_columns_and_many_tasks(engine: Engine, unpack: Unpack) -> None:
         columns = [column.split()[0] for column in schema.split(", ")]
         wanted = sorted(chosen(key, columns), key=repr)
         assert sorted(read.select(*columns).toArrow().to_pylist(), key=repr) == wanted
-        narrow = load(engine, unpack("plain"), schema=schema, subscribe="Plain")
+        narrow = load(engine, kafka_store("plain"), schema=schema, subscribe="Plain")
         assert narrow.columns == columns
         assert sorted(narrow.toArrow().to_pylist(), key=repr) == wanted
 
 
-def test_bounds_by_offset_and_time(engine: Engine, unpack: Unpack) -> None:
+def test_bounds_by_offset_and_time(engine: Engine, kafka_store: KafkaStore) -> None:
     records = golden.records("plain")["Plain", 0]
     middle = records[len(records) // 2]
     options = {
@@ -130,15 +128,15 @@ def test_bounds_by_offset_and_time(engine: Engine, unpack: Unpack) -> None:
         "startingOffsets": f'{{"Plain":{{"0":{middle["offset"]}}}}}',
         "endingOffsets": f'{{"Plain":{{"0":{middle["offset"] + 3}}}}}',
     }
-    offsets = [row.offset for row in load(engine, unpack("plain"), **options).collect()]
+    offsets = [row.offset for row in load(engine, kafka_store("plain"), **options).collect()]
     assert offsets == [
         row["offset"] for row in records if 0 <= row["offset"] - middle["offset"] < 3
     ]
     queries = golden.bounds("plain")["Plain", 0]["offsetsForTimes"]
     time, offset = next((row[0], row[1]) for row in queries if row[1] is not None and row[1] > 0)
-    since = load(engine, unpack("plain"), assign='{"Plain":[0]}', startingTimestamp=time)
+    since = load(engine, kafka_store("plain"), assign='{"Plain":[0]}', startingTimestamp=time)
     assert since.count() == sum(row["offset"] >= offset for row in records)
-    until = load(engine, unpack("plain"), assign='{"Plain":[0]}', endingTimestamp=time)
+    until = load(engine, kafka_store("plain"), assign='{"Plain":[0]}', endingTimestamp=time)
     assert until.count() == sum(row["offset"] < offset for row in records)
 
 
@@ -155,30 +153,30 @@ def test_bounds_by_offset_and_time(engine: Engine, unpack: Unpack) -> None:
     ],
 )  # fmt: skip
 def test_errors_say_what_to_do(
-    engine: Engine, unpack: Unpack, options: dict[str, Any], reason: str
+    engine: Engine, kafka_store: KafkaStore, options: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(PySparkException) as caught:
-        load(engine, unpack("plain"), **options).collect()
+        load(engine, kafka_store("plain"), **options).collect()
     assert reason in str(caught.value)
 
 
-def test_data_loss_that_is_not_to_fail(engine: Engine, unpack: Unpack) -> None:
+def test_data_loss_that_is_not_to_fail(engine: Engine, kafka_store: KafkaStore) -> None:
     read = load(
-        engine, unpack("plain"), assign='{"Plain":[0,1]}', failOnDataLoss="false",
+        engine, kafka_store("plain"), assign='{"Plain":[0,1]}', failOnDataLoss="false",
         startingOffsets='{"Plain":{"0":9999999,"1":-2}}',
     )  # fmt: skip
     partitions = read.toArrow().column("partition").to_pylist()
     assert partitions == [1] * len(golden.records("plain")["Plain", 1])
 
 
-def test_damage(engine: Engine, unpack: Unpack) -> None:
+def test_damage(engine: Engine, kafka_store: KafkaStore) -> None:
     topics = golden.topics("damaged")
     with pytest.raises(PySparkException, match="position"):
-        load(engine, unpack("damaged"), subscribe=topics).collect()
-    kept = load(engine, unpack("damaged"), subscribe=topics, mode="DROPMALFORMED")
+        load(engine, kafka_store("damaged"), subscribe=topics).collect()
+    kept = load(engine, kafka_store("damaged"), subscribe=topics, mode="DROPMALFORMED")
     n_records = sum(map(len, golden.records("damaged").values()))
     assert kept.count() == n_records
-    every = load(engine, unpack("damaged"), subscribe=topics, mode="PERMISSIVE").collect()
+    every = load(engine, kafka_store("damaged"), subscribe=topics, mode="PERMISSIVE").collect()
     assert sum(row["_corrupt_record"] is None for row in every) == n_records
     damaged = [row for row in every if row["_corrupt_record"] is not None]
     assert damaged

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,8 @@ def count(s3: S3Server, *paths: str, **options: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["txn", "old", "crash"])
-def test_golden_stores(s3: S3Server, tmp_path: Path, name: str) -> None:
-    uri = s3.upload(build.unpack(name, tmp_path), f"kafka-{name}")
+def test_golden_stores(s3: S3Server, kafka_store: Callable[[str], Path], name: str) -> None:
+    uri = s3.upload(kafka_store(name), f"kafka-{name}")
     n_records = sum(map(len, build.records(name).values()))
     assert count(s3, uri, subscribe=build.topics(name)) == n_records
     n_committed = sum(row["committed"] for rows in build.records(name).values() for row in rows)
@@ -33,9 +34,10 @@ def test_golden_stores(s3: S3Server, tmp_path: Path, name: str) -> None:
     assert count(s3, uri, **committed) == n_committed
 
 
-def test_several_directories_and_a_partition_folder(s3: S3Server, tmp_path: Path) -> None:
-    root = build.unpack("epochs", tmp_path)
-    (_, dirs) = build.log_dirs("epochs", root)
+def test_several_directories_and_a_partition_folder(
+    s3: S3Server, kafka_store: Callable[[str], Path]
+) -> None:
+    (_, dirs) = build.log_dirs("epochs", kafka_store("epochs"))
     uris = [s3.upload(folder, f"kafka-{folder.name}") for folder in dirs]
     local = parse_read_options(
         {"paths": json.dumps([str(one) for one in dirs]), "subscribePattern": ".*"}

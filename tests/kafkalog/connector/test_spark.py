@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,7 @@ pytestmark = pytest.mark.spark
 
 TYPES = {name: number for number, name in golden.TIMESTAMP_TYPES.items()}
 EPOCH = datetime.fromtimestamp(0, UTC)
-Unpack = Callable[[str], Path]
-
-
-@pytest.fixture(scope="module")
-def unpack(tmp_path_factory: pytest.TempPathFactory) -> Unpack:
-    return cache(lambda name: golden.unpack(name, tmp_path_factory.mktemp(name)))
+KafkaStore = Callable[[str], Path]
 
 
 def load(spark: SparkSession, path: Path, **options: object) -> DataFrame:
@@ -42,7 +36,7 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text)
 
 
-def test_every_record_is_as_a_consumer_got_it(spark: SparkSession, unpack: Unpack) -> None:
+def test_every_record_is_as_a_consumer_got_it(spark: SparkSession, kafka_store: KafkaStore) -> None:
     rows = [
         (
             _bytes(row["key"]), _bytes(row["value"]), row["topic"], row["partition"],
@@ -55,15 +49,15 @@ def test_every_record_is_as_a_consumer_got_it(spark: SparkSession, unpack: Unpac
         if not topic.startswith("__")
     ]  # fmt: skip
     key = spark.createDataFrame(rows, kafka_schema(include_headers=True))
-    read = load(spark, unpack("txn"), subscribePattern=".*", includeHeaders="true")
+    read = load(spark, kafka_store("txn"), subscribePattern=".*", includeHeaders="true")
     found = read.coalesce(1).sortWithinPartitions("topic", "partition", "offset")
     assert_df_equality(found, key)
 
 
-def test_only_committed_records(spark: SparkSession, unpack: Unpack) -> None:
+def test_only_committed_records(spark: SparkSession, kafka_store: KafkaStore) -> None:
     options = {"subscribe": golden.topics("txn"), "kafka__isolation__level": "read_committed"}
     columns = ("topic", "partition", "offset", "value")
-    found = load(spark, unpack("txn"), **options).select(*columns).toArrow().to_pylist()
+    found = load(spark, kafka_store("txn"), **options).select(*columns).toArrow().to_pylist()
     rows = [row for records in golden.records("txn").values() for row in records]
     expected = [
         {name: row[name] for name in columns} | {"value": _bytes(row["value"])}
@@ -78,9 +72,9 @@ def _place(row: dict[str, object]) -> tuple[object, ...]:
     return row["topic"], row["partition"], row["offset"]
 
 
-def test_some_columns_in_many_tasks(spark: SparkSession, unpack: Unpack) -> None:
+def test_some_columns_in_many_tasks(spark: SparkSession, kafka_store: KafkaStore) -> None:
     reader = spark.read.format("kafkalog").schema("topic STRING, offset LONG, timestamp TIMESTAMP")
-    read = reader.options(subscribe="Tx", minPartitions=9).load(str(unpack("txn")))
+    read = reader.options(subscribe="Tx", minPartitions=9).load(str(kafka_store("txn")))
     assert read.columns == ["topic", "offset", "timestamp"]
     rows = read.select("timestamp", "offset", F.spark_partition_id().alias("task")).toArrow()
     assert len(set(rows["task"].to_pylist())) == 9
@@ -94,9 +88,9 @@ def test_some_columns_in_many_tasks(spark: SparkSession, unpack: Unpack) -> None
     assert Counter(found) == expected
 
 
-def test_damage(spark: SparkSession, unpack: Unpack) -> None:
+def test_damage(spark: SparkSession, kafka_store: KafkaStore) -> None:
     topics = golden.topics("damaged")
-    read = load(spark, unpack("damaged"), subscribe=topics, mode="PERMISSIVE")
+    read = load(spark, kafka_store("damaged"), subscribe=topics, mode="PERMISSIVE")
     rows = read.select(
         "offset", "value", F.expr("_corrupt_record LIKE '%.log, %: %'").alias("is_damaged")
     ).collect()

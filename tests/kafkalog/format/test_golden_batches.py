@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import lzma
-import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import kafka_logs as golden
 from kafka_comparing import both
 from kafkalog.format.batch_heads import BatchHeads, walk_batches
 from kafkalog.format.consumer_offsets import parse_offset_key, parse_offset_value
@@ -21,22 +21,17 @@ from kafkalog.format.layout import Codec
 from kafkalog.format.records import decode
 from kafkalog.format.reference import records_of
 
-FOLDER = Path(__file__).parents[2] / "golden" / "kafka"
-STORES = sorted(path.name.removesuffix(".tar.xz") for path in FOLDER.glob("*.tar.xz"))
 TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 _HAS_NO_KEY = ("-delete/", "-future/", "-stray/", "__cluster_metadata-0/")
 
 
-@pytest.fixture(scope="module", params=STORES)
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("kafka")
-    with tarfile.open(FOLDER / f"{request.param}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder / request.param
+@pytest.fixture(scope="module", params=golden.EVERY)
+def store(request: pytest.FixtureRequest, kafka_store: Callable[[str], Path]) -> Path:
+    return kafka_store(request.param)
 
 
 def lines(name: str, kind: str) -> Iterator[dict[str, Any]]:
-    with lzma.open(FOLDER / f"{name}.{kind}.jsonl.xz", "rt", encoding="utf-8") as file:
+    with lzma.open(golden.FOLDER / f"{name}.{kind}.jsonl.xz", "rt", encoding="utf-8") as file:
         yield from map(json.loads, file)
 
 
