@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 3
 SOAK_SECONDS ?= 3600
-# Tests that share a JVM or a browser stay in one process, and begin first; the others go to whichever process is free.
+# Tests that share a JVM or a browser stay in one process (conftest.py says which), and begin first; the others go to
+# whichever process is free.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 # test-core is part of test, and test of test-all; test-slow runs what is left.
 FAST := not thorough and not slow and not versions
@@ -44,10 +45,9 @@ test: java env ## run what any change may break, a few minutes (Java 17)
 test-core: env ## run a minute of tests that need no Spark, no RocketMQ and no browser
 	$(PYTEST) -m '$(FAST) and not medium and not crash and not spark and not interop and not browser'
 
-# These tests mostly wait, so that it pays to start the JVMs in each process.
 .PHONY: test-interop
 test-interop: java env ## run all tests against the real RocketMQ and Kafka but the slow ones, or those of FILES
-	$(PYTEST) --dist loadfile -m 'interop and not slow' $(FILES)
+	$(PYTEST) -m 'interop and not slow' $(FILES)
 
 .PHONY: test-all
 test-all: java env ## run all tests but the longest tables, soak and versions

@@ -75,10 +75,16 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give cases their tiers, and let one worker begin with all that shares a JVM or a browser."""
+    """Give cases their tiers, and let one worker begin with all that shares a JVM or a browser.
+
+    Tests with the real RocketMQ mostly wait: those that ``make test`` leaves out are shared out by
+    file, and each worker has a JVM of its own.
+    """
     config.stash[tiers.STALE] = tiers.mark(items)
     for item in items:
         kind = next((name for name in tiers.HEAVY if item.get_closest_marker(name)), None)
+        if kind == "interop" and item.get_closest_marker("thorough"):
+            kind = item.path.stem
         if kind is not None:
             item.add_marker(pytest.mark.xdist_group(kind))
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)

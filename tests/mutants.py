@@ -57,7 +57,7 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult,
     ast.BitAnd: ast.BitOr, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.Mod: ast.FloorDiv,
 }  # fmt: skip
-STAGE_SECONDS = 900
+TEST_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def chosen(seed: int, parts: set[str], count: int | None) -> list[Mutant]:
 
 
 def covering(mutant: Mutant, record: Path) -> list[str]:
-    """Return the tests that run the line of a mutant, those of different files in turn.
+    """Return the tests that run the line of a mutant, nearest first, then of each file in turn.
 
     A line that runs when its module is imported belongs to all tests that run any of the module.
     """
@@ -170,7 +170,9 @@ def covering(mutant: Mutant, record: Path) -> list[str]:
     by_file: dict[str, list[str]] = {}
     for name in sorted(names, key=len):
         by_file.setdefault(name.partition("::")[0], []).append(name)
-    turns = zip_longest(*by_file.values())
+    beside = tuple(f"tests/{name}" for name in PARTS[mutant.part][2])
+    near = [by_file.pop(file) for file in list(by_file) if file.startswith(beside)]
+    turns = chain(zip_longest(*near), zip_longest(*by_file.values()))
     return [name for turn in turns for name in turn if name is not None and "\n" not in name]
 
 
@@ -209,7 +211,7 @@ def judged(mutant: Mutant, number: int, work: Path, record: Path | None, most: i
             if most >= len(covered) and mutant.part in ("connector", "kafkalog"):
                 stages += with_jvm
         for stage, arguments in stages:
-            failure = _run(folder, arguments, STAGE_SECONDS)
+            failure = _run(folder, arguments)
             if failure:
                 return f"{stage}: {failure}"
         return "SURVIVED"
@@ -217,20 +219,19 @@ def judged(mutant: Mutant, number: int, work: Path, record: Path | None, most: i
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(folder: Path, arguments: list[str], seconds: int) -> str | None:
-    """Run tests until one fails; return its name."""
+def _run(folder: Path, arguments: list[str]) -> str | None:
+    """Run tests until one fails, or takes ``TEST_SECONDS``; return its name."""
     packages = os.pathsep.join(str(folder / name) for name in ("store", "connector"))
     command = [
         sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header",
+        "-o", f"faulthandler_timeout={TEST_SECONDS}", "-o", "faulthandler_exit_on_timeout=true",
         f"--basetemp={folder}.tmp", *arguments,
     ]  # fmt: skip
     try:
         done = subprocess.run(
             command, cwd=folder, env={**os.environ, "PYTHONPATH": packages}, capture_output=True,
-            text=True, timeout=seconds, check=False,
+            text=True, check=False,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return f"no end after {seconds} s"
     finally:
         shutil.rmtree(f"{folder}.tmp", ignore_errors=True)
     if done.returncode == 0:

@@ -377,6 +377,7 @@ _MOST_TEXT, _MOST_COMPLAINTS = 4000, 20  # of what a trial has to say
 def _in_a_process(trial: Trial) -> list[str]:
     """Run a trial in a child with bounds; return its complaints, also that it died."""
     reading, writing = os.pipe()
+    inherited = _own_memory(os.getpid())
     child = os.fork()
     if child == 0:
         os.close(reading)
@@ -393,7 +394,7 @@ def _in_a_process(trial: Trial) -> list[str]:
         finally:
             os._exit(0)
     os.close(writing)
-    output, most = _await(child, reading)
+    output, most = _await(child, reading, inherited)
     _, status = os.waitpid(child, 0)
     if most > MEMORY_BYTES:
         return [f"{most >> 20} MiB of memory"]
@@ -403,12 +404,12 @@ def _in_a_process(trial: Trial) -> list[str]:
     return [f"{done}: {text}" for text in complaints]
 
 
-def _await(child: int, reading: int) -> tuple[bytes, int]:
-    """Return what a child printed and its peak memory in bytes; too much memory ends it."""
+def _await(child: int, reading: int, inherited: int) -> tuple[bytes, int]:
+    """Return what a child printed, and how many bytes of memory it took; too many end it."""
     most = 0
     with os.fdopen(reading, "rb") as pipe:
         while not select.select([pipe], [], [], 0.02)[0]:
-            most = max(most, _own_memory(child))
+            most = max(most, _own_memory(child) - inherited)
             if most > MEMORY_BYTES:
                 os.kill(child, signal.SIGKILL)
         return pipe.read(), most

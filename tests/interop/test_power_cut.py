@@ -21,6 +21,12 @@ def undertaker(rocketmq: RocketMQ) -> Iterator[Executor]:  # noqa: ARG001 - its 
         yield pool
 
 
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that no later test has: a broker that is shut down may still write there."""
+    return tmp_path_factory.mktemp("power-cut")
+
+
 def run_trial(rocketmq: RocketMQ, folder: Path, seed: int, undertaker: Executor) -> None:
     trial = Trial(rocketmq, folder, seed, undertaker)
     try:
@@ -34,9 +40,9 @@ def run_trial(rocketmq: RocketMQ, folder: Path, seed: int, undertaker: Executor)
 @pytest.mark.crash
 @pytest.mark.parametrize("seed", range(N_SEEDS))
 def test_a_stream_delivers_what_the_recovered_store_has(
-    rocketmq: RocketMQ, tmp_path: Path, seed: int, undertaker: Executor
+    rocketmq: RocketMQ, folder: Path, seed: int, undertaker: Executor
 ) -> None:
-    run_trial(rocketmq, tmp_path, seed, undertaker)
+    run_trial(rocketmq, folder, seed, undertaker)
 
 
 @pytest.mark.interop
@@ -44,6 +50,6 @@ def test_a_stream_delivers_what_the_recovered_store_has(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(N_SEEDS, N_SEEDS + N_MORE_SEEDS))
 def test_a_stream_delivers_what_the_recovered_store_has_at_length(
-    rocketmq: RocketMQ, tmp_path: Path, seed: int, undertaker: Executor
+    rocketmq: RocketMQ, folder: Path, seed: int, undertaker: Executor
 ) -> None:
-    run_trial(rocketmq, tmp_path, seed, undertaker)
+    run_trial(rocketmq, folder, seed, undertaker)

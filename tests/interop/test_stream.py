@@ -111,7 +111,7 @@ class Query:
         assert self._process is not None
         assert self._process.poll() is None, self._log.read_text(errors="replace")[-4000:]
 
-    def wait_for_batches(self, n_more: int, seconds: float = 120) -> None:
+    def wait_for_batches(self, n_more: int, seconds: float = 300) -> None:
         """Wait until that many more micro-batches with rows are committed."""
         goal, until = self._n_batches() + n_more, time.monotonic() + seconds
         while self._n_batches() < goal:
