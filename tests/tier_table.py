@@ -33,7 +33,7 @@ class Limits(NamedTuple):
     cheapest: float  # for the cheapest case of a test
 
 
-LIMITS = {"test": Limits(0.15, 0.8, 2.5), "test-core": Limits(0.03, 0.1, 0.12)}
+LIMITS = {"test": Limits(0.12, 0.6, 2.0), "test-core": Limits(0.02, 0.08, 0.1)}
 
 
 def read_times(folder: Path) -> tuple[dict[str, float], dict[str, list[str]]]:

@@ -291,7 +291,10 @@ def test_every_view_gives_the_rows_of_the_core(
     with rmqstore.open(path) as store:
         for name in names:
             found = [plain(row) for row in rows_of_views[name].to_pylist() if row is not None]
-            assert sorted(found, key=str) == sorted(rows(store.view(name)), key=str), name
+            known = rows(store.view(name))
+            for row in (*found, *known):
+                row.pop("allocated", None)  # of a new file it grows until the kernel has written it
+            assert sorted(found, key=str) == sorted(known, key=str), name
 
 
 def test_a_view_is_read_by_sql_in_many_tasks(

@@ -62,7 +62,7 @@ def test_every_key_is_answered_as_the_real_store_does_while_it_appends(
 def _compare(
     real: object, put: dict[tuple[str, str], list[int]], root: Path, chance: random.Random
 ) -> None:
-    sample = chance.sample(sorted(put), min(len(put), 120))
+    sample = chance.sample(sorted(put), min(len(put), 40))
     with rmqstore.open(root) as store:
         for topic, key in sample:
             answer = store.query(topic, key)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from py4j.protocol import Py4JError
@@ -92,12 +92,19 @@ class Sender(BackgroundWork):
 
 
 class Query:
-    """The copying query, in a process group of its own."""
+    """The copying query, in a process group of its own, which leaving the context ends."""
 
     def __init__(self, source: Path, folder: Path) -> None:
         self._arguments = [str(source), str(folder / "sink"), str(folder / "checkpoint")]
         self._log, self._commits = folder / "query.log", folder / "checkpoint" / "commits"
         self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
 
     def start(self, once: str = "on") -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", COPY, *self._arguments, once]
@@ -180,7 +187,7 @@ def test_every_message_of_a_real_broker_comes_once_and_in_order(
         query.start()
         query.wait_for_batches(2)
 
-    with victim(tmp_path) as start_jvm:
+    with query, victim(tmp_path) as start_jvm:
         jvm = start_jvm()
         broker = RealBroker(jvm, source, SIZES)
         broker.set_queues(TOPIC, 4)

@@ -21,7 +21,7 @@ from rmqstore.storage.rocksdb import snapshot as module
 from rmqstore.storage.rocksdb.database import RocksDb
 from rmqstore.storage.rocksdb.snapshot import Fingerprint, fingerprint, snapshot
 
-_PAUSE_SECONDS = 0.01  # between two flushes, of which a broker makes far fewer
+_PAUSE_SECONDS = 0.04  # between two flushes, of which a broker makes far fewer
 
 
 def number(value: int) -> bytes:
