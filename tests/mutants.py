@@ -157,7 +157,8 @@ def chosen(seed: int, parts: set[str], count: int | None) -> list[Mutant]:
 def covering(mutant: Mutant, record: Path) -> list[str]:
     """Return the tests that run the line of a mutant, nearest first, then of each file in turn.
 
-    A line that runs when its module is imported belongs to all tests that run any of the module.
+    A line that runs when its module is imported belongs to all tests that run any of the module;
+    of a module of constants there are none.
     """
     from coverage import CoverageData
 
@@ -199,8 +200,8 @@ def judged(mutant: Mutant, number: int, work: Path, record: Path | None, most: i
             ("the tests without a JVM", ["-m", WITHOUT_JVM, "-n", "2"]),
             ("the tests with a JVM", ["-m", f"({IN_MAKE_TEST}) and (spark or interop or browser)"]),
         ]
-        if record is not None:
-            covered = covering(mutant, record)
+        covered = [] if record is None else covering(mutant, record)
+        if covered:
             with_jvm = stages[2:]
             stages = []
             for first, last in ((0, 60), (60, most)):
@@ -236,8 +237,8 @@ def _run(folder: Path, arguments: list[str]) -> str | None:
         shutil.rmtree(f"{folder}.tmp", ignore_errors=True)
     if done.returncode == 0:
         return None
-    if done.returncode == pytest.ExitCode.USAGE_ERROR:
-        raise RuntimeError(done.stderr)
+    if done.returncode == pytest.ExitCode.USAGE_ERROR and "ERROR: not found" in done.stderr:
+        raise RuntimeError(done.stderr)  # the record is of other tests; or the mutant fails at once
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return failed[0][:160] if failed else (done.stdout + done.stderr)[-300:]
 

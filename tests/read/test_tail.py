@@ -232,6 +232,30 @@ def test_a_record_whose_end_is_not_there_yet_is_left_for_the_next_look(
     assert tail.ends == {("T", 0): 5, ("Other", 0): 1}
 
 
+def test_an_old_record_in_a_file_that_is_used_again_is_left_for_the_next_look(
+    tmp_path: Path,
+) -> None:
+    """It is whole and its CRC is right, but it says that it lies elsewhere."""
+    store = build.Store()
+    for _ in range(5):
+        store.append(build.Record(topic="T", body=b"y" * 50))
+    root = store.write(tmp_path / "s", abort=True)
+    log = root / "commitlog" / f"{0:020d}"
+    tail = follow(root)
+    tail.look()
+    placed = store.append(build.Record(topic="Other", body=b"y" * 50))
+    old = bytearray(store.segments[0])
+    at = placed.physical_offset + 28
+    old[at : at + 8] = (placed.physical_offset + 65536).to_bytes(8)
+    log.write_bytes(old)
+    tail.look()
+    assert tail.ends == {("T", 0): 5}
+    log.write_bytes(store.segments[0])
+    build.write_queue(root / "consumequeue/Other/0", store.queues["Other", 0])
+    tail.look()
+    assert tail.ends == {("T", 0): 5, ("Other", 0): 1}
+
+
 def test_a_log_that_was_cut_and_written_on_is_looked_at_from_the_start(tmp_path: Path) -> None:
     root, before = tmp_path / "s", tmp_path / "before"
     with create(root, config=SIZES) as writer:

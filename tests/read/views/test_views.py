@@ -381,6 +381,15 @@ def test_units_in_many_pieces_are_the_same(golden_store: GoldenStore) -> None:
         ] == whole
 
 
+def test_units_of_queues_that_begin_late_make_as_many_pieces_as_are_asked_for(
+    golden_store: GoldenStore,
+) -> None:
+    with open_for(golden_store("expired")) as store:
+        assert any(info.min_offset for topic in store.topics() for info in store.queues(topic))
+        limits = ViewLimits(min_partitions=8)
+        assert len(store.session.plan_view(view_spec("consumequeue"), limits)) >= 8
+
+
 # ---- index
 
 
@@ -444,11 +453,13 @@ def test_damaged_items_say_what_is_wrong(golden_store: GoldenStore, tmp_path: Pa
     item = 40 + 4 * 100
     _overwrite(files[1], item + 20 * 5, b"\xff")  # a hash becomes negative
     _overwrite(files[1], item + 20 * 7 + 16, struct.pack(">i", 9))  # an older item that is newer
+    _overwrite(files[1], item + 20 * 9, bytes(20))
     _overwrite(files[2], 36, struct.pack(">i", 1 << 30))  # the number of items
     found = view(root, "index")
     reasons = {(row["file"], row["number"]): row["reason"] for row in found if not row["isValid"]}
     assert reasons[files[1].name, 5] == "the hash is negative"
     assert reasons[files[1].name, 7] == "previous is not an older item"
+    assert reasons[files[1].name, 9] == "never written"
     assert "its header counts up to item 1073741824" in reasons[files[2].name, None]
     kept = view(root, "index", mode="DROPMALFORMED")
     assert [row for row in found if row["isValid"]] == kept

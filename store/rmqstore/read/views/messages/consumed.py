@@ -80,9 +80,7 @@ def read_consumed(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Itera
         known = queue_offsets.fill_null(0).to_numpy()
         passed = offsets.fill_null(-1).to_numpy() > known
         columns: dict[str, Column] = {
-            name: batch.column(name).take(rows)
-            for name in _SAME
-            if name in names and name in batch.schema.names
+            name: batch.column(name).take(rows) for name in _SAME if name in batch.schema.names
         }
         columns["consumerGroup"] = groups
         columns["consumerOffset"] = offsets
