@@ -21,6 +21,7 @@ from rmqstore.copying.followers.status import follow_status
 from rmqstore.copying.following.follower import Follower
 from rmqstore.copying.following.remoting.client import Address, Endpoint
 from rmqstore.copying.following.settings import FollowSettings
+from rmqstore.copying.following.state import copy_paths
 from rmqstore.copying.following.streams.ha_stream import NEVER
 from rmqstore.errors import (
     BrokerRefusedError,
@@ -30,6 +31,7 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
+from rmqstore.storage.broker.checkpoint import read_checkpoint
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.repair import dispatch
 from store_builder import Record, Store, properties
@@ -51,6 +53,9 @@ def test_a_copy_of_a_log_that_is_at_rest_is_exact(count: int, tmp_path: Path) ->
         assert (done.begin, done.end, done.queues_end) == (0, log.end, log.end)
     if count:
         require_exact(tmp_path / "copy", log)
+        checkpoint = read_checkpoint(copy_paths(tmp_path / "copy"))
+        times = [placed.record.store_timestamp for placed in log.placed]
+        assert checkpoint.logics_msg_timestamp == max(times)
 
 
 def test_a_copy_grows_with_the_log_and_goes_on_after_a_stop(tmp_path: Path) -> None:
