@@ -269,6 +269,22 @@ def test_maps_over_a_part_of_their_entries() -> None:
     assert strings.to_pylist() == [b"k2\x01c\x02", b"k3\x01d\x02k4\x01e\x02"]
 
 
+def test_entries_that_a_null_map_hides_are_not_stored() -> None:
+    entries = pa.StructArray.from_arrays(
+        [pa.array(["a", "a"]), pa.array(["1", "2"])],
+        fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())],
+    )
+    maps = pa.Array.from_buffers(
+        WRITE_TYPES["properties"],
+        2,
+        [pa.py_buffer(b"\2"), pa.py_buffer(np.array([0, 1, 2], np.int32))],
+        children=[entries],
+    )
+    assert maps.is_valid().to_pylist() == [False, True]
+    strings = property_strings(property_maps(maps, 2), {}).joined()
+    assert strings.to_pylist() == [b"", b"a\x012\x02"]
+
+
 def test_no_rows_make_no_records() -> None:
     batch = pa.RecordBatch.from_pydict({"topic": pa.array([], pa.string()), "body": []})
     assert len(MessageMaker(WriteSpec()).make(batch)) == 0
