@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -488,10 +489,12 @@ def test_a_torn_file_of_the_configuration_is_read_again(
     path = root / "config" / "subscriptionGroup.json"
     whole = b'{"subscriptionGroupTable":{1:{}}}'
     path.write_bytes(whole[:20])
-    monkeypatch.setattr(checks.time, "sleep", lambda _: path.write_bytes(whole))
+    # Threads of other tests sleep too, so the module gets a clock of its own.
+    clock = SimpleNamespace(sleep=lambda _: path.write_bytes(whole))
+    monkeypatch.setattr(checks, "time", clock)
     copy(root, tmp_path / "copy")
     assert contents(tmp_path / "copy")["config/subscriptionGroup.json"] == whole
-    monkeypatch.setattr(checks.time, "sleep", lambda _: None)
+    clock.sleep = lambda _: None
     path.write_bytes(whole[:20])
     copy(root, tmp_path / "other")
     assert "subscriptionGroup.json is not JSON that a broker writes" in caplog.text

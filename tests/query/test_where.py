@@ -146,6 +146,7 @@ def test_an_expression_that_cannot_be_taken_apart_names_its_columns(
         ("queueId = '1'", "character 11: expected an integer to compare queueId with, found '1'"),
         ("queueId = 1.5", "character 11: columns hold integers only"),
         ("queueId = 99999999999999999999", "character 11: 99999999999999999999 is beyond 64 bits"),
+        ("queueOffset < 9223372036854775808", "9223372036854775808 is beyond 64 bits"),
         ("queueId = " + "9" * 5000, "character 11: 9{200}… is beyond 64 bits"),
         ("storeTimestamp > 'soon'", "character 18: 'soon' is not a time like"),
         ("storeTimestamp > 9223372036854775807", "9223372036854775807 ms is beyond the calendar"),
