@@ -256,6 +256,28 @@ def test_an_old_record_in_a_file_that_is_used_again_is_left_for_the_next_look(
     assert tail.ends == {("T", 0): 5, ("Other", 0): 1}
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize(("newest", "count"), [(-1, 3), (0, 2), (1, 2)])
+def test_a_record_of_an_earlier_run_after_one_of_this_run_was_cut_off(
+    tmp_path: Path, newest: int, count: int, steps: int
+) -> None:
+    """``newest`` is the second record's store time, relative to the start of the broker."""
+    store = build.Store()
+    times = [build.T0 - 5, build.T0 + newest, build.T0 - 3]
+    placed = [store.append(build.Record(topic="T", store_timestamp=time)) for time in times]
+    root = store.write(tmp_path / "s")
+    path = root / "commitlog" / f"{0:020d}"
+    whole = path.read_bytes()
+    if steps == 2:  # the third record is met by itself
+        path.write_bytes(whole[: placed[2].physical_offset].ljust(len(whole), b"\0"))
+    log = CommitLog([root / "commitlog"])
+    cursor = LogCursor.at(log, 0)
+    found = sum(len(heads) for _, heads in cursor.step(log, build.T0))
+    path.write_bytes(whole)
+    found += sum(len(heads) for _, heads in cursor.step(log, build.T0))
+    assert found == count
+
+
 def test_a_log_that_was_cut_and_written_on_is_looked_at_from_the_start(tmp_path: Path) -> None:
     root, before = tmp_path / "s", tmp_path / "before"
     with create(root, config=SIZES) as writer:
