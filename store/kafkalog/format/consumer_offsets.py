@@ -18,11 +18,10 @@ from rmqstore.errors import MalformedBytesError
 from rmqstore.format.utf8 import decode_text
 
 Json: TypeAlias = dict[str, Any]
-Decode: TypeAlias = Callable[[bytes | None, bytes | None], tuple[Json | None, Json | None]]
 
 _OFFSET_KEYS: Final = (0, 1)  # types of their records
 _EVER: Final = 1 << 15  # more than a version
-_NUMBERS: Final = {"int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q"}
+_NUMBERS: Final = {"int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "int64": ">q"}
 
 
 class _Field(NamedTuple):
@@ -34,6 +33,7 @@ class _Field(NamedTuple):
         since: first version that has it.
         until: last version that has it.
         tag: its number if it is a tagged field, which a message may lack.
+        is_nullable: whether a byte before it says that it is there, as of structs that may be null.
     """
 
     name: str
@@ -41,6 +41,7 @@ class _Field(NamedTuple):
     since: int = 0
     until: int = _EVER
     tag: int | None = None
+    is_nullable: bool = False
 
 
 class _Message(NamedTuple):
@@ -85,6 +86,28 @@ _GROUP_VALUE: Final = _Message(
     4, 4,
 )  # fmt: skip
 _EPOCH: Final = (_F("epoch", "int32"), _F("metadataHash", "int64", tag=0))
+_EPOCH_AND_HASH: Final = (_F("epoch", "int32"), _F("metadataHash", "int64"))
+_TOPIC_PARTITIONS: Final = (
+    _F("topicId", "uuid"), _F("topicName", "string"), _F("partitions", ["int32"]),
+)  # fmt: skip
+_KEY_AND_VALUE: Final = (_F("key", "string"), _F("value", "string"))
+_TASK_IDS: Final = (_F("subtopologyId", "string"), _F("partitions", ["int32"]))
+_TASKS: Final = (
+    _F("activeTasks", [_TASK_IDS]), _F("standbyTasks", [_TASK_IDS]), _F("warmupTasks", [_TASK_IDS]),
+)  # fmt: skip
+_STREAMS_TOPIC: Final = (
+    _F("name", "string"), _F("partitions", "int32"), _F("replicationFactor", "int16"),
+    _F("topicConfigs", [_KEY_AND_VALUE]),
+)  # fmt: skip
+_SUBTOPOLOGY: Final = (
+    _F("subtopologyId", "string"), _F("sourceTopics", ["string"]),
+    _F("sourceTopicRegex", ["string"]), _F("stateChangelogTopics", [_STREAMS_TOPIC]),
+    _F("repartitionSinkTopics", ["string"]), _F("repartitionSourceTopics", [_STREAMS_TOPIC]),
+    _F("copartitionGroups", [(
+        _F("sourceTopics", ["int16"]), _F("sourceTopicRegex", ["int16"]),
+        _F("repartitionSourceTopics", ["int16"]),
+    )]),
+)  # fmt: skip
 _MEMBER_STATE: Final = (
     _F("memberEpoch", "int32"), _F("previousMemberEpoch", "int32"), _F("state", "int8"),
     _F("assignedPartitions", [_BY_ID]),
@@ -113,14 +136,35 @@ _GROUP_RECORDS: Final[dict[int, tuple[tuple[_Field, ...], _Message]]] = {
         _F("rackId", "string"), _F("clientId", "string"), _F("clientHost", "string"),
         _F("subscribedTopicNames", ["string"]),
     ))),
-    11: (_OF_GROUP, _Message(_EPOCH)),
+    11: (_OF_GROUP, _Message(_EPOCH_AND_HASH)),
     12: (_OF_GROUP, _Message((_F("assignmentEpoch", "int32"),))),
     13: (_OF_MEMBER, _Message((_F("topicPartitions", [_BY_ID]),))),
     14: (_OF_MEMBER, _Message(_MEMBER_STATE)),
+    15: (_OF_GROUP, _Message((
+        _F("initializingTopics", [_TOPIC_PARTITIONS]), _F("initializedTopics", [_TOPIC_PARTITIONS]),
+        _F("deletingTopics", [(_F("topicId", "uuid"), _F("topicName", "string"))]),
+    ))),
     16: (
         (_F("groupId", "string"), _F("regularExpression", "string")),
         _Message((_F("topics", ["string"]), _F("version", "int64"), _F("timestamp", "int64"))),
     ),
+    17: (_OF_GROUP, _Message(_EPOCH_AND_HASH)),
+    19: (_OF_MEMBER, _Message((
+        _F("instanceId", "string"), _F("rackId", "string"), _F("clientId", "string"),
+        _F("clientHost", "string"), _F("rebalanceTimeoutMs", "int32"),
+        _F("topologyEpoch", "int32"), _F("processId", "string"),
+        _F("userEndpoint", (_F("host", "string"), _F("port", "uint16")), is_nullable=True),
+        _F("clientTags", [_KEY_AND_VALUE]),
+    ))),
+    20: (_OF_GROUP, _Message((_F("assignmentEpoch", "int32"),))),
+    21: (_OF_MEMBER, _Message(_TASKS)),
+    22: (_OF_MEMBER, _Message((
+        _F("memberEpoch", "int32"), _F("previousMemberEpoch", "int32"), _F("state", "int8"),
+        *_TASKS, _F("activeTasksPendingRevocation", [_TASK_IDS]),
+        _F("standbyTasksPendingRevocation", [_TASK_IDS]),
+        _F("warmupTasksPendingRevocation", [_TASK_IDS]),
+    ))),
+    23: (_OF_GROUP, _Message((_F("epoch", "int32"), _F("subtopologies", [_SUBTOPOLOGY])))),
 }  # fmt: skip
 _TRANSACTION_PARTITIONS: Final = (_F("topic", "string"), _F("partitionIds", ["int32"]))
 _TRANSACTIONS: Final[dict[int, tuple[tuple[_Field, ...], _Message]]] = {
@@ -224,7 +268,11 @@ class _Reader:
     def fields(self, fields: tuple[_Field, ...], version: int) -> Json:
         present = [field for field in fields if field.since <= version <= field.until]
         found = {
-            field.name: self._value(field.kind, version) for field in present if field.tag is None
+            field.name: None
+            if field.is_nullable and self.number(">b") < 0
+            else self._value(field.kind, version)
+            for field in present
+            if field.tag is None
         }
         tagged = self._tagged(present, version) if self.is_flexible else {}
         return {
@@ -279,29 +327,46 @@ class _Reader:
         return self._data[start:end]
 
 
+class Decoded(NamedTuple):
+    """What a record of one of Kafka's own topics says, as kafka-dump-log shows it.
+
+    Attributes:
+        key: type and fields of the key; None if they are not known.
+        value: version and fields of the value; None for a deletion, whose value is null.
+        reason: why key or value is not known; None if both are, and for a deletion.
+    """
+
+    key: Json | None
+    value: Json | None
+    reason: str | None = None
+
+
+Decode: TypeAlias = Callable[[bytes | None, bytes | None], Decoded]
+
+
 def _decode(
     records: dict[int, tuple[tuple[_Field, ...], _Message]], key: bytes | None, value: bytes | None
-) -> tuple[Json | None, Json | None]:
-    """Return key and value of a record; None for a value that is null, and for unknown types.
-
-    Raises:
-        MalformedBytesError: they contradict their versions, or a version is unknown.
-    """
+) -> Decoded:
+    """Return what a record says."""
     if key is None:
-        return None, None
-    reader = _Reader(key)
-    kind = reader.number(">h")
-    if kind not in records:
-        return None, None
-    fields, message = records[kind]
-    shown = {"type": str(kind), "data": reader.fields(fields, 0)}
-    if value is None:
-        return shown, None
-    version, content = _Reader(value).message(message)
+        return Decoded(None, None, "the record has no key")
+    shown = None
+    try:
+        reader = _Reader(key)
+        kind = reader.number(">h")
+        if kind not in records:
+            return Decoded(None, None, f"records of type {kind} are not known")
+        fields, message = records[kind]
+        shown = {"type": str(kind), "data": reader.fields(fields, 0)}
+        if value is None:
+            return Decoded(shown, None)
+        version, content = _Reader(value).message(message)
+    except MalformedBytesError as err:
+        return Decoded(shown, None, f"cannot be decoded: {err.reason}")
     if content.get("protocolType") == "consumer":
         for member in content["members"] or ():
             member.update(_protocol(member))
-    return shown, {"version": str(version), "data": _plain(content)}
+    return Decoded(shown, {"version": str(version), "data": _plain(content)})
 
 
 def _protocol(member: Json) -> Json:

@@ -140,11 +140,8 @@ def _row(record: Record, head: BatchHeads, decode: Decode | None) -> dict[str, A
     }
     if decode is None or record.is_control:
         return row
-    try:
-        key, value = decode(record.key, record.value)
-    except MalformedBytesError as err:
-        return row | {"reason": f"cannot be decoded: {err.reason}"}
-    return row | {"decoded_key": _json(key), "decoded_value": _json(value)}
+    key, value, reason = decode(record.key, record.value)
+    return row | {"decoded_key": _json(key), "decoded_value": _json(value), "reason": reason}
 
 
 def _json(content: dict[str, Any] | None) -> str | None:
