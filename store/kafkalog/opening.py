@@ -83,6 +83,29 @@ class LogDirs(Closing):
         """The partitions by topic and number, sorted; plain tuples are keys, too."""
         return dict(self._partitions)
 
+    @property
+    def default_partitions(self) -> Mapping[TopicPartition, Partition]:
+        """Those that are read if no topic is named: of the topics of users, and folders opened.
+
+        A partition folder that was opened by itself is among them whatever its topic is.
+        """
+        opened = {key for each in self._dirs if each.is_partition for key in each.partitions}
+        return {
+            key: partition
+            for key, partition in self._partitions.items()
+            if key in opened or not is_internal(key.topic)
+        }
+
+    @property
+    def missing(self) -> Mapping[TopicPartition, str]:
+        """The partitions that a directory's checkpoints name and none holds, with the directory."""
+        return {
+            key: each.path
+            for each in self._dirs
+            for key in each.missing
+            if key not in self._partitions
+        }
+
     def partition(self, topic: str, partition: int) -> Partition:
         """Return one partition.
 
@@ -112,7 +135,8 @@ class LogDirs(Closing):
         """Return records of several partitions, one partition after the other.
 
         Args:
-            topics: names, as a list or joined by commas; by default all but Kafka's own.
+            topics: names, as a list or joined by commas; by default all but Kafka's own, and the
+                topic of a partition folder that was opened by itself.
             partitions: numbers of the partitions to read; by default all of the topics.
             start_offsets: the first offset by topic and partition; by default that of the log.
             end_offsets: the offset after the last one by topic and partition; by default the end.
@@ -167,7 +191,7 @@ class LogDirs(Closing):
         self, topics: str | Iterable[str] | None, partitions: Iterable[int] | None
     ) -> dict[tuple[str, int], Partition]:
         if topics is None:
-            names = [topic for topic in self.topics if not is_internal(topic)]
+            names = sorted({key.topic for key in self.default_partitions})
         else:
             given = topics.split(",") if isinstance(topics, str) else topics
             names = [name.strip() for name in given]

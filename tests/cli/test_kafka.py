@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import click
@@ -189,6 +190,84 @@ def test_damage(damaged: Path) -> None:
     kept = rows("dump", damaged, "-t", "Cr", "-p", 0, "--mode", "PERMISSIVE")
     assert sum(row["_corrupt_record"] is not None for row in kept) == 1
     assert len(rows("dump", damaged, "-t", "Cr", "-p", 0, "--mode", "DROPMALFORMED")) == 115
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """Return a log directory with sound T-0, and damage in two of Kafka's own topics."""
+    root = kafka_logs.make_log_dir(tmp_path / "logs")
+    sound = kafka_logs.batch(0, [b"value"])
+    kafka_logs.write_segment(root / "T-0", 0, sound)
+    for name in ("__consumer_offsets-0", "__cluster_metadata-0"):
+        kafka_logs.write_segment(root / name, 0, sound[:-1] + b"\xff")
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (root / name).write_text("0\n2\nT 0 1\n__consumer_offsets 0 1\n")
+    return root
+
+
+def test_verify_says_what_it_left_out(own: Path) -> None:
+    done = run("verify", own)
+    left_out = (
+        "__consumer_offsets (--all checks Kafka's own topics); __cluster_metadata, which is not"
+    )
+    assert done.exit_code == 0
+    assert done.stderr == f"{own}: not checked: {left_out} read\n{own}: 1 partitions are sound\n"
+    done = run("verify", own, "--all")
+    assert done.exit_code == 1
+    assert "__consumer_offsets-0/00000000000000000000.log, 0: the CRC is wrong" in done.stdout
+    assert "not checked" not in run("verify", own, "-t", "T").stderr
+
+
+def test_a_partition_folder_that_is_named_is_read_whatever_its_topic_is(own: Path) -> None:
+    folder = own / "__consumer_offsets-0"
+    assert run("verify", folder).exit_code == 1
+    assert [row["topic"] for row in rows("stat", folder)] == ["__consumer_offsets"]
+    done = run("dump", folder, "--mode", "PERMISSIVE")
+    assert json.loads(done.stdout)["_corrupt_record"] is not None
+    for verb in ("verify", "dump", "stat"):
+        done = run(verb, own / "__cluster_metadata-0")
+        assert done.exit_code == 2
+        assert "is the log of the cluster's metadata, which is not read as" in done.stderr
+
+
+def test_verify_of_single_files(own: Path) -> None:
+    sound, damaged = (own / folder / f"{0:020}.log" for folder in ("T-0", "__cluster_metadata-0"))
+    done = run("verify", sound)
+    assert (done.exit_code, done.stderr) == (0, f"{sound}: 1 files are sound\n")
+    done = run("verify", sound, damaged)
+    assert (done.exit_code, done.stdout) == (1, f"log {damaged}, 0: the CRC is wrong\n")
+    assert run("verify", sound.with_name(f"{9:020}.log")).exit_code != 0
+    done = run("verify", sound.with_suffix(".index"))
+    assert done.exit_code == 2
+    assert "compared with the log of their partition folder" in done.stderr
+
+
+def test_verify_finds_partitions_that_are_gone(own: Path) -> None:
+    shutil.rmtree(own / "T-0")
+    done = run("verify", own)
+    assert done.exit_code == 1
+    assert done.stdout == (
+        f"log {own}: partition T-0 is gone: the checkpoints of the directory name it\n"
+    )
+    assert run("verify", own, "-p", "7").exit_code == 2
+    for path in own.glob("*-checkpoint"):
+        path.unlink()
+    done = run("verify", own)
+    assert done.exit_code == 2
+    assert "nothing was checked; left out: __consumer_offsets (--all" in done.stderr
+    shutil.rmtree(own / "__consumer_offsets-0")
+    shutil.rmtree(own / "__cluster_metadata-0")
+    (own / f"T-0.{'0' * 32}-delete").mkdir()
+    done = run("verify", own)
+    assert done.exit_code == 2
+    assert "nothing was checked; there is no partition" in done.stderr
+
+
+def test_a_partition_in_another_directory_is_not_gone(own: Path, tmp_path: Path) -> None:
+    other = kafka_logs.make_log_dir(tmp_path / "other")
+    (own / "T-0").rename(other / "T-0")
+    assert run("verify", own).exit_code == 1
+    assert run("verify", own, other).exit_code == 0
 
 
 def test_errors(logs: Path) -> None:

@@ -38,6 +38,7 @@ def partitions(brokers: list[kafkalog.LogDirs]) -> list[kafkalog.Partition]:
 
 def test_the_partitions_are_those_of_the_key(name: str, brokers: list[kafkalog.LogDirs]) -> None:
     assert {key for broker in brokers for key in broker.partitions} == set(golden.bounds(name))
+    assert not any(broker.missing for broker in brokers)
 
 
 def test_bounds(name: str, partitions: list[kafkalog.Partition]) -> None:

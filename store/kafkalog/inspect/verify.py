@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from kafkalog.format.batch_heads import BatchHeads
 from kafkalog.format.records import decode_pieces
 from kafkalog.inspect.beside_logs import SegmentFacts, compare_snapshots
-from kafkalog.read.ordered import Ordered, ordered_windows
+from kafkalog.inspect.files import PartitionFile
+from kafkalog.read.ordered import ordered_windows
 from kafkalog.read.partition import Partition
 from kafkalog.storage.partition_log import PartitionLog
 from kafkalog.storage.recovery import Cut
 from kafkalog.storage.segments import Segment
-from kafkalog.storage.windows import Window, lowest_offsets
-from rmqstore.errors import Finding, MalformedBytesError
+from kafkalog.storage.windows import Window, lowest_offsets, walk_segment
+from rmqstore.errors import FileDeletedError, Finding, MalformedBytesError
+from rmqstore.storage.files.storage import Storage
 
 _LOG: Final = "log"
 _DECODED: Final = ("offset", "headers")  # walks all fields of records, and makes few columns
@@ -53,6 +55,27 @@ def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
             yield from compare_snapshots(log)
 
 
+def verify_file(storage: Storage, file: PartitionFile) -> Iterator[Finding]:
+    """Yield what is wrong in one file of a log: CRCs, records, and where its batches end.
+
+    Args:
+        storage: the storage to read from.
+        file: the file, of kind ``log``.
+
+    Raises:
+        FileDeletedError: there is no such file.
+        UnreadableFileError: it cannot be read.
+    """
+    if not storage.exists(file.path):
+        raise FileDeletedError(file.path)
+    for window in walk_segment(storage, file.segment):
+        in_order = np.ones(len(window.heads), np.bool_)  # which the folder decides
+        for position, reason in _unsound(window, in_order, window.heads.check_crcs(window.data)):
+            yield Finding(_LOG, f"{file.path}, {position}", reason)
+        if window.stop is not None and window.stop.reason != "zeros":
+            yield Finding(_LOG, f"{file.path}, {window.stop.position}", window.stop.reason)
+
+
 def _is_preallocated(log: PartitionLog, cut: Cut) -> bool:
     """Tell whether only zeros of a preallocated file are cut."""
     with log.storage.open(cut.path) as file:
@@ -70,7 +93,7 @@ def _verify_log(log: PartitionLog, cleaner_offset: int | None) -> Iterator[Findi
             yield from facts.compare(previous)
         previous = segment
         sound = window.heads.check_crcs(window.data)
-        for position, reason in _unsound(ordered, sound):
+        for position, reason in _unsound(window, ordered.in_order, sound):
             yield Finding(_LOG, f"{segment.path}, {position}", reason)
         if window.stop is not None:
             yield Finding(_LOG, f"{segment.path}, {window.stop.position}", window.stop.reason)
@@ -126,15 +149,18 @@ def _was_compacted(heads: BatchHeads, next_offset: int) -> bool:
     return bool((lowest > expected).any() or is_thinned.any())
 
 
-def _unsound(ordered: Ordered, sound: NDArray[np.bool_]) -> Iterator[tuple[int, str]]:
+def _unsound(
+    window: Window, in_order: NDArray[np.bool_], sound: NDArray[np.bool_]
+) -> Iterator[tuple[int, str]]:
     """Yield position and reason of the batches that are damaged.
 
     Args:
-        ordered: the window.
+        window: the window.
+        in_order: the batches whose offsets follow those before them, (n,).
         sound: the batches whose CRC is right, (n,).
     """
-    window, heads = ordered.window, ordered.window.heads
-    for row in np.flatnonzero(~sound | ~ordered.in_order).tolist():
+    heads = window.heads
+    for row in np.flatnonzero(~sound | ~in_order).tolist():
         reason = f"offset {heads.base_offset[row]} is not in order"
         yield int(heads.position[row]), reason if sound[row] else "the CRC is wrong"
     rows = np.flatnonzero(sound & ~heads.is_control)

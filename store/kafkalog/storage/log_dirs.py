@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import sleep
 from typing import Final, NamedTuple
 
@@ -18,7 +18,7 @@ from kafkalog.storage.names import (
     parse_folder,
 )
 from kafkalog.storage.segments import holds_segments
-from rmqstore.errors import NotAStoreError, StoreStateError
+from rmqstore.errors import NotAStoreError, StoreStateError, UnsupportedFeatureError
 from rmqstore.storage.files.storage import Storage, path_of
 
 logger = logging.getLogger(__name__)
@@ -66,6 +66,10 @@ class LogDir:
         properties: those of ``meta.properties``.
         partitions: the folders of partitions that are served, by partition.
         others: folders of partitions that are deleted, copied or unknown to the cluster, by name.
+        missing: partitions that have no folder, though both the recovery points and the high
+            watermarks name them.
+        is_partition: whether this is the folder of one partition, opened by itself.
+        has_metadata: whether it holds the log of the cluster's metadata, which is not read.
     """
 
     path: str
@@ -73,6 +77,9 @@ class LogDir:
     properties: dict[str, str]
     partitions: dict[TopicPartition, PartitionFolder]
     others: dict[str, FolderName] = field(default_factory=dict)
+    missing: tuple[TopicPartition, ...] = ()
+    is_partition: bool = False
+    has_metadata: bool = False
 
     @property
     def node_id(self) -> int | None:
@@ -94,6 +101,7 @@ def read_log_dir(storage: Storage, path: str) -> LogDir:
 
     Raises:
         NotAStoreError: there is no such folder, or nothing of Kafka is in it.
+        UnsupportedFeatureError: it is the log of the cluster's metadata.
         UnreadableFileError: the folder cannot be listed.
 
     Source: LogManager.java#loadLogs.
@@ -106,9 +114,15 @@ def read_log_dir(storage: Storage, path: str) -> LogDir:
     names = [entry.name for entry in storage.list_folder(path) if entry.is_folder]
     is_log_dir = META_PROPERTIES in _file_names(storage, path)
     if own_name is not None and not is_log_dir and holds_segments(storage, path):
+        if own_name.topic_partition.topic == METADATA_TOPIC:
+            raise UnsupportedFeatureError(
+                f"{path} is the log of the cluster's metadata, which is not read as a partition:"
+                " rmqstore kafka dump shows the batches of its files"
+            )
         logger.info("%s is a partition folder, which is read alone", path)
         name = full_path.name
-        return _read(storage, str(full_path.parent), [name], folders={name: path})
+        read = _read(storage, str(full_path.parent), [name], folders={name: path})
+        return replace(read, missing=(), is_partition=True)
     folders = {name: f"{path.rstrip('/')}/{name}" for name in names}
     log_dir = _read(storage, path, names, folders)
     if not (is_log_dir or log_dir.partitions or log_dir.others):
@@ -129,9 +143,13 @@ def _read(storage: Storage, path: str, names: Iterable[str], folders: dict[str, 
     }
     partitions: dict[TopicPartition, PartitionFolder] = {}
     others = {}
+    has_metadata = False
     for name in sorted(names):
         parsed = parse_folder(name)
-        if parsed is None or parsed.topic_partition.topic == METADATA_TOPIC:
+        if parsed is None:
+            continue
+        if parsed.topic_partition.topic == METADATA_TOPIC:
+            has_metadata = True
             continue
         if parsed.state:
             others[name] = parsed
@@ -149,7 +167,12 @@ def _read(storage: Storage, path: str, names: Iterable[str], folders: dict[str, 
             offsets[CLEANER].get(key),
         )
     properties = read_properties(storage, f"{path}/{META_PROPERTIES}")
-    return LogDir(path, is_clean, properties, partitions, others)
+    named = offsets[RECOVERY_POINT].keys() & offsets[HIGH_WATERMARK].keys()
+    found = partitions.keys() | {name.topic_partition for name in others.values()}
+    missing = tuple(sorted(key for key in named - found if key.topic != METADATA_TOPIC))
+    return LogDir(
+        path, is_clean, properties, partitions, others, missing, has_metadata=has_metadata
+    )
 
 
 def _not_a_log_dir(storage: Storage, path: str, names: list[str]) -> str:

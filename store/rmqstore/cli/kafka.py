@@ -19,10 +19,11 @@ from kafkalog.inspect.files import file_rows, file_schema, parse_file
 from kafkalog.inspect.partitions import PARTITIONS, partition_rows
 from kafkalog.inspect.stored_records import stored_rows, stored_schema
 from kafkalog.inspect.verify import verify as verify_partitions
+from kafkalog.inspect.verify import verify_file
 from kafkalog.opening import LogDirs, open_log_dirs, places_in_storage
 from kafkalog.read.partition import Partition
 from kafkalog.read.spec import Mode
-from kafkalog.storage.names import TopicPartition, is_internal, parse_folder
+from kafkalog.storage.names import METADATA_TOPIC, TopicPartition, parse_folder
 from rmqstore.cli.common import (
     Command,
     counted,
@@ -35,7 +36,7 @@ from rmqstore.cli.common import (
 from rmqstore.cli.help import Verbs
 from rmqstore.cli.output import Output, gives_findings, gives_rows, show_findings
 from rmqstore.cli.stores import given_options, storage_option
-from rmqstore.errors import MessageNotFoundError, OptionError
+from rmqstore.errors import Finding, MessageNotFoundError, OptionError
 from rmqstore.exchange.json_rows import JSON_TEXT, jsonable
 from rmqstore.query.times import parse_timestamp
 
@@ -82,11 +83,9 @@ def _choose(
     for topic in topics:
         if topic not in opened.topics:
             raise OptionError(f"-t/--topic: there is no topic {topic}")
-    of_topics = {
-        key: partition
-        for key, partition in opened.partitions.items()
-        if (key.topic in topics if topics else with_system or not is_internal(key.topic))
-    }
+    of_topics = opened.partitions if with_system else opened.default_partitions
+    if topics:
+        of_topics = {key: part for key, part in opened.partitions.items() if key.topic in topics}
     for number in partitions:
         if all(key.partition != number for key in of_topics):
             raise OptionError(f"-p/--partition: no topic that is read has a partition {number}")
@@ -368,11 +367,56 @@ def verify(
     """List damage: wrong CRCs, broken chains, offsets that fall, indexes that lead elsewhere.
 
     Time and transaction indexes and producer snapshots are compared with the log as well. What a
-    recovery would cut from the end of a log is listed, too. The exit code is 1 if there is
-    anything.
+    recovery would cut from the end of a log is listed, too, and partitions that the checkpoints of
+    a directory name and that it does not hold. The exit code is 1 if there is anything.
+
+    PATH... may also be .log files of partition folders, which are checked by themselves.
     """
+    if any(parse_file(path) is not None for path in paths):
+        _verify_files(paths, output)
+        return
     with _open(paths) as opened:
         chosen = _choose(opened, topics, partitions, with_system=with_system)
-        findings = list(verify_partitions(chosen.values()))
+        gone = {
+            key: path
+            for key, path in opened.missing.items()
+            if (not topics or key.topic in topics) and (not partitions or key[1] in partitions)
+        }
+        text = "partition {} is gone: the checkpoints of the directory name it"
+        findings = [Finding("log", path, text.format(key)) for key, path in gone.items()]
+        findings += verify_partitions(chosen.values())
+        left_out = _left_out(opened, chosen) if not topics and not partitions else ""
+    places = ", ".join(paths)
+    if not chosen and not findings:
+        reason = f"left out: {left_out}" if left_out else "there is no partition"
+        raise OptionError(f"{places}: nothing was checked; {reason}")
+    if left_out:
+        click.echo(f"{places}: not checked: {left_out}", err=True)
     show_findings(findings, output)
-    click.echo(f"{', '.join(paths)}: {len(chosen)} partitions are sound", err=True)
+    click.echo(f"{places}: {len(chosen)} partitions are sound", err=True)
+
+
+def _left_out(opened: LogDirs, chosen: dict[TopicPartition, Partition]) -> str:
+    """Say which partitions are not among the chosen ones."""
+    topics = sorted({key.topic for key in opened.partitions if key not in chosen})
+    parts = [f"{', '.join(topics)} (--all checks Kafka's own topics)"] if topics else []
+    if any(each.has_metadata for each in opened.log_dirs):
+        parts.append(f"{METADATA_TOPIC}, which is not read")
+    return "; ".join(parts)
+
+
+def _verify_files(paths: tuple[str, ...], output: Output) -> None:
+    """List what is wrong in single files of logs."""
+    names, storage = places_in_storage(paths, given_options().storage_options)
+    files = [parse_file(name) for name in names]
+    for name, file in zip(names, files, strict=True):
+        if file is None or file.kind != "log":
+            raise OptionError(
+                f"{name}: of files only those of logs are checked by themselves; indexes and"
+                " snapshots are compared with the log of their partition folder"
+            )
+    findings = [
+        finding for file in files if file is not None for finding in verify_file(storage, file)
+    ]
+    show_findings(findings, output)
+    click.echo(f"{', '.join(paths)}: {len(files)} files are sound", err=True)
