@@ -19,7 +19,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kafkalog.format.schema import HEADER, RECORD
+from rmqstore.errors import IllegalRowError
 from rmqstore.format.columns.buffers import array_bytes, booleans, mask_of, numbers, texts
+from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP
 from rmqstore.format.schema import RESERVED_PROPERTIES, WRITE_TYPES
 
 NOTE: Final = "KAFKA_RECORD"
@@ -55,12 +57,16 @@ def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
 
     Returns:
         The columns of :data:`MESSAGES`.
+
+    Raises:
+        IllegalRowError: a timestamp is not in the years 1 to 9999, as where a producer of before
+            Kafka 3.6 set microseconds.
     """
     keys = batch.column("key").cast(pa.binary())
     values = batch.column("value").cast(pa.binary())
-    times = batch.column("timestamp").cast(WRITE_TYPES["bornTimestamp"])
-    is_early = pc.less(times.view(pa.int64()), 0)  # -1 ms stands for no timestamp
-    times = pc.if_else(is_early, pa.scalar(None, times.type), times)
+    times = _born_timestamps(batch.column("timestamp"))
+    is_none = pc.equal(times.view(pa.int64()), -1000)  # -1 ms stands for no timestamp
+    times = pc.if_else(is_none, pa.scalar(None, times.type), times)
     headers = _Headers(batch.column("headers"))
     key_fits = _fits(keys)
     is_odd = mask_of(keys.is_valid()) & ~key_fits
@@ -85,6 +91,17 @@ def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
         times,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
+
+
+def _born_timestamps(times: pa.TimestampArray) -> pa.TimestampArray:
+    if times.type.unit == "ms":
+        millis = times.view(pa.int64()).fill_null(0).to_numpy()
+        outside = np.flatnonzero((millis < FIRST_TIMESTAMP) | (millis > LAST_TIMESTAMP))
+        if len(outside):
+            row = int(outside[0])
+            text = f"timestamp {millis[row]} ms is not in the years 1 to 9999"
+            raise IllegalRowError(row + 1, text)
+    return times.cast(WRITE_TYPES["bornTimestamp"])
 
 
 def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ from kafkalog.exchange import RECORDS, as_messages
 from kafkalog.opening import LogDirs
 from kafkalog.read.spec import IsolationLevel
 from kafkalog.storage.names import is_internal
-from rmqstore.errors import Argument, OptionError, Text, about
+from rmqstore.errors import Argument, IllegalRowError, OptionError, Text, about
 from rmqstore.query.times import parse_timestamp
 from rmqstore.query.topic_patterns import match_topics, nearest_topics
 
@@ -91,11 +91,17 @@ def _messages(
     names: dict[str, str],
     note: Callable[[pa.RecordBatch], None],
 ) -> Iterator[pa.RecordBatch]:
+    n_rows = 0
     for batch in batches:
-        if batch.num_rows:
-            messages = _with_topic(as_messages(batch.select(RECORDS.names)), names)
-            note(batch)
-            yield messages
+        if not batch.num_rows:
+            continue
+        note(batch)
+        try:
+            messages = as_messages(batch.select(RECORDS.names))
+        except IllegalRowError as err:
+            raise IllegalRowError(n_rows + err.row, err.reason) from err
+        n_rows += len(messages)
+        yield _with_topic(messages, names)
 
 
 def _millis(name: str, time: Time | None) -> int | None:

@@ -407,6 +407,30 @@ def test_times_that_microseconds_cannot_count(
     assert form == "parquet" or "294247-01-10T04:00:54.776" in target.read_text()
 
 
+@pytest.mark.parametrize("time", [1_700_000_000_000_000, 1_700_000_000_000_000_000, -(10**15)])
+def test_import_refuses_times_that_no_reader_could_show(tmp_path: Path, time: int) -> None:
+    """Kafka before 3.6 stored what producers set, also microseconds."""
+    logs = kafka_logs.make_log_dir(tmp_path / "logs")
+    kafka_logs.write_segment(logs / "t-0", 0, kafka_logs.batch(0, [b"v"] * 3))
+    odd = kafka_logs.batch(7, [b"v", b"v"], time=time)
+    kafka_logs.write_segment(logs / "t-1", 7, odd)
+    for words in ((), ("--dry-run",)):
+        done = run_import(tmp_path / "s", logs, "--from-kafka", *words)
+        assert done.exit_code == 2
+        assert f"t-1: offset 7: timestamp {time} ms is not in the years 1 to 9999" in done.output
+        assert not (tmp_path / "s").exists()
+
+
+def test_import_keeps_times_before_1970(tmp_path: Path) -> None:
+    logs = kafka_logs.make_log_dir(tmp_path / "logs")
+    kafka_logs.write_segment(logs / "t-0", 0, kafka_logs.batch(0, [b"v"], time=-5))
+    assert run_import(tmp_path / "s", logs, "--from-kafka").exit_code == 0
+    with rmqstore.open(tmp_path / "s") as store:
+        (row,) = store.scan(columns="bornTimestamp").read_all().to_pylist()
+        assert row["bornTimestamp"].timestamp() == -0.005
+        assert not list(verify_store(store))
+
+
 def test_an_error_of_a_record_names_its_partition_and_offset(tmp_path: Path) -> None:
     logs = kafka_logs.make_log_dir(tmp_path / "logs")
     kafka_logs.write_segment(logs / "a-0", 0, kafka_logs.batch(0, [b"x"] * 5))

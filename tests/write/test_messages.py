@@ -121,6 +121,18 @@ def test_random_queues_are_those_of_the_topic_and_a_given_one_wins() -> None:
     assert others != sorted(others)
 
 
+@pytest.mark.parametrize("millis", [-62_135_596_800_001, 253_402_300_800_000])
+def test_times_that_no_reader_could_show_are_refused(millis: int) -> None:
+    inside = millis + (1 if millis < 0 else -1)
+    row = {"topic": "T", "body": b"x"}
+    made = MessageMaker(KEEP).make(batch(row | {"bornTimestamp": inside * 1000}))
+    assert made.born_timestamps.tolist() == [inside]
+    with pytest.raises(
+        IllegalMessageError, match=f"row 2, .*bornTimestamp {millis} ms is not in the years 1 to"
+    ):
+        MessageMaker(KEEP).make(batch(row, row | {"bornTimestamp": millis * 1000}))
+
+
 def test_a_selector_without_a_meaning_is_refused_with_the_reason() -> None:
     with pytest.raises(OptionError, match="selects no queue"):
         WriteSpec(queue_selector="machineRoom")

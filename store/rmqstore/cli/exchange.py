@@ -243,7 +243,8 @@ def import_messages(
         rows = "at most " if from_kafka else ""
         text = text if total is None else f"{text}; rows: {rows}{total:,}"
         confirm([text], "Import?", dry_run=False)
-    first = next(batches, None)
+    with places.in_errors():
+        first = next(batches, None)
     if first is None:
         click.echo(f"{path}: {NO_ROWS}", err=True)
         return

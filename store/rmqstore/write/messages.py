@@ -36,6 +36,8 @@ from rmqstore.format.encoding.records import RecordColumns, TopicColumn
 from rmqstore.format.hashing import java_hashes
 from rmqstore.format.layout import (
     DELAY_LEVELS_MS,
+    FIRST_TIMESTAMP,
+    LAST_TIMESTAMP,
     MAX_PROPERTIES_BYTES,
     PROPERTY_CRC32,
     PROPERTY_DELAY,
@@ -160,6 +162,12 @@ class MessageMaker:
             born_timestamps = np.broadcast_to(np.int64(now), n)
         else:
             born_timestamps = _numbers(born.view(pa.int64()), n, now * 1000) // 1000
+            is_late = born_timestamps > LAST_TIMESTAMP
+            outside = np.flatnonzero(is_late | (born_timestamps < FIRST_TIMESTAMP))
+            if len(outside):  # a broker would take it, and readers could not show it
+                row = int(outside[0])
+                text = f"bornTimestamp {born_timestamps[row]} ms is not in the years 1 to 9999"
+                refuse(row, "MESSAGE_ILLEGAL", text)
         return RecordColumns(
             topics=topics,
             queue_ids=queue_ids,
