@@ -251,8 +251,7 @@ def import_messages(
     with places.in_errors(), ExitStack() as stack:
         with err_console.status(f"opening {path}"):
             if is_there:
-                opened = open_for(path, "a", spec=spec, **folders)
-                writer = stack.enter_context(opened)
+                writer = stack.enter_context(open_for(path, "a", spec=spec, **folders))
             else:
                 writer = stack.enter_context(created(path, spec=spec, conf=given.conf))
         _append(writer, counted(chain([first], batches), f"importing into {path}", total), verbatim)

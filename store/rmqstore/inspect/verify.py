@@ -34,6 +34,7 @@ from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.spans import FOREVER, QueueKey
+from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.joined_walks import JoinedWindow, join_stretches
@@ -59,6 +60,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     """Yield every disagreement between the log, the queues and the index.
 
     These are missing files of the log, damaged records, wrong units and keys that cannot be found.
+    Tables under ``config/`` that are damaged are findings of the part ``config``.
 
     Args:
         store: the store to check, opened for reading.
@@ -66,6 +68,8 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
             the log. It is read twice, so a byte that was read once counts half.
     """
     store.session.require_local("verify")
+    for err in BrokerConfig(store.paths).damage():
+        yield Finding("config", f"{err.path}, {err.offset}", err.reason)
     yield from _missing_files(store)
     n_bytes = store.session.n_written([store.session.log_slice()])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))

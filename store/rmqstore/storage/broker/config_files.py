@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,33 +17,65 @@ from rmqstore.storage.broker.identity import BrokerIdentity, broker_name, read_i
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage, read_small
 
+logger = logging.getLogger(__name__)
+
 # fastjson writes integer keys without quotes: {0:12,1:7}. Text inside of strings is skipped.
 _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+")|([{,]\s*+)(-?\d++)(\s*+:)')
 _INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
+_TABLES = (
+    "topics.json", "subscriptionGroup.json", "consumerOffset.json", "lmqConsumerOffset.json",
+    "delayOffset.json", "consumerFilter.json",
+)  # fmt: skip
 MAX_TABLE_BYTES = 16 << 20  # a parsed table may take forty times as much memory
 # Source: TopicAttributes.java, CQType.java.
 QUEUE_TYPE, BATCH_QUEUES = "queue.type", "BatchCQ"
 
 
 def load_table(storage: Storage, path: Path) -> dict[str, Any]:
-    """Load a broker's JSON file, or its ``.bak`` if it is missing or empty; {} if there is neither.
+    """Load a broker's JSON file, or its ``.bak`` as a broker does; {} if there is neither.
+
+    A broker takes the ``.bak`` where the file is missing, empty or damaged, as after a power cut.
+    Of damage a warning tells, once for each file.
 
     Raises:
-        CorruptConfigError: the file is not a JSON object, unquoted integer keys aside.
+        CorruptConfigError: the file is not a JSON object, unquoted integer keys aside, and there is
+            no ``.bak`` that is one.
 
     Source: ConfigManager.java#load.
     """
-    for file in (path, path.with_name(path.name + ".bak")):
+    backup = path.with_name(path.name + ".bak")
+    try:
+        table = _load(storage, path)
+        if table is None:
+            table = _load(storage, backup)
+    except CorruptConfigError as err:
         try:
-            text = read_small(storage, file, MAX_TABLE_BYTES).decode(errors="replace")
-        except FileNotFoundError:
-            continue
-        except UnreadableFileError as err:
-            reason = f"this is {err.found}; {err.wanted} is expected"
-            raise CorruptConfigError(err.path, 0, reason) from err
-        if text.strip():
-            return _parse(file, text)
-    return {}
+            table = _load(storage, backup) if err.path == str(path) else None
+        except CorruptConfigError:
+            table = None
+        if table is None:
+            raise
+        status = storage.status(path)
+        _warn_of_backup(str(err), backup.name, 0 if status is None else status.modified_ns)
+    return table or {}
+
+
+@lru_cache(256)
+def _warn_of_backup(reason: str, backup: str, _modified_ns: int) -> None:
+    """Log a warning, once for each state of a file."""
+    logger.warning("%s; %s is read instead, as a broker does", reason, backup)
+
+
+def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
+    """Return the table in a file, None if the file is missing or empty."""
+    try:
+        text = read_small(storage, file, MAX_TABLE_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return None
+    except UnreadableFileError as err:
+        reason = f"this is {err.found}; {err.wanted} is expected"
+        raise CorruptConfigError(err.path, 0, reason) from err
+    return _parse(file, text) if text.strip() else None
 
 
 def _parse(file: Path, text: str) -> dict[str, Any]:
@@ -182,6 +216,16 @@ class BrokerConfig:
     def _table(self, file: str, name: str) -> dict[str, Any]:
         path = self._paths.config / file
         return part_of(path, load_table(self._paths.storage, path), name)
+
+    def damage(self) -> list[CorruptConfigError]:
+        """Return what is wrong with each table that is damaged, whether or not it has a backup."""
+        found = []
+        for name in _TABLES:
+            try:
+                _load(self._paths.storage, self._paths.config / name)
+            except CorruptConfigError as err:
+                found.append(err)
+        return found
 
     def topics(self) -> list[str]:
         """Return all topics that the broker knows, sorted, including those without messages."""

@@ -16,6 +16,7 @@ from rmqstore.storage.broker.config_files import (
     MAX_TABLE_BYTES,
     QUEUE_TYPE,
     integer,
+    is_table,
     load_table,
     part_of,
 )
@@ -118,12 +119,14 @@ def _backup(paths: StorePaths) -> Path:
 
 
 def _write(disk: Disk, paths: StorePaths, content: dict[str, Any]) -> None:
-    """Replace the file by a newer version of it, and keep the old one."""
+    """Replace the file by a newer version of it, and keep the old one unless it is damaged."""
     version = content.setdefault(_VERSION, {"counter": 0, "stateVersion": 0, "timestamp": 0})
     version["counter"] = integer(version.get("counter", 0)) + 1
     disk.make_folder(paths.config)
     if paths.storage.exists(paths.topics_json):
-        disk.replace(_backup(paths), read_small(paths.storage, paths.topics_json, MAX_TABLE_BYTES))
+        old = read_small(paths.storage, paths.topics_json, MAX_TABLE_BYTES)
+        if old.strip() and is_table(old):
+            disk.replace(_backup(paths), old)
     else:
         disk.write_new(paths.topics_json, b"")
     disk.replace(paths.topics_json, _encoded(content))

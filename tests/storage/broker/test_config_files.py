@@ -1,0 +1,95 @@
+"""Tables under ``config/`` after a power cut: a broker reads the ``.bak``, and so do we."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import rmqstore
+from rmqstore.errors import CorruptConfigError
+from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.config_files import load_table
+from rmqstore.storage.files.local import LOCAL
+
+DAMAGE = {
+    "zeros": bytes(200),
+    "cut": b'{"topicConfigTable":{"T":{"perm":6',
+    "garbage": b"\xfe\x80\x01 not JSON",
+    "list": b"[1,2]",
+}
+
+
+@pytest.fixture
+def root(golden_store: Callable[[str], Path], tmp_path: Path) -> Path:
+    """Return a store whose tables each have a sound backup."""
+    root = shutil.copytree(golden_store("live"), tmp_path / "s")
+    for path in [*(root / "config").glob("*.json")]:
+        shutil.copy(path, path.with_name(path.name + ".bak"))
+    return root
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_table_is_read_from_its_backup_with_one_warning(
+    root: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with rmqstore.open(root) as store:
+        topics, rows = store.topics(), store.count()
+        groups = store.view("groups").read_all().to_pylist()
+    for name in ("topics.json", "consumerOffset.json"):
+        (root / "config" / name).write_bytes(DAMAGE[damage])
+    with rmqstore.open(root) as store:
+        assert (store.topics(), store.count()) == (topics, rows)
+        assert store.view("groups").read_all().to_pylist() == groups
+        findings = list(verify(store))
+    warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warned) == 2
+    assert all("is read instead, as a broker does" in text for text in warned)
+    assert [(found.part, Path(found.place.split(",")[0]).name) for found in findings] == [
+        ("config", "topics.json"), ("config", "consumerOffset.json"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("backup", [None, b"", b"{"])
+def test_without_a_sound_backup_the_table_itself_is_damaged(
+    tmp_path: Path, backup: bytes | None
+) -> None:
+    path = tmp_path / "topics.json"
+    path.write_bytes(bytes(20))
+    if backup is not None:
+        path.with_name("topics.json.bak").write_bytes(backup)
+    with pytest.raises(CorruptConfigError) as caught:
+        load_table(LOCAL, path)
+    assert caught.value.path == str(path)
+
+
+def test_a_table_without_entries_is_not_replaced_by_its_backup(tmp_path: Path) -> None:
+    path = tmp_path / "topics.json"
+    backup = path.with_name("topics.json.bak")
+    backup.write_text('{"a":1}')
+    assert load_table(LOCAL, path) == {"a": 1}
+    path.touch()
+    assert load_table(LOCAL, path) == {"a": 1}
+    path.write_text("{}")
+    assert load_table(LOCAL, path) == {}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_writer_does_not_put_damage_in_the_place_of_a_sound_backup(
+    root: Path, damage: str
+) -> None:
+    path = root / "config" / "topics.json"
+    backup = path.with_name("topics.json.bak")
+    sound = backup.read_bytes()
+    path.write_bytes(DAMAGE[damage])
+    with rmqstore.open(root, "a") as store:
+        store.append(pa.table({"topic": ["NewTopic"], "body": [b"x"]}))
+    assert backup.read_bytes() == sound
+    table = load_table(LOCAL, path)["topicConfigTable"]
+    assert table.keys() == {*load_table(LOCAL, backup)["topicConfigTable"], "NewTopic"}
+    with rmqstore.open(root) as store:
+        assert not list(verify(store))
