@@ -98,6 +98,7 @@ class Query:
         self._arguments = [str(source), str(folder / "sink"), str(folder / "checkpoint")]
         self._log, self._commits = folder / "query.log", folder / "checkpoint" / "commits"
         self._process: subprocess.Popen[bytes] | None = None
+        self._start_of_log = 0  # in characters, of the run that was started last
 
     def __enter__(self) -> Self:
         return self
@@ -108,6 +109,8 @@ class Query:
 
     def start(self, once: str = "on") -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", COPY, *self._arguments, once]
+        if self._log.exists():
+            self._start_of_log = len(self._log.read_text(errors="replace"))
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, start_new_session=True
@@ -115,8 +118,15 @@ class Query:
         return self._process
 
     def check(self) -> None:
+        """Fail if the query has ended, but start it again where Spark itself gave up.
+
+        It does so where a Python process does not answer within ten seconds, on a busy machine.
+        """
         assert self._process is not None
-        assert self._process.poll() is None, self._log.read_text(errors="replace")[-4000:]
+        if self._process.poll() is not None:
+            text = self._log.read_text(errors="replace")[self._start_of_log :]
+            assert "Python worker failed to connect back" in text, text[-4000:]
+            self.start()
 
     def wait_for_batches(self, n_more: int, seconds: float = 300) -> None:
         """Wait until that many more micro-batches with rows are committed."""
