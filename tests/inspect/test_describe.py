@@ -92,6 +92,7 @@ def test_parts_and_configuration_are_named(golden_store: Golden, tmp_path: Path)
 def test_damage_leaves_a_hole_and_a_reason(golden_store: Golden, tmp_path: Path) -> None:
     root = shutil.copytree(golden_store("live"), tmp_path / "store")
     (root / "config" / "consumerOffset.json").write_text("{")
+    (root / "config" / "consumerOffset.json.bak").unlink()
     row = row_of(root)
     assert row["groups"] is None
     assert "consumerOffset.json" in row["reason"]

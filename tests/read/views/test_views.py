@@ -321,6 +321,7 @@ def test_topics_sum_their_queues_and_show_what_the_broker_knows(golden_store: Go
 def test_topics_survive_a_broken_topics_json(golden_store: GoldenStore, tmp_path: Path) -> None:
     root = shutil.copytree(golden_store("live"), tmp_path / "s")
     (root / "config" / "topics.json").write_text("{no json")
+    (root / "config" / "topics.json.bak").unlink()
     with rmqstore.open(root) as store:
         found = {row["topic"]: row for row in rows(store.view("topics"))}
     assert found["LiveTx"]["messages"] == goldens.summary("live")["counts"]["perTopic"]["LiveTx"]
