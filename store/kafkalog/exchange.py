@@ -20,8 +20,14 @@ from numpy.typing import NDArray
 
 from kafkalog.format.schema import HEADER, RECORD
 from rmqstore.errors import IllegalRowError
-from rmqstore.format.columns.buffers import array_bytes, booleans, mask_of, numbers, texts
-from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP
+from rmqstore.format.columns.buffers import (
+    array_bytes,
+    booleans,
+    in_calendar,
+    mask_of,
+    numbers,
+    texts,
+)
 from rmqstore.format.schema import RESERVED_PROPERTIES, WRITE_TYPES
 
 NOTE: Final = "KAFKA_RECORD"
@@ -96,7 +102,7 @@ def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _born_timestamps(times: pa.TimestampArray) -> pa.TimestampArray:
     if times.type.unit == "ms":
         millis = times.view(pa.int64()).fill_null(0).to_numpy()
-        outside = np.flatnonzero((millis < FIRST_TIMESTAMP) | (millis > LAST_TIMESTAMP))
+        outside = np.flatnonzero(~in_calendar(millis))
         if len(outside):
             row = int(outside[0])
             text = f"timestamp {millis[row]} ms is not in the years 1 to 9999"

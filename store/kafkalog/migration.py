@@ -59,6 +59,9 @@ def migrate(
         ending_timestamp: the time to end at.
         note: called with the records of a batch, of one partition, before their messages are given.
 
+    The batches raise IllegalRowError where a time is not in the years 1 to 9999; rows are counted
+    over all of them.
+
     Raises:
         OptionError: a topic does not exist, two would get the same name, RocketMQ does not allow a
             name, or a time is not one.

@@ -20,7 +20,14 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError, IllegalRowError, OptionError, Text, about
-from rmqstore.format.columns.buffers import array_bytes, booleans, mask_of, numbers, texts
+from rmqstore.format.columns.buffers import (
+    array_bytes,
+    booleans,
+    in_calendar,
+    mask_of,
+    numbers,
+    texts,
+)
 from rmqstore.format.columns.dispatch_requests import DispatchProperties, rows_by_queue
 from rmqstore.format.columns.hosts import Hosts, pack_host, pack_hosts
 from rmqstore.format.compression import compressor
@@ -36,8 +43,6 @@ from rmqstore.format.encoding.records import RecordColumns, TopicColumn
 from rmqstore.format.hashing import java_hashes
 from rmqstore.format.layout import (
     DELAY_LEVELS_MS,
-    FIRST_TIMESTAMP,
-    LAST_TIMESTAMP,
     MAX_PROPERTIES_BYTES,
     PROPERTY_CRC32,
     PROPERTY_DELAY,
@@ -156,18 +161,6 @@ class MessageMaker:
         light_queues = find_light_queues(maps, overrides, topics, refuse)
         # The CRC of a whole record belongs to the record that it was read from.
         maps = maps.without([*overrides, PROPERTY_CRC32])
-        now = now_ms()
-        born = columns.get("bornTimestamp")
-        if born is None:
-            born_timestamps = np.broadcast_to(np.int64(now), n)
-        else:
-            born_timestamps = _numbers(born.view(pa.int64()), n, now * 1000) // 1000
-            is_late = born_timestamps > LAST_TIMESTAMP
-            outside = np.flatnonzero(is_late | (born_timestamps < FIRST_TIMESTAMP))
-            if len(outside):  # a broker would take it, and readers could not show it
-                row = int(outside[0])
-                text = f"bornTimestamp {born_timestamps[row]} ms is not in the years 1 to 9999"
-                refuse(row, "MESSAGE_ILLEGAL", text)
         return RecordColumns(
             topics=topics,
             queue_ids=queue_ids,
@@ -178,13 +171,28 @@ class MessageMaker:
             ),
             flags=_numbers(columns.get("flag"), n),
             sys_flags=flags,
-            born_timestamps=born_timestamps,
+            born_timestamps=self._born_timestamps(columns.get("bornTimestamp"), n, refuse),
             born_hosts=self._born_hosts(columns.get("bornHost"), n),
             store_hosts=Hosts.constant(self.spec.store_host, n),
             reconsume_times=_numbers(columns.get("reconsumeTimes"), n),
             prepared_transaction_offsets=np.broadcast_to(np.int64(0), n),
             light_queues=light_queues,
         )
+
+    @staticmethod
+    def _born_timestamps(
+        given: pa.TimestampArray | None, n: int, refuse: _Refusal
+    ) -> NDArray[np.int64]:
+        now = now_ms()
+        if given is None:
+            return np.broadcast_to(np.int64(now), n)
+        times = _numbers(given.view(pa.int64()), n, now * 1000) // 1000
+        outside = np.flatnonzero(~in_calendar(times))
+        if len(outside):  # a broker would take it, and readers could not show it
+            row = int(outside[0])
+            text = f"bornTimestamp {times[row]} ms is not in the years 1 to 9999"
+            refuse(row, "MESSAGE_ILLEGAL", text)
+        return times
 
     def _born_hosts(self, given: pa.StringArray | None, n: int) -> Hosts:
         if given is None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.format.layout import Bytes, Mask, Positions
+from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP, Bytes, Mask, Positions
 from rmqstore.format.utf8 import decode_text
 
 # Bytes that a buffer should have after its records, so that gathers of a whole word need not care
@@ -52,6 +52,11 @@ def booleans_where(values: Mask, valid: Mask) -> pa.Array:
     """Return booleans as an Arrow array, null where ``valid`` is False."""
     bits = [pa.py_buffer(np.packbits(mask, bitorder="little")) for mask in (valid, values)]
     return pa.Array.from_buffers(pa.bool_(), len(values), bits)
+
+
+def in_calendar(millis: NDArray[np.int64]) -> Mask:
+    """Return a mask (n,) of the times, ms since the epoch, that lie in the years 1 to 9999."""
+    return (millis >= FIRST_TIMESTAMP) & (millis <= LAST_TIMESTAMP)
 
 
 def mask_of(values: pa.BooleanArray) -> Mask:

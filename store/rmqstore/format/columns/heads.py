@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.buffers import windows
+from rmqstore.format.columns.buffers import in_calendar, windows
 from rmqstore.format.layout import (
-    FIRST_TIMESTAMP,
     FIXED_PART,
     FIXED_PART_V4,
-    LAST_TIMESTAMP,
     MAX_V1_TOPIC_BYTES,
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
@@ -265,5 +263,5 @@ def check_heads(heads: Heads, physical_base: int | Positions) -> Mask:
     sound: Mask = heads.column("physical_offset") == heads.starts + physical_base
     for name in ("born_timestamp", "store_timestamp"):
         times = heads.column(name)
-        sound &= (times >= FIRST_TIMESTAMP) & (times <= LAST_TIMESTAMP)
+        sound &= in_calendar(times)
     return sound

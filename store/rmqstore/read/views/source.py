@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import (
     booleans_where,
+    in_calendar,
     mask_of,
     numbers_of,
     numbers_where,
     texts,
     texts_where,
 )
-from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP
 from rmqstore.format.schema import TIMESTAMP
 from rmqstore.query.selection import Selection
 from rmqstore.read.plan.queue_ranges import QueueRanges
@@ -244,7 +244,7 @@ def times(millis: NDArray[np.int64] | pa.Array) -> pa.Array:
 
 
 def _times_where(millis: NDArray[np.int64], valid: NDArray[np.bool_]) -> pa.Array:
-    valid = valid & (millis >= FIRST_TIMESTAMP) & (millis <= LAST_TIMESTAMP)
+    valid = valid & in_calendar(millis)
     return numbers_where(np.where(valid, millis, 0) * 1000, valid).view(TIMESTAMP)
 
 

@@ -26,6 +26,7 @@ from rmqstore.errors import (
     OffsetOutOfRangeError,
     UnreadableFileError,
 )
+from rmqstore.format.columns.buffers import in_calendar
 from rmqstore.format.columns.search import knows_its_place
 from rmqstore.format.framing.entries import ENTRIES
 from rmqstore.format.framing.framing import Framing
@@ -385,5 +386,5 @@ def _stored_times(heads: NDArray[np.void], physical_offsets: Positions) -> tuple
         times = np.where(has_v6_born, times_v6.astype(np.int64), times)
     is_right = np.isin(fixed["magic"], list(TOPIC_LENGTH_BYTES))
     is_right &= fixed["physical_offset"] == physical_offsets
-    is_right &= (times >= FIRST_TIMESTAMP) & (times <= LAST_TIMESTAMP)
+    is_right &= in_calendar(times)
     return times, is_right
