@@ -135,8 +135,8 @@ class LogDirs(Closing):
         """Return records of several partitions, one partition after the other.
 
         Args:
-            topics: names, as a list or joined by commas; by default all but Kafka's own, and the
-                topic of a partition folder that was opened by itself.
+            topics: names, as a list or joined by commas; by default :attr:`default_partitions` are
+                read.
             partitions: numbers of the partitions to read; by default all of the topics.
             start_offsets: the first offset by topic and partition; by default that of the log.
             end_offsets: the offset after the last one by topic and partition; by default the end.
@@ -190,8 +190,9 @@ class LogDirs(Closing):
     def _choose(
         self, topics: str | Iterable[str] | None, partitions: Iterable[int] | None
     ) -> dict[tuple[str, int], Partition]:
+        candidates = self._partitions if topics is not None else self.default_partitions
         if topics is None:
-            names = sorted({key.topic for key in self.default_partitions})
+            names = sorted({key.topic for key in candidates})
         else:
             given = topics.split(",") if isinstance(topics, str) else topics
             names = [name.strip() for name in given]
@@ -201,7 +202,7 @@ class LogDirs(Closing):
         numbers = None if partitions is None else set(partitions)
         chosen: dict[tuple[str, int], Partition] = {
             key: partition
-            for key, partition in self._partitions.items()
+            for key, partition in candidates.items()
             if key.topic in names and (numbers is None or key.partition in numbers)
         }
         if numbers:

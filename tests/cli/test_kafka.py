@@ -242,6 +242,20 @@ def test_verify_of_single_files(own: Path) -> None:
     done = run("verify", sound.with_suffix(".index"))
     assert done.exit_code == 2
     assert "compared with the log of their partition folder" in done.stderr
+    done = run("verify", sound, "-t", "T")
+    assert done.exit_code == 2
+    assert "topics: files are shown as a whole" in done.stderr
+
+
+def test_a_partition_folder_that_is_named_brings_no_other_of_its_topic(own: Path) -> None:
+    folder = own / "__consumer_offsets-0"
+    other = kafka_logs.make_log_dir(own.parent / "other")
+    sound = kafka_logs.batch(0, [b"of another"])
+    kafka_logs.write_segment(other / "__consumer_offsets-1", 0, sound)
+    with kafkalog.open(folder, other) as logs:
+        assert [*logs.default_partitions] == [("__consumer_offsets", 0)]
+        rows = logs.scan(mode="DROPMALFORMED").to_arrow()
+        assert len(rows) == 0
 
 
 def test_verify_finds_partitions_that_are_gone(own: Path) -> None:

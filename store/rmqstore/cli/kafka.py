@@ -15,7 +15,7 @@ from kafkalog.format.consumer_offsets import (
     decode_transaction_record,
 )
 from kafkalog.inspect.batches import BATCHES, batch_rows
-from kafkalog.inspect.files import file_rows, file_schema, parse_file
+from kafkalog.inspect.files import PartitionFile, file_rows, file_schema, parse_file
 from kafkalog.inspect.partitions import PARTITIONS, partition_rows
 from kafkalog.inspect.stored_records import stored_rows, stored_schema
 from kafkalog.inspect.verify import verify as verify_partitions
@@ -39,6 +39,7 @@ from rmqstore.cli.stores import given_options, storage_option
 from rmqstore.errors import Finding, MessageNotFoundError, OptionError
 from rmqstore.exchange.json_rows import JSON_TEXT, jsonable
 from rmqstore.query.times import parse_timestamp
+from rmqstore.storage.files.storage import Storage
 
 _HEADERS: Final = "headers"
 _DECODERS: Final[dict[str, tuple[str, Decode]]] = {
@@ -234,6 +235,13 @@ def _dump_files(
     paths: tuple[str, ...], output: Output, decode: Decode | None, *, deep: bool
 ) -> None:
     """Write what single files hold."""
+    kind, files, storage = _files_of(paths)
+    rows = (batch for file in files for batch in file_rows(storage, file, decode, deep=deep))
+    output.write(file_schema(kind, decode, deep=deep), rows)
+
+
+def _files_of(paths: tuple[str, ...]) -> tuple[str, list[PartitionFile], Storage]:
+    """Return the files that paths name, which are of one kind, and where they lie."""
     given = click.get_current_context()
     chosen = [
         option
@@ -250,13 +258,7 @@ def _dump_files(
         text = ", ".join(sorted(kinds))
         raise OptionError(f"PATH: files of one kind at a time, and no folders; got {text}")
     (kind,) = kinds
-    rows = (
-        batch
-        for file in files
-        if file is not None
-        for batch in file_rows(storage, file, decode, deep=deep)
-    )
-    output.write(file_schema(kind, decode, deep=deep), rows)
+    return kind, [file for file in files if file is not None], storage
 
 
 def _bounds(
@@ -380,7 +382,8 @@ def verify(
         gone = {
             key: path
             for key, path in opened.missing.items()
-            if (not topics or key.topic in topics) and (not partitions or key[1] in partitions)
+            if (not topics or key.topic in topics)
+            and (not partitions or key.partition in partitions)
         }
         text = "partition {} is gone: the checkpoints of the directory name it"
         findings = [Finding("log", path, text.format(key)) for key, path in gone.items()]
@@ -407,16 +410,11 @@ def _left_out(opened: LogDirs, chosen: dict[TopicPartition, Partition]) -> str:
 
 def _verify_files(paths: tuple[str, ...], output: Output) -> None:
     """List what is wrong in single files of logs."""
-    names, storage = places_in_storage(paths, given_options().storage_options)
-    files = [parse_file(name) for name in names]
-    for name, file in zip(names, files, strict=True):
-        if file is None or file.kind != "log":
-            raise OptionError(
-                f"{name}: of files only those of logs are checked by themselves; indexes and"
-                " snapshots are compared with the log of their partition folder"
-            )
-    findings = [
-        finding for file in files if file is not None for finding in verify_file(storage, file)
-    ]
-    show_findings(findings, output)
+    kind, files, storage = _files_of(paths)
+    if kind != "log":
+        raise OptionError(
+            f"{paths[0]}: of files only those of logs are checked by themselves; indexes and"
+            " snapshots are compared with the log of their partition folder"
+        )
+    show_findings([one for file in files for one in verify_file(storage, file)], output)
     click.echo(f"{', '.join(paths)}: {len(files)} files are sound", err=True)
