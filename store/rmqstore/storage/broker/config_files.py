@@ -44,19 +44,22 @@ def load_table(storage: Storage, path: Path) -> dict[str, Any]:
     Source: ConfigManager.java#load.
     """
     backup = path.with_name(path.name + ".bak")
+    damage: CorruptConfigError | None = None
+    table: dict[str, Any] | None = None
     try:
         table = _load(storage, path)
-        if table is None:
-            table = _load(storage, backup)
     except CorruptConfigError as err:
+        damage = err
+    if table is None:
         try:
-            table = _load(storage, backup) if err.path == str(path) else None
-        except CorruptConfigError:
-            table = None
+            table = _load(storage, backup)
+        except CorruptConfigError as err:
+            damage = damage or err
+    if damage is not None:
         if table is None:
-            raise
+            raise damage
         status = storage.status(path)
-        _warn_of_backup(str(err), backup.name, 0 if status is None else status.modified_ns)
+        _warn_of_backup(str(damage), backup.name, 0 if status is None else status.modified_ns)
     return table or {}
 
 
