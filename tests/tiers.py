@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-# Each needs a JVM or a browser, which one process starts for all of them.
+# What needs a JVM or a browser; conftest.py says which of it shares one.
 HEAVY = ("spark", "interop", "browser")
 TABLE = Path(__file__).with_name("tiers.toml")
 # The markers of what a tier leaves out, each with its part of the table.

@@ -209,17 +209,24 @@ def test_units_of_a_crashed_store_come_from_the_log_until_its_broker_has_built_t
     assert tail.store.queue_range("T", 0)[0] == 0
 
 
-@pytest.mark.parametrize("n_bytes", [8, 30, 90, 130])
-def test_a_record_whose_end_is_not_there_yet_is_left_for_the_next_look(
-    tmp_path: Path, n_bytes: int
-) -> None:
+@pytest.fixture
+def begun(tmp_path: Path) -> tuple[build.Store, Path, StoreTail]:
+    """Return a store of five records that its broker writes, its folder, and who has read them."""
     store = build.Store()
     for _ in range(5):
         store.append(build.Record(topic="T", body=b"y" * 50))
     root = store.write(tmp_path / "s", abort=True)
-    log = root / "commitlog" / f"{0:020d}"
     tail = follow(root)
     tail.look()
+    return store, root, tail
+
+
+@pytest.mark.parametrize("n_bytes", [8, 30, 90, 130])
+def test_a_record_whose_end_is_not_there_yet_is_left_for_the_next_look(
+    begun: tuple[build.Store, Path, StoreTail], n_bytes: int
+) -> None:
+    store, root, tail = begun
+    log = root / "commitlog" / f"{0:020d}"
     placed = store.append(build.Record(topic="Other", body=b"y" * 50))
     half = bytearray(store.segments[0])
     half[placed.physical_offset + n_bytes :] = bytes(len(half) - placed.physical_offset - n_bytes)
@@ -233,16 +240,11 @@ def test_a_record_whose_end_is_not_there_yet_is_left_for_the_next_look(
 
 
 def test_an_old_record_in_a_file_that_is_used_again_is_left_for_the_next_look(
-    tmp_path: Path,
+    begun: tuple[build.Store, Path, StoreTail],
 ) -> None:
     """It is whole and its CRC is right, but it says that it lies elsewhere."""
-    store = build.Store()
-    for _ in range(5):
-        store.append(build.Record(topic="T", body=b"y" * 50))
-    root = store.write(tmp_path / "s", abort=True)
+    store, root, tail = begun
     log = root / "commitlog" / f"{0:020d}"
-    tail = follow(root)
-    tail.look()
     placed = store.append(build.Record(topic="Other", body=b"y" * 50))
     old = bytearray(store.segments[0])
     at = placed.physical_offset + 28
