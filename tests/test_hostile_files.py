@@ -309,6 +309,8 @@ def test_a_link_in_a_store_leads_no_change_out_of_it(
     (root / name).symlink_to(target)
     if crashed and name != "abort":
         (root / "abort").touch()
+        if name != "lock":
+            (root / "lock").write_bytes(b"lock")  # as a broker leaves it
     before = tree(outside)
     refusals = write_everything(root)
     assert tree(outside) == before

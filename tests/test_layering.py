@@ -110,7 +110,6 @@ LONG_FUNCTIONS = {
     "rmqstore.cli.follow.verb.follow_brokers": 97,
     "rmqstore.copying.copier.copy": 69,
     "rmqstore.format.columns.heads.read_heads": 68,
-    "rmqstore.store.opening.open_for": 61,
 }
 LARGE_CLASSES = {
     "kafkalog.read.partition.Partition": 25,

@@ -50,6 +50,8 @@ _OTHER_ARGUMENTS = {
     "allowSystemTopics": "allow_system_topics",
     "queueNums": "default_queue_nums",
     "queueSelector": "queue_selector",
+    "brokerVersion": "broker_version",
+    "brokerStopped": "broker_stopped",
 }
 _OPTIONS = {
     argument: option

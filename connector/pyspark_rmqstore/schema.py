@@ -39,7 +39,7 @@ SPARK_TYPES: dict[pa.DataType, DataType] = {
     TIMESTAMP: TimestampType(),
     PROPERTIES: MapType(StringType(), StringType()),
 }
-_MAY_BE_NULL = {"tags", "keys"}
+_MAY_BE_NULL = {"tags", "keys", "bornTimestamp"}
 _NULL_IF_PENDING = {"queueOffset", "tagsCode"}
 
 

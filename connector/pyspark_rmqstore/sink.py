@@ -59,14 +59,15 @@ class StoreSink:
         _check_columns(schema, options)
         self._options = options
         self._ignored = [name for name in schema.names if name in ASSIGNED]
-        self._spec, self._file_size = options.spec, options.config.mapped_file_size_commit_log
-        self._index_tags = False
+        queue_nums, config = options.spec.queue_nums, options.config
         if is_store(options.path, conf=options.conf):
             # A store that a broker holds is refused before any work.
             with _open(options, patience) as store:
-                self._spec = replace(options.spec, queue_nums=store.queue_nums())
-                self._file_size = store.config.mapped_file_size_commit_log
-                self._index_tags = store.config.index_tags
+                queue_nums, config = store.queue_nums(), store.config
+        self._spec = replace(
+            options.spec, queue_nums=queue_nums, n_delay_levels=config.n_delay_levels
+        )
+        self._file_size, self._rules = config.mapped_file_size_commit_log, config.rules
 
     def warn_ignored(self) -> None:
         """Log which columns of the rows are not written."""
@@ -87,7 +88,7 @@ class StoreSink:
         # Attempts of a driver that died may still run, and have the numbers of the next driver's.
         path = folder / f"part-{partition}-{attempt}-{uuid4().hex}"
         disk = disk_of(self._options.path)
-        with PartWriter(disk, path, self._file_size, index_tags=self._index_tags) as file:
+        with PartWriter(disk, path, self._file_size, self._rules) as file:
             for batch in batches:
                 file.write(maker.make(batch, first_row=file.n_records + 1))
             return Staged(partition, file.part(), this_host())
@@ -129,7 +130,12 @@ def _open(options: WriteOptions, patience: float) -> StoreWriter:
         try:
             if is_store(options.path, conf=options.conf):
                 return open_for(
-                    options.path, "a", config=options.config, spec=options.spec, conf=options.conf
+                    options.path,
+                    "a",
+                    config=options.config,
+                    spec=options.spec,
+                    broker_stopped=options.broker_stopped,
+                    conf=options.conf,
                 )
             return create(options.path, config=options.config, spec=options.spec, conf=options.conf)
         except StoreLockedError as err:

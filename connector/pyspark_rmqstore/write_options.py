@@ -27,6 +27,7 @@ _SIZES = (
 _OTHERS = (
     "topic", "queueNums", "queueSelector", "compression", "compressMsgBodyOverHowmuch", "storeHost",
     "bornHost", "uniqKey", "allowSystemTopics", "txnAppId", "txnVersion", "conf",
+    "brokerVersion", "brokerStopped",
 )  # fmt: skip
 _NO_PATH = (
     "name the root of the store, the folder that holds commitlog/: save('/path/to/store'). "
@@ -46,6 +47,7 @@ class WriteOptions:
     config: StoreConfig
     txn: tuple[str, int] | None
     conf: BrokerSettings | None = None
+    broker_stopped: bool = False
 
 
 @option_names()
@@ -75,10 +77,12 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
             born_host=given.get("bornHost"),
             make_uniq_key=word(given, "uniqKey", ("make", "keep")) == "make",
             allow_system_topics=boolean(given, "allowSystemTopics", default=False),
+            broker_version=given.get("brokerVersion"),
         ),
         config=sizes_of(conf).updated({name: given[name] for name in _SIZES if name in given}),
         txn=_txn(given),
         conf=conf,
+        broker_stopped=boolean(given, "brokerStopped", default=False),
     )
 
 

@@ -328,6 +328,6 @@ class BrokerRefusedError(RmqStoreError):
 class Finding(NamedTuple):
     """One disagreement within a store, which a check lists instead of raising an error."""
 
-    part: str  # log, queue, index or config
+    part: str  # log, end, queue, index or config
     place: str
     text: str

@@ -116,6 +116,7 @@ def test_a_stream_gives_each_message_once_while_it_moves(
         broker.put(KEYS[0], 5)
         if is_open:
             (broker.root / "abort").touch()
+            (broker.root / "lock").write_bytes(b"lock")
         drain(engine, broker.root, folder, maxBytesPerTrigger="4k", **tiered)
     assert delivered(engine, folder) == broker.numbered()
     alone = tmp_path / "alone"

@@ -20,7 +20,7 @@ GoldenStore = Callable[[str], Path]
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("v49", "CommitLog, queues in files, RocketMQ 4.0 or later"),
+        ("v49", "CommitLog, queues in files, RocketMQ 3.2 or later"),
         ("basic", "CommitLog, queues in files, RocketMQ 5.0 or later"),
         ("rocksdb-cq", "CommitLog, queues in RocksDB, RocketMQ 5.2 or later"),
         ("v55-basic", "CommitLog, queues in files, RocketMQ 5.5 or later"),

@@ -259,6 +259,14 @@ shows_progress = click.option(
 )
 
 
+broker_stopped_option = click.option(
+    "--broker-stopped",
+    is_flag=True,
+    help="No broker runs on a store that was not closed and has no lock file; brokers before 4.2 "
+    "make none.",
+)
+
+
 def asks_first(command: Command) -> Command:
     """Add the options of a verb that changes a store: ``dry_run`` and ``yes``."""
     for option in (

@@ -22,6 +22,7 @@ from kafkalog.opening import open_log_dirs
 from rmqstore.cli.common import (
     Command,
     asks_first,
+    broker_stopped_option,
     confirm,
     counted,
     ends_clearly,
@@ -181,6 +182,13 @@ def _is_target(word: str, root: str | PathLike[str]) -> bool:
 @click.option(
     "--allow-system-topics", is_flag=True, help="Also append to topics that belong to the broker."
 )
+@broker_stopped_option
+@click.option(
+    "--broker-version",
+    metavar="RELEASE",
+    help="Release of the store's broker, such as 5.3.3; only needed for rows that old brokers "
+    "cannot read.",
+)
 @storage_option("log directories of Kafka that are URIs")
 @conf_option("-c", "--conf", "--config")
 @parts_elsewhere
@@ -199,6 +207,8 @@ def import_messages(
     compression: str,
     uniq_key: str,
     allow_system_topics: bool,
+    broker_stopped: bool,
+    broker_version: str | None,
     dry_run: bool,
     yes: bool,
     from_kafka: bool,
@@ -222,26 +232,23 @@ def import_messages(
         make_uniq_key=uniq_key == "make",
         allow_system_topics=allow_system_topics,
         max_message_size=sizes.max_message_size,
+        broker_version=broker_version,
     )
     total: int | None
     places = RowPlaces()
     if from_kafka:
-        log_dirs = open_log_dirs(*sources, storage_options=given.storage_options)
-        records = migrate(log_dirs, topic=topic, note=partial(_note, places), **kafka_choice)
-        batches, total = iter(records.batches), records.count
-        spec = replace(spec, topic=None, queue_nums=records.queue_nums, default_queue_nums=1)
+        total, batches, spec = _rows_of_kafka(sources, spec, places, **kafka_choice)
     else:
         total, batches = _rows_of(sources, named_format, columns, places, verbatim=verbatim)
     is_there = is_store(path, **folders)
     if dry_run:
         with places.in_errors():
-            planned = planned_append(path, batches, spec, verbatim=verbatim, **folders)
+            planned = planned_append(
+                path, batches, spec, verbatim=verbatim, broker_stopped=broker_stopped, **folders
+            )
         confirm(planned, "", dry_run=True)
     if _STDIO not in sources and must_ask(yes=yes):
-        kind = "the store" if is_there else "a new store"
-        text = f"{path}: all rows of {', '.join(map(str, sources))} are appended to {kind}"
-        rows = "at most " if from_kafka else ""
-        text = text if total is None else f"{text}; rows: {rows}{total:,}"
+        text = _question(path, sources, total, is_there=is_there, from_kafka=from_kafka)
         confirm([text], "Import?", dry_run=False)
     with places.in_errors():
         first = next(batches, None)
@@ -251,10 +258,34 @@ def import_messages(
     with places.in_errors(), ExitStack() as stack:
         with err_console.status(f"opening {path}"):
             if is_there:
-                writer = stack.enter_context(open_for(path, "a", spec=spec, **folders))
+                writer = open_for(path, "a", spec=spec, broker_stopped=broker_stopped, **folders)
+                stack.enter_context(writer)
             else:
                 writer = stack.enter_context(created(path, spec=spec, conf=given.conf))
         _append(writer, counted(chain([first], batches), f"importing into {path}", total), verbatim)
+
+
+def _question(
+    path: Path, sources: tuple[Path, ...], total: int | None, *, is_there: bool, from_kafka: bool
+) -> str:
+    """Return what an import does, for the person who is asked."""
+    kind = "the store" if is_there else "a new store"
+    text = f"{path}: all rows of {', '.join(map(str, sources))} are appended to {kind}"
+    rows = "at most " if from_kafka else ""
+    return text if total is None else f"{text}; rows: {rows}{total:,}"
+
+
+def _rows_of_kafka(
+    sources: tuple[Path, ...],
+    spec: WriteSpec,
+    places: RowPlaces,
+    **kafka_choice: Any,  # noqa: ANN401 - arguments of migrate
+) -> tuple[int, Iterator[pa.RecordBatch], WriteSpec]:
+    """Return the number of rows of Kafka's logs at most, the rows, and how they are written."""
+    log_dirs = open_log_dirs(*sources, storage_options=given_options().storage_options)
+    records = migrate(log_dirs, topic=spec.topic, note=partial(_note, places), **kafka_choice)
+    spec = replace(spec, topic=None, queue_nums=records.queue_nums, default_queue_nums=1)
+    return records.count, iter(records.batches), spec
 
 
 def _note(places: RowPlaces, records: pa.RecordBatch) -> None:

@@ -8,6 +8,7 @@ import click
 
 from rmqstore.cli.common import (
     asks_first,
+    broker_stopped_option,
     confirm,
     ends_clearly,
     err_console,
@@ -54,11 +55,14 @@ def verify(path: Path, output: Output) -> None:
     is_flag=True,
     help="Cut a damaged log even if good records follow; a copy is kept.",
 )
+@broker_stopped_option
 @asks_first
 @shows_progress
 @ends_clearly
 @gives_findings
-def rebuild(path: Path, truncate: bool, dry_run: bool, yes: bool, output: Output) -> None:
+def rebuild(
+    path: Path, truncate: bool, broker_stopped: bool, dry_run: bool, yes: bool, output: Output
+) -> None:
     """Build ConsumeQueues and IndexFiles again from the CommitLog.
 
     The store is locked meanwhile, so no broker may run on it. Records that cannot have a unit, and
@@ -72,10 +76,14 @@ def rebuild(path: Path, truncate: bool, dry_run: bool, yes: bool, output: Output
         raise OptionError("--storage-option: only a store on the local disk can be rebuilt")
     if dry_run or must_ask(yes=yes):
         with err_console.status(f"looking for the end of the log of {path}"):
-            lines = planned_rebuild(path, truncate=truncate, **given.folders)
+            lines = planned_rebuild(
+                path, truncate=truncate, broker_stopped=broker_stopped, **given.folders
+            )
         confirm(lines, "Rebuild?", dry_run=dry_run)
     with err_console.status(f"looking for the end of the log of {path}"):
-        store = open_for(path, "a", truncate=truncate, **given.folders)
+        store = open_for(
+            path, "a", truncate=truncate, broker_stopped=broker_stopped, **given.folders
+        )
     with store, progress_bar(f"building queues and index of {path}") as progress:
         findings = store.rebuild(progress)
     with open_store(path) as built:

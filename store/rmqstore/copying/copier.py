@@ -26,7 +26,6 @@ from rmqstore.copying.remote_copier import RemoteCopier, require_copyable
 from rmqstore.copying.requirements import (
     LOCK,
     name_of,
-    records_after,
     refuse_records_after,
     require_apart,
     require_ours,
@@ -48,6 +47,7 @@ from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import our_abort
 from rmqstore.storage.files.storage import is_folder
+from rmqstore.storage.folders.broker_conf import sizes_of
 from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.remote.location import locate
 from rmqstore.storage.remote.remote_storage import RemoteStorage
@@ -178,7 +178,7 @@ def copy(
             copier = _Copier(
                 own_disk, open_source, partial, request, journal, steps, truncates=truncate
             )
-            plan = copier.run(config or StoreConfig())
+            plan = copier.run(config)
             findings = copier.check(goal) if verify else ()
             own_disk.keep_within(goal.parent)
             own_disk.rename(partial, goal)
@@ -220,7 +220,7 @@ class _Copier:
         self._request, self._journal, self._steps = request, journal, steps
         self._truncates = truncates
 
-    def run(self, config: StoreConfig) -> CopyPlan:
+    def run(self, config: StoreConfig | None) -> CopyPlan:
         """Copy all files, and make the copy of a store that is not closed sound."""
         plan, is_closed = copy_until_settled(
             self._open_source,
@@ -244,7 +244,7 @@ class _Copier:
         paths, end, n_dropped = store.paths, store.log_end, 0
         if end is not None:
             self._require_writable(store)
-            n_dropped = records_after(store, end)
+            n_dropped = store.session.ends.after_end.n_records if end.reason else 0
             if n_dropped and not self._truncates:
                 refuse_records_after(end, n_dropped)
             if paths.storage.is_locked(paths.lock):
@@ -344,8 +344,10 @@ class _Copier:
                     if window[:n_read].any():
                         self._disk.write(path, position, window[:n_read])
 
-    def _make_sound(self, config: StoreConfig) -> None:
+    def _make_sound(self, config: StoreConfig | None) -> None:
         """Let a writer repair the copy, as it repairs a store whose writer has died."""
+        with self._open_source() as store:
+            config = config or sizes_of(store.paths.settings)
         abort = self._target / "abort"
         self._disk.write_new(abort, our_abort())
         open_for(self._target, "a", config=config).close()

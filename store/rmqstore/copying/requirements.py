@@ -19,8 +19,7 @@ from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.folders.part_of_store import root_for
-from rmqstore.storage.log.append_intent import read_intent
-from rmqstore.storage.recovery.log_end import LogEnd, count_after
+from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.remote.location import is_uri, local_path
 from rmqstore.store.message_store import MessageStore
 
@@ -91,19 +90,6 @@ def take_lock(partial: Path) -> StoreLock:
         return StoreLock(partial / LOCK)
     except StoreLockedError as err:
         raise StoreLockedError(f"{partial}: another call makes this copy at the moment") from err
-
-
-def records_after(store: MessageStore, end: LogEnd) -> int:
-    """Return how many good records follow damage of a log, which a repair of the copy drops.
-
-    Records of a running broker, and of an append of ours that is not committed, do not count.
-    """
-    paths = store.paths
-    if not end.reason or paths.storage.is_locked(paths.lock):
-        return 0
-    if read_intent(paths) == end.physical_offset:
-        return 0
-    return count_after(store.session.log, end)[0]
 
 
 def refuse_records_after(end: LogEnd, n_records: int) -> NoReturn:

@@ -245,6 +245,9 @@ DELAY_LEVELS_MS: Final = tuple(
     for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 )
 
+# Brokers of 3.2 add a millisecond to the time of delivery.
+DELIVERY_TOLERANCE_MS: Final = 10
+
 CRC_MASK: Final = 0x7FFFFFFF
 # Source: MessageDecoder.java#createCrc32: name, separator, ten digits (least significant first), separator.
 CRC_PROPERTY_HEAD: Final = PROPERTY_CRC32.encode() + bytes([NAME_VALUE_SEPARATOR])

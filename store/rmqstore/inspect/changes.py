@@ -24,7 +24,13 @@ from rmqstore.storage.folders.broker_conf import sizes_of
 from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.store.opening import is_store, new_root, open_for
-from rmqstore.write.existing_store import existing_config, require_local, require_writable
+from rmqstore.write.broker_release import BrokerRelease
+from rmqstore.write.existing_store import (
+    existing_config,
+    require_local,
+    require_no_old_broker,
+    require_writable,
+)
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.repair.rebuild_plan import plan_rebuild
 from rmqstore.write.verbatim import verbatim_columns
@@ -33,7 +39,11 @@ NO_ROWS: Final = "there are no rows, so nothing changes"
 
 
 def planned_rebuild(
-    path: str | os.PathLike[str], *, truncate: bool = False, **folders: Unpack[FolderArguments]
+    path: str | os.PathLike[str],
+    *,
+    truncate: bool = False,
+    broker_stopped: bool = False,
+    **folders: Unpack[FolderArguments],
 ) -> list[str]:
     """Return what a rebuild of a store would change; see ``write.repair.rebuild_plan``.
 
@@ -41,9 +51,11 @@ def planned_rebuild(
         UnsupportedFeatureError: the store is of a kind that cannot be written.
         StoreLockedError: a broker or a writer has the store.
         CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
+        StoreStateError: times of delivery follow a table of levels that nothing tells.
     """
     with _silence():  # a repair tells what it has done, and here it does nothing
-        paths, sizes = _writable(path, folders)
+        paths, sizes = _writable(path, folders, broker_stopped=broker_stopped)
+        sizes.require_delay_levels()
         plan = plan_rebuild(paths, sizes, truncate=truncate)
         with suppress(RmqStoreError):  # damage hides how many there will be
             plan = plan._replace(n_queues=_known_queues(path, folders))
@@ -82,11 +94,13 @@ def _is_ours(name: str) -> bool:
 
 
 def _writable(
-    path: str | os.PathLike[str], folders: FolderArguments
+    path: str | os.PathLike[str], folders: FolderArguments, *, broker_stopped: bool
 ) -> tuple[StorePaths, StoreConfig]:
     """Return a store that a writer may open, and the sizes of its files."""
     paths = find_store(path, **folders)
     require_local(paths)
+    if not broker_stopped:
+        require_no_old_broker(paths)
     require_writable(paths)
     with closing(CommitLog(paths.commitlogs)) as log:
         return paths, existing_config(paths, log, sizes_of(paths.settings))
@@ -98,6 +112,7 @@ def planned_append(
     spec: WriteSpec,
     *,
     verbatim: bool = False,
+    broker_stopped: bool = False,
     **folders: Unpack[FolderArguments],
 ) -> list[str]:
     """Return what an append of rows would change: a line for the store, and one for each topic.
@@ -111,6 +126,7 @@ def planned_append(
         batches: the rows.
         spec: how messages are made of them.
         verbatim: whether the rows hold records as stored.
+        broker_stopped: as for ``rmqstore.open``.
         folders: as for ``rmqstore.open``.
 
     Raises:
@@ -118,8 +134,10 @@ def planned_append(
         StoreLockedError: a broker or a writer has the store.
     """
     nums: dict[str, int] = {}
+    release: BrokerRelease | None = None
     if is_store(path, **folders):
-        paths, sizes = _writable(path, folders)
+        paths, sizes = _writable(path, folders, broker_stopped=broker_stopped)
+        release = BrokerRelease(paths, CommitLog(paths.commitlogs), spec.broker_version)
         plan, nums = plan_rebuild(paths, sizes), queue_nums(paths)
         lines = [f"{path}: rows are appended after physical offset {plan.log_end:,}"]
         lines += map(str, plan.log_changes)
@@ -130,6 +148,8 @@ def planned_append(
     maker = MessageMaker(replace(spec, queue_nums=nums))
     for batch in batches:
         columns = verbatim_columns(batch) if verbatim else maker.make(batch, rows.count + 1)
+        if release is not None:
+            release.require(columns.topics.names, columns.host_bits)
         require_room(columns.sizes(), sizes.mapped_file_size_commit_log, rows.count + 1)
         rows.add(columns)
     for topic, count in sorted(rows.by_topic.items()):

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rmqstore.errors import Argument, Text
-from rmqstore.storage.broker.checkpoint import read_checkpoint
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Entry, is_folder
+from rmqstore.storage.folders.release import earliest_release
 from rmqstore.storage.rocksdb.queue_tables import has_unreadable_queues
 
 _IN_TIER = "messages in tiered storage"
@@ -39,7 +39,7 @@ class StoreKind(NamedTuple):
 
 def store_kind(paths: StorePaths) -> StoreKind:
     """Return the kind of a store, by the files that it has. Reads the checkpoint at most."""
-    return StoreKind(_log(paths), _queues(paths), _version(paths), tuple(_not_read(paths)))
+    return StoreKind(_log(paths), _queues(paths), earliest_release(paths), tuple(_not_read(paths)))
 
 
 def tiered_kind(paths: StorePaths | None, tier: Path) -> StoreKind:
@@ -71,18 +71,6 @@ def _queues(paths: StorePaths) -> str:
     if paths.rocksdb_queues is not None:
         places.append("RocksDB")
     return " and ".join(places)
-
-
-def _version(paths: StorePaths) -> str:
-    """Return the earliest release that makes all of these files."""
-    if read_checkpoint(paths).logics_phy_offset > 0:
-        return "5.5"
-    if _entries(paths, paths.root / "rocksdbstore"):
-        return "5.4"
-    if paths.rocksdb_queues is not None:
-        return "5.2"
-    names = ("timerwheel", "batchconsumequeue", "compaction", "epochFileCheckpoint")
-    return "5.0" if any(paths.storage.exists(paths.root / name) for name in names) else "4.0"
 
 
 def _not_read(paths: StorePaths) -> list[str]:

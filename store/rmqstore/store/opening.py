@@ -82,6 +82,7 @@ def open_for(
     config: StoreConfig | None = None,
     truncate: bool = False,
     check_log: bool = False,
+    broker_stopped: bool = False,
     **folders: Unpack[FolderArguments],
 ) -> StoreWriter: ...
 
@@ -96,6 +97,7 @@ def open_for(
     config: StoreConfig | None = None,
     truncate: bool = False,
     check_log: bool = False,
+    broker_stopped: bool = False,
     storage: Storage = LOCAL,
     tiered: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, object] | None = None,
@@ -123,6 +125,8 @@ def open_for(
             ``.rmqstore/cut``.
         check_log: for a writer: walk the last file of the log to find its end, and look at every
             queue, even if the last writer noted the end and the bytes of the log prove it.
+        broker_stopped: for a writer: no broker runs on the store. A store that was not closed and
+            has no lock file is refused without it, because brokers before 4.2 make no lock.
         storage: for a reader: what the files are read from, if not the local disk.
         tiered: for a reader: the tiered storage with the older messages of the store: the broker's
             ``tieredStoreFilePath``, or its folder ``<hash>_<cluster>/<broker>`` in it.
@@ -157,10 +161,8 @@ def open_for(
             f"{path} is not a store but a pattern: in a list, [{str(path)!r}], it names the stores "
             "that it matches, which are read as one"
         )
-    if mode == "a" and is_uri(path):
-        raise UnsupportedFeatureError(
-            f"{path} is not on a local disk: such a store can be read, not written"
-        )
+    if mode != "r":
+        _require_appendable(path, mode, tiered)
     if storage is LOCAL:
         path, storage = locate(path, storage_options, filesystem)
     if mode == "r":
@@ -173,12 +175,6 @@ def open_for(
             **folders,
         )
         return MessageStore(session)
-    if mode != "a":
-        raise OptionError(f"mode {mode!r}: must be 'r' to read or 'a' to append")
-    if tiered is not None:
-        raise UnsupportedFeatureError(
-            about("tiered", ": tiered storage is read only; leave it out to append")
-        )
     paths = find_store(path, storage=storage, **folders)
     return StoreWriter(
         paths,
@@ -186,7 +182,27 @@ def open_for(
         spec=spec,
         truncate=truncate,
         check_log=check_log,
+        broker_stopped=broker_stopped,
     )
+
+
+def _require_appendable(path: AnyPath, mode: str, tiered: str | os.PathLike[str] | None) -> None:
+    """Refuse what a store cannot be opened with to append to it.
+
+    Raises:
+        OptionError: it is not the mode.
+        UnsupportedFeatureError: the store is not on a local disk, or in tiered storage.
+    """
+    if mode != "a":
+        raise OptionError(f"mode {mode!r}: must be 'r' to read or 'a' to append")
+    if is_uri(path):
+        raise UnsupportedFeatureError(
+            f"{path} is not on a local disk: such a store can be read, not written"
+        )
+    if tiered is not None:
+        raise UnsupportedFeatureError(
+            about("tiered", ": tiered storage is read only; leave it out to append")
+        )
 
 
 def _require_reads(mode: str, given: Sequence[str]) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
+from rmqstore.errors import Argument, OptionError, StoreStateError, Text, UnsupportedFeatureError
+from rmqstore.format.layout import DELAY_LEVELS_MS
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.index.index_file import index_files, was_ended
 from rmqstore.storage.index.sizes import IndexSizes, find_sizes
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.write.indexed_tags import has_tag_items
+
+_BROKERS_LOCK = b"lock"  # what a broker writes into the file
 
 
 def require_local(paths: StorePaths) -> None:
@@ -24,6 +29,34 @@ def require_local(paths: StorePaths) -> None:
         raise UnsupportedFeatureError(
             f"{paths.root} is not on a local disk: such a store can be read, not written"
         )
+
+
+def require_no_old_broker(paths: StorePaths) -> None:
+    """Refuse a store that is open, or was not closed, and has no lock file of a broker.
+
+    Brokers before 4.2 make no lock, so one of them may be running on the store.
+
+    Raises:
+        StoreStateError: it is such a store.
+
+    Source: DefaultMessageStore.java#start.
+    """
+    if paths.has_abort and not paths.has_our_abort and not _is_of_broker(paths.lock):
+        raise StoreStateError(
+            Text(
+                f"{paths.abort} says that a broker has the store open or died with it open, and no "
+                "broker has made a lock file beside it. Brokers before 4.2 make none, so one may "
+                "be running on it: stop it, and then say so with ",
+                Argument("broker_stopped", value=True),
+            )
+        )
+
+
+def _is_of_broker(lock: Path) -> bool:
+    try:
+        return LOCAL.read_bytes(lock, len(_BROKERS_LOCK)) == _BROKERS_LOCK
+    except FileNotFoundError:
+        return False
 
 
 def require_writable(paths: StorePaths) -> None:
@@ -44,14 +77,14 @@ def require_writable(paths: StorePaths) -> None:
 
 
 def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> StoreConfig:
-    """Return the sizes of a store's files, and whether its index holds tags.
+    """Return the sizes of a store's files, whether its index holds tags, and its delay levels.
 
     The sizes of ``config`` stay for those kinds of files that the store does not have yet.
 
     Raises:
         StoreStateError: files of one kind differ in length, or no sizes fit an index file.
     """
-    changes: dict[str, int] = {"index_tags": config.index_tags or has_tag_items(paths, log)}
+    changes: dict[str, int | None] = {"index_tags": config.index_tags or has_tag_items(paths, log)}
     if log.segments:
         lengths = {LOCAL.size(segment.path) for segment in log.segments} - {0}
         if len(lengths) > 1:
@@ -80,6 +113,8 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
     if files:
         sizes = find_sizes(files[0], IndexSizes.of(config))
         changes |= {"max_hash_slot_num": sizes.n_slots, "max_index_num": sizes.n_items}
+    if config.delay_levels == DELAY_LEVELS_MS and not find_delay_levels(paths, log).are_known:
+        changes["delay_levels"] = None
     try:
         return replace(config, **changes)  # type: ignore[arg-type]  # sizes all of them
     except OptionError as err:

@@ -57,6 +57,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
 from rmqstore.format.topics import topic_fault
+from rmqstore.storage.folders.release import parse_release
 from rmqstore.write.light_queues import find_light_queues
 from rmqstore.write.unique_keys import UniqueKeys, are_offset_ids, own_address
 
@@ -92,6 +93,10 @@ class WriteSpec:
     make_uniq_key: bool = True
     allow_system_topics: bool = False
     max_message_size: int = 4 << 20
+    # The release of the broker that will open the store, such as 5.3.3; None if nothing but its
+    # files tells it. Records that an older broker could not read are refused.
+    broker_version: str | None = None
+    n_delay_levels: int = len(DELAY_LEVELS_MS)  # of the store's broker
 
     def __post_init__(self) -> None:
         """Refuse values out of their domain."""
@@ -109,6 +114,8 @@ class WriteSpec:
             text = f" {self.default_queue_nums}: must be a positive integer"
             raise OptionError(about("default_queue_nums", text))
         compressor(self.compression)
+        if self.broker_version is not None:
+            parse_release(self.broker_version)
 
 
 class MessageMaker:
@@ -157,7 +164,9 @@ class MessageMaker:
         uniq_keys = self._uniq_keys(maps, batch, columns, n)
         if uniq_keys is not None:
             overrides[PROPERTY_UNIQ_KEY] = uniq_keys
-        topics, queue_ids = _delay(overrides, maps, topics, queue_ids, columns)
+        topics, queue_ids = _delay(
+            overrides, maps, topics, queue_ids, columns, self.spec.n_delay_levels
+        )
         light_queues = find_light_queues(maps, overrides, topics, refuse)
         # The CRC of a whole record belongs to the record that it was read from.
         maps = maps.without([*overrides, PROPERTY_CRC32])
@@ -380,6 +389,7 @@ def _delay(
     topics: TopicColumn,
     queue_ids: NDArray[np.int32],
     columns: Mapping[str, pa.Array],
+    n_levels: int,
 ) -> tuple[TopicColumn, NDArray[np.int32]]:
     """Send delayed messages to the schedule topic.
 
@@ -391,7 +401,7 @@ def _delay(
     if given is None:
         return topics, queue_ids
     n = len(queue_ids)
-    levels = np.minimum(_numbers(given, n), len(DELAY_LEVELS_MS))
+    levels = np.minimum(_numbers(given, n), n_levels)
     delayed = levels > 0
     mask = booleans(delayed)
     absent = pa.nulls(1, pa.string())[0]

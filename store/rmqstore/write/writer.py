@@ -28,6 +28,7 @@ from rmqstore.format.encoding.records import (
     require_room,
     row_batches,
 )
+from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import queue_nums
@@ -41,7 +42,13 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.queue.next_offsets import NextOffsets
 from rmqstore.write.arrow_input import ArrowStream, record_batches
-from rmqstore.write.existing_store import existing_config, require_local, require_writable
+from rmqstore.write.broker_release import BrokerRelease
+from rmqstore.write.existing_store import (
+    existing_config,
+    require_local,
+    require_no_old_broker,
+    require_writable,
+)
 from rmqstore.write.ledger import Ledger
 from rmqstore.write.light_queues import with_light_offsets
 from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms
@@ -62,7 +69,8 @@ class StoreWriter:
 
     Raises:
         StoreLockedError: a broker or another writer holds the store.
-        StoreStateError: the store cannot be written to, or a link in it leads elsewhere.
+        StoreStateError: the store cannot be written to, a link in it leads elsewhere, or a broker
+            that makes no lock may hold it and ``broker_stopped`` is not set.
     """
 
     def __init__(
@@ -74,8 +82,11 @@ class StoreWriter:
         spec: WriteSpec | None = None,
         truncate: bool = False,
         check_log: bool = False,
+        broker_stopped: bool = False,
     ) -> None:
         require_local(paths)
+        if not broker_stopped:
+            require_no_old_broker(paths)
         self.paths, self.config = paths, config
         self._truncate, self._checks_log = truncate, check_log
         self._spec = spec or WriteSpec(max_message_size=config.max_message_size)
@@ -98,6 +109,7 @@ class StoreWriter:
         self._log = CommitLog(self.paths.commitlogs)
         self.config = existing_config(self.paths, self._log, self.config)
         self._file_size = self.config.mapped_file_size_commit_log
+        self._release = BrokerRelease(self.paths, self._log, self._spec.broker_version)
         self._repairer = Repairer(self._disk, self.paths, self.config, self._log)
         repaired = self._repairer.repair(truncate=self._truncate, check_log=self._checks_log)
         self._queues: dict[tuple[str, int], QueueAppender] = {}
@@ -113,7 +125,8 @@ class StoreWriter:
         # set by a failed write, after which queues and index may be incomplete
         self._has_failed = False
         nums = {**self.queue_nums(), **self._spec.queue_nums}
-        self._maker = MessageMaker(replace(self._spec, queue_nums=nums))
+        spec = replace(self._spec, queue_nums=nums, n_delay_levels=self.config.n_delay_levels)
+        self._maker = MessageMaker(spec)
         self._batch_topics = self._repairer.queues.batch_topics
         self._topics = WrittenTopics(self._disk, self.paths, self._spec, self._batch_topics)
         self._ledger = Ledger(self._disk, self.paths.root)
@@ -163,6 +176,8 @@ class StoreWriter:
         Raises:
             TypeError: the rows are not Arrow data.
             IllegalMessageError: a row cannot be stored.
+            StoreStateError: a row is delayed, and the delays of the broker's levels are not known.
+            UnsupportedFeatureError: the broker of the store may not be able to read a row.
         """
         self._require_usable()
         for batch in record_batches(rows):
@@ -173,6 +188,9 @@ class StoreWriter:
         if not len(batch):
             return
         columns = verbatim_columns(batch) if verbatim else self._maker.make(batch, first_row)
+        self._release.require(columns.topics.names, columns.host_bits)
+        if SCHEDULE_TOPIC in columns.topics.names:
+            self.config.require_delay_levels()
         light_queues, batch_topics = columns.light_queues, self._batch_topics
         with self._offsets.undone_on_error():
             if light_queues is not None and not verbatim:
@@ -211,7 +229,7 @@ class StoreWriter:
         places = Places(queue_offsets, placement.physical_offsets, times)
         records = encode_records(columns, places)
         with self._all_or_nothing():
-            requests = columns.requests(records, index_tags=self.config.index_tags)
+            requests = columns.requests(records, self.config.rules)
             self._waiting.add(requests.placed(places), placement.end)
             self._put(records, placement, times)
 
@@ -228,6 +246,7 @@ class StoreWriter:
 
         Raises:
             IllegalMessageError: a record does not fit into a CommitLog file.
+            UnsupportedFeatureError: the broker of the store may not be able to read a record.
             OSError: a file does not hold what its task staged.
         """
         self._require_usable()
@@ -242,6 +261,7 @@ class StoreWriter:
             self._waiting.add_source(run.requests(), self._append.end)
 
     def _write_staged(self, placed: PlacedBatch, staged: StagedRecords) -> None:
+        self._release.require(placed.topics.names, placed.batch.sys_flags)
         records = placed.records(staged, self._batch_topics)
         self._put(records, placed.placement, placed.places.store_timestamps)
         self._topics.add(placed.topics, placed.batch.requests.queue_ids)
@@ -329,7 +349,11 @@ class StoreWriter:
         Returns:
             What could not be built: damage in the log, and records whose topic, queue id or queue
             offset does not fit.
+
+        Raises:
+            StoreStateError: times of delivery follow a table of levels that nothing tells.
         """
+        self.config.require_delay_levels()
         self.flush()
         dispatched = self._checkpoint.dispatched
         self._checkpoint.ask_for_all(self._log.min_offset, is_whole=self._repairer.is_whole())

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from rmqstore.errors import Argument, StoreStateError, Text
 from rmqstore.format.columns.buffers import array_bytes, codes_of, numbers
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.heads import Heads
@@ -125,6 +126,18 @@ class Places(NamedTuple):
             heads.column("physical_offset"),
             heads.column("store_timestamp"),
         )
+
+
+class DispatchRules(NamedTuple):
+    """What a broker's settings and its version say about units and keys."""
+
+    index_tags: bool = False  # the index holds tags too, as that of brokers from 5.4 on
+    # The delay of each level in ms, level 1 first; None where the store's broker has others than
+    # RocketMQ's own, and nothing says which. Source: MessageStoreConfig.java#messageDelayLevel.
+    delay_levels: tuple[int, ...] | None = DELAY_LEVELS_MS
+
+
+USUAL_RULES = DispatchRules()
 
 
 class Requests(NamedTuple):
@@ -270,8 +283,7 @@ def unplaced_requests(
     sizes: NDArray[np.int32],
     sys_flags: NDArray[np.int32],
     properties: DispatchProperties,
-    *,
-    index_tags: bool = False,
+    rules: DispatchRules = USUAL_RULES,
 ) -> UnplacedRequests:
     """Return what dispatching needs of n records from their columns, (n,) each.
 
@@ -282,16 +294,19 @@ def unplaced_requests(
         sizes: bytes of the records.
         sys_flags: ``sysFlag`` as stored.
         properties: the properties that queues and index need.
-        index_tags: whether the index holds tags too, as that of brokers from 5.4 on.
+        rules: those of the broker.
+
+    Raises:
+        StoreStateError: a message is delayed, and the delay of its level is not known.
     """
-    tags_codes, is_delayed = _tags_codes(topics, topic_codes, properties)
+    tags_codes, is_delayed = _tags_codes(topics, topic_codes, properties, rules)
     key_rows, hashes = index_keys(
         topics,
         topic_codes,
         are_indexed(sys_flags),
         properties.uniq_keys,
         properties.keys,
-        properties.tags if index_tags else None,
+        properties.tags if rules.index_tags else None,
     )
     return UnplacedRequests(
         topics,
@@ -306,13 +321,16 @@ def unplaced_requests(
     )
 
 
-def read_requests(buf: Bytes, heads: Heads, *, index_tags: bool = False) -> Requests:
+def read_requests(buf: Bytes, heads: Heads, rules: DispatchRules = USUAL_RULES) -> Requests:
     """Read what dispatching needs of whole records.
 
     Args:
         buf: the buffer that ``heads`` was read from.
         heads: heads of the records.
-        index_tags: whether the index holds tags too.
+        rules: those of the broker.
+
+    Raises:
+        StoreStateError: a message is delayed, and the delay of its level is not known.
     """
     if heads.common_topic is not None:
         names = [decode_text(heads.common_topic)]
@@ -329,7 +347,7 @@ def read_requests(buf: Bytes, heads: Heads, *, index_tags: bool = False) -> Requ
         heads.column("total_size"),
         heads.column("sys_flag"),
         DispatchProperties.of(entries),
-        index_tags=index_tags,
+        rules,
     )
     placed = requests.placed(Places.of(heads))
     return placed._replace(may_name_light_queues=PROPERTY_MULTI_DISPATCH in entries.names)
@@ -342,7 +360,10 @@ def are_indexed(sys_flags: NDArray[np.int32]) -> Mask:
 
 
 def _tags_codes(
-    names: list[str], codes: NDArray[np.int32], properties: DispatchProperties
+    names: list[str],
+    codes: NDArray[np.int32],
+    properties: DispatchProperties,
+    rules: DispatchRules,
 ) -> tuple[NDArray[np.int64], Mask | None]:
     """Return what units hold in ``tags_code``, int64 (n,), and which messages are delayed.
 
@@ -360,21 +381,41 @@ def _tags_codes(
         return tags_codes, None
     is_delayed = np.zeros(len(codes), np.bool_)
     for row in np.flatnonzero(codes == names.index(SCHEDULE_TOPIC)).tolist():
-        delay = delay_ms(properties.delays[row].as_py())
+        delay = delay_ms(properties.delays[row].as_py(), rules.delay_levels)
         if delay is not None:
             is_delayed[row] = True
             tags_codes[row] = delay
     return tags_codes, is_delayed
 
 
-def delay_ms(level: str | None) -> int | None:
+def unknown_delay(need: str) -> StoreStateError:
+    """Return the error for what needs the delays of the levels where they are not known."""
+    return StoreStateError(
+        Text(
+            f"{need} the broker's table of levels: the store has other times of delivery than "
+            "RocketMQ's usual messageDelayLevel gives; name the broker's properties file, ",
+            Argument("conf", ""),
+        )
+    )
+
+
+def delay_ms(
+    level: str | None, delay_levels: tuple[int, ...] | None = DELAY_LEVELS_MS
+) -> int | None:
     """Return the delay in ms of the level that property DELAY holds, None if it has none.
+
+    Raises:
+        StoreStateError: the delays of the levels are not known.
 
     Source: ScheduleMessageService.java#computeDeliverTimestamp;
     CommitLog.java#checkMessageAndReturnSize.
     """
     try:
-        number = min(int(level or 0), len(DELAY_LEVELS_MS))
+        number = int(level or 0)
     except ValueError:
         return None
-    return DELAY_LEVELS_MS[number - 1] if number > 0 else None
+    if number <= 0:
+        return None
+    if delay_levels is None:
+        raise unknown_delay(f"a delayed message of level {number} needs")
+    return delay_levels[min(number, len(delay_levels)) - 1]

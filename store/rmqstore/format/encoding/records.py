@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from rmqstore.errors import IllegalRowError
 from rmqstore.format.columns.buffers import array_bytes, codes_of, numbers, windows
 from rmqstore.format.columns.dispatch_requests import (
+    USUAL_RULES,
     DispatchProperties,
+    DispatchRules,
     Places,
     UnplacedRequests,
     unplaced_requests,
@@ -177,12 +179,12 @@ class RecordColumns(NamedTuple):
         sizes += self.properties.lengths
         return sizes
 
-    def requests(self, records: Records, *, index_tags: bool = False) -> UnplacedRequests:
+    def requests(self, records: Records, rules: DispatchRules = USUAL_RULES) -> UnplacedRequests:
         """Return what queues and index need of these rows, which were encoded to ``records``.
 
         Args:
             records: the encoded rows.
-            index_tags: whether the index holds tags too.
+            rules: those of the broker.
         """
         return unplaced_requests(
             self.topics.names,
@@ -191,7 +193,7 @@ class RecordColumns(NamedTuple):
             np.diff(records.starts).astype(np.int32),
             records.sys_flags,
             self.dispatched,
-            index_tags=index_tags,
+            rules,
         )
 
 

@@ -6,13 +6,15 @@ An existing store has its own sizes.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import javaproperties
 
 from rmqstore.errors import OptionError
+from rmqstore.format.columns.dispatch_requests import DispatchRules, unknown_delay
+from rmqstore.format.layout import DELAY_LEVELS_MS
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage, read_small
 
@@ -38,12 +40,14 @@ class StoreConfig:
     message_index_enable: bool = True
     max_message_size: int = 4 << 20
     index_tags: bool = False  # no setting: brokers from 5.4 on add tags to the index
+    # the delay of each level in ms, level 1 first; None for a store whose levels are not known
+    delay_levels: tuple[int, ...] | None = DELAY_LEVELS_MS
 
     def __post_init__(self) -> None:
         """Refuse sizes that no store can have."""
         for field in fields(self):
             value = getattr(self, field.name)
-            if not isinstance(value, bool) and not 1 <= value <= _MAX_INT:
+            if type(value) is int and not 1 <= value <= _MAX_INT:
                 raise OptionError(
                     f"{_KEYS[field.name]} {value}: must be an integer from 1 to {_MAX_INT}"
                 )
@@ -75,8 +79,25 @@ class StoreConfig:
         # _parse returns the type of each field.
         return replace(self, **changes)  # type: ignore[arg-type]
 
-    def _parse(self, name: str, value: str) -> int | bool:
+    @property
+    def rules(self) -> DispatchRules:
+        """What these settings say about units and keys."""
+        return DispatchRules(self.index_tags, self.delay_levels)
+
+    @property
+    def n_delay_levels(self) -> int:
+        """The number of levels; a message of a higher level gets the highest of them."""
+        return len(DELAY_LEVELS_MS if self.delay_levels is None else self.delay_levels)
+
+    def require_delay_levels(self) -> None:
+        """Raise StoreStateError if units of delayed messages cannot be built."""
+        if self.delay_levels is None:
+            raise unknown_delay("the units of delayed messages need")
+
+    def _parse(self, name: str, value: str) -> int | bool | tuple[int, ...]:
         text = str(value).strip()
+        if name == "delay_levels":
+            return _parse_levels(text)
         if isinstance(getattr(self, name), bool):
             if text.lower() not in _BOOLEANS:
                 raise OptionError(f"{_KEYS[name]} {value!r}: must be true or false")
@@ -95,7 +116,40 @@ _KEYS = {
     "max_index_num": "maxIndexNum",
     "message_index_enable": "messageIndexEnable",
     "max_message_size": "maxMessageSize",
+    "delay_levels": "messageDelayLevel",
 }
+_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LONGEST_DELAY = 1 << 53  # ms
+
+
+def _parse_levels(text: str) -> tuple[int, ...]:
+    """Return the delays of a table of levels, ms, as in ``1s 5s 10s``.
+
+    Raises:
+        OptionError: it is none.
+
+    Source: ScheduleMessageService.java#parseDelayLevel.
+    """
+    levels = []
+    for level in text.split(" "):
+        number, unit = level[:-1], level[-1:]
+        is_number = number.isascii() and number.isdigit()
+        if unit not in _MS or not is_number or int(number[:18]) * _MS[unit] >= _LONGEST_DELAY:
+            raise OptionError(
+                f"messageDelayLevel {text!r}: must be numbers with s, m, h or d, as in '1s 5s 10s'"
+            )
+        levels.append(int(number[:18]) * _MS[unit])
+    return tuple(levels)
+
+
+def spell_levels(delays: Iterable[int]) -> str:
+    """Return delays, ms, as a ``messageDelayLevel``; each is a number of whole seconds."""
+    largest_first = sorted(_MS.items(), key=lambda one: -one[1])
+    spelled = []
+    for delay in delays:
+        unit, length = next((one for one in largest_first if delay % one[1] == 0), ("s", 1000))
+        spelled.append(f"{delay // length}{unit}")
+    return " ".join(spelled)
 
 
 def read_properties(path: str | os.PathLike[str], storage: Storage = LOCAL) -> dict[str, str]:

@@ -13,7 +13,7 @@ from rmqstore.errors import StoreLockedError, StoreStateError, UnreadableFileErr
 from rmqstore.storage.files.disk import named_os_errors
 from rmqstore.storage.files.regular import open_regular, open_to_change
 
-_CONTENT = b"lock"
+_CONTENT = b"rmqstore"  # in a file that no broker has made; a broker writes "lock" over it
 _FLOCK = "hhqqi4x"  # struct flock of Linux: type, whence, start, length, process
 
 # A POSIX lock belongs to a *process*: a second writer in the same process would get it too, and
@@ -55,7 +55,8 @@ class StoreLock:
                 ) from err
             try:
                 with named_os_errors(path, "the store could not be opened"):
-                    os.pwrite(self._descriptor, _CONTENT, 0)
+                    if not os.fstat(self._descriptor).st_size:
+                        os.pwrite(self._descriptor, _CONTENT, 0)
                     self._key = self.identity(os.fstat(self._descriptor))
             except StoreStateError:
                 self._close()

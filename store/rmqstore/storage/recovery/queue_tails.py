@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import Argument, Text
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import (
+    DispatchRules,
     group_by_queue,
     have_units,
     read_requests,
@@ -67,7 +68,9 @@ class RecoveredQueues(NamedTuple):
     lost: tuple[LostStretch, ...] = ()
 
 
-def recover_crashed(log: CommitLog, end: LogEnd, open_queue: OpenQueue) -> RecoveredQueues:
+def recover_crashed(
+    log: CommitLog, end: LogEnd, open_queue: OpenQueue, rules: DispatchRules
+) -> RecoveredQueues:
     """Return the units that queues lack, for a log that was not closed; whole queues are left out.
 
     Args:
@@ -75,18 +78,23 @@ def recover_crashed(log: CommitLog, end: LogEnd, open_queue: OpenQueue) -> Recov
         end: the end of the log. A recovery begins at ``end.scanned_from``; earlier records count
             as present in their queues.
         open_queue: returns the files of a queue, None for one that is not to be recovered.
+        rules: those of the broker.
     """
     start = max(end.scanned_from, log.min_offset)
-    recovery = _Recovery(log, open_queue, end.physical_offset)
+    recovery = _Recovery(log, open_queue, rules, end.physical_offset)
     recovery.scan(start, end.physical_offset)
     if recovery.lacks_older and start > log.min_offset:
-        recovery = _Recovery(log, open_queue, end.physical_offset)
+        recovery = _Recovery(log, open_queue, rules, end.physical_offset)
         recovery.scan(log.min_offset, end.physical_offset)
     return recovery.recovered()
 
 
 def recover_closed(
-    log: CommitLog, end: LogEnd, open_queue: OpenQueue, queues_end: Callable[[], int]
+    log: CommitLog,
+    end: LogEnd,
+    open_queue: OpenQueue,
+    rules: DispatchRules,
+    queues_end: Callable[[], int],
 ) -> RecoveredQueues:
     """Return the units that queues lack, for a log that was closed; units in the files stay.
 
@@ -98,16 +106,17 @@ def recover_closed(
         log: the log of the store.
         end: where a recovery scan of the whole log would end.
         open_queue: returns the files of a queue, None for one that is not to be recovered.
+        rules: those of the broker.
         queues_end: returns the physical offset after the last record that the files of a queue
             point at, -1 if there is none.
     """
-    recovery = _Recovery(log, open_queue, None)
+    recovery = _Recovery(log, open_queue, rules, None)
     recovery.scan(log.min_offset, before_blank_of(log, end).physical_offset)
     written = written_end(log)
     if written > end.physical_offset:
         if end.is_stale_after and queues_end() <= end.physical_offset:
             return recovery.recovered()
-        if recovery.is_whole and queues_end() >= 0:
+        if recovery.is_whole and 0 <= queues_end() <= end.physical_offset:
             _warn_of_cut(log, end.physical_offset, written, end.reason)
             return RecoveredQueues({})
         recovery.scan(end.physical_offset, written)
@@ -147,9 +156,12 @@ def _is_built(data: Bytes, head: Heads, open_queue: OpenQueue) -> bool:
     opened = open_queue(topic, int(head.column("queue_id")[0]))
     if opened is None:
         return True
+    place = int(head.column("physical_offset")[0])
     with closing(opened.queue) as queue:
-        physical_offset = queue.unit(int(head.column("queue_offset")[0]))[0]
-        return physical_offset == int(head.column("physical_offset")[0]) and queue.is_present
+        if queue.unit(int(head.column("queue_offset")[0]))[0] == place:
+            return queue.is_present
+        # The queue may be behind its records by some places: see unit_checks.
+        return queue.unit(queue.end() - 1)[0] == place if queue.is_present else False
 
 
 def _start_of(stretch: LostStretch) -> int:
@@ -159,9 +171,12 @@ def _start_of(stretch: LostStretch) -> int:
 class _Recovery:
     """A scan of the log for the units that queues lack, and the lost stretches on its way."""
 
-    def __init__(self, log: CommitLog, open_queue: OpenQueue, log_end: int | None) -> None:
+    def __init__(
+        self, log: CommitLog, open_queue: OpenQueue, rules: DispatchRules, log_end: int | None
+    ) -> None:
         self._log = log
         self._open_queue = open_queue
+        self._rules = rules
         self._log_end = log_end
         self._tails: dict[QueueKey, TailBuilder | None] = {}
         self._batch_topics: set[str] = set()  # of those in _tails
@@ -277,7 +292,7 @@ class _Recovery:
         physical_offsets = heads.column("physical_offset").astype(np.int64)
         cuts = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
         for rows in np.split(np.arange(len(heads)), cuts):
-            first = int(queue_offsets[rows[0]])
+            first = tail.place_of(int(queue_offsets[rows[0]]))
             if first < tail.end:
                 n_known = min(tail.end - first, len(rows))
                 tail.n_repeated += n_known if tail.reach >= 0 else 0
@@ -299,7 +314,7 @@ class _Recovery:
 
     def _add_units(self, tail: TailBuilder, data: Bytes, heads: Heads) -> None:
         record_end = int(heads.column("physical_offset")[-1] + heads.column("total_size")[-1])
-        tail.add(read_requests(data, heads).units.units, record_end)
+        tail.add(read_requests(data, heads, self._rules).units.units, record_end)
         self._count(len(heads))
 
     def _count(self, n_units: int) -> None:

@@ -9,10 +9,12 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from rmqstore.errors import READS_AFTER_END, CorruptConfigError
+from rmqstore.format.columns.dispatch_requests import DispatchRules
 from rmqstore.format.topics import is_system_topic
 from rmqstore.spans import FOREVER, LogSlice, LostStretch, QueueKey, QueueSlice
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
@@ -24,6 +26,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.bounds import reach
 from rmqstore.storage.queue.queue_set import open_files
 from rmqstore.storage.queue.units import RecoveredUnits
+from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
     before_blank_of,
@@ -40,6 +43,13 @@ from rmqstore.storage.recovery.tail_builder import OpenedQueue
 from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues, are_queues_unreadable
 
 logger = logging.getLogger(__name__)
+
+
+class RecordsAfter(NamedTuple):
+    """The whole records after the end of a log, which a broker that starts drops."""
+
+    n_records: int
+    n_bytes: int
 
 
 class StoreEnds:
@@ -62,6 +72,7 @@ class StoreEnds:
         self._config = config
         self._log = log
         self._ignore_log_end = ignore_log_end
+        self.after_end = RecordsAfter(0, 0)  # once ``log_end`` was looked for
 
     @property
     def were_of_closed_store(self) -> bool:
@@ -95,27 +106,26 @@ class StoreEnds:
         append_start = read_intent(self._paths)
         scanned = find_log_end(self._log, read_checkpoint(self._paths))
         end = before_blank_of(self._log, scanned)
-        if end.reason:
+        # Records after the end are not lost if a running broker wrote them, or an append of ours
+        # that was not committed.
+        is_running = self._paths.storage.is_locked(self._paths.lock)
+        if not is_running and append_start != end.physical_offset:
+            # Stale records may stand in a blank.
+            self.after_end = RecordsAfter(*count_after(self._log, scanned))
+        if self.after_end.n_records:
+            logger.warning(
+                "%s: the store was not closed; its log ends at physical offset %d: %s. "
+                "%d records of %d bytes follow, which a broker that starts drops; %s",
+                end.path, end.physical_offset, end.reason or "nothing was written there",
+                *self.after_end, READS_AFTER_END,
+            )  # fmt: skip
+        elif end.reason:
             logger.warning(
                 "%s: the store was not closed; its log ends at physical offset %d; "
                 "the %d bytes after it are not messages: %s",
                 end.path, end.physical_offset, end.bytes_behind, end.reason,
             )  # fmt: skip
-        # Records after the end are not lost if a running broker wrote them, or an append of ours
-        # that was not committed.
-        is_running = self._paths.storage.is_locked(self._paths.lock)
-        if not is_running and append_start != end.physical_offset:
-            self._warn_of_records_after(scanned)  # stale records may stand in a blank
         return end
-
-    def _warn_of_records_after(self, end: LogEnd) -> None:
-        n_records, n_bytes = count_after(self._log, end)
-        if n_records:
-            logger.warning(
-                "%s: %d records of %d bytes follow the end of the log at %d; "
-                "a broker that starts drops them; %s",
-                end.path, n_records, n_bytes, end.physical_offset, READS_AFTER_END,
-            )  # fmt: skip
 
     def of_records(self) -> int | None:
         """Return the physical offset after the last record; None if the store was closed.
@@ -206,10 +216,16 @@ class StoreEnds:
                 flushed = self._log.find(max(in_rocksdb.checkpoint, self._log.min_offset))
                 scanned_from = self._log.min_offset if flushed is None else flushed.start
                 end = end._replace(scanned_from=min(end.scanned_from, scanned_from))
-            return recover_crashed(self._log, end, open_queue)
+            return recover_crashed(self._log, end, open_queue, self._rules())
         if is_newest_built(self._log, open_queue):
             return RecoveredQueues({})
-        return recover_closed(self._log, self._scanned_end(), open_queue, self._end_of_queues)
+        return recover_closed(
+            self._log, self._scanned_end(), open_queue, self._rules(), self._end_of_queues
+        )
+
+    def _rules(self) -> DispatchRules:
+        levels = find_delay_levels(self._paths, self._log, self.in_rocksdb)
+        return DispatchRules(delay_levels=levels.delays)
 
     def _scanned_end(self) -> LogEnd:
         return find_log_end(self._log, Checkpoint.all_safe())

@@ -128,7 +128,7 @@ class Dispatcher:
                 self._put_records(window.data, sound_heads)
 
     def _put_records(self, data: Bytes, heads: Heads) -> None:
-        requests = read_requests(data, heads, index_tags=self._config.index_tags)
+        requests = read_requests(data, heads, self._config.rules)
         units, has_unit = requests.units, requests.has_unit
         self._topic = first_topic(data, heads) if len(heads) and len(units.topics) == 1 else None
         if self._batch_topics:
@@ -189,7 +189,7 @@ class Dispatcher:
         with_unit = heads.take(have_units(heads.column("sys_flag")))
         of_queues = lmq_heads(data, with_unit, self._batch_topics)
         if len(of_queues):
-            self._put_units(read_requests(data, of_queues).units)
+            self._put_units(read_requests(data, of_queues, self._config.rules).units)
 
     def _put_units(self, units: QueueUnits) -> None:
         self._waiting.add(units)

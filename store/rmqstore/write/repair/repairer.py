@@ -159,7 +159,11 @@ class Repairer:
             if outdated or start < log_end:
                 self._ask_for_recovery(start, checkpoint)
         for path in outdated:
-            logger.info("%s is newer than the checkpoint or the log; it is built again", path)
+            logger.info(
+                "%s is newer than the checkpoint or the log, or a file before it is; "
+                "it is built again",
+                path,
+            )
             self._disk.delete(path)
         if start < log_end:
             self._dispatch(start, log_end)
@@ -238,7 +242,10 @@ class Repairer:
     def _outdated_index(
         self, log_end: int, checkpoint: Checkpoint | None
     ) -> tuple[list[Path], int]:
-        """Return the index files that the checkpoint does not vouch for.
+        """Return the index files that the checkpoint does not vouch for, and all later ones.
+
+        Items are built in the order of the log, so a file in the middle cannot be built again
+        alone.
 
         Returns:
             These files, and the physical offset from which the index is to be built again.
@@ -252,7 +259,7 @@ class Repairer:
             header = read_header(path)
             stored_until, record_end = header["end_timestamp"], header["end_phy_offset"]
             is_late = checkpoint is not None and stored_until > checkpoint.index_msg_timestamp
-            if is_late or record_end >= max(log_end, 1) or stored_until == 0:
+            if outdated or is_late or record_end >= max(log_end, 1) or stored_until == 0:
                 outdated.append(path)
             else:
                 index_end = int(record_end)

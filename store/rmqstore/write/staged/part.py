@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import StoreStateError
 from rmqstore.format.columns.buffers import booleans, mask_of, numbers, texts
-from rmqstore.format.columns.dispatch_requests import UnplacedRequests, have_units
+from rmqstore.format.columns.dispatch_requests import (
+    USUAL_RULES,
+    DispatchRules,
+    UnplacedRequests,
+    have_units,
+)
 from rmqstore.format.encoding.records import (
     LightQueues,
     RecordColumns,
@@ -76,17 +81,21 @@ class PartWriter:
         path: the file of records. Its folder must exist: only the driver makes it, so a task that
             still runs when its job is aborted cannot write any more.
         log_file_size: bytes of a CommitLog file.
-        index_tags: whether the index of the store holds tags too.
+        rules: those of the store's broker.
 
     Attributes:
         n_records: number of the records that were staged so far.
     """
 
     def __init__(
-        self, disk: Disk, path: Path, log_file_size: int, *, index_tags: bool = False
+        self,
+        disk: Disk,
+        path: Path,
+        log_file_size: int,
+        rules: DispatchRules = USUAL_RULES,
     ) -> None:
         self._disk, self._path, self._log_file_size = disk, path, log_file_size
-        self._index_tags = index_tags
+        self._rules = rules
         self._records = ScratchWriter(disk, path)
         self._side = ScratchWriter(disk, _side_of(path))
         self.n_records = 0
@@ -128,7 +137,7 @@ class PartWriter:
         for rows in row_batches(sizes):
             part = columns.take(rows)
             records = encode_records(part)
-            requests = part.requests(records, index_tags=self._index_tags)
+            requests = part.requests(records, self._rules)
             side = _side_bytes(requests, records.sys_flags, part.light_queues)
             with self._named_os_errors():
                 self._records.append(records.data)

@@ -1,0 +1,131 @@
+"""What a writer refuses because an old broker may run on a store, or could not read a record."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import rmqstore
+from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
+from rmqstore.inspect.changes import planned_append, planned_rebuild
+from rmqstore.store.message_store import MessageStore
+from rmqstore.write.messages import WriteSpec
+from rmqstore.write.writer import StoreWriter
+
+GoldenStore = Callable[[str], Path]
+
+LONG = "%RETRY%" + "g" * 121  # 128 bytes: its length does not fit the byte of version 1
+SMALL = rmqstore.StoreConfig(65536, 400, max_hash_slot_num=100, max_index_num=400)
+
+
+def rows(topic: str, born_host: str = "10.0.0.1:1") -> pa.Table:
+    return pa.table({"topic": [topic], "body": [b"x"], "bornHost": [born_host]})
+
+
+@pytest.fixture
+def old(golden_store: GoldenStore, tmp_path: Path) -> Path:
+    """Return a copy of a store of 4.9.8."""
+    return Path(shutil.copytree(golden_store("v49"), tmp_path / "s"))
+
+
+def count(root: Path) -> int:
+    with rmqstore.open(root) as store:
+        assert isinstance(store, MessageStore)
+        return store.scan(columns=["topic"], include_system_topics=True).read_all().num_rows
+
+
+def append(root: Path, table: pa.Table, broker_version: str | None = None) -> None:
+    spec = WriteSpec(broker_version=broker_version, allow_system_topics=True)
+    with rmqstore.open(root, "a", spec=spec) as writer:
+        writer.append(table)
+
+
+@pytest.mark.parametrize(
+    ("table", "number"),
+    [(rows(LONG), "5.1"), (rows("T", "[2001:db8:0:0:0:0:0:1]:99"), "4.7")],
+    ids=["topic", "host"],
+)
+@pytest.mark.parametrize("given", [None, "4.5.2"])
+def test_a_record_that_the_broker_may_not_know_is_refused(
+    golden_store: GoldenStore, tmp_path: Path, table: pa.Table, number: str, given: str | None
+) -> None:
+    old = Path(shutil.copytree(golden_store("3.2.6-clean"), tmp_path / "s"))
+    before = count(old)
+    with pytest.raises(UnsupportedFeatureError, match=f"broker_version={number}"):
+        append(old, table, given)
+    spec = WriteSpec(broker_version=given, allow_system_topics=True)
+    with pytest.raises(UnsupportedFeatureError, match=f"broker_version={number}"):
+        planned_append(old, table.to_batches(), spec)
+    assert count(old) == before
+
+
+def test_what_the_named_release_knows_is_written(old: Path) -> None:
+    before = count(old)
+    append(old, rows("T", "[2001:db8:0:0:0:0:0:1]:99"), "4.9.8")
+    append(old, rows(LONG), "5.3.3")
+    append(old, rows(LONG))  # the newest record shows now that the broker knows it
+    assert count(old) == before + 3
+
+
+@pytest.mark.parametrize("name", ["v2", "v55-basic"])
+def test_the_files_and_the_newest_records_show_a_broker_that_knows_long_topics(
+    golden_store: GoldenStore, tmp_path: Path, name: str
+) -> None:
+    append(Path(shutil.copytree(golden_store(name), tmp_path / "s")), rows(LONG))
+
+
+def test_a_new_store_takes_every_record(tmp_path: Path) -> None:
+    spec = WriteSpec(allow_system_topics=True)
+    with rmqstore.create(tmp_path / "s", config=SMALL, spec=spec) as writer:
+        writer.append(rows("T"))
+        writer.flush()
+        writer.append(rows(LONG, "[2001:db8:0:0:0:0:0:1]:99"))
+    assert count(tmp_path / "s") == 2
+
+
+@pytest.mark.parametrize("text", ["", "5", "five.one", "5.1-SNAPSHOT"])
+def test_a_release_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match=r"broker_version.*release such as"):
+        WriteSpec(broker_version=text)
+
+
+@pytest.fixture
+def unlocked(golden_store: GoldenStore, tmp_path: Path) -> Path:
+    """Return a store as a running broker of 4.1 leaves it: with abort, without lock."""
+    root = Path(shutil.copytree(golden_store("3.2.6-clean"), tmp_path / "s"))
+    (root / "abort").touch()
+    return root
+
+
+def test_a_store_that_a_broker_without_a_lock_may_hold_is_refused_each_time(
+    unlocked: Path,
+) -> None:
+    before = {path: path.read_bytes() for path in unlocked.rglob("*") if path.is_file()}
+    for _ in range(2):
+        with pytest.raises(StoreStateError, match="broker_stopped=True"):
+            rmqstore.open(unlocked, "a")
+    with pytest.raises(StoreStateError, match="broker_stopped=True"):
+        planned_rebuild(unlocked)
+    with pytest.raises(StoreStateError, match="broker_stopped=True"):
+        planned_append(unlocked, [], WriteSpec())
+    assert before == {path: path.read_bytes() for path in unlocked.rglob("*") if path.is_file()}
+
+
+def test_a_store_whose_broker_is_said_to_be_stopped_is_written(unlocked: Path) -> None:
+    n_before = count(unlocked)
+    with rmqstore.open(unlocked, "a", broker_stopped=True) as writer:
+        assert isinstance(writer, StoreWriter)
+        writer.append(rows("T"))
+    assert count(unlocked) == n_before + 1
+    (unlocked / "abort").touch()  # the broker runs again, beside the lock file that we made
+    with pytest.raises(StoreStateError, match="broker_stopped=True"):
+        rmqstore.open(unlocked, "a")
+
+
+def test_what_our_own_writer_left_open_is_taken_up(unlocked: Path) -> None:
+    (unlocked / "abort").write_bytes(b"rmqstore 4711")
+    rmqstore.open(unlocked, "a").close()
