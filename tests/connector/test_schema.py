@@ -53,7 +53,7 @@ DOCUMENTED: dict[str, DataType] = {
 }
 ON_REQUEST: dict[str, DataType] = {"offsetMsgId": StringType(), "tagsCode": LongType()}
 EVERY = DOCUMENTED | ON_REQUEST
-NEVER_NULL = [name for name in EVERY if name not in ("tags", "keys")]
+NEVER_NULL = [name for name in EVERY if name not in ("tags", "keys", "bornTimestamp")]
 ARROW: dict[DataType, pa.DataType] = {
     StringType(): pa.string(),
     IntegerType(): pa.int32(),
@@ -130,10 +130,10 @@ def test_a_column_that_is_never_null_may_be_declared_so(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["tags", "keys"])
+@pytest.mark.parametrize("name", ["tags", "keys", "bornTimestamp"])
 def test_a_column_that_may_be_null_cannot_be_not_null(name: str) -> None:
     with pytest.raises(OptionError, match=f"{name}.*NOT NULL"):
-        one(name, StringType(), nullable=False)
+        one(name, EVERY[name], nullable=False)
 
 
 @pytest.mark.parametrize("name", [*EVERY, "_corrupt_record"])

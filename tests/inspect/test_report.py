@@ -268,6 +268,30 @@ def test_findings_come_with_what_cures_them_the_worst_first(golden_store: Golden
     assert "<code>rmqstore rebuild &#39;/data/a store&#39; --truncate</code>" in page
 
 
+def test_what_a_start_of_the_broker_loses_comes_first_with_how_to_read_it(
+    golden_store: GoldenStore,
+) -> None:
+    page = render([facts_of(golden_store("crash2"))], MADE_AT)
+    assert "54 records of 18.9 KiB follow, which a broker that starts loses" in page
+    assert "not messages" not in page
+    read, cut = (page.index(f"<code>rmqstore {command} ") for command in ("export", "rebuild"))
+    assert page.index("What the check found") < page.index(cure_of("end").effect) < read < cut
+    assert cut < page.index(cure_of("queue").effect)
+    assert "rmqstore rebuild" in page
+    assert (
+        re.findall(r"<code>rmqstore rebuild [^<]*</code>", page)
+        == [f"<code>rmqstore rebuild {golden_store('crash2')} --truncate</code>"] * 3
+    )
+
+
+def test_each_part_that_verify_names_has_a_cure(golden_store: GoldenStore) -> None:
+    facts = facts_of(golden_store("one"))
+    parts = ("log", "end", "queue", "index", "config")
+    facts.findings = [Finding(part, "place", "text") for part in parts]
+    page = render([facts], MADE_AT)
+    assert all(cure_of(part).effect in page for part in parts)
+
+
 def test_a_page_of_large_stores_is_small(golden_store: GoldenStore) -> None:
     facts = facts_of(golden_store("live"), with_verify=False)
     facts.queues *= 400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import goldens
 import rmqstore
+import store_builder as build
 from rmqstore.errors import Finding
 from rmqstore.inspect.verify import verify
 
@@ -120,9 +122,10 @@ def test_a_record_with_an_impossible_time_has_its_unit_and_its_keys(copied: Gold
             .as_py()
         )
     segment = max(path for path in (root / "commitlog").iterdir() if int(path.name) <= place)
-    # the highest byte of the time of birth
-    change(segment, place - int(segment.name) + 40, b"\x40")
-    assert [found.part for found in findings(root)] == ["log"]
+    # the highest byte of the store time
+    change(segment, place - int(segment.name) + 56, b"\x40")
+    # The index file says when the record was stored before.
+    assert [found.part for found in findings(root)] == ["log", "index"]
     with rmqstore.open(root, mode="a") as writer:
         writer.rebuild()
     assert [found.part for found in findings(root)] == ["log"]
@@ -241,3 +244,49 @@ def test_an_index_file_that_is_none_is_named_and_the_others_compared(copied: Gol
     found = findings(root)
     assert any(one.place == str(files[2]) for one in found)
     assert any("are not in an index file" in one.text for one in found)
+
+
+def test_records_of_a_deleted_topic_are_no_damage(
+    copied: GoldenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = copied("live")
+    shutil.rmtree(root / "consumequeue" / "LivePlain")
+    assert [(one.part, one.place) for one in findings(root)] == [
+        ("queue", f"LivePlain-{queue_id}") for queue_id in range(4)
+    ]
+    forget_topic(root, "LivePlain")
+    caplog.clear()
+    assert findings(root) == []
+    (said,) = caplog.messages
+    assert "records are of topics that were deleted (LivePlain)" in said
+
+
+def test_records_of_before_a_topic_was_made_again_are_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = build.Store()
+    for life in (1, 2):
+        made.queues.clear()
+        for number in range(3):
+            made.append(build.Record(body=b"life %d, %d" % (life, number)))
+    assert findings(made.write(tmp_path / "s")) == []
+    assert "3 records are of topics that were deleted (T)" in caplog.text
+
+
+def forget_topic(root: Path, topic: str) -> None:
+    """Take a topic out of topics.json, as a broker does that deletes it."""
+    for name in ("topics.json", "topics.json.bak"):
+        file = root / "config" / name
+        if file.exists():
+            table = json.loads(file.read_text(encoding="utf-8"))
+            table["topicConfigTable"].pop(topic, None)
+            file.write_text(json.dumps(table), encoding="utf-8")
+
+
+def test_records_after_the_end_of_a_log_are_a_finding(copied: GoldenStore) -> None:
+    root = copied("crash2")
+    first = next(one for one in findings(root) if one.part == "end")
+    assert first.place.endswith(", 235158")
+    assert first.text == (
+        "54 records of 19337 bytes follow the end of the log; a broker that starts drops them"
+    )

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -308,6 +309,33 @@ class RealStore:
         result = self.store.putMessage(inner)
         assert result.getPutMessageStatus().toString() == "PUT_OK", result.toString()
         return result.getAppendMessageResult()
+
+    def put_batch(
+        self, topic: str, queue_id: int, bodies: list[bytes], properties: bytes, of_batch: str
+    ) -> None:
+        """Put a batch of a client, whose messages all have these properties, as stored.
+
+        Args:
+            of_batch: the properties of the batch, which are added to those of each message.
+        """
+        message = self._real.rocketmq.common.message
+        batch = message.MessageExtBatch()
+        encoded = b""
+        for body in bodies:
+            rest = struct.pack(">ii", 0, len(body)) + body
+            rest += struct.pack(">h", len(properties)) + properties
+            head = struct.pack(">iii", 12 + len(rest), 0, 0)
+            encoded += head + rest
+        batch.setTopic(topic)
+        batch.setQueueId(queue_id)
+        batch.setBody(encoded)
+        batch.setPropertiesString(of_batch)
+        batch.setBornTimestamp(1_700_000_000_000)
+        address = self._real.java.net.InetSocketAddress("127.0.0.1", 10911)
+        batch.setBornHost(address)
+        batch.setStoreHost(address)
+        result = self.store.putMessages(batch)
+        assert result.getPutMessageStatus().toString() == "PUT_OK", result.toString()
 
     def wait(self, seconds: float = 30) -> None:
         """Wait until the queues and the index are built as far as the log goes."""

@@ -132,7 +132,8 @@ def check_record(
         physical_offset: where the record begins in the CommitLog.
         check_crc: whether to compare the body CRC, and the record CRC if the properties hold one.
         check_record_crc: whether the record CRC is among these.
-        expected: what the queue unit that points to the record says.
+        expected: what the queue unit that points to the record says. The place of the unit is the
+            message's queue offset, whatever its record says.
 
     Raises:
         MalformedBytesError: the record is damaged; the error names the first fault.
@@ -145,15 +146,13 @@ def check_record(
     parts = split_record(buf, position)
     fixed = parts.fixed
     require(int(fixed["physical_offset"]), physical_offset, "physical offset")
-    for name in ("born_timestamp", "store_timestamp"):
-        if not FIRST_TIMESTAMP <= int(fixed[name]) <= LAST_TIMESTAMP:
-            raise MalformedBytesError(
-                position, f"{name} {int(fixed[name])} is not in the years 1 to 9999"
-            )
+    stored = int(fixed["store_timestamp"])
+    if not FIRST_TIMESTAMP <= stored <= LAST_TIMESTAMP:
+        text = f"store_timestamp {stored} is not in the years 1 to 9999"
+        raise MalformedBytesError(position, text)
     if expected is not None:
         require(int(fixed["total_size"]), expected.size, "total size")
         require(int(fixed["queue_id"]), expected.queue_id, "queue id")
-        require(int(fixed["queue_offset"]), expected.queue_offset, "queue offset")
         require(parts.topic, expected.topic.encode(), "topic")
     if check_crc:
         require(body_crc(parts.body), int(fixed["body_crc"]), "CRC of the body")
@@ -209,7 +208,7 @@ def decode_record(
         keys=properties.get(PROPERTY_KEYS),
         msgId=properties.get(PROPERTY_UNIQ_KEY, offset_id),
         properties=properties,
-        bornTimestamp=from_millis(int(fixed["born_timestamp"])),
+        bornTimestamp=_born(int(fixed["born_timestamp"])),
         storeTimestamp=from_millis(int(fixed["store_timestamp"])),
         bornHost=host_text(fixed["born_host"]),
         storeHost=host_text(fixed["store_host"]),
@@ -268,6 +267,12 @@ def encode_record(
     guarded = record[:-CRC_PROPERTY_BYTES]
     digits = f"{body_crc(guarded):0{CRC_PROPERTY_DIGITS}d}"[::-1]
     return guarded + CRC_PROPERTY_HEAD + digits.encode() + bytes([PROPERTY_SEPARATOR])
+
+
+def _born(timestamp: int) -> datetime | None:
+    """Return when a message was born; None where its client gave no time of the calendar."""
+    is_time = FIRST_TIMESTAMP <= timestamp <= LAST_TIMESTAMP
+    return from_millis(timestamp) if is_time else None
 
 
 def from_millis(timestamp: int) -> datetime:

@@ -51,7 +51,7 @@ class Message(NamedTuple):
     keys: str | None
     msgId: str
     properties: dict[str, str]
-    bornTimestamp: datetime
+    bornTimestamp: datetime | None  # None where the client's is not in the years 1 to 9999
     storeTimestamp: datetime
     bornHost: str
     storeHost: str

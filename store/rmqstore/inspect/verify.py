@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 
@@ -16,10 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.errors import Finding
+from rmqstore.errors import (
+    Argument,
+    CorruptConfigError,
+    CorruptRecordError,
+    Finding,
+    OffsetOutOfRangeError,
+    Text,
+)
 from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
 from rmqstore.format.columns.dispatch_requests import (
+    DispatchRules,
     QueueUnits,
     Requests,
     UnitBuffer,
@@ -30,18 +39,29 @@ from rmqstore.format.columns.dispatch_requests import (
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
 from rmqstore.format.framing.framing import StopKind
-from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask
+from rmqstore.format.layout import (
+    DELIVERY_TOLERANCE_MS,
+    MAX_EXT_ADDRESS,
+    SCHEDULE_TOPIC,
+    Bytes,
+    Mask,
+)
+from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.store_config import spell_levels
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
+from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.joined_walks import JoinedWindow, join_stretches
 from rmqstore.storage.log.walks import Window, walk_forward
+from rmqstore.storage.queue.bounds import shift_of
 from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
+from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import damage_met
 from rmqstore.storage.rocksdb.queue_tables import (
     RocksDbQueues,
@@ -54,13 +74,15 @@ logger = logging.getLogger(__name__)
 
 _MAX_FINDINGS = 1000  # damaged records that are reported one by one
 _FILES_AT_ONCE = 64
+_MAX_SHIFTS = 8  # times that a broker begins or ends to go on at another place in a queue
 
 
 def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterator[Finding]:
     """Yield every disagreement between the log, the queues and the index.
 
     These are missing files of the log, damaged records, wrong units and keys that cannot be found.
-    Tables under ``config/`` that are damaged are findings of the part ``config``.
+    Tables under ``config/`` that are damaged are findings of the part ``config``, and records that
+    a broker would lose when it starts are one of the part ``end``.
 
     Args:
         store: the store to check, opened for reading.
@@ -70,25 +92,27 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     store.session.require_local("verify")
     for err in BrokerConfig(store.paths).damage():
         yield Finding("config", f"{err.path}, {err.offset}", err.reason)
+    yield from _after_end(store)
     yield from _missing_files(store)
     n_bytes = store.session.n_written([store.session.log_slice()])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
     end = store.session.log_slice().end
     log = store.session.log
-    queues = _Queues(store.paths, log.min_offset)
+    queues = _Queues(store.paths, log)
     batch_topics = store.paths.batch_topics()
     has_entries = bool(log.entry_segments)
     keys = KeysOfLog()
+    rules = DispatchRules(delay_levels=_delay_levels(store))
 
     def second_pass(done: int, _total: int) -> None:
         progress((n_bytes + min(done, n_bytes)) // 2, n_bytes)
 
     for data, whole_heads in _whole_heads(store, end, second_pass):
         heads = queues.without_torn(data, whole_heads) if has_entries else whole_heads
-        requests = read_requests(data, heads)
+        requests = read_requests(data, heads, rules)
         queues.compare(requests)
-        queues.compare(read_requests(data, _lmq_heads(data, heads, batch_topics)))
-        keys.add(requests, read_tag_keys(data, heads))
+        queues.compare(read_requests(data, _lmq_heads(data, heads, batch_topics), rules))
+        keys.add(requests, read_tag_keys(data, heads), heads.column("sys_flag"))
     second_pass(end - log.min_offset, end - log.min_offset)
     if has_unreadable_queues(store.paths):
         logger.warning(
@@ -99,6 +123,33 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         yield from queues.findings(store.session.light_messages_apart)
         yield from _inner_findings(store)
     yield from index_findings(store.paths, keys, log.min_offset)
+
+
+def _delay_levels(store: MessageStore) -> tuple[int, ...]:
+    """Return the delays by which to check times of delivery, ms; warn if no settings tell them."""
+    in_rocksdb = RocksDbQueues.of(store.paths)
+    levels = find_delay_levels(store.paths, store.session.log, in_rocksdb)
+    if not levels.are_known:
+        logger.warning(
+            "%s: times of delivery in %s follow another messageDelayLevel than RocketMQ's usual "
+            "one, by the units themselves %s; they are compared with one another only: the "
+            "broker's file says which is right (%s)",
+            store.paths.root,
+            SCHEDULE_TOPIC,
+            spell_levels(levels.delays),
+            Text(Argument("conf", "")),
+        )
+    return levels.delays
+
+
+def _after_end(store: MessageStore) -> Iterator[Finding]:
+    end, after = store.log_end, store.session.ends.after_end
+    if end is not None and after.n_records:
+        text = (
+            f"{after.n_records} records of {after.n_bytes} bytes follow the end of the log; "
+            "a broker that starts drops them"
+        )
+        yield Finding("end", f"{end.path}, {end.physical_offset}", text)
 
 
 def _missing_files(store: MessageStore) -> Iterator[Finding]:
@@ -204,15 +255,43 @@ class _Tally:
     """What the comparison of one queue has found so far."""
 
     def __init__(
-        self, queue: Queue, flushed_until: int, open_ext: Callable[[], ConsumeQueueExt]
+        self,
+        queue: Queue,
+        flushed_until: int,
+        open_ext: Callable[[], ConsumeQueueExt],
+        *,
+        is_schedule: bool,
     ) -> None:
         self.queue, self._open_ext = queue, open_ext
+        # Units of delayed messages hold times of delivery.
+        self._tolerance = DELIVERY_TOLERANCE_MS if is_schedule else 0
+        self.first_place = -1  # physical offset of the record with queue offset 0, if it is there
+        self.n_earlier = 0  # records before it, of an earlier topic of this name
         # physical offset from which on the queue may lack units, because they are flushed late
         self._flushed_until = flushed_until
         self.start = self.queue.begin
         self.end = self.queue.end()
-        self.n_matched = self.n_missing = self.n_wrong = 0
-        self.first_missing = self.first_wrong = -1
+        self.n_matched = self.n_missing = self.n_wrong = self.n_shifted = 0
+        self.first_missing = self.first_wrong = self.first_shifted = -1
+
+    def texts(self, log_start: int) -> Iterator[str]:
+        """Yield what is wrong with the queue; the log begins at physical offset ``log_start``."""
+        if self.n_missing:
+            first = self.first_missing
+            yield f"{self.n_missing} records have no unit, the first at queue offset {first}"
+        if self.n_wrong:
+            yield (
+                f"{self.n_wrong} units differ from their record, "
+                f"the first at queue offset {self.first_wrong}"
+            )
+        if self.n_shifted:
+            yield (
+                f"{self.n_shifted} units stand at another queue offset than their record names, "
+                f"the first at queue offset {self.first_shifted}; a broker serves them there"
+            )
+        n_extra = self.queue.count_units(self.start, self.end, log_start) - self.n_matched
+        if n_extra > 0:
+            yield f"{n_extra} units do not point to a record of the queue"
 
     def may_lack(self, physical_offsets: NDArray[np.int64]) -> Mask:
         """Return a mask (n,) of the records that need not be in the queue yet."""
@@ -231,7 +310,8 @@ class _Tally:
                 codes then, (n,).
             of_records: tags codes of their records, (n,).
         """
-        same: Mask = codes == of_records
+        same: Mask = codes >= of_records - self._tolerance
+        same &= codes <= of_records + self._tolerance
         rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
         if len(rows):
             ext_units = self._ext.units(codes[rows])
@@ -239,9 +319,47 @@ class _Tally:
         return same
 
 
+def _first_place(log: CommitLog, queue: Queue, key: QueueKey) -> int:
+    """Return the physical offset of the record with queue offset 0, -1 if it is not there."""
+    physical_offset, size, _ = queue.unit(0)
+    if queue.begin or size <= 0:
+        return -1
+    try:
+        parts = log.parts(physical_offset)
+    except (CorruptRecordError, OffsetOutOfRangeError):
+        return -1
+    found = parts.topic, int(parts.fixed["queue_id"]), int(parts.fixed["queue_offset"])
+    return physical_offset if found == (key[0].encode(), key[1], 0) else -1
+
+
+def _compare_units(
+    tally: _Tally, places: NDArray[np.int64], expected: NDArray[np.void]
+) -> tuple[Mask, Mask]:
+    """Return which places of a queue (n,) have a unit, and which of these units are as expected."""
+    exists = np.zeros(len(places), np.bool_)
+    is_same = np.zeros(len(places), np.bool_)
+    low = max(int(places.min()), tally.start)
+    high = min(int(places.max()) + 1, tally.end)
+    for start, stop in tally.queue.runs(low, high) if low < high else ():
+        stored = tally.queue.units(start, stop)
+        inside = np.flatnonzero((places >= start) & (places < stop))
+        rows = places[inside] - start
+        sizes, tags_codes = stored.sizes[rows], stored.tags_codes[rows]
+        same = stored.physical_offsets[rows] == expected["physical_offset"][inside]
+        same &= sizes == expected["size"][inside]
+        same &= tally.have_codes(tags_codes, expected["tags_code"][inside].astype(np.int64))
+        exists[inside] = sizes != 0
+        is_same[inside] = same & (sizes != 0)
+    return exists, is_same
+
+
 class _Queues:
-    def __init__(self, paths: StorePaths, log_start: int) -> None:
-        self._paths, self._log_start = paths, log_start
+    _known_topics: frozenset[str] = frozenset()  # empty if they are not known
+
+    def __init__(self, paths: StorePaths, log: CommitLog) -> None:
+        self._paths, self._log = paths, log
+        with suppress(CorruptConfigError):  # which is a finding itself
+            self._known_topics = frozenset(BrokerConfig(paths).topics())
         self._tallies: dict[tuple[str, int], _Tally] = {}
         self._without_queue: Counter[tuple[str, int]] = Counter()
         self._waiting = UnitBuffer()
@@ -267,7 +385,10 @@ class _Queues:
         def open_ext() -> ConsumeQueueExt:
             return ConsumeQueueExt(self._paths.queue_ext(*key), self._files)
 
-        return _Tally(queue, FOREVER if is_in_files else self._flushed_until, open_ext)
+        flushed_until = FOREVER if is_in_files else self._flushed_until
+        tally = _Tally(queue, flushed_until, open_ext, is_schedule=key[0] == SCHEDULE_TOPIC)
+        tally.first_place = _first_place(self._log, queue, key)
+        return tally
 
     def compare(self, requests: Requests) -> None:
         """Compare the units that records should have with those that exist, soon or later."""
@@ -305,22 +426,32 @@ class _Queues:
 
     @staticmethod
     def _compare_queue(tally: _Tally, units: QueueUnits, rows: NDArray[np.int64]) -> None:
+        is_earlier = units.units["physical_offset"][rows] < tally.first_place
+        if is_earlier.any():
+            tally.n_earlier += int(is_earlier.sum())
+            rows = rows[~is_earlier]
+            if not len(rows):
+                return
         offsets = units.queue_offsets[rows]
-        exists = np.zeros(len(rows), np.bool_)
-        wrong = np.zeros(len(rows), np.bool_)
-        low = max(int(offsets.min()), tally.start)
-        high = min(int(offsets.max()) + 1, tally.end)
-        for start, stop in tally.queue.runs(low, high) if low < high else ():
-            stored = tally.queue.units(start, stop)
-            inside = np.flatnonzero((offsets >= start) & (offsets < stop))
-            places = offsets[inside] - start
-            sizes, tags_codes = stored.sizes[places], stored.tags_codes[places]
-            expected = units.units[rows[inside]]
-            same = stored.physical_offsets[places] == expected["physical_offset"]
-            same &= sizes == expected["size"]
-            same &= tally.have_codes(tags_codes, expected["tags_code"].astype(np.int64))
-            exists[inside] = sizes != 0
-            wrong[inside] = ~same & (sizes != 0)
+        exists, same = _compare_units(tally, offsets, units.units[rows])
+        places = offsets.copy()
+        for _ in range(0 if tally.queue.is_batch else _MAX_SHIFTS):
+            if same.all():
+                break
+            first = int(np.argmin(same))
+            physical_offset = int(units.units["physical_offset"][rows[first]])
+            moved = places.copy()
+            moved[first:] = offsets[first:]
+            moved[first:] -= shift_of(tally.queue, int(offsets[first]), physical_offset)
+            exists_there, same_there = _compare_units(tally, moved, units.units[rows])
+            if not same_there[first]:
+                break
+            places, exists, same = moved, exists_there, same_there
+        wrong = exists & ~same
+        shifted = np.flatnonzero(same & (places != offsets))
+        if len(shifted) and not tally.n_shifted:
+            tally.first_shifted = int(places[shifted[0]])
+        tally.n_shifted += len(shifted)
         missing = np.flatnonzero(~exists & ~tally.may_lack(units.units["physical_offset"][rows]))
         if len(missing) and not tally.n_missing:
             tally.first_missing = int(offsets[missing[0]])
@@ -329,6 +460,12 @@ class _Queues:
         tally.n_missing += len(missing)
         tally.n_wrong += int(wrong.sum())
         tally.n_matched += int(exists.sum())
+
+    def _was_deleted(self, topic: str) -> bool:
+        """Tell whether a topic with records has neither an entry in topics.json nor queues."""
+        if not self._known_topics or topic in self._known_topics or is_system_topic(topic):
+            return False
+        return not self._paths.has_queue_folder(topic)
 
     def findings(self, apart: Container[str]) -> Iterator[Finding]:
         """Yield the findings queue by queue.
@@ -340,28 +477,25 @@ class _Queues:
         in_rocksdb = () if self._in_rocksdb is None else self._in_rocksdb.bounds
         for key in (*self._paths.queues(), *self._paths.batch_queues(), *in_rocksdb):
             self._tally(*key)
+        of_deleted: Counter[str] = Counter()
         for (topic, queue_id), tally in sorted(self._tallies.items()):
             if topic in apart:
                 continue
-            place = f"{topic}-{queue_id}"
-            if tally.n_missing:
-                text = (
-                    f"{tally.n_missing} records have no unit, "
-                    f"the first at queue offset {tally.first_missing}"
-                )
-                yield Finding("queue", place, text)
-            if tally.n_wrong:
-                text = (
-                    f"{tally.n_wrong} units differ from their record, "
-                    f"the first at queue offset {tally.first_wrong}"
-                )
-                yield Finding("queue", place, text)
-            n_units = tally.queue.count_units(tally.start, tally.end, self._log_start)
-            n_extra = n_units - tally.n_matched
-            if n_extra > 0:
-                text = f"{n_extra} units do not point to a record of the queue"
-                yield Finding("queue", place, text)
+            of_deleted[topic] += tally.n_earlier
+            if self._was_deleted(topic):
+                of_deleted[topic] += tally.n_missing
+                continue
+            for text in tally.texts(self._log.min_offset):
+                yield Finding("queue", f"{topic}-{queue_id}", text)
         self._files.close()
+        if of_deleted.total():
+            logger.warning(
+                "%s: %d records are of topics that were deleted (%s): they have no unit, and go "
+                "with their files of the log",
+                self._paths.root,
+                of_deleted.total(),
+                ", ".join(topic for topic, count in sorted(of_deleted.items()) if count),
+            )
         for (topic, queue_id), count in sorted(self._without_queue.items()):
             text = (
                 f"{count} records have no unit: "

@@ -15,7 +15,8 @@ from rmqstore.format.columns.dispatch_requests import Requests, are_indexed, top
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.index_keys import index_keys
 from rmqstore.format.columns.property_decode import parse_entries, property_column
-from rmqstore.format.layout import PROPERTY_TAGS, Bytes, Mask
+from rmqstore.format.layout import PROPERTY_TAGS, Bytes, Mask, SysFlag
+from rmqstore.spans import FOREVER
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage
@@ -58,16 +59,20 @@ class KeysOfLog:
         self._places: list[NDArray[np.int64]] = []
         self._times: list[NDArray[np.int64]] = []
         self._tags: list[TagKeys] = []
+        self._commits: list[NDArray[np.int64]] = []
 
-    def add(self, requests: Requests, tags: TagKeys) -> None:
+    def add(self, requests: Requests, tags: TagKeys, sys_flags: NDArray[np.int32]) -> None:
         """Add the keys of further records, in the order of the log.
 
         Args:
-            requests: the dispatch requests of the records.
+            requests: the dispatch requests of n records.
             tags: the keys that their tags would have.
+            sys_flags: their sysFlag, (n,).
         """
         self._tags.append(tags)
         offsets = requests.units.units["physical_offset"].astype(np.int64)
+        kinds = sys_flags & np.int32(SysFlag.TRANSACTION_TYPE)
+        self._commits.append(offsets[kinds == SysFlag.TRANSACTION_COMMIT])
         self._offsets.append(offsets[requests.key_rows])
         self._hashes.append(requests.key_hashes)
         self._places.append(offsets)
@@ -84,6 +89,11 @@ class KeysOfLog:
         )
         rows = np.searchsorted(places[:-1], offsets)
         return times[rows], places[rows] == offsets
+
+    def are_of_commits(self, offsets: NDArray[np.int64]) -> Mask:
+        """Tell which records at physical offsets (n,) commit a transaction."""
+        mask: Mask = np.isin(offsets, np.concatenate([*self._commits, _NO_KEYS]))
+        return mask
 
     def of_tags(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return offsets and hashes of the keys of tags, which only brokers from 5.4 on index."""
@@ -135,7 +145,11 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
     key_offsets, key_hashes = keys.starting_at(int(offsets[0]))
     of_items = _pairs(offsets, hashes)
     of_keys = _pairs(key_offsets, key_hashes)
-    missing = np.flatnonzero(~_are_among(of_keys, of_items))
+    is_found = _are_among(of_keys, of_items)
+    # Brokers before 4.0 index no key of a commit, because the half message has the same keys.
+    commits = keys.are_of_commits(key_offsets)
+    first_commit = key_offsets[commits & is_found].min(initial=FOREVER)
+    missing = np.flatnonzero(~is_found & (~commits | (key_offsets >= first_commit)))
     # other keys of the first record may have been deleted with an older file
     if offsets[0] > log_start:
         missing = missing[key_offsets[missing] != offsets[0]]

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rmqstore.errors import FileDeletedError
 from rmqstore.format.columns.decode import topics
@@ -28,6 +29,7 @@ from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.log.frames import frame_start
+from rmqstore.storage.queue.bounds import shift_of
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.units import RecoveredUnits, Units
@@ -173,15 +175,19 @@ class StoreTail:
             return int(np.count_nonzero(logged.queue_offsets < recovered.end))
         queue = self._open_files(key)
         try:
-            units = queue.units_of(logged.queue_offsets)
-            lacks = (units.physical_offsets != logged.places) | (units.sizes != logged.sizes)
-            n_built = int(np.argmax(lacks)) if lacks.any() else len(lacks)
+            offsets = logged.queue_offsets
+            n_built = _count_built(queue, offsets, logged)
+            if n_built < len(offsets) and not queue.is_batch:
+                offsets = offsets.copy()
+                place = int(logged.places[n_built])
+                offsets[n_built:] -= shift_of(queue, int(offsets[n_built]), place)
+                n_built = _count_built(queue, offsets, logged)
             known = self.ends.setdefault(key, 0)
             if queue.is_batch:  # the units tell how many messages a record holds
                 self.ends[key] = self._end_and_last(key)[0]
             elif n_built:
-                end = int(logged.queue_offsets[n_built - 1]) + 1
-                self.ends[key] = end if n_built == len(lacks) else max(known, end)
+                end = int(offsets[n_built - 1]) + 1
+                self.ends[key] = end if n_built == len(offsets) else max(known, end)
             self._note_first(queue, key, self.ends[key])
         finally:
             queue.close()
@@ -374,6 +380,13 @@ class StoreTail:
         """Tell whether all messages of a queue lie after a record."""
         span = (self.first(key), self.ends.get(key, 0))
         return self.store.first_behind(*key, mark.physical_offset + 1, span) == span[0]
+
+
+def _count_built(queue: Queue, offsets: NDArray[np.int64], logged: LoggedMessages) -> int:
+    """Return how many of the logged messages (n,), from the first on, have their units."""
+    units = queue.units_of(offsets)
+    lacks = (units.physical_offsets != logged.places) | (units.sizes != logged.sizes)
+    return int(np.argmax(lacks)) if lacks.any() else len(lacks)
 
 
 def _holds(queue: Queue, recovered: RecoveredUnits) -> bool:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.format.layout import FIRST_TIMESTAMP, LAST_TIMESTAMP, Bytes, Mask, Positions
+from rmqstore.format.schema import TIMESTAMP
 from rmqstore.format.utf8 import decode_text
 
 # Bytes that a buffer should have after its records, so that gathers of a whole word need not care
@@ -57,6 +58,14 @@ def booleans_where(values: Mask, valid: Mask) -> pa.Array:
 def in_calendar(millis: NDArray[np.int64]) -> Mask:
     """Return a mask (n,) of the times, ms since the epoch, that lie in the years 1 to 9999."""
     return (millis >= FIRST_TIMESTAMP) & (millis <= LAST_TIMESTAMP)
+
+
+def calendar_times(millis: NDArray[np.int64]) -> pa.Array:
+    """Return times, ms since the epoch, as timestamps, null outside of the years 1 to 9999."""
+    valid = in_calendar(millis)
+    if valid.all():
+        return numbers(millis * 1000).view(TIMESTAMP)
+    return numbers_where(np.where(valid, millis, 0) * 1000, valid).view(TIMESTAMP)
 
 
 def mask_of(values: pa.BooleanArray) -> Mask:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import (
+    calendar_times,
     codes_of,
     gather_spans,
     numbers,
@@ -130,7 +131,7 @@ def _plain_column(buf: Bytes, heads: Heads, field: pa.Field) -> pa.Array:
     if name in _FIXED_COLUMNS:
         return numbers(heads.column(_FIXED_COLUMNS[name]))
     if name in _TIME_COLUMNS:
-        return numbers(heads.column(_TIME_COLUMNS[name]) * 1000).view(pa.timestamp("us", tz="UTC"))
+        return calendar_times(heads.column(_TIME_COLUMNS[name]))
     if name == "topic":
         return valid_text(topics(buf, heads))
     if name == "properties":

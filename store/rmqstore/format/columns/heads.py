@@ -251,9 +251,10 @@ def _only(values: NDArray[Any], whole: Mask) -> NDArray[Any]:
 
 
 def check_heads(heads: Heads, physical_base: int | Positions) -> Mask:
-    """Return a mask (n,) of the records with the right physical offset and times in range.
+    """Return a mask (n,) of the records with the right physical offset and a store time in range.
 
-    The range is the years 1 to 9999.
+    The range is the years 1 to 9999. The time when a message was born is its client's, and no
+    broker looks at it.
 
     Args:
         heads: whole records.
@@ -261,7 +262,5 @@ def check_heads(heads: Heads, physical_base: int | Positions) -> Mask:
             record.
     """
     sound: Mask = heads.column("physical_offset") == heads.starts + physical_base
-    for name in ("born_timestamp", "store_timestamp"):
-        times = heads.column(name)
-        sound &= in_calendar(times)
+    sound &= in_calendar(heads.column("store_timestamp"))
     return sound

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import Finding
 from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.store_ends import RecordsAfter
 
 # How far a group is behind: not at all, a little, so much that one should look, or that much
 # without having consumed anything lately.
@@ -91,6 +92,7 @@ class StoreFacts:
     files: list[FileFacts]
     rates: Rates | None
     log_end: LogEnd | None
+    after_end: RecordsAfter
     is_estimated: bool  # whether the bytes of messages are estimates
     lacks_rocksdb_queues: bool = False  # whether the numbers leave out queues in RocksDB
     findings: list[Finding] | None = None  # None if the store was not checked

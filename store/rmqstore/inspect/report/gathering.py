@@ -68,6 +68,7 @@ def gather(
         files=_files(store),
         rates=None,
         log_end=store.log_end,
+        after_end=store.session.ends.after_end,
         is_estimated=is_estimated,
         lacks_rocksdb_queues=are_queues_unreadable(store.paths),
         notes=notes,

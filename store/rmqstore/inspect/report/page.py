@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import groupby
 from shlex import quote
 
 from rmqstore.errors import Finding, UnsupportedFeatureError
-from rmqstore.inspect.cures import Cure, cure_of
+from rmqstore.inspect.cures import Cure, cures_of
 from rmqstore.inspect.report.charts import draw_bars, draw_rates, draw_skew
 from rmqstore.inspect.report.facts import GroupFacts, StoreFacts, TopicFacts
 
@@ -68,12 +67,16 @@ def render(stores: Sequence[StoreFacts], made_at: datetime) -> str:
 
 def findings_by_part(findings: Sequence[Finding]) -> list[tuple[str, Cure, list[Finding]]]:
     """Return findings with what cures them, by the part of the store, the worst part first."""
-    by_part = sorted(findings, key=lambda one: one.part)
+    cures = cures_of({one.part for one in findings})
     parts = [
-        (part, cure_of(part), list(found))
-        for part, found in groupby(by_part, key=lambda one: one.part)
+        (part, cure, [one for one in findings if one.part == part])
+        for part, cure in sorted(cures.items())
+        if any(one.part == part for one in findings)
     ]
-    return sorted(parts, key=lambda one: _SEVERITIES.index(one[1].severity))
+    # What a start of the broker would lose comes first.
+    return sorted(
+        parts, key=lambda one: (one[0] != "end", _SEVERITIES.index(one[1].severity), one[0])
+    )
 
 
 def _topic_rows(topics: Sequence[TopicFacts], attribute: str) -> list[tuple[str, int, str]]:

@@ -57,8 +57,7 @@ def shared_pipeline(
         partial(choose, spec=spec, wanted=wanted),
         *inflating(spec),
     ]
-    explain_one = partial(explain_shared, batch_topics=batch_topics)
-    return Pipeline(check_records, tuple(steps), explain_one, _weigh)
+    return Pipeline(check_records, tuple(steps), explain_shared, _weigh)
 
 
 def _weigh(
@@ -99,12 +98,13 @@ def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
     places, record_of = _rows_of_sound_records(unwrapped)
     units = rows.units.take(places)
     rank = units.queue_offsets - records.heads.column("queue_offset")[record_of]
-    is_there = (rank >= 0) & (rank < records.counts[record_of])
+    is_there = ~_are_batches(units, batch_topics)  # the place of a unit decides, as in a plain read
+    is_there |= (rank >= 0) & (rank < records.counts[record_of])
     is_lmq = _are_lmq(units)
     if is_lmq.any():
         parents = records.heads.take(record_of[is_lmq])
         is_there[is_lmq] = _are_named(records.data, parents, units.take(is_lmq))
-    absent = np.flatnonzero(~is_there & (is_lmq | _are_batches(units, batch_topics))).tolist()
+    absent = np.flatnonzero(~is_there).tolist()
     reasons = {
         int(places[row]): records.reason(int(record_of[row]), units.expected(row)) for row in absent
     }
@@ -199,7 +199,6 @@ def explain_shared(
     spec: ReadSpec,
     physical_offset: int,
     expected: Expected | None,
-    batch_topics: Collection[str],
 ) -> str:
     """Ask the reference codec what is wrong with a record, apart from what only its queue tells."""
     assert expected is not None
@@ -209,9 +208,7 @@ def explain_shared(
         return err.reason
     if expected.topic.startswith(LMQ_PREFIX):
         topic, queue_id = decode_text(parts.topic), int(parts.fixed["queue_id"])
-        expected = Expected(topic, queue_id, int(parts.fixed["queue_offset"]), expected.size)
-    elif expected.topic in batch_topics:
-        expected = expected._replace(queue_offset=int(parts.fixed["queue_offset"]))
+        expected = expected._replace(topic=topic, queue_id=queue_id)
     return explain(record, spec, physical_offset, expected)
 
 

@@ -7,6 +7,7 @@ one more step, for records that several messages share.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -29,6 +30,8 @@ from rmqstore.format.schema import ALL_COLUMNS, PENDING
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
+
+logger = logging.getLogger(__name__)
 
 _NO_REASONS: Mapping[int, str] = {}
 
@@ -114,14 +117,40 @@ def check(source: LogBytes, starts: Positions, units: UnitRows | None) -> Rows:
     if units is not None:
         sound &= heads.column("total_size") == units.sizes
         sound &= heads.column("queue_id") == units.queue_ids
-        sound &= heads.column("queue_offset") == units.queue_offsets
         same, expected = sound_topics(source.data, heads, units.topics, units.topic_codes)
         sound &= same
         if expected is not None:
             columns["topic"] = expected
+    reasons = _NO_REASONS
+    if units is not None and (heads.column("queue_offset") != units.queue_offsets).any():
+        reasons = _fillers(heads, units)
+        sound[list(reasons)] = False
+        heads = heads.placed(units.queue_ids, units.queue_offsets)
     every = np.ones(len(starts), np.bool_)
     rows = Rows(source.data, starts + source.base, units, every, _NO_REASONS, heads, columns)
-    return rows.drop_damaged(sound)
+    return rows.drop_damaged(sound, reasons)
+
+
+def _fillers(heads: Heads, units: UnitRows) -> dict[int, str]:
+    """Return the rows whose unit only fills a gap in its queue, and what is wrong with each.
+
+    The place of a unit is the queue offset of its message, whatever the record names. The two
+    differ after a record that could not be dispatched: the units of all that follow it in the queue
+    come one place too early, until the broker is started again. But where two units of a queue lead
+    to one record, the earlier one fills the place of a message that the log does not have.
+
+    Source: ConsumeQueue.java#putMessagePositionInfo.
+    """
+    places = units.physical_offsets
+    is_repeated = np.zeros(len(places), np.bool_)
+    is_repeated[:-1] = places[:-1] == places[1:]
+    is_repeated[:-1] &= units.topic_codes[:-1] == units.topic_codes[1:]
+    is_repeated[:-1] &= units.queue_ids[:-1] == units.queue_ids[1:]
+    is_repeated &= heads.column("queue_offset") > units.queue_offsets
+    return {
+        row: f"no record has queue offset {units.queue_offsets[row]}: its unit leads to the next"
+        for row in np.flatnonzero(is_repeated).tolist()
+    }
 
 
 def verify_properties(rows: Rows) -> Rows:
@@ -199,8 +228,17 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
     if "tagsCode" in names:
         columns["tagsCode"] = _tags_codes(rows)
     columns |= {field.name: pa.nulls(n, field.type) for field in PENDING if field.name in names}
+    no_times = _no_times(rows, columns.get("bornTimestamp"))
     if spec.corrupt_column in names:
-        columns[spec.corrupt_column] = _lost_codes(columns.get("tagsCode"), n)
+        reasons = _lost_codes(columns.get("tagsCode"), n)
+        columns[spec.corrupt_column] = pc.coalesce(reasons, no_times)
+    elif no_times.null_count < n:
+        places = rows.offsets[rows.all_places()]
+        first = int(np.argmax(no_times.is_valid().to_numpy(zero_copy_only=False)))
+        logger.warning(
+            "%d messages have no bornTimestamp, the first at physical offset %d: %s",
+            n - no_times.null_count, int(places[first]), no_times[first],
+        )  # fmt: skip
     return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=spec.schema)
 
 
@@ -210,11 +248,23 @@ def _tags_codes(rows: Rows) -> pa.Array:
     return pa.array(codes, mask=codes <= MAX_EXT_ADDRESS)
 
 
-def _lost_codes(tags_codes: pa.Array | None, n: int) -> pa.Array:
-    """Return reasons, string (n,); of a whole record only the tags code can be lost.
+def _no_times(rows: Rows, column: pa.Array | None) -> pa.Array:
+    """Return why messages have no bornTimestamp, string (n,); their clients gave them others.
 
-    See ``tags_codes``.
+    RocketMQ looks at this time nowhere, so such a message is as sound as any.
     """
+    n = len(rows.heads)
+    if column is None or not column.null_count:
+        return pa.nulls(n, pa.string())
+    is_null = column.is_null()
+    stored = numbers(rows.heads.column("born_timestamp")).cast(pa.string())
+    text = "bornTimestamp: the client's time is not in the years 1 to 9999: "
+    reasons = pc.binary_join_element_wise(text, pc.binary_join_element_wise(stored, "ms", " "), "")
+    return pc.if_else(is_null, reasons, pa.scalar(None, pa.string()))
+
+
+def _lost_codes(tags_codes: pa.Array | None, n: int) -> pa.Array:
+    """Return why messages have no tags code, string (n,); see ``tags_codes``."""
     if tags_codes is None or not tags_codes.null_count:
         return pa.nulls(n, pa.string())
     reason = pa.scalar("tagsCode: the queue's unit leads to no unit of consumequeue_ext")

@@ -27,6 +27,21 @@ def find_first(start: int, end: int, holds: Callable[[int], bool]) -> int:
     return start + bisect_left(range(start, end), x=True, key=holds)
 
 
+def shift_of(queue: Queue, queue_offset: int, physical_offset: int) -> int:
+    """Return by how much the queue offset in a record exceeds the place of its unit.
+
+    It is 0 where the queue has no unit for the record. After a record that a broker could not
+    dispatch, it puts the units of all that follow in the queue one place too early, until it is
+    started again.
+
+    Source: ConsumeQueue.java#putMessagePositionInfo.
+    """
+    place = find_first(
+        queue.begin, queue.end(), lambda place: queue.unit(place)[0] >= physical_offset
+    )
+    return queue_offset - place if queue.unit(place)[0] == physical_offset else 0
+
+
 def pieces(queue: Queue, start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the runs of a range in pieces that fit into memory, because a file may be sparse."""
     for low, high in queue.runs(start, end):

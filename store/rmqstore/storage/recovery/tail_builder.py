@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
+from rmqstore.format.layout import LMQ_PREFIX, QUEUE_UNIT
 from rmqstore.spans import QueueKey
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.bounds import reach, whole_end
@@ -28,6 +29,17 @@ class OpenedQueue(NamedTuple):
 
 
 OpenQueue = Callable[[str, int], OpenedQueue | None]
+
+
+def _shift_of_last(log: CommitLog, queue: Queue, key: QueueKey, end: int) -> int:
+    """Return by how much the queue offset in the record of the last unit exceeds its place."""
+    if queue.is_batch or key[0].startswith(LMQ_PREFIX):
+        return 0
+    try:
+        fixed = log.parts(queue.unit(end - 1)[0]).fixed
+    except (CorruptRecordError, OffsetOutOfRangeError):
+        return 0
+    return max(int(fixed["queue_offset"]) - (end - 1), 0)
 
 
 class TailBuilder:
@@ -64,6 +76,8 @@ class TailBuilder:
         # built so far; -1 without any
         has_units = not is_new and self.end > queue.begin
         self.files_reach = self.reach = reach(queue, self.end) if has_units else -1
+        # by how much the queue offsets in its records exceed the places of their units
+        self.shift = _shift_of_last(log, queue, key, self.end) if has_units else 0
         self.parts: list[NDArray[np.void]] = []
         self.n_repeated = 0
         self.is_short = False
@@ -76,6 +90,16 @@ class TailBuilder:
     def lacks_units(self) -> bool:
         """Whether the files lack units of scanned records."""
         return bool(self.parts) or self.is_short
+
+    def place_of(self, queue_offset: int) -> int:
+        """Return where the unit of the next record goes, by the queue offset in the record.
+
+        A broker goes on one place too early after a record that it could not dispatch, until it is
+        started again: then it counts from the end of the queue.
+        """
+        if queue_offset == self.end:
+            self.shift = 0
+        return queue_offset - self.shift if queue_offset - self.shift == self.end else queue_offset
 
     def add(self, units: NDArray[np.void], record_end: int) -> None:
         """Append units, QUEUE_UNIT (n,); the record of the last one ends at ``record_end``."""

@@ -69,10 +69,12 @@ def _is_confirmed(
         parts = log.parts(physical_offset)
     except (CorruptRecordError, OffsetOutOfRangeError):
         return False
-    names = ("physical_offset", "total_size", "queue_id", "queue_offset")
+    names = ("physical_offset", "total_size", "queue_id")
     stored = tuple(int(parts.fixed[name]) for name in names)
     topic, queue_id = key
-    if stored != (physical_offset, size, queue_id, queue_offset) or parts.topic != topic.encode():
+    if stored != (physical_offset, size, queue_id) or parts.topic != topic.encode():
+        return False
+    if int(parts.fixed["queue_offset"]) < queue_offset:
         return False
     segment = log.locate(physical_offset).segment
     if segment.end > log_end:
@@ -172,13 +174,15 @@ def _hold_messages(
 ) -> Mask:
     """Return a mask of the records (n,) that hold the message of a queue with a queue offset (n,).
 
-    The first queue offset of a batch may be lower, because its record holds several messages.
+    The first queue offset of a batch may be lower, because its record holds several messages. That
+    of another record may be higher, because a broker goes on one place too early in a queue after
+    a record that it could not dispatch; it is lower if the unit is of before a cut of the log.
     """
     topic, queue_id = key
     if topic.startswith(LMQ_PREFIX):
         return name_queues(data, heads, pa.repeat(topic, len(heads)), queue_offsets)
     matches, _ = sound_topics(data, heads, [topic], np.zeros(len(heads), np.int32))
     stored = heads.column("queue_offset")
-    matches &= (stored <= queue_offsets) if is_batch else (stored == queue_offsets)
+    matches &= (stored <= queue_offsets) if is_batch else (stored >= queue_offsets)
     matches &= heads.column("queue_id") == queue_id
     return matches

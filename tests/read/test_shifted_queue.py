@@ -1,0 +1,93 @@
+"""A queue whose units stand before the queue offsets in their records is read by its units.
+
+After a record that a broker could not dispatch, it puts the units of all that follow in the queue
+one place too early. ``interop/test_shifted_queue.py`` makes such a queue with the real RocketMQ.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import rmqstore
+import store_builder as build
+from rmqstore.inspect.verify import verify
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.tail import StoreTail
+
+LOST, N = 3, 12
+
+
+@pytest.fixture
+def store() -> build.Store:
+    """Return twelve messages of one queue, of which the fourth was not dispatched."""
+    made = build.Store()
+    for number in range(N):
+        made.append(build.Record(body=b"m%02d" % number))
+    lost = made.placed[LOST]
+    made.put(lost.physical_offset + lost.size - 2, b"\x80\x00")  # the length of its properties
+    del made.queues["T", 0][LOST]
+    return made
+
+
+def bodies() -> list[tuple[int, bytes]]:
+    numbers = [number for number in range(N) if number != LOST]
+    return [(place, b"m%02d" % number) for place, number in enumerate(numbers)]
+
+
+def read(root: Path, **choice: object) -> list[tuple[int, bytes]]:
+    with rmqstore.open(root) as opened:
+        rows = opened.scan(columns=["queueOffset", "body"], **choice).read_all()  # type: ignore[arg-type]
+    return [(row["queueOffset"], row["body"]) for row in rows.to_pylist()]
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "DROPMALFORMED"])
+def test_each_mode_returns_every_message_at_the_place_of_its_unit(
+    store: build.Store, tmp_path: Path, mode: str
+) -> None:
+    assert read(store.write(tmp_path / "s"), mode=mode) == bodies()
+
+
+def test_verify_names_the_units_once(store: build.Store, tmp_path: Path) -> None:
+    with rmqstore.open(store.write(tmp_path / "s")) as opened:
+        found = [one for one in verify(opened) if one.part == "queue"]
+    assert [one.place for one in found] == ["T-0"]
+    assert found[0].text.startswith(
+        f"{N - LOST - 1} units stand at another queue offset than their record names, "
+        f"the first at queue offset {LOST}"
+    )
+
+
+def test_units_that_the_files_lack_are_recovered_at_the_places_of_the_broker(
+    store: build.Store, tmp_path: Path
+) -> None:
+    del store.queues["T", 0][-2:]
+    assert read(store.write(tmp_path / "s")) == bodies()
+
+
+def test_a_tail_sees_what_is_appended_to_the_queue(store: build.Store, tmp_path: Path) -> None:
+    ends = []
+    for n_more in (0, 2):
+        for number in range(n_more):
+            after = build.Record(body=b"after %d" % number, queue_offset=N + number)
+            placed = store.append(after, queued=False)
+            store.queues["T", 0].append((placed.physical_offset, placed.size, 0))
+        root = store.write(tmp_path / str(n_more))
+        with rmqstore.open(root) as opened:
+            tail = StoreTail(opened.session, parse_selection())
+            tail.look()
+            ends.append(tail.ends["T", 0])
+    assert ends == [N - 1, N + 1]
+
+
+def test_a_unit_that_fills_a_gap_is_damage_and_not_a_message(tmp_path: Path) -> None:
+    made = build.Store()
+    for number in range(4):
+        made.append(build.Record(body=b"m%d" % number))
+    made.queues["T", 0][1] = made.queues["T", 0][2]
+    root = made.write(tmp_path / "s")
+    with pytest.raises(rmqstore.CorruptRecordError, match="no record has queue offset 1"):
+        read(root)
+    kept = [(0, b"m0"), (2, b"m2"), (3, b"m3")]
+    assert read(root, mode="DROPMALFORMED") == kept
