@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rmqstore.errors import Argument, Text
+from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Entry, is_folder
 from rmqstore.storage.folders.release import earliest_release
+from rmqstore.storage.rocksdb.database import can_read_rocksdb
 from rmqstore.storage.rocksdb.queue_tables import has_unreadable_queues
 
 _IN_TIER = "messages in tiered storage"
@@ -77,6 +79,11 @@ def _not_read(paths: StorePaths) -> list[str]:
     texts = messages_elsewhere(paths)
     if has_unreadable_queues(paths):
         texts.append(f"queues in {paths.rocksdb_queues}, which need the extra rocksdb")
+    if not can_read_rocksdb():
+        texts += [
+            f"tables of the broker in {folder}, which need the extra rocksdb"
+            for folder in BrokerConfig(paths).databases()
+        ]
     return texts
 
 

@@ -11,11 +11,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import CorruptConfigError, UnreadableFileError
+from rmqstore.errors import (
+    CorruptConfigError,
+    CorruptDatabaseError,
+    UnreadableFileError,
+    UnsupportedFeatureError,
+)
 from rmqstore.format.layout import TIMER_CHECK
 from rmqstore.storage.broker.identity import BrokerIdentity, broker_name, read_identity
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage, read_small
+from rmqstore.storage.rocksdb.config_tables import PLACES, database_folders, stored_tables
+from rmqstore.storage.rocksdb.database import can_read_rocksdb
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +33,7 @@ _TABLES = (
     "topics.json", "subscriptionGroup.json", "consumerOffset.json", "lmqConsumerOffset.json",
     "delayOffset.json", "consumerFilter.json",
 )  # fmt: skip
+_OFFSETS = "consumerOffset.json"
 MAX_TABLE_BYTES = 16 << 20  # a parsed table may take forty times as much memory
 # Source: TopicAttributes.java, CQType.java.
 QUEUE_TYPE, BATCH_QUEUES = "queue.type", "BatchCQ"
@@ -131,6 +139,27 @@ def _loads(text: str) -> object:
     return value
 
 
+def _entry(path: Path, key: str, value: bytes) -> dict[str, Any]:
+    """Return an entry of a table in a database."""
+    try:
+        return table_of(value)
+    except CorruptConfigError as err:
+        raise CorruptConfigError(str(path), 0, f"{key!r}: {err.reason}") from err
+
+
+def _counter_of(table: dict[str, Any]) -> int:
+    """Return the counter of the data version of a table, -1 if it has none."""
+    version = table.get("dataVersion")
+    counter = version.get("counter") if isinstance(version, dict) else None
+    return counter if isinstance(counter, int) else -1
+
+
+@lru_cache(256)
+def _warn_of_database(reason: str) -> None:
+    """Log a warning, once for each reason."""
+    logger.warning("%s; what the broker keeps there is not known", reason)
+
+
 def part_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
     """Return a table inside a table, {} if there is none.
 
@@ -217,12 +246,43 @@ class BrokerConfig:
         self._paths = paths
 
     def _table(self, file: str, name: str) -> dict[str, Any]:
-        path = self._paths.config / file
-        return part_of(path, load_table(self._paths.storage, path), name)
+        path, storage = self._paths.config / file, self._paths.storage
+        table = load_table(storage, path)
+        in_file = part_of(path, table, name)
+        if not database_folders(self._paths.config, storage, file):
+            return in_file
+        try:
+            stored = stored_tables(self._paths.config, storage, file)
+        except (UnsupportedFeatureError, CorruptDatabaseError) as err:
+            if file == _OFFSETS:
+                raise
+            _warn_of_database(str(err))  # messages can be read all the same
+            return in_file
+        entries: dict[str, Any] = {}
+        counter = -1
+        for each in stored:
+            if each.counter > counter:
+                entries |= {
+                    key: _entry(each.path, key, value) for key, value in each.entries.items()
+                }
+                counter = each.counter
+        if file == _OFFSETS:
+            entries = {key: entry.get("offsetTable", {}) for key, entry in entries.items()}
+        is_newer = _counter_of(table) > counter and not stored[0].is_alone
+        return entries | in_file if is_newer else entries
+
+    def databases(self) -> list[Path]:
+        """Return the folders of the RocksDB databases that hold tables of the broker."""
+        return database_folders(self._paths.config, self._paths.storage)
 
     def damage(self) -> list[CorruptConfigError]:
         """Return what is wrong with each table that is damaged, whether or not it has a backup."""
         found = []
+        for name in PLACES if can_read_rocksdb() else ():
+            try:
+                stored_tables(self._paths.config, self._paths.storage, name)
+            except CorruptDatabaseError as err:
+                found.append(CorruptConfigError(err.path, 0, err.reason))
         for name in _TABLES:
             try:
                 _load(self._paths.storage, self._paths.config / name)
@@ -263,9 +323,10 @@ class BrokerConfig:
 
         Source: ConsumerOffsetManager.java, LmqConsumerOffsetManager.java.
         """
-        path = self._paths.config / "consumerOffset.json"
+        path = self._paths.config / _OFFSETS
         light_path = path.with_name("lmqConsumerOffset.json")
-        if not _has_table(self._paths.storage, path):
+        in_rocksdb = database_folders(self._paths.config, self._paths.storage, path.name)
+        if not in_rocksdb and not _has_table(self._paths.storage, path):
             table = load_table(self._paths.storage, light_path)
             if table:
                 of_light_groups = part_of(light_path, table, "lmqOffsetTable")
