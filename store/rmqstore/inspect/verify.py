@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterable, Iterator
-from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import (
     Argument,
-    CorruptConfigError,
     CorruptRecordError,
     Finding,
     OffsetOutOfRangeError,
@@ -354,12 +352,9 @@ def _compare_units(
 
 
 class _Queues:
-    _known_topics: frozenset[str] = frozenset()  # empty if they are not known
-
     def __init__(self, paths: StorePaths, log: CommitLog) -> None:
         self._paths, self._log = paths, log
-        with suppress(CorruptConfigError):  # which is a finding itself
-            self._known_topics = frozenset(BrokerConfig(paths).topics())
+        self._known_topics = frozenset(BrokerConfig(paths).topics())  # empty if they are not known
         self._tallies: dict[tuple[str, int], _Tally] = {}
         self._without_queue: Counter[tuple[str, int]] = Counter()
         self._waiting = UnitBuffer()

@@ -55,10 +55,7 @@ def chosen_topics(source: ViewSource, spec: ViewSpec, *, known: bool = False) ->
     """
     topics = set(source.viewed.topics())
     if known:
-        try:
-            topics.update(source.config.topics())
-        except RmqStoreError as err:
-            logger.warning("%s", err)
+        topics.update(source.config.topics())
     warn_of_rocksdb(source, spec)
     return choose_topics(spec.selection, sorted(topics))
 

@@ -155,9 +155,9 @@ def _counter_of(table: dict[str, Any]) -> int:
 
 
 @lru_cache(256)
-def _warn_of_database(reason: str) -> None:
+def _warn_of_topics(reason: str) -> None:
     """Log a warning, once for each reason."""
-    logger.warning("%s; what the broker keeps there is not known", reason)
+    logger.warning("%s; topics are those that have queues, as far as is known", reason)
 
 
 def part_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
@@ -251,13 +251,7 @@ class BrokerConfig:
         in_file = part_of(path, table, name)
         if not database_folders(self._paths.config, storage, file):
             return in_file
-        try:
-            stored = stored_tables(self._paths.config, storage, file)
-        except (UnsupportedFeatureError, CorruptDatabaseError) as err:
-            if file == _OFFSETS:
-                raise
-            _warn_of_database(str(err))  # messages can be read all the same
-            return in_file
+        stored = stored_tables(self._paths.config, storage, file)
         entries: dict[str, Any] = {}
         counter = -1
         for each in stored:
@@ -291,8 +285,16 @@ class BrokerConfig:
         return found
 
     def topics(self) -> list[str]:
-        """Return all topics that the broker knows, sorted, including those without messages."""
-        return sorted(self._table("topics.json", "topicConfigTable"))
+        """Return all topics that the broker knows, sorted, including those without messages.
+
+        Messages can be read without it, so of a table that cannot be read a warning tells, and the
+        result is [].
+        """
+        try:
+            return sorted(self._table("topics.json", "topicConfigTable"))
+        except (CorruptConfigError, CorruptDatabaseError, UnsupportedFeatureError) as err:
+            _warn_of_topics(str(err))
+            return []
 
     def topic_entries(self) -> dict[str, dict[str, Any]]:
         """Return the configuration of each topic: ``perm``, ``readQueueNums`` and so on."""

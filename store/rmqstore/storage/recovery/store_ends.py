@@ -6,14 +6,14 @@ Both are computed on first use and cached.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import READS_AFTER_END, CorruptConfigError
+from rmqstore.errors import READS_AFTER_END
 from rmqstore.format.columns.dispatch_requests import DispatchRules
 from rmqstore.format.topics import is_system_topic
 from rmqstore.spans import FOREVER, LogSlice, LostStretch, QueueKey, QueueSlice
@@ -191,8 +191,8 @@ class StoreEnds:
         was_closed = self._ignore_log_end or not self._paths.has_abort
         if are_queues_unreadable(self._paths):
             return RecoveredQueues({})
-        batch_topics = self._of_topics_json(self._config.batch_topics)
-        known_topics = self._of_topics_json(self._config.topics)
+        known_topics = {*self._config.topics()}
+        batch_topics = {*self._config.batch_topics()} if known_topics else set()
         since = committed_since(self._paths)
         in_rocksdb = self.in_rocksdb
 
@@ -240,13 +240,6 @@ class StoreEnds:
             with closing(open_files(self._paths, *key, in_rocksdb=in_rocksdb)) as queue:
                 end = max(end, reach(queue, queue.end()))
         return end
-
-    def _of_topics_json(self, read_topics: Callable[[], list[str]]) -> set[str]:
-        try:
-            return {*read_topics()}
-        except CorruptConfigError as err:
-            logger.warning("%s; going on as if the broker knew no topics", err)
-            return set()
 
     def recovered_in(self, slices: Iterable[QueueSlice]) -> dict[QueueKey, RecoveredUnits]:
         """Return the part of :attr:`recovered` that another process needs to read these slices."""

@@ -78,7 +78,7 @@ def known_names(source: ViewSource) -> KnownNames:
         groups.update(source.config.groups())
     with suppress(RmqStoreError, OSError):
         groups.update(source.config.subscribed_groups())
-    with suppress(RmqStoreError, OSError):
+    with suppress(OSError):
         topics.update(source.config.topics())
     topics.update(source.viewed.topics())
     return KnownNames(groups, {topic for topic in topics if not is_copy_topic(topic)})

@@ -1,0 +1,68 @@
+"""A damaged table under ``config/`` without a sound backup stops only what depends on it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rmqstore
+from rmqstore.inspect.verify import verify
+
+GoldenStore = Callable[[str], Path]
+TABLES = ("topics", "consumerOffset", "delayOffset", "subscriptionGroup", "consumerFilter")
+
+
+@pytest.fixture
+def root(golden_store: GoldenStore, tmp_path: Path) -> Path:
+    """Return a store all of whose tables, and their backups, a power cut has left full of zeros."""
+    root = Path(shutil.copytree(golden_store("live"), tmp_path / "s"))
+    for name in TABLES:
+        for file in (root / "config").glob(f"{name}.json*"):
+            file.write_bytes(bytes(file.stat().st_size))
+    return root
+
+
+def test_messages_are_read_and_looked_up_with_one_warning(
+    root: Path, golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ["topic", "queueId", "queueOffset", "body"]
+    with rmqstore.open(golden_store("live")) as sound:
+        expected = sound.scan(columns=names).read_all()
+        keys = sound.scan(columns=["keys"], subscribe="LivePlain").read_all()["keys"].drop_null()
+    with rmqstore.open(root) as store:
+        assert store.scan(columns=names).read_all() == expected
+        assert store.query("LivePlain", keys[0].as_py()).messages
+        queues = store.view("queues", columns=["topic", "messages"]).read_all()
+    assert queues.num_rows
+    assert [text.partition(";")[2] for text in caplog.messages] == [
+        " topics are those that have queues, as far as is known"
+    ]
+
+
+@pytest.mark.parametrize("view", ["groups", "consumed"])
+def test_what_depends_on_offsets_names_the_table(root: Path, view: str) -> None:
+    with (
+        rmqstore.open(root) as store,
+        pytest.raises(rmqstore.CorruptConfigError, match=r"consumerOffset\.json"),
+    ):
+        store.view(view, subscribe="LivePlain").read_all()
+
+
+def test_views_of_topics_say_what_is_not_known(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with rmqstore.open(root) as store:
+        rows = store.view("topics").read_all().to_pylist()
+        (route,) = store.view("routes").read_all().to_pylist()
+    assert {row["perm"] for row in rows} == {None}
+    assert "topics.json" in caplog.text
+    assert "topics.json" in route["reason"]
+
+
+def test_verify_has_a_finding_for_each_table(root: Path) -> None:
+    with rmqstore.open(root) as store:
+        found = [Path(one.place.partition(",")[0]).stem for one in verify(store)]
+    assert sorted(found) == sorted(TABLES)
