@@ -51,6 +51,7 @@ _OTHER_ARGUMENTS = {
     "queueNums": "default_queue_nums",
     "queueSelector": "queue_selector",
     "brokerVersion": "broker_version",
+    "timeZone": "time_zone",
     "brokerStopped": "broker_stopped",
 }
 _OPTIONS = {

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
 from pathlib import Path
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.query.times import time_zone
 from rmqstore.storage.broker.brokers_file import read_brokers
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import path_of
@@ -53,7 +55,7 @@ def known_options(options: Mapping[str, str], names: Iterable[str]) -> dict[str,
     given = {}
     for key, value in options.items():
         lower = key.lower()
-        if lower in _SPARK_OWN:
+        if lower in _SPARK_OWN and lower not in spellings:
             continue
         if lower not in spellings:
             raise OptionError(_unknown(key, {"path": "path", **spellings}))
@@ -169,6 +171,11 @@ def one_or_many(given: Mapping[str, str], name: str) -> str | list[str] | None:
     if not all(isinstance(text, str) for text in values):
         raise OptionError(f"{name} {value!r}: must be a JSON list of texts")
     return list(values)
+
+
+def zone_of(name: str | None) -> AbstractContextManager[None]:
+    """Return a context in which times without a zone are in that of option ``timeZone``, if any."""
+    return nullcontext() if name is None else time_zone(name)
 
 
 def boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:

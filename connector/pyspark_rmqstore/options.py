@@ -20,6 +20,7 @@ from pyspark_rmqstore.option_values import (
     size,
     without_kafka_own,
     word,
+    zone_of,
 )
 from pyspark_rmqstore.store_options import STORE_PATHS, StoreRef, parse_stores
 from rmqstore.errors import OptionError, UnsupportedFeatureError
@@ -35,7 +36,7 @@ _OTHERS = (
     "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
     "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss",
     "ignoreLogEnd", "brokerName", "brokers", "msgKey", "msgKeyLimit", "msgId", "msgTags",
-    "indexOnly", "filter", "includePending", "storageOptions", "includeHeaders",
+    "indexOnly", "filter", "includePending", "storageOptions", "includeHeaders", "timeZone",
 )  # fmt: skip
 _LOOKUP = ("msgKey", "msgKeyLimit", "msgId", "msgTags", "indexOnly")
 _TRIGGERS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -193,11 +194,12 @@ def _read_options(
         for name, value in given.items()
         if name in SELECTION_ARGUMENTS
     }
-    selection = parse_selection(
-        **arguments,
-        include_system_topics=boolean(given, "includeSystemTopics", default=False),
-        streaming=streaming,
-    )
+    with zone_of(given.get("timeZone")):
+        selection = parse_selection(
+            **arguments,
+            include_system_topics=boolean(given, "includeSystemTopics", default=False),
+            streaming=streaming,
+        )
     chosen = parse_column_options(options)
     wanted = _parse_look_up(given, selection, streaming=streaming)
     is_by_queue = given.get("scan", "queue").lower() == "queue"

@@ -9,7 +9,15 @@ from typing import Any
 import pyarrow as pa
 
 from pyspark_rmqstore.option_names import VIEW_ARGUMENTS, option_names
-from pyspark_rmqstore.option_values import boolean, count, known_options, one_or_many, size, word
+from pyspark_rmqstore.option_values import (
+    boolean,
+    count,
+    known_options,
+    one_or_many,
+    size,
+    word,
+    zone_of,
+)
 from pyspark_rmqstore.options import DEFAULT_SPLIT, NAMES
 from pyspark_rmqstore.store_options import STORE_PATHS, StoreRef, parse_stores
 from rmqstore.errors import OptionError
@@ -26,7 +34,7 @@ from rmqstore.read.views.source import ViewLimits
 
 _EVERYWHERE = {
     "view", "columns", "brokerName", "brokers", *STORE_PATHS, "ignoreLogEnd", "minPartitions",
-    "maxBytesPerPartition", "storageOptions",
+    "maxBytesPerPartition", "storageOptions", "timeZone",
 }  # fmt: skip
 
 _MESSAGES = "messages"
@@ -43,10 +51,12 @@ class ViewOptions:
     has_named_columns: bool
     limits: ViewLimits
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    zone: str | None = None  # of times that name none
 
     def spec(self, schema: pa.Schema) -> ViewSpec:
         """Return the specification of a read of the view with these columns."""
-        return view_spec(self.view, columns=schema, **self.arguments)
+        with zone_of(self.zone):
+            return view_spec(self.view, columns=schema, **self.arguments)
 
 
 def view_name(options: Mapping[str, str]) -> str | None:
@@ -82,6 +92,7 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
         has_named_columns=named is not None,
         limits=ViewLimits(max_bytes, count(given, "minPartitions")),
         arguments=_arguments(given),
+        zone=given.get("timeZone"),
     )
     parsed.spec(parsed.columns)  # refuses values out of their domain
     return parsed

@@ -233,3 +233,29 @@ def test_a_scan_of_the_log_reads_it_as_it_is(golden_store: Golden) -> None:
     assert run(*words, "-t", "*", "--all").stdout == every
     by_queue = run("dump", golden_store("live"), "--columns", "topic", "-t", "*").stdout
     assert "RETRY" not in by_queue
+
+
+def test_a_time_zone_is_that_of_given_and_of_shown_times(
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = (
+        "dump",
+        golden_store("live"),
+        "-t",
+        "LivePlain",
+        "-n",
+        1,
+        "--columns",
+        "storeTimestamp",
+    )
+    in_utc = json.loads(run(*choice).stdout)["storeTimestamp"]
+    assert in_utc == "2026-11-21T02:17:02.269+00:00"
+    begin = ("-b", "2026-11-21T10:17:02.269", "--tz", "Asia/Shanghai")
+    shown = json.loads(run(*choice, *begin).stdout)["storeTimestamp"]
+    assert shown == "2026-11-21T10:17:02.269+08:00"
+    monkeypatch.setenv("RMQSTORE_TZ", "Asia/Shanghai")
+    assert json.loads(run(*choice, *begin[:2]).stdout)["storeTimestamp"] == shown
+    refused = run(*choice, "--tz", "Mars")
+    assert refused.exit_code == 2
+    assert "Asia/Shanghai" in refused.stderr
+    assert json.loads(run(*choice).stdout)["storeTimestamp"] == shown  # the variable still stands

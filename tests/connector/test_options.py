@@ -139,7 +139,6 @@ def test_an_unknown_option_is_refused_with_those_known(name: str) -> None:
         "path",
         "queryName",
         "checkpointLocation",
-        "timeZone",
         "recursiveFileLookup",
         "PATH",
         "queryname",
@@ -546,3 +545,13 @@ def test_the_file_of_a_broker_names_the_store_on_the_driver(tmp_path: Path) -> N
         65536,
         4000,
     )
+
+
+def test_the_time_zone_is_that_of_times_which_name_none() -> None:
+    given = {"path": "/s", "startingTimestamp": "2025-11-21T08:00:00"}
+    in_utc = parse_read_options(given)
+    in_shanghai = parse_read_options({**given, "timezone": "Asia/Shanghai"})
+    assert in_utc.selection.start.timestamp is not None
+    assert in_shanghai.selection.start.timestamp == in_utc.selection.start.timestamp - 8 * 3_600_000
+    with pytest.raises(OptionError, match="timeZone 'Mars'"):
+        parse_read_options({**given, "timeZone": "Mars"})

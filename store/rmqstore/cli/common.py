@@ -23,11 +23,13 @@ import pyarrow as pa
 
 from rmqstore.errors import (
     Argument,
+    OptionError,
     RmqStoreError,
     StoreFormatError,
     argument_names,
 )
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.query.times import time_zone
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
@@ -119,8 +121,28 @@ def _flag_of(argument: Argument, command: click.Command) -> str | None:
     return longest if is_switch else f"{longest} {argument.value}"
 
 
+def _keep_zone(context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    if value is None:
+        return
+    try:
+        context.with_resource(time_zone(value))
+    except OptionError as err:
+        raise click.BadParameter(str(err).partition(": ")[2]) from err
+
+
+_tz_option = click.option(
+    "--tz",
+    metavar="ZONE",
+    envvar="RMQSTORE_TZ",
+    expose_value=False,
+    callback=_keep_zone,
+    help="Zone of times, given without one and shown, such as Asia/Shanghai, +08:00 or local; "
+    "UTC by default.",
+)
+
+
 def ends_clearly(command: Command) -> Command:
-    """Turn errors of this package into a line on stderr and an exit code."""
+    """Turn errors of this package into a line on stderr and an exit code, and add ``--tz``."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401
@@ -141,7 +163,7 @@ def ends_clearly(command: Command) -> Command:
             click.echo(f"error: {err}", err=True)
             sys.exit(USAGE)
 
-    return run
+    return _tz_option(run)
 
 
 def _open_closed_streams() -> None:

@@ -28,7 +28,7 @@ _OPTIONS: Final[dict[str, list[str]]] = {
         "--dledger-self-id", "--tiered", "--storage-option",
     ],
     "Output": [
-        "--format", "--json", "--output", "--overwrite", "--limit", "--times",
+        "--format", "--json", "--output", "--overwrite", "--limit", "--times", "--tz",
         "--wide", "--fail-if-empty", "--quiet",
     ],
 }  # fmt: skip

@@ -8,19 +8,22 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable
 from datetime import datetime
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import IO, Any, Final
 
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import numbers_of
+from rmqstore.query.times import current_zone, zone_name
 
 BASE64: Final = "Base64"
 # the metadata of a column of text that is JSON already
 JSON_TEXT: Final = {b"rmqstore": b"json"}
-_ZONE: Final = "+00:00"
+_PER_MINUTE: Final = {"ms": 60_000, "us": 60_000_000}
 # More rows would not stay in the processor's cache until their lines are written.
 _ROWS_AT_ONCE: Final = 512
 
@@ -30,7 +33,7 @@ def jsonable(row: dict[str, Any]) -> dict[str, Any]:
     converted = dict(row)
     for name, value in row.items():
         if isinstance(value, datetime):
-            converted[name] = value.isoformat(timespec="milliseconds")
+            converted[name] = value.astimezone(current_zone()).isoformat(timespec="milliseconds")
         elif name == "properties" and isinstance(value, list):
             converted[name] = dict(value)
         elif isinstance(value, bytes):
@@ -150,12 +153,36 @@ def _times(column: pa.Array) -> list[str | None]:
     unit = column.type.unit
     if unit != "ms":  # those in ms may be too far off to be counted in microseconds
         unit, column = "us", column.cast(pa.timestamp("us", column.type.tz))
-    times = numbers_of(column.cast(pa.int64())).view(f"datetime64[{unit}]")
-    texts = np.datetime_as_string(times.astype("datetime64[ms]")).tolist()
+    stored = numbers_of(column.cast(pa.int64()))
+    shown, zones = _in_zone(column, stored)
+    texts = np.datetime_as_string(shown.view(f"datetime64[{unit}]").astype("datetime64[ms]"))
+    times = [text + zone for text, zone in zip(texts.tolist(), zones, strict=True)]
     if not column.null_count:
-        return [text + _ZONE for text in texts]
+        return times
     nulls = column.is_null().to_pylist()
-    return [None if is_null else text + _ZONE for text, is_null in zip(texts, nulls, strict=True)]
+    return [None if is_null else text for text, is_null in zip(times, nulls, strict=True)]
+
+
+def _in_zone(
+    column: pa.Array, stored: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], Iterable[str]]:
+    """Return the clock of the current time zone at times (n,), and what its offsets are then.
+
+    Args:
+        column: the times.
+        stored: them as numbers, in UTC.
+    """
+    name = zone_name()
+    if name == "UTC":
+        return stored, repeat("+00:00", len(stored))
+    local = pc.local_timestamp(column.cast(pa.timestamp(column.type.unit, name)))
+    is_valid = column.is_valid().to_numpy(zero_copy_only=False)
+    clock = np.where(is_valid, numbers_of(local.cast(pa.int64())), stored)
+    distinct, codes = np.unique(
+        (clock - stored) // _PER_MINUTE[column.type.unit], return_inverse=True
+    )
+    names = [f"{'-' if one < 0 else '+'}{abs(one) // 60:02}:{abs(one) % 60:02}" for one in distinct]
+    return clock, [names[code] for code in codes]
 
 
 def _objects(column: pa.Array) -> list[dict[str, str] | None]:

@@ -1,11 +1,19 @@
-"""Times as people write them: epoch ms, ISO-8601, or relative to now."""
+"""Times as people write them: epoch ms, ISO-8601, as mqadmin has it, or relative to now.
+
+Times without a zone are in UTC, or in the zone of :func:`time_zone`.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from contextlib import suppress
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from pathlib import Path
 from typing import Final
+from zoneinfo import ZoneInfo
 
 from rmqstore.errors import OptionError, about
 
@@ -14,9 +22,10 @@ _FIRST_PLAIN_MS: Final = 100_000_000_000
 _CERTAIN_MS: Final = "ms:"
 # Times are numbers of 64 bits; the least of these means "not a time" in numpy.
 _LAST_MS: Final = (1 << 63) - 1
+_HOURS: Final = 24
 _FORMS: Final = (
-    "must be epoch milliseconds, an ISO-8601 time, now, today, yesterday, or a time relative to "
-    "now such as -1h, now-30m or now-7d"
+    "must be epoch milliseconds, an ISO-8601 time, one as mqadmin has it, now, today, yesterday, "
+    "or a time relative to now such as -1h, now-30m or now-7d"
 )
 _UNITS: Final = {
     "ms": timedelta(milliseconds=1),
@@ -27,7 +36,73 @@ _UNITS: Final = {
     "w": timedelta(weeks=1),
 }
 _WORDS: Final = ("now", "today", "yesterday")
+_LOCAL: Final = "local"
+_LOCAL_FILE: Final = Path("/etc/localtime")
+_OFFSET: Final = re.compile(r"([+-])(\d\d):([0-5]\d)", re.ASCII)
+# Source: UtilAll.java#YYYY_MM_DD_HH_MM_SS_SSS, with which mqadmin reads times.
+_OF_MQADMIN: Final = "%Y-%m-%d#%H:%M:%S:%f"
+_zone: ContextVar[tzinfo | None] = ContextVar("time zone", default=None)
 _RELATIVE: Final = re.compile(r"(?:now\s*)?([+-])\s*(\d{1,18})\s*(ms|[smhdw])", re.IGNORECASE)
+
+
+@contextmanager
+def time_zone(name: str) -> Iterator[None]:
+    """Take times without a zone for those of another zone than UTC, and write times in it.
+
+    Args:
+        name: of the IANA database such as ``Asia/Shanghai``, ``+08:00``, ``UTC``, or ``local``.
+
+    Raises:
+        OptionError: there is no such zone.
+    """
+    token = _zone.set(_named_zone(name))
+    try:
+        yield
+    finally:
+        _zone.reset(token)
+
+
+def current_zone() -> tzinfo:
+    """Return the zone that times without one are in, and that times are written in."""
+    return _zone.get() or UTC
+
+
+def zone_name() -> str:
+    """Return the name of the current zone, or its offset such as ``+08:00``, as Arrow takes it."""
+    zone = current_zone()
+    if zone is UTC:
+        return "UTC"
+    if isinstance(zone, ZoneInfo) and zone.key:
+        return zone.key
+    digits = f"{datetime.now(zone):%z}"
+    return f"{digits[:3]}:{digits[3:5]}"
+
+
+def _named_zone(name: str) -> tzinfo:
+    text = name.strip()
+    match = _OFFSET.fullmatch(text)
+    if match is not None and int(match[2]) < _HOURS:
+        span = timedelta(hours=int(match[2]), minutes=int(match[3]))
+        return timezone(-span if match[1] == "-" else span)
+    if text.lower() == _LOCAL:
+        return _local_zone()
+    if text.upper() == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(text)
+    except (ValueError, OSError, KeyError) as err:  # of no such name, or of none at all
+        wanted = "must be a name such as Asia/Shanghai, an offset such as +08:00, UTC or local"
+        raise OptionError(about("time_zone", f" {name!r}: {wanted}")) from err
+
+
+def _local_zone() -> tzinfo:
+    """Return the zone of this computer; its offset of today if it has no name."""
+    name = os.environ.get("TZ", "").removeprefix(":")
+    if not name and _LOCAL_FILE.is_symlink():
+        name = str(_LOCAL_FILE.resolve()).rpartition("zoneinfo/")[2]
+    with suppress(ValueError, OSError, KeyError):
+        return ZoneInfo(name)
+    return datetime.now().astimezone().tzinfo or UTC
 
 
 def parse_timestamp(name: str, value: str | float | datetime) -> int:
@@ -40,7 +115,8 @@ def parse_timestamp(name: str, value: str | float | datetime) -> int:
         name: of the argument, for errors.
         value: epoch ms, ISO-8601, ``now``, ``today``, ``yesterday``, a time relative to now
             (``-1h``, ``now-30m``; units ms, s, m, h, d, w), or a datetime. Days begin in UTC, and
-            a time is in UTC unless it names another zone.
+            a time is in UTC unless it names another zone, or :func:`time_zone` does. A time as
+            mqadmin has it, ``2026-11-21#02:17:03:000``, is local as it is there.
 
     Raises:
         OptionError: the value is none of these, a number that is hardly meant as milliseconds, or
@@ -79,8 +155,8 @@ def parse_time(text: str) -> datetime:
         ValueError: the text is none of these.
         OverflowError: the time is beyond the calendar.
     """
-    moment = _near_now(text) or datetime.fromisoformat(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    moment = _near_now(text) or _of_mqadmin(text) or datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=current_zone())
 
 
 def misread(number: int) -> str:
@@ -108,10 +184,18 @@ def _millis(moment: datetime) -> int:
     return round(aware.timestamp() * 1000)
 
 
+def _of_mqadmin(text: str) -> datetime | None:
+    """Return a time in the form of mqadmin, which has it in the zone of the computer."""
+    if "#" not in text:
+        return None
+    moment = datetime.strptime(text, _OF_MQADMIN)  # noqa: DTZ007 - the zone follows
+    return moment.replace(tzinfo=_zone.get() or _local_zone())
+
+
 def _near_now(text: str) -> datetime | None:
     """Return the time of a word, or of an amount before or after now; None for other text."""
-    now = datetime.now(UTC)
-    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    now = datetime.now(current_zone())
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
     words = dict(zip(_WORDS, (now, today, today - timedelta(days=1)), strict=True))
     if text.lower() in words:
         return words[text.lower()]
@@ -120,4 +204,5 @@ def _near_now(text: str) -> datetime | None:
         return None
     sign, amount, unit = match.groups()
     span = int(amount) * _UNITS[unit.lower()]
-    return now - span if sign == "-" else now + span
+    moment = now.astimezone(UTC)
+    return moment - span if sign == "-" else moment + span

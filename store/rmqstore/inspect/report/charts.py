@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rmqstore.inspect.report.facts import QueueFacts, Rates, TopicFacts
 from rmqstore.inspect.report.rates import OTHER_TOPICS, SYSTEM_TOPICS, WIDTHS_MS
+from rmqstore.query.times import current_zone
 
 _SHOWN = 15  # rows of a chart
 _TIME_TICKS, _VALUE_TICKS = 5, 5
@@ -247,6 +248,6 @@ def _clock(moment: int, step: int) -> str:
 def _moment(millis: int, form: str) -> str:
     """Return a time as text, its ms where it is beyond the years that have a name."""
     try:
-        return datetime.fromtimestamp(millis / 1000, UTC).strftime(form)
+        return datetime.fromtimestamp(millis / 1000, current_zone()).strftime(form)
     except (ValueError, OverflowError, OSError):
         return f"{millis:,} ms"
