@@ -88,6 +88,15 @@ def test_the_wheel_holds_every_module_of_all_packages_and_no_other_folder(wheel:
     assert not [name for name in found if "__pycache__" in name]
 
 
+def test_the_wheel_holds_each_page_that_the_code_refers_to(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {*archive.namelist()}
+    texts = [path.read_text() for source in SOURCES.values() for path in source.rglob("*.py")]
+    pages = {page for text in texts for page in re.findall(r"\bdocs/[a-z-]+\.md", text)}
+    assert "docs/views.md" in pages
+    assert {f"rmqstore/{page}" for page in pages} <= names
+
+
 def test_the_wheel_holds_the_licence_word_by_word(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("/LICENSE")]

@@ -1,4 +1,8 @@
-"""Reads Apache RocketMQ stores as Arrow batches, and appends to them, without a broker."""
+"""Reads Apache RocketMQ stores as Arrow batches, and appends to them, without a broker.
+
+Where help or a message names a page such as ``docs/views.md``, that page is in the folder ``docs``
+of this package, and of a clone.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

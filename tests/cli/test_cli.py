@@ -412,3 +412,9 @@ def test_verbs_that_show_views_import_no_pandas(golden_store: Golden, verb: str)
     )
     command = [sys.executable, "-c", code, verb, str(golden_store("basic")), "--json"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_check_of_nothing_is_no_all_clear(golden_store: Callable[[str], Path]) -> None:
+    done = run("verify", golden_store("empty"))
+    assert done.exit_code == 2
+    assert "nothing was checked; the log holds no record" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,10 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_computer_that_runs_the_tests_is_well(golden_store: Callable[[str], Path]) -> None:
+def test_a_computer_that_runs_the_tests_is_well(
+    golden_store: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     root = golden_store("live")
     checks = {check.what: check for check in examine(root)}
     assert {check.state for check in checks.values()} == {OK}
@@ -83,6 +87,21 @@ def test_the_python_of_workers_needs_the_package(
     assert check.state == WRONG
     assert "No module named" in check.found
     assert sys.executable in check.cure
+
+
+def test_without_a_setting_the_python3_on_the_path_is_what_spark_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "Spark's Python, PYSPARK_PYTHON is not set"
+    python = program(
+        tmp_path / "python3", "echo \"No module named 'pyspark_rmqstore'\" >&2; exit 1"
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    check = found(name)
+    assert (check.state, check.found.partition(":")[0]) == (WRONG, str(python))
+    assert check.cure.startswith(f"export PYSPARK_PYTHON={sys.executable}, or install")
+    program(tmp_path / "python3", f'exec {sys.executable} "$@"')
+    assert found(name).state == OK
 
 
 def test_a_broken_package_that_hides_all_sources_is_named(

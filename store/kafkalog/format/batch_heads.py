@@ -169,7 +169,7 @@ def crc32c() -> Callable[[memoryview], int]:
     try:
         from crc32c import crc32c as function
     except ImportError as err:
-        needed = "checksums of Kafka's batches need crc32c: pip install crc32c"
+        needed = "checksums of Kafka's batches need crc32c: pip install crc32c (extra kafka)"
         raise UnsupportedFeatureError(needed) from err
     checked: Callable[[memoryview], int] = function
     return checked

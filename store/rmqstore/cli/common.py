@@ -54,7 +54,7 @@ try:
 
     from rmqstore.cli.help import SETTINGS, Verbs
 except ImportError as err:  # pragma: no cover - the message is the point
-    needed = "the command line needs click, rich and rich-click: pip install rich-click"
+    needed = "the command line needs click, rich and rich-click: pip install rich-click (extra cli)"
     print(f"{needed} ({err})", file=sys.stderr)  # noqa: T201
     raise SystemExit(2) from err
 

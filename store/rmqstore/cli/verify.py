@@ -35,7 +35,7 @@ from rmqstore.store.opening import open_for
 def verify(path: Path, output: Output) -> None:
     """List every disagreement between CommitLog, ConsumeQueues and IndexFiles.
 
-    The exit code is 1 if there is one.
+    The exit code is 1 if there is one, and 2 if the log holds no record to compare.
     """
     with open_store(path) as store, progress_bar(f"reading all of {path}") as progress:
         findings = list(verify_store(store, progress))
@@ -44,6 +44,8 @@ def verify(path: Path, output: Output) -> None:
             compared = "log and index agree; queues in RocksDB were not compared"
         elif has_unreadable_queues(store.paths):
             compared += "; queues in RocksDB were not compared"
+        if not findings and not store.session.n_written([store.session.log_slice()]):
+            raise OptionError(f"{path}: nothing was checked; the log holds no record")
     show_findings(findings, output)
     click.echo(f"{path}: {compared}", err=True)
 

@@ -23,6 +23,7 @@ from rmqstore.store.opening import open_for
 OK, MISSING, WRONG = "ok", "missing", "wrong"
 
 _JAVA: Final = 17  # the least that Spark 4 takes
+_WORKERS: Final = "PYSPARK_PYTHON"
 _SECONDS: Final = 60  # for another program to answer
 _CORE: Final = ("numpy", "pyarrow", "lz4", "zstandard", "mmh3", "orjson", "javaproperties")
 _OPTIONAL: Final = {
@@ -104,17 +105,26 @@ def _java() -> Check:
 
 
 def _pythons_of_spark() -> Iterator[Check]:
-    """Check the Python that Spark's workers run, where another than this one is named."""
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        python = os.environ.get(name)
+    """Check the Python that Spark's workers run, and that of its drivers if another one is named.
+
+    Source: SparkContext of pyspark, which takes python3 from the PATH where nothing is set.
+    """
+    names = (_WORKERS, "PYSPARK_DRIVER_PYTHON")
+    by_name: dict[str, str | None] = {name: os.environ.get(name) for name in names}
+    if by_name[_WORKERS] is None:
+        by_name = {f"Spark's Python, {_WORKERS} is not set": "python3", **by_name}
+    for name, python in by_name.items():
         if python is None:
             continue
+        found = shutil.which(python) or python
         answer = _ask([python, "-c", "import pyspark_rmqstore; print('found')"])
         if answer.strip().endswith("found"):
-            yield Check(name, OK, python)
+            yield Check(name, OK, found)
         else:
-            cure = f"install this package for {python}, or let {name} name {sys.executable}"
-            yield Check(name, WRONG, f"{python}: {answer.strip()[-200:]}", cure)
+            setting = name if name in os.environ else _WORKERS
+            cure = f"export {setting}={sys.executable}, or install this package for {found}"
+            last_line = answer.strip().rpartition("\n")[2]
+            yield Check(name, WRONG, f"{found}: {last_line[-200:]}", cure)
 
 
 def _sources() -> Iterator[Check]:

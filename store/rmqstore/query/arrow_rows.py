@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-INSTALL_POLARS: Final = "Polars is not installed: pip install polars"
+INSTALL_POLARS: Final = "Polars is not installed: pip install polars (extra polars)"
 INSTALL_PANDAS: Final = "pandas is not installed: pip install pandas"
 
 

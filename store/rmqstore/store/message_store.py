@@ -19,6 +19,7 @@ from rmqstore.query.arguments import (
     ScanOrder,
     SelectionArguments,
     ViewArguments,
+    spells_out,
 )
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection, require_arguments
@@ -252,6 +253,7 @@ class MessageStore(Closing):
             self.session.warn_unknown_topics(parse_selection(subscribe=[topic]))
         return result
 
+    @spells_out(SelectionArguments, parse_selection)
     def scan(
         self,
         *,
@@ -359,6 +361,7 @@ class MessageStore(Closing):
         """
         return self.scan(columns=columns, **options).count()
 
+    @spells_out(ViewArguments, parse_selection)
     def view(
         self,
         name: str,

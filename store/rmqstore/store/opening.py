@@ -16,7 +16,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
     about,
 )
-from rmqstore.query.arguments import FolderArguments
+from rmqstore.query.arguments import FolderArguments, spells_out
 from rmqstore.query.selection import require_arguments
 from rmqstore.read.tiered.opening import open_session
 from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
@@ -87,6 +87,7 @@ def open_for(
 ) -> StoreWriter: ...
 
 
+@spells_out(FolderArguments, find_store, name="open")
 def open_for(
     path: AnyPath | Several | None = None,
     mode: str = "r",

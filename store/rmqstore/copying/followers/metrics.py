@@ -42,7 +42,8 @@ class FollowMetrics:
             from prometheus_client import CollectorRegistry
         except ImportError as err:
             raise UnsupportedFeatureError(
-                f"metrics need prometheus-client: pip install prometheus-client ({err})"
+                "metrics need prometheus-client: pip install prometheus-client, "
+                f"extra metrics ({err})"
             ) from err
         self._progress = ClusterProgress({}, {})
         self._registry = CollectorRegistry()

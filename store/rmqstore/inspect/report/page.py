@@ -27,7 +27,9 @@ def require_libraries() -> None:
     try:
         import jinja2  # noqa: F401
     except ImportError as err:
-        raise UnsupportedFeatureError(f"a report needs jinja2: pip install jinja2 ({err})") from err
+        raise UnsupportedFeatureError(
+            f"a report needs jinja2: pip install jinja2, extra report ({err})"
+        ) from err
 
 
 def render(stores: Sequence[StoreFacts], made_at: datetime) -> str:

@@ -28,7 +28,7 @@ from rmqstore.storage.rocksdb.snapshot import Fingerprint, Snapshot, fingerprint
 if TYPE_CHECKING:
     from rocksdict import Rdict
 
-INSTALL_ROCKSDB = "to read it, pip install rocksdict"
+INSTALL_ROCKSDB = "to read it, pip install rocksdict (extra rocksdb)"
 
 _TRIAL_SECONDS = 60
 _ATTEMPTS = 20  # to open a database that changes, which a busy computer may take many of
