@@ -131,17 +131,21 @@ class Output(NamedTuple):
         """Whether rows appear where progress would be shown."""
         return self.target is None and sys.stdout.isatty()
 
-    def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write rows; if there is none, say so and exit with :data:`EMPTY` where that was asked.
+    def write(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
+        """Write rows, and return how many there are.
+
+        If there is none, say so, and exit with :data:`EMPTY` where that was asked.
 
         Args:
             schema: the columns of the batches.
             batches: the rows.
         """
-        if not self.write_any(schema, batches):
+        n_rows = self.write_any(schema, batches)
+        if not n_rows:
             say("nothing found")
             if self.fails_if_empty:
                 sys.exit(EMPTY)
+        return n_rows
 
     def write_any(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
         """Write rows as :meth:`write` does, and return how many there are."""

@@ -43,6 +43,7 @@ from rmqstore.cli.stores import each_store, open_as_one, store_paths
 from rmqstore.errors import OptionError, RmqStoreError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import CORRUPT_RECORD
+from rmqstore.inspect.counts import DAY, HOUR, count_by_time
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.selection import Selection, parse_selection
 from rmqstore.read.scan.spec import FAILFAST
@@ -58,6 +59,12 @@ _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"  # of a tab
 @matching_topics
 @some_queues
 @with_system_topics
+@click.option("--where", help='Condition on columns, such as "messages > 1000".')
+@click.option(
+    "--per",
+    type=click.Choice([HOUR, DAY]),
+    help="Count the messages of each topic by hour or day in place of queues; reads no body.",
+)
 @some_columns
 @shows_progress
 @ends_clearly
@@ -68,6 +75,8 @@ def stat(
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
     with_system: bool,
+    where: str | None,
+    per: str | None,
     columns: str | None,
     output: Output,
 ) -> None:
@@ -80,7 +89,16 @@ def stat(
     with open_as_one(paths, brokers) as store:
         stores = each_store(store)
         chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=False)
-        view = store.view("queues", where=where_queue(queue_ids, None, chosen), **chosen)
+        if per is not None:
+            if where_queue(queue_ids, where, chosen) is not None:
+                text = "--per counts messages of topics: leave --where out, and name topics for -i"
+                raise OptionError(text)
+            counts = count_by_time(stores, per, chosen)
+            if columns is not None:
+                counts = counts.select(columns_of(columns, counts.column_names))
+            output.write(counts.schema, counts.to_batches())
+            return
+        view = store.view("queues", where=where_queue(queue_ids, where, chosen), **chosen)
         total = _n_queues(stores, parse_selection(**chosen))
         batches = counted(view, f"reading {_names(stores)}", total, unit="queues", stays=False)
         queues = pa.Table.from_batches(batches, view.schema)
@@ -299,4 +317,6 @@ def export_messages(
             one.session.progress = progress
         columns = columns_to_read(columns, bodies)
         reader = scan(store, verbatim=verbatim, columns=columns, **choice)
-        output.write(*in_form(reader, bodies))
+        n_rows = output.write(*in_form(reader, bodies))
+    if n_rows:
+        click.echo(f"{target}: {n_rows:,} messages", err=True)

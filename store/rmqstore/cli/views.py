@@ -156,10 +156,14 @@ def _quoted(text: str) -> str:
     return f"'{doubled}'"
 
 
+some_rows = click.option("--where", help='Condition on columns of the view, such as "lag > 1000".')
+
+
 @main.command("topics")
 @store_paths
 @matching_topics
 @with_system_topics
+@some_rows
 @some_columns
 @ends_clearly
 @gives_rows()
@@ -168,17 +172,19 @@ def show_topics(
     brokers: str | None,
     topics: tuple[str, ...],
     with_system: bool,
+    where: str | None,
     columns: str | None,
     output: Output,
 ) -> None:
     """Show topics: queues, messages, bytes, first and last store time, numbers of queues, perm."""
-    _show("topics", paths, brokers, topics, columns, output, with_system=with_system)
+    _show("topics", paths, brokers, topics, columns, output, with_system=with_system, where=where)
 
 
 @main.command()
 @store_paths
 @matching_topics
 @click.option("-g", "--group", shell_complete=complete_groups, help="Only this consumer group.")
+@some_rows
 @some_columns
 @ends_clearly
 @gives_rows()
@@ -187,13 +193,15 @@ def groups(
     brokers: str | None,
     topics: tuple[str, ...],
     group: str | None,
+    where: str | None,
     columns: str | None,
     output: Output,
 ) -> None:
     """Show what consumer groups have consumed of each queue, and their lag."""
     if group is not None:
         _require_group(paths, brokers, group)
-    where = _equals("consumerGroup", group)
+        chosen = _equals("consumerGroup", group)
+        where = chosen if where is None else f"{chosen} AND ({where})"
     _show("groups", paths, brokers, topics, columns, output, where=where)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from rmqstore.errors import RmqStoreError
+from rmqstore.errors import RmqStoreError, StoreStateError
 from rmqstore.format.topics import is_system_topic
 from rmqstore.read.session import StoreSession
 
@@ -22,9 +22,14 @@ def as_text(session: StoreSession) -> str:
     Only the folder is named if the store is too damaged to tell the rest.
     """
     folder = repr(str(session.paths.root))
+    try:
+        session.require_open()
+    except StoreStateError:
+        return f"MessageStore({folder}, closed: open it again to read it)"
     with suppress(RmqStoreError, OSError):
         topics = f"{len(session.topics())} topics"
-        state = "open, or not closed" if session.paths.has_abort else "closed"
+        kind = "is open, or was not closed" if session.paths.has_abort else "was closed properly"
+        state = f"opened to read, the store {kind}"
         state += ", with tiered storage" if session.is_tiered else ""
         return f"MessageStore({folder}, broker {session.broker_name!r}, {topics}, {state})"
     return f"MessageStore({folder})"

@@ -198,3 +198,13 @@ def test_a_table_that_memory_should_not_hold_is_refused(
     monkeypatch.setattr(config_tables, "_MAX_BYTES", 1000)
     with pytest.raises(CorruptDatabaseError, match="more than 1000 bytes"):
         config_of(bare).committed_offsets()
+
+
+def test_topics_of_broker_and_cluster_are_system_topics(root: Path) -> None:
+    with rmqstore.open(root) as store:
+        for view in ("topics", "routes"):
+            assert store.view(view, columns=["topic"]).read_all()["topic"].to_pylist() == ["Orders"]
+        every = store.view("topics", include_system_topics=True).read_all().to_pylist()
+    own = {row["topic"] for row in every if row["isSystem"]}
+    assert {"broker-r", "DefaultCluster", "TBW102"} <= own
+    assert "Orders" not in own

@@ -162,6 +162,8 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "rangeEnd":            pa.int64(),
         "modified":            TIMESTAMP,
         "state":               pa.string(),  # live, preallocated, empty, stale, cut
+        "firstStoreTimestamp": TIMESTAMP,    # of its records, of files of the log and of the index
+        "lastStoreTimestamp":  TIMESTAMP,
     },
     "deadLetters": {
         BROKER_NAME:           pa.string(),

@@ -11,13 +11,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import UnreadableFileError
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, UnreadableFileError
 from rmqstore.format.layout import INDEX_HEADER, QUEUE_UNIT
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index.index_file import index_files, read_header
+from rmqstore.storage.log.frames import first_record
+from rmqstore.storage.log.walks import walk_back
 from rmqstore.storage.timer.timer_wheel import find_wheel
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ _KINDS = frozenset(
     }
 )  # fmt: skip
 _OTHER = "other"
+_TIMES = frozenset({"firstStoreTimestamp", "lastStoreTimestamp"})
 _DLEDGER_DATA = "dledger/data"
 _DLEDGER_PARTS = frozenset({"data", "index", "checkpoint", "currterm"})
 _MAX = (1 << 63) - 1
@@ -45,11 +48,12 @@ def plan_files(source: ViewSource, _spec: ViewSpec, _limits: ViewLimits) -> list
 
 def read_files(source: ViewSource, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield one row for each file, by path."""
-    yield from to_batches(spec, source, _Files(source).rows())
+    yield from to_batches(spec, source, _Files(source, {*spec.schema.names}).rows())
 
 
 class _Files:
-    def __init__(self, source: ViewSource) -> None:
+    def __init__(self, source: ViewSource, names: set[str]) -> None:
+        self._names = names  # of the columns that are read
         self._source, self._paths, self._storage = source, source.paths, source.paths.storage
 
     def rows(self) -> Iterator[dict[str, object]]:
@@ -138,7 +142,28 @@ class _Files:
             return columns | {"state": CUT}
         if end is not None and start >= end.physical_offset:
             return columns | {"state": STALE}
-        return columns
+        return columns | self._times(start)
+
+    def _times(self, start: int) -> dict[str, object]:
+        """Return when the first and the last record of a file of the log were stored, ms."""
+        log = self._source.log
+        segment = log.find(start)
+        if segment is None or segment.start != start or not self._names & _TIMES:
+            return {}
+        times: dict[str, object] = {}
+        first = first_record(log, segment)
+        with suppress(CorruptRecordError, OffsetOutOfRangeError):
+            times["firstStoreTimestamp"] = log.store_timestamp(segment.start + first.position)
+        end = self._source.ends.log_end
+        stop = segment.start + log.written_end(segment)
+        if end is not None:
+            stop = min(stop, end.physical_offset)
+        for window in walk_back(log, segment, stop):
+            for _, heads, whole in reversed(list(window.heads())):
+                stored = heads.column("store_timestamp")[whole]
+                if len(stored):
+                    return times | {"lastStoreTimestamp": int(stored[-1])}
+        return times
 
     def _queue_file(self, file: Path, size: int) -> dict[str, object]:
         start = name_to_offset(file.name)
@@ -172,6 +197,8 @@ class _Files:
             "rangeStart": begin,
             "rangeEnd": end,
             "state": STALE if end < self._source.log.min_offset else LIVE,
+            "firstStoreTimestamp": int(header["begin_timestamp"]),
+            "lastStoreTimestamp": int(header["end_timestamp"]),
         }
 
     def _written_end(self, file: Path, size: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -55,9 +55,25 @@ def chosen_topics(source: ViewSource, spec: ViewSpec, *, known: bool = False) ->
     """
     topics = set(source.viewed.topics())
     if known:
-        topics.update(source.config.topics())
+        configured = {*source.config.topics()}
+        if not spec.selection.include_system_topics:
+            named = spec.selection.named_topics
+            configured -= broker_topics(source) - topics - named
+        topics |= configured
     warn_of_rocksdb(source, spec)
     return choose_topics(spec.selection, sorted(topics))
+
+
+def broker_topics(source: ViewSource) -> set[str]:
+    """Return the topics that a broker makes for itself and for its cluster, named as these are.
+
+    Source: TopicConfigManager.java#init.
+    """
+    try:
+        identity = source.config.identity()
+    except RmqStoreError:
+        return set()
+    return {name for name in (identity.name, identity.cluster) if name}
 
 
 def warn_of_rocksdb(source: ViewSource, spec: ViewSpec) -> None:
@@ -226,12 +242,19 @@ def read_topics(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterato
     except RmqStoreError as err:
         logger.warning("%s", err)
         entries = {}
-    rows = (_topic(source, spec, topic, entries.get(topic, {})) for topic in piece.topics)
+    own_topics = broker_topics(source)
+    rows = (
+        _topic(source, spec, topic, entries.get(topic, {}), own_topics) for topic in piece.topics
+    )
     yield from to_batches(spec, source, rows)
 
 
 def _topic(
-    source: ViewSource, spec: ViewSpec, topic: str, entry: Mapping[str, object]
+    source: ViewSource,
+    spec: ViewSpec,
+    topic: str,
+    entry: Mapping[str, object],
+    own_topics: Container[str],
 ) -> dict[str, object]:
     with_bytes = "bytes" in spec.schema.names
     ids = queue_ids(source, spec, topic)
@@ -245,7 +268,7 @@ def _topic(
         is_countable = False
     return {
         "topic": topic,
-        "isSystem": is_system_topic(topic),
+        "isSystem": is_system_topic(topic) or (not ids and topic in own_topics),
         "queues": len(facts),
         "messages": sum(queue.messages or 0 for queue in facts) if is_countable else None,
         "bytes": sum(queue.n_bytes or 0 for queue in facts)

@@ -92,7 +92,10 @@ def _routes(broker: Broker, spec: ViewSpec) -> Iterator[dict[str, object]]:
     mask = identity.permission if is_limited else ~0
     if identity.is_acting_master and identity.broker_id:  # there is no master
         mask &= ~WRITABLE
-    for topic in choose_topics(spec.selection, sorted(entries)):
+    own_topics = {broker.name, identity.cluster} - spec.selection.named_topics
+    if spec.selection.include_system_topics:
+        own_topics = set()
+    for topic in choose_topics(spec.selection, sorted(entries.keys() - own_topics)):
         queue_data = _queue_data(entries[topic], mask, is_limited=is_limited)
         yield {**common, "topic": topic, **queue_data}
 

@@ -1,0 +1,85 @@
+"""Messages by hour and day, counted by the units of queues."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from click.testing import CliRunner
+
+import rmqstore
+import store_builder as build
+from rmqstore.cli import main
+from rmqstore.inspect.counts import count_by_time
+from rmqstore.query.times import time_zone
+
+HOUR_MS = 3_600_000
+TIMES = [0, 1, HOUR_MS - 1, HOUR_MS, 5 * HOUR_MS, 30 * HOUR_MS, 30 * HOUR_MS, 31 * HOUR_MS]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a store of two queues of T, whose messages were stored at ``TIMES`` after midnight."""
+    made = build.Store()
+    midnight = build.T0 - build.T0 % (24 * HOUR_MS)
+    for time in TIMES:
+        for queue_id in (0, 1):
+            made.append(build.Record(queue_id=queue_id, store_timestamp=midnight + time))
+    made.append(build.Record(topic="U", store_timestamp=midnight + 31 * HOUR_MS))
+    return made.write(tmp_path / "s")
+
+
+@pytest.mark.parametrize("zone", ["UTC", "+05:30", "Asia/Shanghai", "America/New_York"])
+@pytest.mark.parametrize("unit", ["hour", "day"])
+def test_counts_are_those_of_the_store_times(root: Path, unit: str, zone: str) -> None:
+    with rmqstore.open(root) as store, time_zone(zone):
+        counts = count_by_time([store], unit, {})
+        rows = store.scan(columns=["topic", "storeTimestamp"]).read_all().to_pylist()
+    expected: Counter[tuple[str, datetime]] = Counter()
+    named = "Etc/UTC" if zone.startswith("+") else zone
+    shift = timedelta(hours=5, minutes=30) if zone.startswith("+") else timedelta()
+    for row in rows:
+        local = (row["storeTimestamp"] + shift).astimezone(ZoneInfo(named))
+        start = local.replace(minute=0, second=0, microsecond=0)
+        start = start if unit == "hour" else start.replace(hour=0)
+        expected[row["topic"], start.astimezone(UTC) - shift] += 1
+    found = {(row["topic"], row["time"]): row["messages"] for row in counts.to_pylist()}
+    assert found == expected
+    assert counts.to_pylist() == sorted(
+        counts.to_pylist(), key=lambda row: (row["topic"], row["time"])
+    )
+
+
+def test_a_damaged_message_counts_with_the_one_before_it(root: Path) -> None:
+    with rmqstore.open(root) as store:
+        place = store.scan(columns=["commitLogOffset"], subscribe="T").read_all()[0][4].as_py()
+    file = root / "commitlog" / f"{0:020d}"
+    with file.open("r+b") as log:
+        log.seek(place + 4)
+        log.write(b"\0\0\0\0")
+    with rmqstore.open(root) as store:
+        counts = count_by_time([store], "hour", {"subscribe": "T"})
+    assert sum(counts.column("messages").to_pylist()) == 2 * len(TIMES)
+
+
+def test_stat_counts_what_is_chosen(golden_store: Callable[[str], Path]) -> None:
+    def run(*arguments: str) -> list[dict[str, object]]:
+        done = CliRunner().invoke(main, ["stat", str(golden_store("live")), "--json", *arguments])
+        assert done.exit_code == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert run("--per", "hour", "-t", "LivePlain") == [
+        {"topic": "LivePlain", "time": "2026-11-21T02:00:00.000+00:00", "messages": 210}
+    ]
+    (row,) = run("--per", "day", "-t", "LivePlain", "-i", "0", "--tz", "Asia/Shanghai")
+    assert (row["time"], row["messages"]) == ("2026-11-21T00:00:00.000+08:00", 53)
+    assert len(run("--where", "messages > 50 AND topic = 'LivePlain'")) == 4
+    refused = CliRunner().invoke(
+        main, ["stat", str(golden_store("live")), "--per", "day", "--where", "messages > 1"]
+    )
+    assert refused.exit_code == 2
