@@ -46,6 +46,7 @@ def test_a_schema_keeps_the_options_of_a_table_alone() -> None:
         "tags": "b", "path": "file:/s", "mode": "FAILFAST",
     }  # fmt: skip
     assert options_of_read({"path": "/other"}, kept) == {"path": "/other"}
+    assert kept.fields[0].metadata["comment"] == "table of file:/s; tags=a"  # DESCRIBE shows it
     plain = RmqStoreDataSource({"path": "/s"}).schema()
     assert not any(field.metadata for field in plain)
     assert options_of_read({}, plain) == {}
