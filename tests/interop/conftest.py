@@ -13,7 +13,7 @@ from interop.rocketmq import JarsUnavailableError, RocketMQ, resolve_jars
 JARS = Path(__file__).parents[2] / ".rocketmq"
 
 
-def _start(version: str, home: Path) -> RocketMQ:
+def start(version: str, home: Path) -> RocketMQ:
     """Start RocketMQ, or skip the tests with the reason; fail if nothing may be skipped."""
     missing.require_java()
     try:
@@ -28,7 +28,7 @@ def _start(version: str, home: Path) -> RocketMQ:
 @pytest.fixture(scope="session")
 def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     """Return RocketMQ 5.3.3."""
-    real = _start("5.3.3", tmp_path_factory.mktemp("rocketmq-5.3.3"))
+    real = start("5.3.3", tmp_path_factory.mktemp("rocketmq-5.3.3"))
     yield real
     real.close()
 
@@ -36,7 +36,7 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
 @pytest.fixture(scope="session")
 def rocketmq_55(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     """Return RocketMQ 5.5.1, its store alone."""
-    real = _start("5.5.1", tmp_path_factory.mktemp("rocketmq-5.5.1"))
+    real = start("5.5.1", tmp_path_factory.mktemp("rocketmq-5.5.1"))
     yield real
     real.close()
 
@@ -51,6 +51,6 @@ def real_mq(request: pytest.FixtureRequest, version: str) -> RocketMQ:
 @pytest.fixture(scope="session")
 def rocketmq_4(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     """Return RocketMQ 4.9.8, its store alone."""
-    real = _start("4.9.8", tmp_path_factory.mktemp("rocketmq-4.9.8"))
+    real = start("4.9.8", tmp_path_factory.mktemp("rocketmq-4.9.8"))
     yield real
     real.close()

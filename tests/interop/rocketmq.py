@@ -40,7 +40,10 @@ PACKAGES = {
     ),
     # the newest store; the other modules of that release were not published
     "5.5.1": ("org.apache.rocketmq:rocketmq-store:5.5.1",),
-    "4.9.8": ("org.apache.rocketmq:rocketmq-store:4.9.8",),
+    **{
+        version: (f"org.apache.rocketmq:rocketmq-store:{version}",)
+        for version in ("4.2.0", "4.7.1", "4.9.8", "5.1.4", "5.4.0")
+    },
 }
 SPARK_HOME = Path(pyspark.__file__).parent
 JAVA_OPTIONS = [
@@ -92,6 +95,8 @@ def _resolve(version: str, folder: Path, jars: Path) -> None:
     command = [
         str(SPARK_HOME / "bin" / "spark-submit"),
         *("--master", "local[1]", "--packages", ",".join(PACKAGES[version])),
+        # native code of another name on each system, which a store does not need
+        *("--exclude-packages", "io.netty:netty-tcnative"),
         *(
             "--conf",
             f"spark.jars.ivy={folder / version}",
@@ -197,7 +202,7 @@ class RocketMQ:
     def json_class(self) -> Any:
         """Return the class that turns objects into JSON and back."""
         alibaba = self._gateway.jvm.com.alibaba
-        return alibaba.fastjson2.JSON if self.version >= "5" else alibaba.fastjson.JSON
+        return alibaba.fastjson2.JSON if self.version >= "5.3" else alibaba.fastjson.JSON
 
     def spell_messages(self, messages: Any) -> list[Message]:
         """Return a java.util.List of MessageExt as dicts of the names and values of the getters."""
@@ -233,7 +238,10 @@ class RealStore:
         config.setStorePathCommitLog(str(root / "commitlog"))
         config.setHaListenPort(0)
         for name, value in sizes.items():
-            getattr(config, f"set{name[0].upper()}{name[1:]}")(value)
+            setter = f"set{name[0].upper()}{name[1:]}"
+            if real.version < "4.5":  # spelled so in these releases
+                setter = setter.replace("Mapped", "Maped")
+            getattr(config, setter)(value)
         broker = rocketmq.common.BrokerConfig()
         broker.setBrokerName("interop")
         broker.setLongPollingEnable(False)
@@ -260,7 +268,7 @@ class RealStore:
 
     def _stats(self) -> Any:
         manager = self._real.rocketmq.store.stats.BrokerStatsManager
-        return manager("interop", False)
+        return manager("interop", False) if self._real.version >= "4.9" else manager("interop")
 
     def __enter__(self) -> Self:
         return self
@@ -311,7 +319,12 @@ class RealStore:
         return result.getAppendMessageResult()
 
     def put_batch(
-        self, topic: str, queue_id: int, bodies: list[bytes], properties: bytes, of_batch: str
+        self,
+        topic: str,
+        queue_id: int,
+        bodies: list[bytes],
+        properties: bytes,
+        of_batch: dict[str, str],
     ) -> None:
         """Put a batch of a client, whose messages all have these properties, as stored.
 
@@ -329,7 +342,8 @@ class RealStore:
         batch.setTopic(topic)
         batch.setQueueId(queue_id)
         batch.setBody(encoded)
-        batch.setPropertiesString(of_batch)
+        for name, value in of_batch.items():
+            message.MessageAccessor.putProperty(batch, name, value)
         batch.setBornTimestamp(1_700_000_000_000)
         address = self._real.java.net.InetSocketAddress("127.0.0.1", 10911)
         batch.setBornHost(address)
@@ -388,6 +402,23 @@ class RealStore:
                 place += size
             at = following
             found.release()
+
+    def stored(self, topic: str, queue_id: int) -> Iterator[bytes]:
+        """Yield the records that the real store serves of a queue, of any release."""
+        at, end = self.queue_range(topic, queue_id)
+        while at < end:
+            found = self.store.getMessage("interop", topic, queue_id, at, PAGE, None)
+            assert found.getStatus().toString() == "FOUND"
+            joined = self._real.java.nio.ByteBuffer.allocate(found.getBufferTotalSize())
+            for buffer in _each(found.getMessageBufferList()):
+                joined.put(buffer)
+            at = found.getNextBeginOffset()
+            found.release()
+            data, place = bytes(joined.array()), 0
+            while place < len(data):
+                size = int.from_bytes(data[place : place + 4])
+                yield data[place : place + size]
+                place += size
 
     def query(self, topic: str, key: str, count: int = 64) -> list[int]:
         """Return the physical offsets that the real store's index finds for a key."""

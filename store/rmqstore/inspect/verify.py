@@ -48,6 +48,7 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.spans import FOREVER, QueueKey
+from rmqstore.storage.broker.checkpoint import Checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import spell_levels
 from rmqstore.storage.files.open_files import OpenFiles
@@ -60,7 +61,7 @@ from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
-from rmqstore.storage.recovery.log_end import damage_met
+from rmqstore.storage.recovery.log_end import LogEnd, count_after, damage_met, find_log_end
 from rmqstore.storage.rocksdb.queue_tables import (
     RocksDbQueues,
     are_queues_unreadable,
@@ -72,6 +73,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_FINDINGS = 1000  # damaged records that are reported one by one
 _FILES_AT_ONCE = 64
+_RECOVERED_FILES = 3  # that a broker reads when it starts a store that was closed
 _MAX_SHIFTS = 8  # times that a broker begins or ends to go on at another place in a queue
 
 
@@ -141,13 +143,33 @@ def _delay_levels(store: MessageStore) -> tuple[int, ...]:
 
 
 def _after_end(store: MessageStore) -> Iterator[Finding]:
-    end, after = store.log_end, store.session.ends.after_end
-    if end is not None and after.n_records:
+    """Yield that a broker which starts drops records, which follow what its recovery refuses."""
+    end, (n_records, n_bytes) = store.log_end, store.session.ends.after_end
+    if end is None:
+        end = _end_of_closed(store)
+        if end is None:
+            return
+        n_records, n_bytes = count_after(store.session.log, end)
+    if n_records:
         text = (
-            f"{after.n_records} records of {after.n_bytes} bytes follow the end of the log; "
+            f"{n_records} records of {n_bytes} bytes follow the end of the log; "
             "a broker that starts drops them"
         )
         yield Finding("end", f"{end.path}, {end.physical_offset}", text)
+
+
+def _end_of_closed(store: MessageStore) -> LogEnd | None:
+    """Return where a broker ends the log of a store that was closed, if queues lead beyond it.
+
+    Source: CommitLog.java#recoverNormally, which reads the last three files.
+    """
+    log = store.session.log
+    if not log.segments or log.entry_segments:
+        return None
+    first = log.segments[-_RECOVERED_FILES:][0].start
+    end = find_log_end(log, Checkpoint.all_safe(), first)
+    is_beyond = bool(end.reason) and store.session.ranges.vouched_end() > end.physical_offset
+    return end if is_beyond else None
 
 
 def _missing_files(store: MessageStore) -> Iterator[Finding]:

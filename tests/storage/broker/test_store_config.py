@@ -60,3 +60,10 @@ def test_queue_files_hold_whole_units() -> None:
 def test_values_are_refused_by_the_brokers_key(given: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=next(iter(given))):
         StoreConfig().updated(given)
+
+
+def test_the_keys_of_old_releases_are_known() -> None:
+    given = {"mapedFileSizeCommitLog": "65536", "mapedFileSizeConsumeQueue": "400"}
+    config = StoreConfig().updated(given)
+    assert config.mapped_file_size_commit_log == 65536
+    assert config.mapped_file_size_consume_queue == 400

@@ -70,7 +70,7 @@ class StoreConfig:
         Raises:
             OptionError: a value is not an integer, or not a boolean.
         """
-        names = {key: name for name, key in _KEYS.items()}
+        names = {key: name for name, key in _KEYS.items()} | _OLD_KEYS
         changes = {
             names[key]: self._parse(names[key], value)
             for key, value in given.items()
@@ -117,6 +117,11 @@ _KEYS = {
     "message_index_enable": "messageIndexEnable",
     "max_message_size": "maxMessageSize",
     "delay_levels": "messageDelayLevel",
+}
+# as releases before 4.5 spell them
+_OLD_KEYS = {
+    "mapedFileSizeCommitLog": "mapped_file_size_commit_log",
+    "mapedFileSizeConsumeQueue": "mapped_file_size_consume_queue",
 }
 _MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LONGEST_DELAY = 1 << 53  # ms

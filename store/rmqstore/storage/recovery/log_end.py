@@ -52,8 +52,11 @@ class LogEnd(NamedTuple):
     blank_start: int | None = None  # of the blank before the end, if the end follows a blank
 
 
-def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
+def find_log_end(log: CommitLog, checkpoint: Checkpoint, start_at: int = 0) -> LogEnd:
     """Find the first record that a recovery scan refuses, in a store that was not closed.
+
+    What lies before physical offset ``start_at``, where a record begins or will begin, is not
+    scanned.
 
     The scan begins where that of a broker would: at the newest file whose first record was on the
     disk according to the checkpoint. That of a DLedger log begins at the third last file of it.
@@ -72,9 +75,9 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
     after: FrameNumbers | None = None
     blank_start: int | None = None
     for segment in log.segments:
-        if segment.start < first_scanned:
+        if segment.start < first_scanned or segment.end <= start_at:
             continue
-        stop, file_timestamp = _scan(log, segment, after)
+        stop, file_timestamp = _scan(log, segment, after, max(segment.start, start_at))
         after = stop.last
         last_timestamp = file_timestamp or last_timestamp
         if stop.kind is not StopKind.BLANK:
@@ -135,11 +138,17 @@ def scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
 def is_whole_between(log: CommitLog, start: int, end: int) -> bool:
     """Tell whether a recovery scan of the files from ``start`` to ``end`` goes on with the next."""
     files = (segment for segment in log.segments if start <= segment.start < end)
-    return all(_scan(log, segment)[0].kind is StopKind.BLANK for segment in files)
+    return all(
+        _scan(log, segment, None, segment.start)[0].kind is StopKind.BLANK for segment in files
+    )
 
 
-def _scan(log: CommitLog, segment: Segment, after: FrameNumbers | None = None) -> tuple[Walk, int]:
-    """Walk one file as a recovery does: check each record, its parts and the CRC of its body.
+def _scan(
+    log: CommitLog, segment: Segment, after: FrameNumbers | None, start: int
+) -> tuple[Walk, int]:
+    """Walk one file from a physical offset on as a recovery does.
+
+    It checks each record, its parts and the CRC of its body.
 
     Of a DLedger log only the heads of entries are checked.
 
@@ -150,7 +159,7 @@ def _scan(log: CommitLog, segment: Segment, after: FrameNumbers | None = None) -
     stop = Walk(np.empty(0, np.int64), StopKind.END, 0)
     checks_records = not log.framing(segment).keeps_torn_records
     end = segment.start + log.size(segment)
-    for window in walk_forward(log, segment, segment.start, end, after):
+    for window in walk_forward(log, segment, start, end, after):
         data, stop = window.data, window.records
         for starts, heads, whole in window.heads():
             if not checks_records:

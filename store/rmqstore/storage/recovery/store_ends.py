@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import READS_AFTER_END
+from rmqstore.errors import READS_AFTER_END, CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.dispatch_requests import DispatchRules
 from rmqstore.format.topics import is_system_topic
 from rmqstore.spans import FOREVER, LogSlice, LostStretch, QueueKey, QueueSlice
+from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
@@ -105,10 +106,12 @@ class StoreEnds:
             return None
         append_start = read_intent(self._paths)
         scanned = find_log_end(self._log, read_checkpoint(self._paths))
-        end = before_blank_of(self._log, scanned)
         # Records after the end are not lost if a running broker wrote them, or an append of ours
         # that was not committed.
         is_running = self._paths.storage.is_locked(self._paths.lock)
+        if is_running and scanned.reason:
+            scanned = self._after_refused(scanned)
+        end = before_blank_of(self._log, scanned)
         if not is_running and append_start != end.physical_offset:
             # Stale records may stand in a blank.
             self.after_end = RecordsAfter(*count_after(self._log, scanned))
@@ -126,6 +129,28 @@ class StoreEnds:
                 end.path, end.physical_offset, end.bytes_behind, end.reason,
             )  # fmt: skip
         return end
+
+    def _after_refused(self, end: LogEnd) -> LogEnd:
+        """Return where the log of a running broker ends that went on after what a recovery refuses.
+
+        The broker has put records after it into queues since it was started.
+        """
+        place, queues_end = self._last_in_queues()
+        if queues_end <= end.physical_offset:
+            return end
+        try:
+            stored = self._log.store_timestamp(place)
+        except (CorruptRecordError, OffsetOutOfRangeError):
+            return end
+        if stored < BrokerRun.of(self._paths).started_ms:
+            return end  # a unit of before a recovery
+        logger.warning(
+            "%s: a broker that starts ends the log at physical offset %d (%s); the running one "
+            "has gone on, and what follows is read",
+            end.path, end.physical_offset, end.reason,
+        )  # fmt: skip
+        later = find_log_end(self._log, read_checkpoint(self._paths), queues_end)
+        return later._replace(scanned_from=end.scanned_from)
 
     def of_records(self) -> int | None:
         """Return the physical offset after the last record; None if the store was closed.
@@ -232,14 +257,24 @@ class StoreEnds:
 
     def _end_of_queues(self) -> int:
         """Return the physical offset after the last record that files of queues point at, or -1."""
-        end = -1
+        return self._last_in_queues()[1]
+
+    def _last_in_queues(self) -> tuple[int, int]:
+        """Return where the last record that files of queues point at begins and ends, or (-1, -1).
+
+        Both are physical offsets.
+        """
+        last = -1, -1
         in_rocksdb = self.in_rocksdb
         keys = {*self._paths.queues(), *self._paths.batch_queues()}
         keys |= set() if in_rocksdb is None else in_rocksdb.bounds.keys()
         for key in keys:
             with closing(open_files(self._paths, *key, in_rocksdb=in_rocksdb)) as queue:
-                end = max(end, reach(queue, queue.end()))
-        return end
+                end = queue.end()
+                last = max(
+                    last, (queue.unit(end - 1)[0], reach(queue, end)), key=lambda one: one[1]
+                )
+        return last
 
     def recovered_in(self, slices: Iterable[QueueSlice]) -> dict[QueueKey, RecoveredUnits]:
         """Return the part of :attr:`recovered` that another process needs to read these slices."""
