@@ -54,13 +54,14 @@ QUEUE_KINDS: dict[str, set[str]] = {
     },
     "ConsumeQueue": {
         "rmqstore.read.views.consumequeue",
-        "rmqstore.storage.tiered.queues",
+        "rmqstore.storage.tiered.folders",
         "rmqstore.write.repair.queue_files",
         "rmqstore.write.repair.rebuild",
         "rmqstore.write.repair.truncation",
     },
     "RecoveredQueue": set(),
     "RocksDbQueue": set(),
+    "SparseConsumeQueue": {"rmqstore.storage.tiered.compacted", "rmqstore.storage.tiered.queue"},
 }
 # The names of rmqstore and of kafkalog are imported when they are first asked for.
 LAZY_PACKAGES = {"rmqstore", "kafkalog"}
@@ -119,7 +120,7 @@ LARGE_CLASSES = {
     "rmqstore.read.open_store.OpenStore": 29,
     "rmqstore.read.plan.queue_ranges.QueueRanges": 20,
     "rmqstore.read.session.StoreSession": 37,
-    "rmqstore.read.tiered.session.TieredSession": 33,
+    "rmqstore.read.tiered.session.TieredSession": 34,
     "rmqstore.storage.files.disk.Disk": 23,
     "rmqstore.storage.files.paths.StorePaths": 35,
     "rmqstore.storage.log.commitlog.CommitLog": 26,
@@ -128,6 +129,7 @@ LARGE_CLASSES = {
     "rmqstore.storage.queue.queue.Queue": 19,
     "rmqstore.storage.queue.recovered_queue.RecoveredQueue": 17,
     "rmqstore.storage.queue.rocksdb_queue.RocksDbQueue": 17,
+    "rmqstore.storage.queue.sparse_consumequeue.SparseConsumeQueue": 19,
     "rmqstore.storage.remote.remote_storage.RemoteStorage": 18,
     "rmqstore.store.message_store.MessageStore": 17,
 }

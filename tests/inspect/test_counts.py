@@ -55,16 +55,28 @@ def test_counts_are_those_of_the_store_times(root: Path, unit: str, zone: str) -
     )
 
 
-def test_a_damaged_message_counts_with_the_one_before_it(root: Path) -> None:
+def test_a_message_whose_time_cannot_be_read_has_none(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with rmqstore.open(root) as store:
-        place = store.scan(columns=["commitLogOffset"], subscribe="T").read_all()[0][4].as_py()
+        place = store.scan(columns=["commitLogOffset"], subscribe="T").read_all()[0][0].as_py()
     file = root / "commitlog" / f"{0:020d}"
     with file.open("r+b") as log:
         log.seek(place + 4)
         log.write(b"\0\0\0\0")
     with rmqstore.open(root) as store:
-        counts = count_by_time([store], "hour", {"subscribe": "T"})
-    assert sum(counts.column("messages").to_pylist()) == 2 * len(TIMES)
+        rows = count_by_time([store], "hour", {"subscribe": "T"}).to_pylist()
+    assert sum(row["messages"] for row in rows) == 2 * len(TIMES)
+    assert [row["messages"] for row in rows if row["time"] is None] == [1]
+    assert "T: the store time of 1 messages cannot be read" in caplog.text
+
+
+def test_the_edge_of_the_calendar_has_an_hour_and_a_day(tmp_path: Path) -> None:
+    made = build.Store()
+    made.append(build.Record(store_timestamp=253_402_300_799_999))
+    with rmqstore.open(made.write(tmp_path / "s")) as store, time_zone("+08:00"):
+        for unit in ("hour", "day"):
+            assert count_by_time([store], unit, {}).column("messages").to_pylist() == [1]
 
 
 def test_stat_counts_what_is_chosen(golden_store: Callable[[str], Path]) -> None:

@@ -15,7 +15,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -161,14 +161,20 @@ class RocketMQ:
         root: Path,
         batch_topics: Collection[str] = (),
         *,
+        compacted_topics: Collection[str] = (),
         is_controlled: bool = False,
         **sizes: Any,
     ) -> RealStore:
         """Load and start the store at ``root``; ``sizes`` are fields of MessageStoreConfig.
 
-        The queues of ``batch_topics`` are BatchConsumeQueues; ``is_controlled`` is controller mode.
+        The queues of ``batch_topics`` are BatchConsumeQueues, those of ``compacted_topics`` are
+        compacted; ``is_controlled`` is controller mode.
         """
-        return RealStore(self, root, sizes, batch_topics, is_controlled=is_controlled)
+        attributes = {
+            **{topic: {"queue.type": "BatchCQ"} for topic in batch_topics},
+            **{topic: {"cleanup.policy": "COMPACTION"} for topic in compacted_topics},
+        }
+        return RealStore(self, root, sizes, attributes, is_controlled=is_controlled)
 
     def inner_class(self) -> Any:
         """Return MessageExtBrokerInner, which 5.0 moved."""
@@ -227,7 +233,7 @@ class RealStore:
         real: RocketMQ,
         root: Path,
         sizes: dict[str, Any],
-        batch_topics: Collection[str] = (),
+        attributes: Mapping[str, dict[str, str]] | None = None,
         *,
         is_controlled: bool = False,
     ) -> None:
@@ -250,9 +256,9 @@ class RealStore:
         arguments = [config, self._stats(), None, broker]
         if real.version >= "5":
             topics = java.util.concurrent.ConcurrentHashMap()
-            for topic in batch_topics:
+            for topic, of_topic in (attributes or {}).items():
                 entry = rocketmq.common.TopicConfig(topic)
-                entry.setAttributes({"queue.type": "BatchCQ"})
+                entry.setAttributes(of_topic)
                 topics.put(topic, entry)
             arguments.append(topics)
         in_rocksdb = sizes.get("storeType") == "defaultRocksDB"

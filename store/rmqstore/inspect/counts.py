@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -15,7 +16,10 @@ from rmqstore.query.selection import parse_selection
 from rmqstore.query.times import current_zone
 from rmqstore.store.message_store import MessageStore
 
+logger = logging.getLogger(__name__)
+
 HOUR, DAY = "hour", "day"
+_LENGTHS: Final = {HOUR: 3_600_000, DAY: 86_400_000}  # ms
 COLUMNS: Final = pa.schema(
     [("topic", pa.string()), ("time", pa.timestamp("ms", "UTC")), ("messages", pa.int64())]
 )
@@ -32,44 +36,58 @@ def count_by_time(stores: Iterable[MessageStore], unit: str, chosen: TopicArgume
         unit: ``hour`` or ``day``.
         chosen: which topics.
     """
-    counts: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, int | None]] = Counter()
     for store in stores:
         queues = store.session.chosen_queues(parse_selection(**chosen))
         for topic, queue_ids in queues.items():
             for queue_id in queue_ids:
                 for start, count in _counts(store, topic, queue_id, unit):
                     counts[topic, start] += count
+    unknown = {topic: count for (topic, start), count in counts.items() if start is None}
+    for topic, count in sorted(unknown.items()):
+        logger.warning("%s: the store time of %d messages cannot be read", topic, count)
     rows = [
         {"topic": topic, "time": start, "messages": count}
-        for (topic, start), count in sorted(counts.items())
+        for (topic, start), count in sorted(
+            counts.items(), key=lambda one: (one[0][0], one[0][1] is None, one[0][1] or 0)
+        )
     ]
     return pa.Table.from_pylist(rows, schema=COLUMNS)
 
 
-def _counts(store: MessageStore, topic: str, queue_id: int, unit: str) -> Iterable[tuple[int, int]]:
-    """Yield the start of each hour or day of a queue, ms, and the number of its messages."""
+def _counts(
+    store: MessageStore, topic: str, queue_id: int, unit: str
+) -> Iterable[tuple[int | None, int]]:
+    """Yield the start of each hour or day of a queue, ms, and the number of its messages.
+
+    None stands for the start where the store time of a message cannot be read.
+    """
     session = store.session
     at, end = store.queue_range(topic, queue_id)
-    start, stop = 0, 0
     while at < end:
         try:
             stored = session.view_source.viewed.stored_at(topic, queue_id, at)
         except (CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError):
-            stored = start  # a damaged message counts with the one before it
-        if not start <= stored < stop:
-            start, stop = _span(stored, unit)
+            yield None, 1
+            at += 1
+            continue
+        start, stop = _span(stored, unit)
         following = session.first_stored_at(topic, queue_id, stop, (at + 1, end))
-        yield start, following - at
+        yield start, session.view_source.viewed.n_messages(topic, queue_id, at, following)
         at = following
 
 
 def _span(stored: int, unit: str) -> tuple[int, int]:
     """Return the first ms of the hour or day of a time, and that after its last one."""
-    moment = datetime.fromtimestamp(stored / 1000, current_zone())
-    start = moment.replace(minute=0, second=0, microsecond=0)
-    if unit == HOUR:
-        first = round(start.timestamp()) * 1000
-        return first, first + 3_600_000
-    midnight = start.replace(hour=0, fold=0)
-    following = midnight + timedelta(days=1)
-    return round(midnight.timestamp()) * 1000, round(following.timestamp()) * 1000
+    length = _LENGTHS[unit]
+    try:
+        moment = datetime.fromtimestamp(stored / 1000, current_zone())
+        start = moment.replace(minute=0, second=0, microsecond=0)
+        if unit == HOUR:
+            first = round(start.timestamp()) * 1000
+            return first, first + length
+        midnight = start.replace(hour=0, fold=0)
+        following = midnight + timedelta(days=1)
+        return round(midnight.timestamp()) * 1000, round(following.timestamp()) * 1000
+    except (OverflowError, ValueError, OSError):  # at the edge of the calendar
+        return stored - stored % length, stored - stored % length + length

@@ -67,6 +67,14 @@ def current_zone() -> tzinfo:
     return _zone.get() or UTC
 
 
+def in_current_zone(moment: datetime) -> datetime:
+    """Return a time in the current zone, or as it is at the edge of the calendar."""
+    try:
+        return moment.astimezone(current_zone())
+    except OverflowError:
+        return moment
+
+
 def zone_name() -> str:
     """Return the name of the current zone, or its offset such as ``+08:00``, as Arrow takes it."""
     zone = current_zone()

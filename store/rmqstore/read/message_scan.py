@@ -151,7 +151,8 @@ class MessageScan:
         slices = session.plan_queues(self.selection, spec)
         if session.lost(slices, spec):
             return None
-        return _n_messages(slices)
+        count = session.view_source.viewed.n_messages
+        return sum(count(*piece) for piece in slices)
 
     def count(self, session: StoreSession, limit: int | None) -> int:
         """Return the number of messages, at most ``limit``; by the ends of queues if they tell it.

@@ -9,6 +9,7 @@ from rmqstore.errors import Argument, Text
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Entry, is_folder
+from rmqstore.storage.folders.part_of_store import COMPACTION
 from rmqstore.storage.folders.release import earliest_release
 from rmqstore.storage.rocksdb.database import can_read_rocksdb
 from rmqstore.storage.rocksdb.queue_tables import has_unreadable_queues
@@ -44,17 +45,17 @@ def store_kind(paths: StorePaths) -> StoreKind:
     return StoreKind(_log(paths), _queues(paths), earliest_release(paths), tuple(_not_read(paths)))
 
 
-def tiered_kind(paths: StorePaths | None, tier: Path) -> StoreKind:
+def tiered_kind(paths: StorePaths | None, tier: str) -> StoreKind:
     """Return the kind of a store together with its tiered storage.
 
     Args:
-        paths: the local store, None if tiered storage is read alone.
-        tier: the folder in tiered storage.
+        paths: the local store, None if tiered storage, or compacted logs, are read alone.
+        tier: what is read, and its folder.
     """
     if paths is None:
-        return StoreKind(f"tiered storage in {tier}", "files", "5.1", ())
+        return StoreKind(tier, "files", "5.1", ())
     kind = store_kind(paths)
-    log = f"{kind.log}, continued from tiered storage in {tier}"
+    log = f"{kind.log}, continued from {tier}"
     rest = tuple(text for text in kind.not_read if not text.startswith(_IN_TIER))
     return kind._replace(log=log, version=max(kind.version, "5.1"), not_read=rest)
 
@@ -100,9 +101,11 @@ def messages_elsewhere(paths: StorePaths) -> list[str]:
                 " with the broker's tieredStoreFilePath reads it too",
             )
         )
-    compaction = paths.root / "compaction"
+    compaction = paths.root / COMPACTION
     if any(entry.is_folder for entry in _entries(paths, compaction)):
-        texts.append(f"compacted logs of topics, in {compaction}")
+        texts.append(
+            f"compacted logs of topics, which the broker serves: open {compaction} to read them"
+        )
     return texts
 
 

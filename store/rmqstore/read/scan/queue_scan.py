@@ -66,9 +66,11 @@ class QueueScan:
         spec: ReadSpec,
         batch_topics: Collection[str] = (),
         wanted: LogFilter | None = None,
+        *,
+        is_sparse: bool = False,
     ) -> None:
         self._log, self._open_queue, self._open_ext, self._spec = log, open_queue, open_ext, spec
-        self._wanted = wanted
+        self._wanted, self._is_sparse = wanted, is_sparse
         self._batch_topics = frozenset(batch_topics)
         self._sharing = FileSharing()
         self._reach: Callable[[int], None] | None = None
@@ -172,6 +174,10 @@ class QueueScan:
             return low, queue.units(low, min(low + count, high))
 
     def _read(self, window: UnitRows) -> Iterator[pa.RecordBatch]:
+        if self._is_sparse:
+            is_gap = (window.sizes == 0) & (window.physical_offsets >= 0)
+            self._spec.advance(int(np.count_nonzero(is_gap)), 0)
+            window = window.take(~is_gap)
         valid = _are_units(window)
         if not valid.all():
             yield from self._refuse_units(window.take(~valid))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Unpack
 
 from rmqstore.errors import (
     NotAStoreError,
     OptionError,
+    RmqStoreError,
     Text,
     UnsupportedFeatureError,
     about,
@@ -20,10 +22,11 @@ from rmqstore.read.tiered.session import TieredSession
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.files.storage import Storage, path_of
 from rmqstore.storage.folders.find import find_store
-from rmqstore.storage.folders.part_of_store import root_for
+from rmqstore.storage.folders.part_of_store import are_compacted_logs, root_for
 from rmqstore.storage.remote.remote_storage import RemoteStorage
+from rmqstore.storage.tiered.compacted import CompactedLogs
 from rmqstore.storage.tiered.folders import find_tier, is_tier
 from rmqstore.storage.tiered.no_files import NO_FILES
 
@@ -56,6 +59,8 @@ def open_session(
     try:
         paths = find_store(path, storage=storage, **folders)
     except NotAStoreError:
+        if are_compacted_logs(path, storage):
+            return _open_compacted(path, broker_name, storage, {**folders, "tiered": tiered})
         if is_tier(path, storage):
             return _open_tier(path, broker_name, storage, {**folders, "tiered": tiered})
         paths = _above(path, storage, folders)
@@ -83,7 +88,7 @@ def paths_for(
     try:
         return find_store(path, storage=storage, **folders)
     except NotAStoreError:
-        if is_tier(path, storage):
+        if are_compacted_logs(path, storage) or is_tier(path, storage):
             return _no_store(Path(path))
         return _above(path, storage, folders)
 
@@ -104,12 +109,33 @@ def _open_tier(
     others: dict[str, object],
 ) -> TieredSession:
     """Open tiered storage alone."""
-    misplaced = sorted(name for name, value in others.items() if value)
-    if misplaced:
-        raise OptionError(Text(listed(*misplaced), f": {path} is tiered storage, not a store"))
+    _refuse_others(f"{path} is tiered storage, not a store", others)
     tier = find_tier(path, storage, broker_name)
     name = broker_name or tier.broker_name
     return TieredSession(_no_store(tier.folder), tier, broker_name=name)
+
+
+def _open_compacted(
+    path: str | os.PathLike[str],
+    broker_name: str | None,
+    storage: Storage,
+    others: dict[str, object],
+) -> TieredSession:
+    """Open the compacted logs of a broker alone."""
+    _refuse_others(f"{path} holds compacted logs, not a store", others)
+    folder = path_of(path if isinstance(path, Path) else os.fspath(path))
+    root = storage.full_path(folder).parent
+    name = broker_name or root.name
+    if broker_name is None:
+        with suppress(RmqStoreError):
+            name = BrokerConfig(find_store(root, storage=storage)).broker_name()
+    return TieredSession(_no_store(folder), CompactedLogs(folder, name, storage), broker_name=name)
+
+
+def _refuse_others(text: str, others: dict[str, object]) -> None:
+    misplaced = sorted(name for name, value in others.items() if value)
+    if misplaced:
+        raise OptionError(Text(listed(*misplaced), f": {text}"))
 
 
 def _no_store(root: Path) -> StorePaths:

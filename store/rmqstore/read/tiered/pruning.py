@@ -11,7 +11,7 @@ import numpy as np
 from rmqstore.query.conditions import Points, Pruning, parts_that_meet
 from rmqstore.read.plan.slices_within import slices_within
 from rmqstore.spans import QueueSlice, Span
-from rmqstore.storage.tiered.queues import TieredQueue
+from rmqstore.storage.tiered.queue import TieredQueue
 
 _SHORT_LOG = 32 << 20  # bytes, of which every record is looked at
 _SHORT_RANGE = 1 << 17  # units of such a log

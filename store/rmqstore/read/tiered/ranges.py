@@ -219,8 +219,12 @@ class JoinedRanges:
         tier_end = min(end, joined.tier_end)
         if start < tier_end:
             self._require_same_messages(topic, queue_id, joined)
-            units = self._tiered.queue(topic, queue_id).units
-            yield from slices_of(units, key, start, tier_end, tolerant=tolerant)
+            queue = self._tiered.queue(topic, queue_id)
+            if queue.is_sparse:
+                runs = queue.units.runs(start, tier_end)
+                yield from (QueueSlice(*key, *run) for run in runs)
+            else:
+                yield from slices_of(queue.units, key, start, tier_end, tolerant=tolerant)
         lost = max(start, joined.tier_end), min(end, joined.local_start)
         if lost[0] < lost[1]:
             self._report_loss(topic, queue_id, lost, fails=fail_on_data_loss)
@@ -278,10 +282,10 @@ class JoinedRanges:
             CorruptQueueError: there are some, and ``tolerant`` is false.
         """
         queue = self._tiered.queue(topic, queue_id)
-        if queue.misfits:
+        if queue.misfits():
             sleep(_PAUSE_SECONDS)
             queue.refresh()
-        for misfit in queue.misfits:
+        for misfit in queue.misfits():
             if not tolerant:
                 raise CorruptQueueError(*misfit)
             logger.warning("%s, byte %d: %s; going on with what is left", *misfit)

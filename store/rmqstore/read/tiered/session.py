@@ -26,6 +26,7 @@ from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.queue.bounds import total_weight
 from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.tiered.compacted import CompactedLogs
 from rmqstore.storage.tiered.folders import Tier
 from rmqstore.storage.tiered.no_files import NO_FILES
 from rmqstore.storage.tiered.queues import TieredQueues
@@ -43,7 +44,7 @@ class TieredSession(StoreSession):
 
     Args:
         paths: the local store; one without files where tiered storage is read alone.
-        tier: what the broker of the store has in tiered storage.
+        tier: what the broker of the store has in tiered storage, or its compacted logs.
         broker_name: value of column ``brokerName``.
         ignore_log_end: read the local store past the end of a log that was not closed.
     """
@@ -51,7 +52,7 @@ class TieredSession(StoreSession):
     def __init__(
         self,
         paths: StorePaths,
-        tier: Tier,
+        tier: Tier | CompactedLogs,
         *,
         broker_name: str | None = None,
         ignore_log_end: bool = False,
@@ -74,8 +75,8 @@ class TieredSession(StoreSession):
 
     def kind(self) -> StoreKind:
         """Return the kind of the store, by the files that it has."""
-        folder = self._tiered.tier.folder
-        return tiered_kind(None if self._is_alone else self.paths, folder)
+        tier = self._tiered.tier
+        return tiered_kind(None if self._is_alone else self.paths, f"{tier.what} in {tier.folder}")
 
     @property
     def _is_alone(self) -> bool:
@@ -92,10 +93,11 @@ class TieredSession(StoreSession):
         Raises:
             UnsupportedFeatureError: always, as some messages are in tiered storage.
         """
+        tier = self._tiered.tier
         text = Text(
             request,
-            f" is not supported with tiered storage ({self._tiered.tier.folder}), which has a log "
-            "for each queue: read it by queue; a filter on columns finds messages too",
+            f" is not supported with {tier.what} ({tier.folder}), where each queue has a log of "
+            "its own: read by queue; a filter on columns finds messages too",
         )
         if not self._is_alone:
             alone = Text("; without ", Argument("tiered", ""), " the local store is read alone")
@@ -151,12 +153,20 @@ class TieredSession(StoreSession):
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there and the one after the last."""
         self.ranges.require_plain_queues()
-        return self._joined.range(topic, queue_id)
+        joined = self._from_first_message(topic, queue_id)
+        return joined.start, joined.end
+
+    def _from_first_message(self, topic: str, queue_id: int) -> JoinedRange:
+        """Return where a queue begins and ends; one that is sparse may be read from before that."""
+        joined = self._joined.joined(topic, queue_id)
+        if not self._tiered.is_sparse:
+            return joined
+        return joined._replace(start=self._tiered.queue(topic, queue_id).units.begin)
 
     @retry_if_deleted
     def queue_info(self, topic: str, queue_id: int) -> QueueInfo:
         """Return where a queue begins and ends, by offset and by time, and its bytes."""
-        joined = self._joined.joined(topic, queue_id)
+        joined = self._from_first_message(topic, queue_id)
         if joined.start >= joined.end:
             return QueueInfo(topic, queue_id, joined.start, joined.end, None, None, 0)
         # Where the newest messages are gone, the last time is that of the last one that is left.
@@ -170,6 +180,13 @@ class TieredSession(StoreSession):
             self.stored_at(topic, queue_id, last),
             self.n_bytes(topic, queue_id, joined.start, joined.end),
         )
+
+    @retry_if_deleted
+    def n_messages(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        """Return how many messages a range of a queue has."""
+        if self._tiered.is_sparse:
+            return self._tiered.queue(topic, queue_id).units.count_units(start, end, 0)
+        return end - start
 
     @retry_if_deleted
     def n_bytes(self, topic: str, queue_id: int, start: int, end: int) -> int:
@@ -352,6 +369,7 @@ class TieredSession(StoreSession):
                 spec,
                 batch_topics=(topic,) if has_batches else (),
                 wanted=wanted,
+                is_sparse=queue.is_sparse,
             )
             yield from scan.batches(pieces)
 

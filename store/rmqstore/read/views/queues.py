@@ -39,13 +39,7 @@ class QueueFacts(NamedTuple):
     first_store_timestamp: int | None = None
     last_store_timestamp: int | None = None
     reason: str | None = None
-
-    @property
-    def messages(self) -> int | None:
-        """The number of messages between the two offsets."""
-        if self.min_offset is None or self.max_offset is None:
-            return None
-        return max(self.max_offset - self.min_offset, 0)
+    messages: int | None = None
 
 
 def chosen_topics(source: ViewSource, spec: ViewSpec, *, known: bool = False) -> list[str]:
@@ -128,9 +122,10 @@ def queue_facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bo
 def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
     queues = source.viewed
     start, end = queues.queue_range(topic, queue_id)
-    facts = QueueFacts(start, end, 0 if with_bytes else None)
+    facts = QueueFacts(start, end, 0 if with_bytes else None, messages=0)
     if start >= end:
         return facts
+    facts = facts._replace(messages=queues.n_messages(topic, queue_id, start, end))
     if with_bytes:
         facts = facts._replace(n_bytes=queues.n_bytes(topic, queue_id, start, end))
     stored: list[int | None] = []

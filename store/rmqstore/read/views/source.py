@@ -61,6 +61,9 @@ class ViewedQueues(Protocol):
     def stored_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Return the store time of a message, ms."""
 
+    def n_messages(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        """Return how many messages a range of a queue has."""
+
     def n_bytes(self, topic: str, queue_id: int, start: int, end: int) -> int:
         """Return the bytes of the records of a range of a queue, as its units say."""
 
@@ -92,6 +95,10 @@ class LocalQueues:
     def stored_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Return the store time of a message, ms."""
         return self.log.store_timestamp(self.queues.open(topic, queue_id).unit(queue_offset)[0])
+
+    def n_messages(self, _topic: str, _queue_id: int, start: int, end: int) -> int:
+        """Return how many messages a range of a queue has: each queue offset has one."""
+        return end - start
 
     def n_bytes(self, topic: str, queue_id: int, start: int, end: int) -> int:
         """Return the bytes of the records of a range of a queue, as its units say."""

@@ -21,6 +21,8 @@ _PARTS: Final = {
     "index", "config", "compaction", "rocksdbstore", "timerlog", "timerwheel", "abort",
     "checkpoint", "lock", "brokerIdentity", "epochFileCheckpoint", ".rmqstore",
 }  # fmt: skip
+COMPACTION: Final = "compaction"  # the folder of a store with the compacted logs of topics
+COMPACTION_LOGS: Final = "compactionLog"
 _MAX_DEPTH: Final = 4  # of consumequeue/TOPIC/0/00000000000000000000
 
 
@@ -51,13 +53,25 @@ def _is_root(folder: Path, storage: Storage) -> bool:
 
 
 def root_for(path: str | os.PathLike[str], storage: Storage) -> Path:
-    """Return the root of the store of which a path is a part, with a warning; else the path."""
+    """Return the root of the store of which a path is a part, with a warning; else the path.
+
+    The compacted logs of a store are a part that is read by itself.
+    """
     given = path_of(path if isinstance(path, Path) else os.fspath(path))
-    root = None if _is_root(given, storage) else root_of_part(given, storage)
+    is_whole = _is_root(given, storage) or are_compacted_logs(given, storage)
+    root = None if is_whole else root_of_part(given, storage)
     if root is None:
         return given
     logger.warning("%s is a part of a store; its root is opened: %s", path, root)
     return root
+
+
+def are_compacted_logs(path: str | os.PathLike[str], storage: Storage) -> bool:
+    """Tell whether a path is the folder with the compacted logs of a broker."""
+    base = path_of(path if isinstance(path, Path) else os.fspath(path))
+    with suppress(RmqStoreError, OSError):
+        return is_folder(storage, base / COMPACTION_LOGS)
+    return False
 
 
 def refuse_part(path: Path, storage: Storage) -> None:

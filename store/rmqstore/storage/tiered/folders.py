@@ -20,7 +20,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rmqstore.errors import NotAStoreError, OptionError, UnreadableFileError
+from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.storage import Storage, is_folder, path_of
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.storage.tiered.queue import TieredQueue
+from rmqstore.storage.tiered.segments import SegmentLister
 
 COMMIT_LOG: Final = "COMMIT_LOG"
 CONSUME_QUEUE: Final = "CONSUME_QUEUE"
@@ -45,18 +51,37 @@ class Tier(NamedTuple):
     broker_name: str
     storage: Storage
 
+    @property
+    def what(self) -> str:
+        """What is read, in words."""
+        return "tiered storage"
+
     def topics(self) -> list[str]:
         """Return the topics that have a folder, sorted."""
-        return sorted({*_subfolders(self.storage, self.folder)} - {INDEX_TOPIC})
+        return sorted({*subfolders(self.storage, self.folder)} - {INDEX_TOPIC})
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
-        names = _subfolders(self.storage, self.folder / topic)
-        return sorted(int(name) for name in names if _is_queue_id(name))
+        names = subfolders(self.storage, self.folder / topic)
+        return sorted(int(name) for name in names if is_queue_id(name))
 
-    def queue_folder(self, topic: str, queue_id: int) -> Path:
-        """Return the folder of a queue."""
-        return self.folder / topic / str(queue_id)
+    def open_queue(
+        self, topic: str, queue_id: int, unit_files: OpenFiles, log_files: OpenFiles
+    ) -> TieredQueue:
+        """Return a queue; it is empty if there are no files.
+
+        Args:
+            topic: topic name.
+            queue_id: queue id.
+            unit_files: opens the files of units.
+            log_files: opens those of the log.
+        """
+        folder = self.folder / topic / str(queue_id)
+        listers = SegmentLister(QUEUE_UNIT.itemsize), SegmentLister()
+        # A broker writes records before their units, so units are listed first.
+        units = ConsumeQueue(folder / CONSUME_QUEUE, unit_files, listers[0])
+        log = CommitLog([folder / COMMIT_LOG], files=log_files, lister=listers[1])
+        return TieredQueue(units, log, listers)
 
 
 def hash_of(name: str) -> str:
@@ -119,9 +144,9 @@ def _is_of_broker(storage: Storage, base: Path) -> bool:
     if _is_cluster(storage.full_path(base).parent.name):
         return True
     return any(
-        _is_queue_id(queue_id) and _is_of_queue(storage, base / topic / queue_id)
-        for topic in _subfolders(storage, base)[:_TOPICS_TO_LOOK_AT]
-        for queue_id in _subfolders(storage, base / topic)
+        is_queue_id(queue_id) and _is_of_queue(storage, base / topic / queue_id)
+        for topic in subfolders(storage, base)[:_TOPICS_TO_LOOK_AT]
+        for queue_id in subfolders(storage, base / topic)
     )
 
 
@@ -133,11 +158,11 @@ def _brokers(storage: Storage, base: Path) -> Iterator[Path]:
     """Yield the folders of brokers in the folder of a cluster, or in that of several clusters."""
     if not is_folder(storage, base):
         return
-    names = _subfolders(storage, base)
+    names = subfolders(storage, base)
     is_one = _is_cluster(storage.full_path(base).name)
     clusters = [base] if is_one else [base / name for name in names if _is_cluster(name)]
     for cluster in clusters:
-        yield from (cluster / name for name in _subfolders(storage, cluster))
+        yield from (cluster / name for name in subfolders(storage, cluster))
 
 
 def _is_cluster(name: str) -> bool:
@@ -145,11 +170,13 @@ def _is_cluster(name: str) -> bool:
     return match is not None and match[1] == hash_of(match[2])
 
 
-def _is_queue_id(name: str) -> bool:
+def is_queue_id(name: str) -> bool:
+    """Tell whether the name of a folder is the id of a queue."""
     return re.fullmatch(r"0|[1-9][0-9]{0,9}", name) is not None and int(name) <= _MAX_QUEUE_ID
 
 
-def _subfolders(storage: Storage, folder: Path) -> list[str]:
+def subfolders(storage: Storage, folder: Path) -> list[str]:
+    """Return the names of the folders in a folder, sorted."""
     names = (entry.name for entry in storage.list_folder(folder) if entry.is_folder)
     return sorted(name for name in names if _is_text(name))
 

@@ -1,0 +1,318 @@
+"""The files of one SparseConsumeQueue, read-only: a 46-byte unit for each message that is left.
+
+The units lead into the compacted log of one queue. A compaction removes messages, and so there are
+gaps between the queue offsets. To the rest of the package every queue offset has a unit: that of an
+offset in a gap has the size 0 and leads to the next message, which the broker serves in its place.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import CorruptQueueError, UnreadableFileError
+from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, Mask, Positions
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.paths import name_to_offset
+from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.queue.bounds import cut_at, find_first, weights_of
+from rmqstore.storage.queue.units import NO_UNITS, Units
+
+_UNIT: Final = BATCH_UNIT.itemsize
+_WIDEST_GAP: Final = 1 << 10  # queue offsets; a wider gap ends a run
+_FILES_AT_ONCE: Final = 4
+_MAX_FILE_UNITS: Final = 4_000_000  # held in memory; a broker's files have 227,951
+_MAX_QUEUE_OFFSET: Final = 1 << 60  # sums stay far from the limit of an int64
+_DAMAGED: Final = -1  # the physical offset of a unit that cannot be right
+
+
+class _File(NamedTuple):
+    """The units of one file, (n,) each; their queue offsets rise."""
+
+    queue_offsets: Positions
+    numbers: Positions  # the ordinal of each unit in the file
+    units: Units
+
+
+_NO_FILE: Final = _File(np.empty(0, np.int64), np.empty(0, np.int64), NO_UNITS)
+
+
+class SparseConsumeQueue:
+    """The units of one queue of a topic with ``cleanup.policy=COMPACTION``.
+
+    Source: SparseConsumeQueue.java.
+    """
+
+    is_batch = False
+    is_recovered = False
+
+    def __init__(self, folder: Path, files: OpenFiles) -> None:
+        self.folder = folder
+        self._files = MappedFileQueue([folder], files, _in_a_row)
+        self._cached: OrderedDict[Segment, _File] = OrderedDict()
+        self._spans: list[tuple[int, int]] | None = None
+
+    def refresh(self) -> None:
+        """List the files again: a compaction replaces them."""
+        self._files.close()
+        self._files.refresh()
+        self._cached.clear()
+        self._spans = None
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()
+        self._cached.clear()
+
+    @property
+    def is_present(self) -> bool:
+        """Whether there is a file."""
+        return bool(self._files.segments)
+
+    def files(self) -> dict[str, str]:
+        """Return the paths of the files by their names, which are those of the log's files."""
+        return {segment.path.name: segment.file for segment in self._files.segments}
+
+    @property
+    def end_files(self) -> None:
+        """None: where the queue begins and ends is not looked for at the ends of files."""
+        return
+
+    @property
+    def n_full_bytes(self) -> int:
+        """The length in bytes of all files but the last."""
+        return sum(segment.size for segment in self._files.segments[:-1])
+
+    @property
+    def begin(self) -> int:
+        """The queue offset of the first message that is left; 0 without one."""
+        return next((start for start, end in self._known_spans() if start < end), 0)
+
+    def end(self) -> int:
+        """Return the queue offset after the last message.
+
+        Source: BatchConsumeQueue.java#getMaxOffsetInQueue.
+        """
+        return max((end for _, end in self._known_spans()), default=0)
+
+    def first(self, end: int, min_physical_offset: int) -> int:
+        """Return the first queue offset before ``end`` whose record still exists, else ``end``."""
+        return find_first(
+            self.begin, end, lambda offset: self.unit(offset)[0] >= min_physical_offset
+        )
+
+    def cut(self, start: int, end: int, log_end: int) -> int:
+        """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
+        return cut_at(self, start, end, log_end)
+
+    def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of ``[start, end)`` from a message to a message, without wide gaps."""
+        run: tuple[int, int] | None = None
+        for file in self._files_of(start, end):
+            offsets = file.queue_offsets
+            breaks = np.flatnonzero(np.diff(offsets) > _WIDEST_GAP) + 1
+            for rows in np.split(offsets, breaks):
+                first, stop = int(rows[0]), int(rows[-1]) + 1
+                if run is not None and first - run[1] < _WIDEST_GAP:
+                    run = (run[0], stop)
+                    continue
+                if run is not None:
+                    yield run
+                run = (first, stop)
+        if run is not None:
+            yield run
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int]:
+        """Return physical offset, size and tags code of a message's unit; zeros after the last.
+
+        In a gap the physical offset is that of the next message, and the size 0.
+        """
+        for file in self._files_of(queue_offset, self.end()):
+            physical_offset, size, code = (int(column[0]) for column in file.units)
+            if file.queue_offsets[0] == queue_offset:
+                return physical_offset, size, code
+            return max(physical_offset, 0), 0, 0
+        return 0, 0, 0
+
+    def units(self, start: int, end: int) -> Units:
+        """Return the units ``[start, end)``, with those of the gaps; see :meth:`unit`."""
+        return self.units_of(np.arange(start, end))
+
+    def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
+        """Return the units of some queue offsets, which rise; see :meth:`unit`."""
+        if not len(queue_offsets):
+            return NO_UNITS
+        start, end = int(queue_offsets[0]), int(queue_offsets[-1]) + 1
+        files = [*self._files_of(start, end)]
+        offsets = np.concatenate([_NO_FILE.queue_offsets, *(file.queue_offsets for file in files)])
+        held = Units.joined(NO_UNITS, *(file.units for file in files))
+        rows = np.searchsorted(offsets, queue_offsets)
+        after = max(self.unit(end)[0], 0)
+        following = np.append(np.maximum(held.physical_offsets, 0), after)[rows]
+        is_there = np.append(offsets, -1)[rows] == queue_offsets
+        found = Units(*(np.zeros(len(rows), np.int64) for _ in Units._fields))
+        for column, values in zip(found, held, strict=True):
+            column[is_there] = values[rows[is_there]]
+        return found._replace(
+            physical_offsets=np.where(is_there, found.physical_offsets, following)
+        )
+
+    def want(self, _queue_offsets: NDArray[np.int64], _count: int) -> None:
+        """Do nothing: the units are read a file at a time."""
+
+    def weights(self, start: int, end: int) -> NDArray[np.int64]:
+        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,)."""
+        return weights_of(self, start, end)
+
+    def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
+        """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""
+        return sum(
+            int(np.count_nonzero(file.units.physical_offsets >= min_physical_offset))
+            for file in self._files_of(start, end)
+        )
+
+    def place(self, queue_offset: int) -> tuple[str, int]:
+        """Return the file of a message's unit and its position there, or where it should stand."""
+        for segment, (_, end) in zip(self._files.segments, self._known_spans(), strict=True):
+            if queue_offset < end:
+                file = self._load(segment)
+                row = min(bisect_left(file.queue_offsets, queue_offset), len(file.numbers) - 1)
+                return segment.file, int(file.numbers[row]) * _UNIT
+        return str(self.folder), 0
+
+    def overlaps(self) -> Iterator[tuple[str, str]]:
+        """Yield each file whose messages do not all follow those of the file before it, and why."""
+        before = 0
+        for segment, (start, end) in zip(self._files.segments, self._known_spans(), strict=True):
+            if start < min(before, end):
+                yield (
+                    segment.file,
+                    f"its messages begin at {start}, and those before end at {before}",
+                )
+            before = max(before, end)
+
+    def _known_spans(self) -> list[tuple[int, int]]:
+        """Return the first queue offset of each file, and the one after its last."""
+        if self._spans is None:
+            self._spans = []
+            for segment in self._files.segments:
+                offsets = self._load(segment).queue_offsets
+                span = (int(offsets[0]), int(offsets[-1]) + 1) if len(offsets) else (0, 0)
+                self._spans.append(span)
+        return self._spans
+
+    def _files_of(self, start: int, end: int) -> Iterator[_File]:
+        """Yield the units of ``[start, end)`` by file; a message is in the first that has it."""
+        at = start
+        for segment, span in zip(self._files.segments, self._known_spans(), strict=True):
+            if span[1] <= at or span[0] >= end:
+                continue
+            file = self._load(segment)
+            low, high = np.searchsorted(file.queue_offsets, (at, end)).tolist()
+            if low < high:
+                rows = slice(low, high)
+                yield _File(
+                    file.queue_offsets[rows],
+                    file.numbers[rows],
+                    Units(*(column[rows] for column in file.units)),
+                )
+            at = span[1]
+
+    def _load(self, segment: Segment) -> _File:
+        """Return the units of one file as it was at the first look since :meth:`refresh`."""
+        cached = self._cached.get(segment)
+        if cached is None:
+            cached = self._cached[segment] = self._read(segment)
+            if len(self._cached) > _FILES_AT_ONCE:
+                self._cached.popitem(last=False)
+        self._cached.move_to_end(segment)
+        return cached
+
+    def _read(self, segment: Segment) -> _File:
+        """Read a file up to its last unit that can be right, as the broker does."""
+        opened = self._files.open(segment)
+        n_units = -(-opened.written_end(segment.size) // _UNIT)  # the end of a unit is zeros
+        if n_units > _MAX_FILE_UNITS:
+            reason = f"{n_units} units in one file, more than memory should hold"
+            raise CorruptQueueError(segment.file, 0, reason)
+        stored = np.empty(n_units * _UNIT, np.uint8)
+        n_read = opened.read_into(stored, 0)
+        return _in_order(stored[: n_read // _UNIT * _UNIT].view(BATCH_UNIT))
+
+
+def _in_a_row(folders: Sequence[str], storage: Storage) -> list[Segment]:
+    """Return the files of some folders one after the other: their names are offsets in the log."""
+    segments: list[Segment] = []
+    start = 0
+    for folder in folders:
+        for entry in sorted(storage.list_folder(folder), key=lambda entry: entry.name):
+            if name_to_offset(entry.name) is None:
+                continue
+            file = f"{folder}/{entry.name}"
+            try:
+                segments.append(Segment(start, storage.size(file), file))
+            except FileNotFoundError:
+                continue  # a compaction deleted the file during the listing
+            except UnreadableFileError as err:
+                raise CorruptQueueError(
+                    file, 0, f"the path is {err.found}; {err.wanted} is expected"
+                ) from err
+            start = segments[-1].end
+    return segments
+
+
+def _in_order(units: NDArray[np.void]) -> _File:
+    """Return units by queue offset. Where one between them cannot be right, its offset is guessed.
+
+    Source: SparseConsumeQueue.java#getMaxMsgOffset.
+    """
+    bases = units["base_offset"].astype(np.int64)
+    counts = units["batch_size"].astype(np.int64)
+    is_right = (units["physical_offset"] >= 0) & (units["size"] > 0)
+    is_right &= (bases >= 0) & (bases < _MAX_QUEUE_OFFSET) & (counts > 0) & (counts <= MAX_BATCH)
+    numbers = np.flatnonzero(is_right)
+    if not len(numbers):
+        return _NO_FILE
+    numbers = numbers[_longest_rise(bases[numbers])]
+    places = np.arange(numbers[-1] + 1)
+    is_kept = np.zeros(len(places), np.bool_)
+    is_kept[numbers] = True
+    # The place of a damaged unit is one after that of the unit before it, if there is room.
+    rank = np.maximum.accumulate(np.where(is_kept, places, -1))
+    offsets = np.where(rank >= 0, bases[rank] + places - rank, _DAMAGED)
+    next_kept = numbers[np.searchsorted(numbers, places)]
+    is_kept |= (rank >= 0) & (offsets < bases[next_kept])
+    is_sound = is_right[places] & np.isin(places, numbers)
+    columns = Units(
+        np.where(is_sound, units["physical_offset"][places], _DAMAGED).astype(np.int64),
+        np.where(is_sound, units["size"][places], 0).astype(np.int64),
+        np.where(is_sound, units["tags_code"][places], 0).astype(np.int64),
+    )
+    return _File(offsets[is_kept], places[is_kept], Units(*(part[is_kept] for part in columns)))
+
+
+def _longest_rise(values: Positions) -> Mask:
+    """Return a mask (n,) of a longest strictly rising part of some values."""
+    if (np.diff(values) > 0).all():
+        return np.ones(len(values), np.bool_)
+    tails: list[int] = []  # the lowest value that ends a rise of each length
+    rows: list[int] = []
+    previous = np.full(len(values), -1, np.int64)
+    for row, value in enumerate(values.tolist()):
+        length = bisect_left(tails, value)
+        tails[length : length + 1] = [value]
+        rows[length : length + 1] = [row]
+        previous[row] = rows[length - 1] if length else -1
+    mask = np.zeros(len(values), np.bool_)
+    row = rows[-1]
+    while row >= 0:
+        mask[row] = True
+        row = int(previous[row])
+    return mask
