@@ -203,7 +203,7 @@ def write_everything(root: Path) -> list[str]:
     refused: list[str] = []
     for rebuilds in (False, True):
         try:
-            with rmqstore.open(root, mode="a", truncate=True) as writer:
+            with rmqstore.open(root, mode="a", truncate=True, broker_stopped=True) as writer:
                 writer.rebuild() if rebuilds else writer.append(messages(3))
         except RmqStoreError as err:
             refused.append(str(err))

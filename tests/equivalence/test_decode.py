@@ -141,12 +141,13 @@ def test_masks_agree_with_the_reference_on_what_queue_units_say(seed: int) -> No
         if rng.random() < 0.3:
             fields[rng.randrange(2)] += rng.choice((-1, 1, 1 << 20))
         codes.append(names.index(name))
-        place = int(part.fixed["queue_offset"]) + rng.choice((0, 0, -1))  # that of the unit decides
+        place = int(part.fixed["queue_offset"]) + rng.choice((0, 0, 0, -1, 1))
         expected.append(Expected(name, fields[0], place, fields[1]))
     buf = as_array(data)
     heads, sound = read_heads(buf, np.array(starts, np.int64))
     sound &= check_heads(heads, BASE)
     sound &= heads.column("queue_id") == np.array([record.queue_id for record in expected])
+    sound &= heads.column("queue_offset") >= np.array([record.queue_offset for record in expected])
     sound &= heads.column("total_size") == np.array([record.size for record in expected])
     sound &= sound_topics(buf, heads, names, np.array(codes))[0]
     verdicts = _verdicts(data, starts, expected, check_crc=False)

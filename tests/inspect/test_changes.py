@@ -45,7 +45,9 @@ def test_a_dry_run_says_what_the_rebuild_then_changes(
     plan = plan_rebuild(find_store(root), truncate=True)
     said = run("rebuild", root, "--truncate", "--dry-run")
     assert said.exit_code == 0
-    assert said.stdout.splitlines()[:-1] == plan.lines()[:-1]
+    with rmqstore.open(root) as store:
+        n_queues = sum(len(store.queue_ids(topic)) for topic in store.topics())
+    assert said.stdout.splitlines()[:-1] == plan._replace(n_queues=n_queues).lines()[:-1]
     assert contents(root) == before, "a dry run changes nothing"
     log_before = {name for name in before if name.startswith("commitlog/")}
     assert run("rebuild", root, "--truncate").exit_code in (0, 1)

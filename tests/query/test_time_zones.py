@@ -84,3 +84,14 @@ def test_times_are_written_in_the_zone_with_its_offset_of_then(unit: str) -> Non
     with time_zone("-03:30"):
         assert json_values(column)[0] == "2025-01-01T08:30:00.000-03:30"
     assert json_values(column)[0] == "2025-01-01T12:00:00.000+00:00"
+
+
+@pytest.mark.parametrize("zone", ["+08:00", "-08:00", "Asia/Shanghai", "America/New_York"])
+def test_every_time_that_is_written_can_be_read_again(zone: str) -> None:
+    times = [-62_135_596_800_000, -2_240_524_800_000, 0, 253_402_300_799_999]
+    column = pa.array(times, pa.timestamp("ms", "UTC"))
+    with time_zone(zone):
+        texts = json_values(column)
+        assert [parse_timestamp("t", text) for text in texts] == times
+        edge = datetime(9999, 12, 31, 23, tzinfo=UTC)
+        assert parse_timestamp("t", jsonable({"t": edge})["t"]) == round(edge.timestamp() * 1000)

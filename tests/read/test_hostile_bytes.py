@@ -157,6 +157,8 @@ class Judge:
             "queue": (queue_id, queue_offset) == (row["queueId"], row["queueOffset"]),
         }
         if units is not None:
+            # The place of the unit decides: a broker that had to skip a record shifts the queue.
+            facts["queue"] = queue_id == row["queueId"] and queue_offset >= row["queueOffset"]
             unit = units.get((row["topic"], row["queueId"], row["queueOffset"]), b"")
             # Units that a queue lacks are taken from the log: after the end of its files, and where
             # a crash may have damaged it.

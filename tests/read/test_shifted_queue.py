@@ -81,13 +81,28 @@ def test_a_tail_sees_what_is_appended_to_the_queue(store: build.Store, tmp_path:
     assert ends == [N - 1, N + 1]
 
 
-def test_a_unit_that_fills_a_gap_is_damage_and_not_a_message(tmp_path: Path) -> None:
+def test_a_unit_that_fills_a_gap_is_read_as_it_is_served_whatever_the_cut(tmp_path: Path) -> None:
     made = build.Store()
     for number in range(4):
         made.append(build.Record(body=b"m%d" % number))
     made.queues["T", 0][1] = made.queues["T", 0][2]
     root = made.write(tmp_path / "s")
-    with pytest.raises(rmqstore.CorruptRecordError, match="no record has queue offset 1"):
+    served = [(0, b"m0"), (1, b"m2"), (2, b"m2"), (3, b"m3")]
+    assert read(root) == served
+    assert read(root, ending_offsets={"T": {"0": 2}}) == served[:2]
+    assert read(root, starting_offsets={"T": {"0": 1}}) == served[1:]
+    with rmqstore.open(root) as opened:
+        assert [one.text.partition(",")[0] for one in verify(opened)] == [
+            "1 units differ from their record"
+        ]
+
+
+def test_a_unit_of_an_earlier_message_is_damage(tmp_path: Path) -> None:
+    made = build.Store()
+    for number in range(4):
+        made.append(build.Record(body=b"m%d" % number))
+    made.queues["T", 0][2] = made.queues["T", 0][1]
+    root = made.write(tmp_path / "s")
+    with pytest.raises(rmqstore.CorruptRecordError, match="queue offset is 1, not 2"):
         read(root)
-    kept = [(0, b"m0"), (2, b"m2"), (3, b"m3")]
-    assert read(root, mode="DROPMALFORMED") == kept
+    assert read(root, mode="DROPMALFORMED") == [(0, b"m0"), (1, b"m1"), (3, b"m3")]

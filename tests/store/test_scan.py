@@ -22,7 +22,7 @@ from rmqstore.errors import OptionError, RmqStoreError, StoreStateError
 from rmqstore.read.session import StoreSession
 
 COLUMNS = "topic,queueId,queueOffset,commitLogOffset"
-NAMES = sorted(path.name.split(".")[0] for path in goldens.FOLDER.glob("*.tar.xz"))
+NAMES = sorted(path.name.removesuffix(".tar.xz") for path in goldens.FOLDER.glob("*.tar.xz"))
 Golden = Callable[[str], Path]
 
 

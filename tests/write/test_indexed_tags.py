@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
+from rmqstore.format.columns.dispatch_requests import DispatchRules
 from rmqstore.format.columns.index_keys import key_hashes
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -59,9 +60,8 @@ def append_staged(root: Path) -> None:
     with rmqstore.open(root, "a") as writer:
         spec, config = writer._spec, writer.config
     path = root / ".rmqstore" / "part"
-    with PartWriter(
-        Disk(), path, config.mapped_file_size_commit_log, index_tags=config.index_tags
-    ) as file:
+    rules = DispatchRules(index_tags=config.index_tags)
+    with PartWriter(Disk(), path, config.mapped_file_size_commit_log, rules) as file:
         file.write(MessageMaker(spec).make(ROWS))
         part = file.part()
     with rmqstore.open(root, "a") as writer:

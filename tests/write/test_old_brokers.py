@@ -87,6 +87,16 @@ def test_a_new_store_takes_every_record(tmp_path: Path) -> None:
     assert count(tmp_path / "s") == 2
 
 
+def test_a_store_that_only_we_have_written_takes_every_record_later_too(tmp_path: Path) -> None:
+    spec = WriteSpec(allow_system_topics=True)
+    rmqstore.create(tmp_path / "s", config=SMALL, spec=spec).close()
+    for _ in range(3):
+        append(tmp_path / "s", rows("T"), "5.3.3")
+    append(tmp_path / "s", pa.concat_tables([rows("T")] * 1000))
+    append(tmp_path / "s", rows(LONG))
+    assert count(tmp_path / "s") == 1004
+
+
 @pytest.mark.parametrize("text", ["", "5", "five.one", "5.1-SNAPSHOT"])
 def test_a_release_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match=r"broker_version.*release such as"):

@@ -86,11 +86,15 @@ def test_a_record_with_a_wrong_queue_id_leaves_one_gap(
     assert {one.part for one in found} == {"queue"}
     with rmqstore.open(root) as store:
         others = store.scan(
-            assign={"TopicB": [row["queueId"]]}, mode="DROPMALFORMED", columns="queueOffset"
+            assign={"TopicB": [row["queueId"]]}, columns="queueOffset,commitLogOffset"
         ).read_all()
         moved = store.scan(assign={"TopicB": [90]}, columns="queueOffset").read_all()
     n_rows = len(goldens.queues("basic")["TopicB", row["queueId"]])
-    assert others["queueOffset"].to_pylist() == [at for at in range(n_rows) if at != offset]
+    assert others["queueOffset"].to_pylist() == [*range(n_rows)]
+    places = others["commitLogOffset"].to_pylist()
+    # The broker serves the next message in its place, and so do we.
+    assert places[offset] == places[offset + 1]
+    assert len(set(places)) == n_rows - 1
     assert moved["queueOffset"].to_pylist() == [offset]
 
 

@@ -26,7 +26,7 @@ from rmqstore.errors import OptionError, about
 from rmqstore.inspect.describe import describe, select_described
 from rmqstore.query.allocation import STRATEGIES
 from rmqstore.query.arguments import ViewArguments
-from rmqstore.query.times import current_zone
+from rmqstore.query.times import in_current_zone
 from rmqstore.query.topic_patterns import nearest_topics
 from rmqstore.read.views.schema import ALLOWED, VIEWS
 from rmqstore.store.cluster import StoreCluster
@@ -264,7 +264,7 @@ def _in_words(value: object) -> str:
     if isinstance(value, list):
         return "\n".join(value) or "-"
     if isinstance(value, datetime):
-        return value.astimezone(current_zone()).isoformat(timespec="milliseconds")
+        return in_current_zone(value).isoformat(timespec="milliseconds")
     return str(value)
 
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.format.columns.buffers import numbers_of
-from rmqstore.query.times import current_zone, zone_name
+from rmqstore.format.columns.buffers import in_calendar, numbers_of
+from rmqstore.query.times import in_current_zone, zone_name
 
 BASE64: Final = "Base64"
 # the metadata of a column of text that is JSON already
@@ -33,7 +33,7 @@ def jsonable(row: dict[str, Any]) -> dict[str, Any]:
     converted = dict(row)
     for name, value in row.items():
         if isinstance(value, datetime):
-            converted[name] = value.astimezone(current_zone()).isoformat(timespec="milliseconds")
+            converted[name] = in_current_zone(value).isoformat(timespec="milliseconds")
         elif name == "properties" and isinstance(value, list):
             converted[name] = dict(value)
         elif isinstance(value, bytes):
@@ -175,12 +175,15 @@ def _in_zone(
     name = zone_name()
     if name == "UTC":
         return stored, repeat("+00:00", len(stored))
-    local = pc.local_timestamp(column.cast(pa.timestamp(column.type.unit, name)))
+    unit = column.type.unit
+    local = numbers_of(pc.local_timestamp(column.cast(pa.timestamp(unit, name))).cast(pa.int64()))
     is_valid = column.is_valid().to_numpy(zero_copy_only=False)
-    clock = np.where(is_valid, numbers_of(local.cast(pa.int64())), stored)
-    distinct, codes = np.unique(
-        (clock - stored) // _PER_MINUTE[column.type.unit], return_inverse=True
-    )
+    # Whole minutes, as ISO-8601 has them, and none where the clock would leave the calendar.
+    minutes = np.where(is_valid, local - stored, 0) // _PER_MINUTE[unit]
+    clock = stored + minutes * _PER_MINUTE[unit]
+    minutes = np.where(in_calendar(clock // (_PER_MINUTE[unit] // 60_000)), minutes, 0)
+    clock = stored + minutes * _PER_MINUTE[unit]
+    distinct, codes = np.unique(minutes, return_inverse=True)
     names = [f"{'-' if one < 0 else '+'}{abs(one) // 60:02}:{abs(one) % 60:02}" for one in distinct]
     return clock, [names[code] for code in codes]
 

@@ -150,7 +150,7 @@ def _after_end(store: MessageStore) -> Iterator[Finding]:
         if end is None:
             return
         n_records, n_bytes = count_after(store.session.log, end)
-    if n_records:
+    if n_records and not end.is_stale_after:  # entries that were cut off are no messages
         text = (
             f"{n_records} records of {n_bytes} bytes follow the end of the log; "
             "a broker that starts drops them"

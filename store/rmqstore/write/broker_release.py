@@ -11,10 +11,11 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import Argument, Text, UnsupportedFeatureError
+from rmqstore.errors import Argument, RmqStoreError, Text, UnsupportedFeatureError
 from rmqstore.format.layout import MAX_V1_TOPIC_BYTES, MESSAGE_MAGIC_V2, SysFlag
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.folders.release import Release, earliest_release, parse_release
+from rmqstore.storage.log.commit_history import read_commits
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_back
 
@@ -37,7 +38,8 @@ class BrokerRelease:
         self._paths, self._log = paths, log
         self._known = None if given is None else parse_release(given)
         # No broker has ever opened a store without a checkpoint and without a file of the log.
-        if given is None and not log.segments and not paths.storage.exists(paths.checkpoint):
+        is_new = not log.segments and not paths.storage.exists(paths.checkpoint)
+        if given is None and (is_new or _is_all_ours(paths, log)):
             self._known = _NEW_STORE
 
     def require(self, topics: Iterable[str], sys_flags: NDArray[np.int32]) -> None:
@@ -88,3 +90,25 @@ class BrokerRelease:
                         seen = max(seen, _IPV6_HOSTS)
                 return seen
         return seen
+
+
+def _is_all_ours(paths: StorePaths, log: CommitLog) -> bool:
+    """Tell whether writers of ours have written every record of a log."""
+    end, file_bytes = 0, max((segment.size for segment in log.segments), default=0)
+    try:
+        commits = read_commits(paths)
+    except RmqStoreError:  # nothing tells then
+        return False
+    for commit in commits:
+        if commit.start is None or commit.end is None:
+            continue
+        segment = log.find(commit.start)
+        is_next_file = segment is not None and commit.start == segment.start
+        # The rest of a file may be a blank.
+        follows = commit.start == end or (is_next_file and 0 < commit.start - end < file_bytes)
+        if not follows:
+            return False
+        end = commit.end
+    last = log.segments[-1] if log.segments else None
+    written = 0 if last is None else last.start + log.written_end(last)
+    return end > 0 and written <= end

@@ -14,6 +14,7 @@ from rmqstore.storage.index.index_file import index_files, was_ended
 from rmqstore.storage.index.sizes import IndexSizes, find_sizes
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
+from rmqstore.storage.rocksdb.config_tables import database_folders
 from rmqstore.write.indexed_tags import has_tag_items
 
 _BROKERS_LOCK = b"lock"  # what a broker writes into the file
@@ -68,6 +69,12 @@ def require_writable(paths: StorePaths) -> None:
     if paths.rocksdb_queues is not None:
         raise UnsupportedFeatureError(
             f"{paths.rocksdb_queues} holds RocksDB queues, which cannot be written"
+        )
+    databases = database_folders(paths.config, LOCAL, "topics.json")
+    if databases:
+        raise UnsupportedFeatureError(
+            f"{databases[0]} holds the topics of the broker in RocksDB, which cannot be written: "
+            "the queues of new messages would not be known to it"
         )
     if paths.dledger_logs:
         raise UnsupportedFeatureError(

@@ -41,7 +41,10 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
                 f"verbatim: column {field.name} must be {field.type}, got {given}"
             )
         if batch.column(field.name).null_count:
-            raise IllegalMessageError(f"verbatim: column {field.name} has nulls")
+            text = f"verbatim: column {field.name} has nulls"
+            if field.name == "bornTimestamp":
+                text += ": the client's time is not in the years 1 to 9999; copy the whole store"
+            raise IllegalMessageError(text)
 
     def numbers(name: str) -> NDArray[Any]:
         column: NDArray[Any] = batch.column(name).to_numpy()

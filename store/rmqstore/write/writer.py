@@ -262,6 +262,8 @@ class StoreWriter:
 
     def _write_staged(self, placed: PlacedBatch, staged: StagedRecords) -> None:
         self._release.require(placed.topics.names, placed.batch.sys_flags)
+        if SCHEDULE_TOPIC in placed.topics.names:
+            self.config.require_delay_levels()
         records = placed.records(staged, self._batch_topics)
         self._put(records, placed.placement, placed.places.store_timestamps)
         self._topics.add(placed.topics, placed.batch.requests.queue_ids)

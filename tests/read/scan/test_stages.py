@@ -84,7 +84,7 @@ def test_the_place_of_a_unit_is_the_queue_offset_of_its_message() -> None:
     assert (rows.sound.all(), _queue_offsets(rows)) == (True, [0, 1, 1, 2, 3])
 
 
-@pytest.mark.parametrize("name", ["queue_ids", "sizes"])
+@pytest.mark.parametrize("name", ["queue_ids", "queue_offsets", "sizes"])
 def test_a_record_that_is_not_what_its_unit_says_is_damaged(name: str) -> None:
     source, starts, units = _source(_records())
     wrong = getattr(units, name).copy()

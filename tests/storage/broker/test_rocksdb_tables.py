@@ -208,3 +208,30 @@ def test_topics_of_broker_and_cluster_are_system_topics(root: Path) -> None:
     own = {row["topic"] for row in every if row["isSystem"]}
     assert {"broker-r", "DefaultCluster", "TBW102"} <= own
     assert "Orders" not in own
+
+
+def test_a_damaged_entry_is_a_finding_that_names_the_database(root: Path) -> None:
+    shutil.rmtree(root / "config" / OFFSETS)
+    separate(root / "config", OFFSETS, {"Orders@g": b'{"offsetTable":5}'})
+    with rmqstore.open(root) as store:
+        (found,) = (one for one in verify(store) if one.part == "config")
+        assert found.place.endswith("config/consumerOffsets, 0")
+        with pytest.raises(rmqstore.CorruptConfigError, match=OFFSETS):
+            store.view("groups").read_all()
+
+
+@pytest.mark.parametrize("stored", [b"[" * 100_000, b"[]", b"{", b"\xff"])
+def test_a_damaged_version_is_damage_of_the_database(root: Path, stored: bytes) -> None:
+    shutil.rmtree(root / "config" / TOPICS)
+    items = [(b"kvDataVersionKey", stored)]
+    write_database(root / "config" / TOPICS, {"default": [], "kvDataVersion": items})
+    with rmqstore.open(root) as store:
+        assert store.scan(subscribe="Orders").read_all().num_rows == 20
+        with pytest.raises(CorruptDatabaseError, match="its data version"):
+            config_of(root).topic_entries()
+
+
+def test_a_store_whose_topics_lie_in_rocksdb_is_not_written(bare: Path) -> None:
+    separate(bare / "config", TOPICS, {"T": b'{"writeQueueNums":1}'})
+    with pytest.raises(UnsupportedFeatureError, match="topics of the broker in RocksDB"):
+        rmqstore.open(bare, "a")

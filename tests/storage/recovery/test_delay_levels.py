@@ -141,3 +141,30 @@ def test_units_that_the_files_lack_get_times_by_the_brokers_table(root: Path, co
     ]
     assert pending[0]
     assert pending[0] == pending[1]
+
+
+def test_what_lacks_no_delayed_message_is_repaired_and_copied_without_the_table(
+    root: Path, tmp_path: Path
+) -> None:
+    before = {file: file.read_bytes() for file in units(root)}
+    shutil.rmtree(root / "index")
+    (root / "abort").touch()
+    rmqstore.copy(root, tmp_path / "copied")
+    with rmqstore.open(root, "a") as writer:
+        writer.append(pa.table({"topic": ["T"], "body": [b"x"]}))
+    assert {file: file.read_bytes() for file in units(root)} == before
+    with rmqstore.open(root) as store:
+        assert list(verify(store)) == []
+
+
+def test_a_delayed_message_without_a_unit_is_not_repaired_by_a_guess(root: Path) -> None:
+    newest = units(root)[-1]
+    data = newest.read_bytes()
+    n_units = sum(1 for at in range(0, len(data), UNIT.size) if UNIT.unpack_from(data, at)[1])
+    assert n_units
+    last = (n_units - 1) * UNIT.size
+    newest.write_bytes(data[:last] + bytes(len(data) - last))
+    (root / "abort").touch()
+    (root / "checkpoint").unlink()
+    with pytest.raises(StoreStateError, match=r"delayed messages need.*conf"):
+        rmqstore.open(root, "a")

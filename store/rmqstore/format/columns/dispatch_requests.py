@@ -6,7 +6,7 @@ Source: CommitLog.java#checkMessageAndReturnSize, which makes a DispatchRequest 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -138,6 +138,8 @@ class DispatchRules(NamedTuple):
 
 
 USUAL_RULES = DispatchRules()
+# In place of the time of delivery of a message whose level has an unknown delay.
+UNKNOWN_TIME: Final = -(1 << 63)
 
 
 class Requests(NamedTuple):
@@ -295,9 +297,6 @@ def unplaced_requests(
         sys_flags: ``sysFlag`` as stored.
         properties: the properties that queues and index need.
         rules: those of the broker.
-
-    Raises:
-        StoreStateError: a message is delayed, and the delay of its level is not known.
     """
     tags_codes, is_delayed = _tags_codes(topics, topic_codes, properties, rules)
     key_rows, hashes = index_keys(
@@ -328,9 +327,6 @@ def read_requests(buf: Bytes, heads: Heads, rules: DispatchRules = USUAL_RULES) 
         buf: the buffer that ``heads`` was read from.
         heads: heads of the records.
         rules: those of the broker.
-
-    Raises:
-        StoreStateError: a message is delayed, and the delay of its level is not known.
     """
     if heads.common_topic is not None:
         names = [decode_text(heads.common_topic)]
@@ -381,10 +377,11 @@ def _tags_codes(
         return tags_codes, None
     is_delayed = np.zeros(len(codes), np.bool_)
     for row in np.flatnonzero(codes == names.index(SCHEDULE_TOPIC)).tolist():
-        delay = delay_ms(properties.delays[row].as_py(), rules.delay_levels)
+        level = properties.delays[row].as_py()
+        delay = delay_ms(level, rules.delay_levels or DELAY_LEVELS_MS)
         if delay is not None:
-            is_delayed[row] = True
-            tags_codes[row] = delay
+            is_delayed[row] = rules.delay_levels is not None
+            tags_codes[row] = delay if is_delayed[row] else UNKNOWN_TIME
     return tags_codes, is_delayed
 
 
@@ -399,23 +396,14 @@ def unknown_delay(need: str) -> StoreStateError:
     )
 
 
-def delay_ms(
-    level: str | None, delay_levels: tuple[int, ...] | None = DELAY_LEVELS_MS
-) -> int | None:
+def delay_ms(level: str | None, delay_levels: tuple[int, ...] = DELAY_LEVELS_MS) -> int | None:
     """Return the delay in ms of the level that property DELAY holds, None if it has none.
-
-    Raises:
-        StoreStateError: the delays of the levels are not known.
 
     Source: ScheduleMessageService.java#computeDeliverTimestamp;
     CommitLog.java#checkMessageAndReturnSize.
     """
     try:
-        number = int(level or 0)
+        number = min(int(level or 0), len(delay_levels))
     except ValueError:
         return None
-    if number <= 0:
-        return None
-    if delay_levels is None:
-        raise unknown_delay(f"a delayed message of level {number} needs")
-    return delay_levels[min(number, len(delay_levels)) - 1]
+    return delay_levels[number - 1] if number > 0 else None

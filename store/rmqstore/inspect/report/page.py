@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from shlex import quote
 
 from rmqstore.errors import Finding, UnsupportedFeatureError
 from rmqstore.inspect.cures import Cure, cures_of
 from rmqstore.inspect.report.charts import draw_bars, draw_rates, draw_skew
 from rmqstore.inspect.report.facts import GroupFacts, StoreFacts, TopicFacts
-from rmqstore.query.times import current_zone, zone_name
+from rmqstore.query.times import in_current_zone, zone_name
 
 _SHOWN_ROWS = 2000
 _STEP = 1024
@@ -57,7 +57,7 @@ def render(stores: Sequence[StoreFacts], made_at: datetime) -> str:
     }
     return environment.get_template("page.html.j2").render(
         stores=stores,
-        made_at=made_at.astimezone(current_zone()),
+        made_at=in_current_zone(made_at),
         zone=zone_name(),
         limit=_SHOWN_ROWS,
         findings_by_part=findings_by_part,
@@ -112,7 +112,7 @@ def time(millis: int | None) -> str:
     """Return a time in ms as text, in the current time zone."""
     if millis is None:
         return _UNKNOWN
-    return datetime.fromtimestamp(millis / 1000, current_zone()).strftime("%Y-%m-%d %H:%M:%S")
+    return in_current_zone(datetime.fromtimestamp(millis / 1000, UTC)).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def span(millis: int | None) -> str:

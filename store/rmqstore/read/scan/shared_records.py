@@ -98,13 +98,14 @@ def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
     places, record_of = _rows_of_sound_records(unwrapped)
     units = rows.units.take(places)
     rank = units.queue_offsets - records.heads.column("queue_offset")[record_of]
-    is_there = ~_are_batches(units, batch_topics)  # the place of a unit decides, as in a plain read
-    is_there |= (rank >= 0) & (rank < records.counts[record_of])
+    is_batch = _are_batches(units, batch_topics)
+    # Of others the place of a unit decides, as in a plain read.
+    is_there = np.where(is_batch, (rank >= 0) & (rank < records.counts[record_of]), rank <= 0)
     is_lmq = _are_lmq(units)
     if is_lmq.any():
         parents = records.heads.take(record_of[is_lmq])
         is_there[is_lmq] = _are_named(records.data, parents, units.take(is_lmq))
-    absent = np.flatnonzero(~is_there).tolist()
+    absent = np.flatnonzero(~is_there & (is_lmq | is_batch)).tolist()
     reasons = {
         int(places[row]): records.reason(int(record_of[row]), units.expected(row)) for row in absent
     }
@@ -208,7 +209,9 @@ def explain_shared(
         return err.reason
     if expected.topic.startswith(LMQ_PREFIX):
         topic, queue_id = decode_text(parts.topic), int(parts.fixed["queue_id"])
-        expected = expected._replace(topic=topic, queue_id=queue_id)
+        expected = expected._replace(topic=topic, queue_id=queue_id, queue_offset=0)
+    elif parts.fixed["sys_flag"] & SysFlag.INNER_BATCH:
+        expected = expected._replace(queue_offset=0)
     return explain(record, spec, physical_offset, expected)
 
 

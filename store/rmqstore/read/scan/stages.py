@@ -121,36 +121,17 @@ def check(source: LogBytes, starts: Positions, units: UnitRows | None) -> Rows:
         sound &= same
         if expected is not None:
             columns["topic"] = expected
-    reasons = _NO_REASONS
-    if units is not None and (heads.column("queue_offset") != units.queue_offsets).any():
-        reasons = _fillers(heads, units)
-        sound[list(reasons)] = False
-        heads = heads.placed(units.queue_ids, units.queue_offsets)
+        # The place of a unit is the queue offset of its message. That of the record may be higher:
+        # after a record that a broker could not dispatch, the units of all that follow it in the
+        # queue come one place too early, until the broker is started again. It is lower if the
+        # unit is of before a cut of the log. Source: ConsumeQueue.java#putMessagePositionInfo.
+        stored = heads.column("queue_offset")
+        sound &= stored >= units.queue_offsets
+        if (stored != units.queue_offsets).any():
+            heads = heads.placed(units.queue_ids, units.queue_offsets)
     every = np.ones(len(starts), np.bool_)
     rows = Rows(source.data, starts + source.base, units, every, _NO_REASONS, heads, columns)
-    return rows.drop_damaged(sound, reasons)
-
-
-def _fillers(heads: Heads, units: UnitRows) -> dict[int, str]:
-    """Return the rows whose unit only fills a gap in its queue, and what is wrong with each.
-
-    The place of a unit is the queue offset of its message, whatever the record names. The two
-    differ after a record that could not be dispatched: the units of all that follow it in the queue
-    come one place too early, until the broker is started again. But where two units of a queue lead
-    to one record, the earlier one fills the place of a message that the log does not have.
-
-    Source: ConsumeQueue.java#putMessagePositionInfo.
-    """
-    places = units.physical_offsets
-    is_repeated = np.zeros(len(places), np.bool_)
-    is_repeated[:-1] = places[:-1] == places[1:]
-    is_repeated[:-1] &= units.topic_codes[:-1] == units.topic_codes[1:]
-    is_repeated[:-1] &= units.queue_ids[:-1] == units.queue_ids[1:]
-    is_repeated &= heads.column("queue_offset") > units.queue_offsets
-    return {
-        row: f"no record has queue offset {units.queue_offsets[row]}: its unit leads to the next"
-        for row in np.flatnonzero(is_repeated).tolist()
-    }
+    return rows.drop_damaged(sound)
 
 
 def verify_properties(rows: Rows) -> Rows:
@@ -236,9 +217,12 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
         places = rows.offsets[rows.all_places()]
         first = int(np.argmax(no_times.is_valid().to_numpy(zero_copy_only=False)))
         logger.warning(
-            "%d messages have no bornTimestamp, the first at physical offset %d: %s",
-            n - no_times.null_count, int(places[first]), no_times[first],
-        )  # fmt: skip
+            "%d messages have no bornTimestamp%s, the first at physical offset %d: %s",
+            n - no_times.null_count,
+            "" if spec.inflate else ", so they cannot be written verbatim",
+            int(places[first]),
+            no_times[first],
+        )
     return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=spec.schema)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from rmqstore.format.layout import TIMER_CHECK
 from rmqstore.storage.broker.identity import BrokerIdentity, broker_name, read_identity
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage, read_small
-from rmqstore.storage.rocksdb.config_tables import PLACES, database_folders, stored_tables
+from rmqstore.storage.rocksdb.config_tables import database_folders, stored_tables
 from rmqstore.storage.rocksdb.database import can_read_rocksdb
 
 logger = logging.getLogger(__name__)
@@ -231,6 +232,11 @@ def _offsets_by_group(path: Path, table: dict[str, Any]) -> dict[str, dict[tuple
     return by_group
 
 
+def _looks(config: BrokerConfig) -> list[Callable[[], object]]:
+    """Return what reads the tables that may lie in databases."""
+    return [config.topic_entries, config.subscribed_groups, config.committed_offsets]
+
+
 class TimerProgress(NamedTuple):
     """How far a broker has come with timed messages; 0 if unknown."""
 
@@ -261,7 +267,7 @@ class BrokerConfig:
                 }
                 counter = each.counter
         if file == _OFFSETS:
-            entries = {key: entry.get("offsetTable", {}) for key, entry in entries.items()}
+            entries = {key: part_of(stored[0].path, one, name) for key, one in entries.items()}
         is_newer = _counter_of(table) > counter and not stored[0].is_alone
         return entries | in_file if is_newer else entries
 
@@ -272,11 +278,15 @@ class BrokerConfig:
     def damage(self) -> list[CorruptConfigError]:
         """Return what is wrong with each table that is damaged, whether or not it has a backup."""
         found = []
-        for name in PLACES if can_read_rocksdb() else ():
+        has_databases = bool(self.databases()) and can_read_rocksdb()
+        for look in _looks(self) if has_databases else ():
             try:
-                stored_tables(self._paths.config, self._paths.storage, name)
+                look()
             except CorruptDatabaseError as err:
                 found.append(CorruptConfigError(err.path, 0, err.reason))
+            except CorruptConfigError as err:
+                if not err.path.endswith(".json"):  # of a file it is found below
+                    found.append(err)
         for name in _TABLES:
             try:
                 _load(self._paths.storage, self._paths.config / name)
@@ -334,7 +344,7 @@ class BrokerConfig:
                 of_light_groups = part_of(light_path, table, "lmqOffsetTable")
                 offsets = {key: {"0": offset} for key, offset in of_light_groups.items()}
                 return light_path, offsets | part_of(light_path, table, "offsetTable")
-        return path, self._table(path.name, "offsetTable")
+        return (*in_rocksdb, path)[0], self._table(path.name, "offsetTable")
 
     def batch_topics(self) -> list[str]:
         """Return the topics whose queues are BatchConsumeQueues, sorted.

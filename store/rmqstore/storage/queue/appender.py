@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError
-from rmqstore.format.columns.dispatch_requests import QueueUnits
+from rmqstore.format.columns.dispatch_requests import UNKNOWN_TIME, QueueUnits, unknown_delay
 from rmqstore.format.layout import BATCH_UNIT, PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
@@ -196,6 +196,8 @@ class QueueAppender:
         self._write(self.end, np.repeat(following, stop - self.end))
 
     def _extend(self, first: int, units: NDArray[np.void]) -> None:
+        if (units["tags_code"] == UNKNOWN_TIME).any():
+            raise unknown_delay("the units of delayed messages need")
         self._put(first, units)
         self.end = first + len(units)
         self.reached = int(units["physical_offset"][-1]) + int(units["size"][-1])

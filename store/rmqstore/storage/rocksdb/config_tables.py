@@ -126,7 +126,7 @@ def _counter(database: RocksDb, stored: bytes | None) -> int:
         return 0
     try:
         counter = json.loads(stored).get("counter", 0)
-    except (AttributeError, ValueError) as err:
+    except (AttributeError, ValueError, RecursionError) as err:
         raise CorruptDatabaseError(str(database.folder), f"its data version: {err}") from err
     return counter if isinstance(counter, int) else 0
 
