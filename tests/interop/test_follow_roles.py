@@ -53,7 +53,7 @@ def test_producers_wait_for_a_follower_only_if_it_acknowledges(
     with (
         OrdinaryPort(version, ha_port, "SYNC_MASTER") as port,
         started(version, tmp_path / "jvm") as real,
-        real.open(root, **SIZES, **sizes, haListenPort=ha_port, slaveTimeout=1000) as store,
+        real.open(root, **SIZES, **sizes, haListenPort=ha_port, slaveTimeout=4000) as store,
     ):
         port.store = store
         allowed = []

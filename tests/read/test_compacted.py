@@ -25,7 +25,7 @@ UNIT = struct.Struct(">qiqqqhii")
 
 @pytest.fixture
 def root(golden_store: GoldenStore, tmp_path: Path) -> Path:
-    """Return a store of the real 5.3.3 with a compacted topic C; it serves what served.json has."""
+    """Return a store of the real 5.3.3; of its topic Prices it serves what served.json has."""
     return Path(shutil.copytree(golden_store("compacted"), tmp_path / "s"))
 
 
@@ -46,13 +46,13 @@ def found(store: rmqstore.MessageStore, **options: object) -> dict[int, list[tup
 
 
 def units(root: Path, queue_id: int = 0) -> Path:
-    return max((root / "compaction" / "compactionCq" / "C" / str(queue_id)).iterdir())
+    return max((root / "compaction" / "compactionCq" / "Prices" / str(queue_id)).iterdir())
 
 
 def test_what_the_broker_serves_is_read(root: Path) -> None:
     expected = served(root)
     with rmqstore.open(root / "compaction") as store:
-        assert store.topics() == ["C"]
+        assert store.topics() == ["Prices"]
         assert found(store) == expected
         assert store.count() == sum(map(len, expected.values()))
         assert str(store.session.kind()).startswith("compacted logs in ")
@@ -70,13 +70,16 @@ def test_ranges_may_begin_and_end_between_messages(root: Path) -> None:
     gap = next(at for at in range(expected[0][0][0], 1000) if at not in dict(expected[0]))
     with rmqstore.open(root / "compaction") as store:
         for start, end in ((0, 5), (0, gap), (gap, gap + 2), (gap, gap + 1), (gap - 1, gap + 1)):
-            bounds = {"starting_offsets": {"C": {"0": start}}, "ending_offsets": {"C": {"0": end}}}
+            bounds = {
+                "starting_offsets": {"Prices": {"0": start}},
+                "ending_offsets": {"Prices": {"0": end}},
+            }
             rows = [row for row in expected[0] if start <= row[0] < end]
-            assert found(store, assign={"C": [0]}, **bounds).get(0, []) == rows
+            assert found(store, assign={"Prices": [0]}, **bounds).get(0, []) == rows
         assert found(store, last=3) == {queue: rows[-3:] for queue, rows in expected.items()}
         times = store.scan(columns=["queueId", "queueOffset", "storeTimestamp"]).read_all()
         time = times.filter(times["queueId"].to_numpy() == 0)["storeTimestamp"][7].as_py()
-        late = found(store, assign={"C": [0]}, starting_timestamp=time)
+        late = found(store, assign={"Prices": [0]}, starting_timestamp=time)
         assert late[0][-1] == expected[0][-1]
         assert late[0][0][0] <= expected[0][7][0]
         some = store.scan(where="queueOffset >= 190 and keys = 'k1'").read_all()
@@ -88,7 +91,7 @@ def test_spark_reads_and_streams_them(engine: Engine, root: Path, tmp_path: Path
     folder = root / "compaction"
     rows = load(engine, folder, maxBytesPerPartition="500").collect()
     assert sorted(row.queueOffset for row in rows) == expected
-    options = {"startingOffsets": '{"C": {"0": 3, "1": 3}}', "maxOffsetsPerTrigger": "20"}
+    options = {"startingOffsets": '{"Prices": {"0": 3, "1": 3}}', "maxOffsetsPerTrigger": "20"}
     drain(engine, folder, tmp_path / "query", **options)
     streamed = delivered(engine, tmp_path / "query")
     assert sorted(offset for rows in streamed.values() for offset, _ in rows) == expected

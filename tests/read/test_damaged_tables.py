@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -66,3 +67,40 @@ def test_verify_has_a_finding_for_each_table(root: Path) -> None:
     with rmqstore.open(root) as store:
         found = [Path(one.place.partition(",")[0]).stem for one in verify(store)]
     assert sorted(found) == sorted(TABLES)
+
+
+def test_what_a_missing_table_would_say_is_not_known(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in (root / "config").glob("*.json*"):
+        path.unlink()
+    with rmqstore.open(root) as store:
+        assert store.view("groups").read_all().num_rows == 0
+        assert "consumerOffset.json is missing: what consumer groups have committed" in caplog.text
+        caplog.clear()
+        store.view("consumed").read_all()
+        assert "consumerOffset.json is missing" in caplog.text
+        assert store.view("routes").read_all().num_rows == 0
+        assert "topics.json is missing: which topics the broker registers" in caplog.text
+        for row in store.view("topics").read_all().to_pylist():
+            assert row["perm"] is None
+            assert row["reason"] == "config/topics.json has no entry for it"
+
+
+def test_what_is_not_known_of_a_topic_has_a_reason(root: Path) -> None:
+    with rmqstore.open(root) as store:
+        rows = store.view("topics").read_all().to_pylist()
+    assert rows
+    assert all("not JSON" in row["reason"] for row in rows)
+    table = {"topicConfigTable": {"LivePlain": {"perm": "all"}}}
+    (root / "config" / "topics.json").write_text(json.dumps(table))
+    with rmqstore.open(root) as store:
+        (row,) = store.view("topics", subscribe="LivePlain").read_all().to_pylist()
+    assert row["reason"] == "its entry in config/topics.json: 'all' is not an integer of 32 bits"
+
+
+def test_a_broken_identity_is_said(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (root / "brokerIdentity").write_bytes(bytes(30))
+    with rmqstore.open(root) as store:
+        store.view("stores").read_all()
+    assert "brokerIdentity: not the form cluster#broker#id" in caplog.text

@@ -44,6 +44,7 @@ def _rows(source: ViewSource, spec: ViewSpec) -> Iterator[dict[str, object]]:
             return QueueFacts(reason="there is no such queue")
         return queue_facts(source, topic, queue_id, with_bytes=False)
 
+    source.config.warn_without_offsets()
     for group, offsets in sorted(source.config.committed_offsets().items()):
         chosen = set(choose_topics(selection, sorted({topic for topic, _ in offsets})))
         for (topic, queue_id), committed in sorted(offsets.items()):

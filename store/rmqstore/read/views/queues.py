@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from rmqstore.query.selection import choose_topics
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 from rmqstore.spans import QueueKey
+from rmqstore.storage.broker.topic_table import topic_entry
 from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
@@ -232,23 +233,48 @@ def _queue(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -
 
 def read_topics(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield one row for each topic."""
+    entries: Mapping[str, Mapping[str, Any]] = {}
+    fault = None
     try:
         entries = source.config.topic_entries()
     except RmqStoreError as err:
         logger.warning("%s", err)
-        entries = {}
+        fault = str(err)
     own_topics = broker_topics(source)
     rows = (
-        _topic(source, spec, topic, entries.get(topic, {}), own_topics) for topic in piece.topics
+        _settings(entries, topic, fault) | _topic(source, spec, topic, own_topics)
+        for topic in piece.topics
     )
     yield from to_batches(spec, source, rows)
+
+
+def _settings(
+    entries: Mapping[str, Mapping[str, Any]], topic: str, fault: str | None
+) -> dict[str, object]:
+    """Return the numbers of queues and the permissions of a topic, or why they are not known.
+
+    Args:
+        entries: those of ``config/topics.json``.
+        topic: topic name.
+        fault: why there are no entries.
+    """
+    if topic not in entries:
+        return {"reason": fault or "config/topics.json has no entry for it"}
+    try:
+        entry = topic_entry(entries[topic])
+    except ValueError as err:
+        return {"reason": f"its entry in config/topics.json: {err}"}
+    return {
+        "readQueueNums": entry.read_queue_nums,
+        "writeQueueNums": entry.write_queue_nums,
+        "perm": entry.perm,
+    }
 
 
 def _topic(
     source: ViewSource,
     spec: ViewSpec,
     topic: str,
-    entry: Mapping[str, object],
     own_topics: Container[str],
 ) -> dict[str, object]:
     with_bytes = "bytes" in spec.schema.names
@@ -261,7 +287,7 @@ def _topic(
     if are_queues_unreadable(source.paths):
         reason = "its queues lie in RocksDB"
         is_countable = False
-    return {
+    columns: dict[str, object] = {
         "topic": topic,
         "isSystem": is_system_topic(topic) or (not ids and topic in own_topics),
         "queues": len(facts),
@@ -273,12 +299,5 @@ def _topic(
             (time for time in first_times if time is not None), default=None
         ),
         "lastStoreTimestamp": max((time for time in last_times if time is not None), default=None),
-        **{name: _number(entry.get(name)) for name in ("readQueueNums", "writeQueueNums", "perm")},
-        "reason": reason,
     }
-
-
-def _number(value: object) -> int | None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if abs(value) <= _MAX_QUEUE_ID else None
+    return columns if reason is None else columns | {"reason": reason}

@@ -294,6 +294,17 @@ class BrokerConfig:
                 found.append(err)
         return found
 
+    def warn_without(self, file: str, unknown: str) -> None:
+        """Log what is not known if the store lacks a table, which need not mean that it is empty.
+
+        Args:
+            file: the name of the table's file.
+            unknown: what the table says.
+        """
+        path, storage = self._paths.config / file, self._paths.storage
+        if not _has_table(storage, path) and not database_folders(path.parent, storage, file):
+            logger.warning("%s is missing: %s", path, unknown)
+
     def topics(self) -> list[str]:
         """Return all topics that the broker knows, sorted, including those without messages.
 
@@ -305,6 +316,11 @@ class BrokerConfig:
         except (CorruptConfigError, CorruptDatabaseError, UnsupportedFeatureError) as err:
             _warn_of_topics(str(err))
             return []
+
+    def warn_without_offsets(self) -> None:
+        """Log that committed offsets are not known if the store lacks their table."""
+        if not self._offset_table()[1]:
+            self.warn_without(_OFFSETS, "what consumer groups have committed is not known")
 
     def topic_entries(self) -> dict[str, dict[str, Any]]:
         """Return the configuration of each topic: ``perm``, ``readQueueNums`` and so on."""

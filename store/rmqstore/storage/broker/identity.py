@@ -10,6 +10,7 @@ makes the topics.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from rmqstore.errors import CorruptConfigError, OptionError
 from rmqstore.storage.broker.store_config import read_properties
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import read_small
+
+logger = logging.getLogger(__name__)
 
 MASTER_ID: Final = 0  # Source: MixAll.java
 READ_AND_WRITE: Final = 6  # Source: PermName.java
@@ -95,6 +98,9 @@ def _of_metadata(paths: StorePaths) -> BrokerIdentity:
         return BrokerIdentity()
     parts = stored.decode(errors="replace").strip().split("#")
     if len(parts) != 3 or not parts[1]:
+        logger.warning(
+            "%s: not the form cluster#broker#id; it is passed over", paths.broker_identity
+        )
         return BrokerIdentity()
     cluster, name, number = parts
     is_id = number.isascii() and number.isdecimal() and len(number) < len(str(_MAX_ID))

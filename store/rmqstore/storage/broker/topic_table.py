@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rmqstore.errors import CorruptConfigError
 from rmqstore.storage.broker.config_files import (
@@ -28,6 +28,32 @@ _TABLE = "topicConfigTable"
 _VERSION = "dataVersion"
 _QUEUE_NUMS = ("readQueueNums", "writeQueueNums")
 _READ_AND_WRITE = 6  # Source: PermName.java
+_DEFAULT_QUEUES = 16  # Source: TopicConfig.java
+
+
+class TopicEntry(NamedTuple):
+    """An entry of ``config/topics.json``; what it does not say has RocketMQ's defaults."""
+
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int
+    order: bool
+
+
+def topic_entry(entry: Mapping[str, Any]) -> TopicEntry:
+    """Return the fields of an entry that a route has.
+
+    Raises:
+        ValueError: a value is not an integer of 32 bits.
+    """
+    return TopicEntry(
+        integer(entry.get("readQueueNums", _DEFAULT_QUEUES), 32),
+        integer(entry.get("writeQueueNums", _DEFAULT_QUEUES), 32),
+        integer(entry.get("perm", _READ_AND_WRITE), 32),
+        integer(entry.get("topicSysFlag", 0), 32),
+        entry.get("order") is True,
+    )
 
 
 def queue_nums(paths: StorePaths) -> dict[str, int]:

@@ -9,7 +9,7 @@ Source: RouteInfoManager.java, BrokerController.java#registerBrokerAll, TopicCon
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -18,37 +18,11 @@ from rmqstore.query.selection import choose_topics
 from rmqstore.read.views.cluster.replicas import Broker, Member, brokers_of
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewSource, to_batches
-from rmqstore.storage.broker.config_files import integer
 from rmqstore.storage.broker.identity import READ_AND_WRITE
+from rmqstore.storage.broker.topic_table import topic_entry
 
 WRITABLE: Final = 2  # Source: PermName.java
 READABLE: Final = 4
-_DEFAULT_QUEUES: Final = 16  # Source: TopicConfig.java
-
-
-class TopicEntry(NamedTuple):
-    """An entry of ``config/topics.json``; what it does not say has RocketMQ's defaults."""
-
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int
-    topic_sys_flag: int
-    order: bool
-
-
-def topic_entry(entry: Mapping[str, Any]) -> TopicEntry:
-    """Return the fields of an entry that a route has.
-
-    Raises:
-        ValueError: a value is not an integer of 32 bits.
-    """
-    return TopicEntry(
-        integer(entry.get("readQueueNums", _DEFAULT_QUEUES), 32),
-        integer(entry.get("writeQueueNums", _DEFAULT_QUEUES), 32),
-        integer(entry.get("perm", READ_AND_WRITE), 32),
-        integer(entry.get("topicSysFlag", 0), 32),
-        entry.get("order") is True,
-    )
 
 
 def read_routes(sources: Sequence[ViewSource], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
@@ -88,6 +62,9 @@ def _routes(broker: Broker, spec: ViewSpec) -> Iterator[dict[str, object]]:
     except RmqStoreError as err:
         yield common | {"reason": str(err)}
         return
+    if not entries:
+        unknown = "which topics the broker registers is not known"
+        registered.source.config.warn_without("topics.json", unknown)
     is_limited = identity.permission & READ_AND_WRITE != READ_AND_WRITE
     mask = identity.permission if is_limited else ~0
     if identity.is_acting_master and identity.broker_id:  # there is no master

@@ -49,6 +49,7 @@ def plan_consumed(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> lis
         CorruptConfigError: the file with the offsets cannot be parsed.
     """
     committed: CommittedOffsets = {}
+    source.config.warn_without_offsets()
     for group, offsets in sorted(source.config.committed_offsets().items()):
         if spec.consumer_group in (None, group):
             for (topic, queue_id), offset in offsets.items():
