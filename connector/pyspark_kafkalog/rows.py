@@ -70,40 +70,47 @@ class RowReader:
                     self._spec, piece.start, piece.end, requires_end=True, follows=piece.follows
                 )
                 for batch in batches:
-                    countable = self._countable(batch, partition.path)
-                    if countable.num_rows:
-                        yield self._row_batch(countable, piece)
+                    if batch.num_rows:
+                        yield self._row_batch(self._timed(batch, partition.path), piece)
 
-    def _countable(self, batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
-        """Return the rows whose time Spark can count in microseconds, or all without other times.
+    def _timed(self, batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
+        """Return rows with the times that Spark can count in microseconds, and null for others.
 
         Raises:
             UnsupportedFeatureError: there are others, and the mode is FAILFAST.
         """
         if "timestamp" not in self._spec.columns:
             return batch
-        times = batch.column("timestamp").cast(pa.int64()).fill_null(-1)
-        is_far = pc.or_(pc.greater(times, _LAST_TIME), pc.less(times, -_LAST_TIME))
-        if not pc.any(is_far).as_py():
-            return batch
+        stored = batch.column("timestamp")
+        times = stored.fill_null(_NO_TIMESTAMP)
+        if self._spec.is_permissive:
+            times = pc.if_else(batch.column(self._spec.corrupt_column).is_null(), times, stored)
+        numbers = stored.cast(pa.int64()).fill_null(-1)
+        is_far = pc.or_(pc.greater(numbers, _LAST_TIME), pc.less(numbers, -_LAST_TIME))
+        if pc.any(is_far).as_py():
+            batch = self._told(batch, numbers, is_far, path)
+            times = pc.if_else(is_far, None, times)
+        return batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", times)
+
+    def _told(
+        self, batch: pa.RecordBatch, times: pa.Array, is_far: pa.Array, path: str
+    ) -> pa.RecordBatch:
+        """Say which times are too far off: by an error, in the rows, or by a warning."""
         row = pc.index(is_far, value=True).as_py()
         text = (
             f"{path}: the timestamp {times[row]} of offset {batch.column('offset')[row]} {_TOO_FAR}"
         )
         if self._spec.mode == FAILFAST:
-            raise UnsupportedFeatureError(f"{text}; mode=DROPMALFORMED leaves such records out")
-        if self._spec.is_permissive:
-            return self._without_times(batch, is_far)
-        logger.warning("%s; it is dropped, as are others of that kind", text)
-        return batch.filter(pc.invert(is_far))
-
-    def _without_times(self, batch: pa.RecordBatch, is_far: pa.Array) -> pa.RecordBatch:
-        """Return rows of which some say in place of their time that it is not given."""
-        at, corrupt = batch.schema.get_field_index("timestamp"), self._spec.corrupt_column
-        times = batch.column("timestamp")
-        told = [f"the timestamp {time} {_TOO_FAR}" for time in times.cast(pa.int64()).to_pylist()]
+            raise UnsupportedFeatureError(
+                f"{text}; mode=DROPMALFORMED gives null for such a time, and a read without the "
+                "column timestamp needs none"
+            )
+        if not self._spec.is_permissive:
+            logger.warning("%s; it is null, as are others of that kind", text)
+            return batch
+        corrupt = self._spec.corrupt_column
+        told = [f"the timestamp {time} {_TOO_FAR}" for time in times.to_pylist()]
         reasons = pc.if_else(is_far, pa.array(told), batch.column(corrupt))
-        batch = batch.set_column(at, "timestamp", pc.if_else(is_far, None, times))
         return batch.set_column(batch.schema.get_field_index(corrupt), corrupt, reasons)
 
     def _row_batch(self, batch: pa.RecordBatch, piece: OffsetRange) -> pa.RecordBatch:
@@ -119,11 +126,7 @@ class RowReader:
             return batch.column(self._spec.corrupt_column)
         column = batch.column(_MADE_OF[name])
         if name == "timestamp":
-            times = column.fill_null(_NO_TIMESTAMP)
-            if self._spec.is_permissive:
-                is_sound = batch.column(self._spec.corrupt_column).is_null()
-                times = pc.if_else(is_sound, times, column)
-            return times.cast(pa.timestamp("us", "UTC"))
+            return column.cast(pa.timestamp("us", "UTC"))
         return _as_spark(column) if name == "headers" else column
 
 

@@ -21,6 +21,7 @@ from rmqstore.format.columns.buffers import in_calendar, numbers_of
 from rmqstore.query.times import in_current_zone, zone_name
 
 BASE64: Final = "Base64"
+_NO_TIME: Final = -(1 << 63)  # to numpy
 # the metadata of a column of text that is JSON already
 JSON_TEXT: Final = {b"rmqstore": b"json"}
 _PER_MINUTE: Final = {"ms": 60_000, "us": 60_000_000}
@@ -157,9 +158,9 @@ def _times(column: pa.Array) -> list[str | None]:
     shown, zones = _in_zone(column, stored)
     texts = np.datetime_as_string(shown.view(f"datetime64[{unit}]").astype("datetime64[ms]"))
     times = [text + zone for text, zone in zip(texts.tolist(), zones, strict=True)]
-    if not column.null_count:
+    if not column.null_count and stored.min(initial=0) > _NO_TIME:
         return times
-    nulls = column.is_null().to_pylist()
+    nulls = (column.is_null().to_numpy(zero_copy_only=False) | (stored == _NO_TIME)).tolist()
     return [None if is_null else text for text, is_null in zip(times, nulls, strict=True)]
 
 

@@ -26,17 +26,19 @@ def test_a_time_that_spark_cannot_count(
     split = RangeSplit((OffsetRange("t", 0, 0, 3, 0.0),))
     schema = kafka_schema(include_headers=False)
 
-    def offsets(mode: str, *names: str) -> list[int]:
+    def values(mode: str, *names: str) -> list[object]:
         options = parse_read_options({"path": str(root), "mode": mode, "subscribe": "t"})
         chosen = [schema[name] for name in names]
         reader = RowReader(type(schema)(chosen), options)
         return [row for batch in reader.rows(split) for row in batch.column(0).to_pylist()]
 
     with pytest.raises(UnsupportedFeatureError, match=f"t-0: the timestamp {time} of offset 1 "):
-        offsets("FAILFAST", "offset", "timestamp")
-    assert offsets("DROPMALFORMED", "offset", "timestamp") == [0, 2]
+        values("FAILFAST", "offset", "timestamp")
+    assert values("DROPMALFORMED", "offset", "timestamp") == [0, 1, 2]
+    times = values("DROPMALFORMED", "timestamp")
+    assert [time is None for time in times] == [False, True, False]
     assert f"timestamp {time} of offset 1" in caplog.text
-    assert offsets("FAILFAST", "offset") == [0, 1, 2]
+    assert values("FAILFAST", "offset") == [0, 1, 2]
 
 
 @pytest.mark.parametrize("headers", [False, True])
