@@ -104,3 +104,19 @@ def test_a_broken_identity_is_said(root: Path, caplog: pytest.LogCaptureFixture)
     with rmqstore.open(root) as store:
         store.view("stores").read_all()
     assert "brokerIdentity: not the form cluster#broker#id" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "table"), [("topics", "topicConfigTable"), ("consumerOffset", "offsetTable")]
+)
+def test_the_backup_is_read_for_a_table_of_another_type(
+    golden_store: GoldenStore, tmp_path: Path, name: str, table: str
+) -> None:
+    root = Path(shutil.copytree(golden_store("live"), tmp_path / "s"))
+    path = root / "config" / f"{name}.json"
+    path.with_name(path.name + ".bak").write_bytes(path.read_bytes())
+    with rmqstore.open(root) as store:
+        expected = [store.view(view).read_all() for view in ("topics", "groups")]
+    path.write_text(json.dumps({table: []}))
+    with rmqstore.open(root) as store:
+        assert [store.view(view).read_all() for view in ("topics", "groups")] == expected

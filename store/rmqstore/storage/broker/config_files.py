@@ -30,10 +30,15 @@ logger = logging.getLogger(__name__)
 # fastjson writes integer keys without quotes: {0:12,1:7}. Text inside of strings is skipped.
 _UNQUOTED_KEY = re.compile(r'("(?:[^"\\]++|\\.)*+")|([{,]\s*+)(-?\d++)(\s*+:)')
 _INTEGER = re.compile(r"-?\d{1,40}", re.ASCII)
-_TABLES = (
-    "topics.json", "subscriptionGroup.json", "consumerOffset.json", "lmqConsumerOffset.json",
-    "delayOffset.json", "consumerFilter.json",
-)  # fmt: skip
+# The files of tables, and the tables in them.
+_TABLES = {
+    "topics.json": ("topicConfigTable",),
+    "subscriptionGroup.json": ("subscriptionGroupTable",),
+    "consumerOffset.json": ("offsetTable",),
+    "lmqConsumerOffset.json": ("lmqOffsetTable", "offsetTable"),
+    "delayOffset.json": ("offsetTable",),
+    "consumerFilter.json": ("filterDataByTopic",),
+}
 _OFFSETS = "consumerOffset.json"
 MAX_TABLE_BYTES = 16 << 20  # a parsed table may take forty times as much memory
 # Source: TopicAttributes.java, CQType.java.
@@ -47,8 +52,8 @@ def load_table(storage: Storage, path: Path) -> dict[str, Any]:
     Of damage a warning tells, once for each file.
 
     Raises:
-        CorruptConfigError: the file is not a JSON object, unquoted integer keys aside, and there is
-            no ``.bak`` that is one.
+        CorruptConfigError: the file is not a JSON object with the tables that it should have,
+            unquoted integer keys aside, and there is no ``.bak`` that is one.
 
     Source: ConfigManager.java#load.
     """
@@ -87,7 +92,12 @@ def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
     except UnreadableFileError as err:
         reason = f"this is {err.found}; {err.wanted} is expected"
         raise CorruptConfigError(err.path, 0, reason) from err
-    return _parse(file, text) if text.strip() else None
+    if not text.strip():
+        return None
+    table = _parse(file, text)
+    for name in _TABLES.get(file.name.removesuffix(".bak"), ()):
+        part_of(file, table, name)
+    return table
 
 
 def _parse(file: Path, text: str) -> dict[str, Any]:
