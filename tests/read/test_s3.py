@@ -18,7 +18,6 @@ from remote_reads import ASKED, Ask, answer
 from rmqstore import OffsetOutOfRangeError, OptionError, UnsupportedFeatureError
 from rmqstore.cli import main
 from rmqstore.errors import FileDeletedError, FileReplacedError, RemoteReadError
-from rmqstore.storage.remote import s3 as s3_clients
 from rmqstore.storage.remote.location import local_path, locate
 from s3_server import BUCKET, KEYS, S3Server
 
@@ -38,17 +37,6 @@ def test_s3_gives_what_the_disk_gives(
     uri = s3.upload(root)
     found = answer(lambda: rmqstore.open(uri, storage_options=s3.options), ask, uri)
     assert found == expected
-
-
-@pytest.mark.parametrize("ask", ASKED)
-def test_pyarrow_alone_gives_the_same(
-    golden_store: GoldenStore, s3: S3Server, monkeypatch: pytest.MonkeyPatch, ask: Ask
-) -> None:
-    root = golden_store("basic")
-    uri = s3.upload(root)
-    expected = answer(lambda: rmqstore.open(uri, storage_options=s3.options), ask, uri)
-    monkeypatch.setattr(s3_clients, "find_spec", lambda _: None)  # of botocore
-    assert answer(lambda: rmqstore.open(uri, storage_options=s3.options), ask, uri) == expected
 
 
 def _built(folder: Path, n_records: int = 20, body: bytes = b"x" * 40_000) -> Path:

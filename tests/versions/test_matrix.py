@@ -85,7 +85,7 @@ def environment(combination: Combination) -> Path:
         requirements = [
             f"{name}{value}" for name, value in combination._asdict().items() if name != "python"
         ]
-        _run(*pip, *requirements, f"{ROOT}[spark,cli,lz4,zstd]", "pandas>=2.2")
+        _run(*pip, *requirements, f"{ROOT}[spark,cli]", "pandas>=2.2")
         (folder / ".ready").touch()
     _run(*pip, "--no-deps", "--force-reinstall", ROOT)
     return own

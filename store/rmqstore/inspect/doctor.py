@@ -34,7 +34,6 @@ _OPTIONAL: Final = {
     "polars": "rmqstore.polars",
     "jinja2": "rmqstore report",
     "prometheus-client": "metrics of rmqstore follow",
-    "botocore": "quicker reads from S3",
 }
 
 

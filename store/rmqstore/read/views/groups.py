@@ -13,6 +13,7 @@ from rmqstore.query.selection import choose_topics
 from rmqstore.read.views.queues import QueueFacts, queue_facts
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
+from rmqstore.storage.broker.config_files import OFFSETS, warn_without
 from rmqstore.storage.files.paths import can_name_queues
 
 
@@ -44,7 +45,7 @@ def _rows(source: ViewSource, spec: ViewSpec) -> Iterator[dict[str, object]]:
             return QueueFacts(reason="there is no such queue")
         return queue_facts(source, topic, queue_id, with_bytes=False)
 
-    source.config.warn_without_offsets()
+    warn_without(source.paths, OFFSETS, "what consumer groups have committed is not known")
     for group, offsets in sorted(source.config.committed_offsets().items()):
         chosen = set(choose_topics(selection, sorted({topic for topic, _ in offsets})))
         for (topic, queue_id), committed in sorted(offsets.items()):

@@ -39,7 +39,7 @@ _TABLES = {
     "delayOffset.json": ("offsetTable",),
     "consumerFilter.json": ("filterDataByTopic",),
 }
-_OFFSETS = "consumerOffset.json"
+OFFSETS, _LIGHT_OFFSETS = "consumerOffset.json", "lmqConsumerOffset.json"
 MAX_TABLE_BYTES = 16 << 20  # a parsed table may take forty times as much memory
 # Source: TopicAttributes.java, CQType.java.
 QUEUE_TYPE, BATCH_QUEUES = "queue.type", "BatchCQ"
@@ -242,6 +242,22 @@ def _offsets_by_group(path: Path, table: dict[str, Any]) -> dict[str, dict[tuple
     return by_group
 
 
+def warn_without(paths: StorePaths, file: str, unknown: str) -> None:
+    """Log what is not known if a store lacks a table, which need not mean that it is empty.
+
+    Args:
+        paths: the store.
+        file: the name of the table's file.
+        unknown: what the table says.
+    """
+    path, storage = paths.config / file, paths.storage
+    files = [path, paths.config / _LIGHT_OFFSETS] if file == OFFSETS else [path]
+    if not any(_has_table(storage, each) for each in files) and not database_folders(
+        paths.config, storage, file
+    ):
+        logger.warning("%s is missing: %s", path, unknown)
+
+
 def _looks(config: BrokerConfig) -> list[Callable[[], object]]:
     """Return what reads the tables that may lie in databases."""
     return [config.topic_entries, config.subscribed_groups, config.committed_offsets]
@@ -276,7 +292,7 @@ class BrokerConfig:
                     key: _entry(each.path, key, value) for key, value in each.entries.items()
                 }
                 counter = each.counter
-        if file == _OFFSETS:
+        if file == OFFSETS:
             entries = {key: part_of(stored[0].path, one, name) for key, one in entries.items()}
         is_newer = _counter_of(table) > counter and not stored[0].is_alone
         return entries | in_file if is_newer else entries
@@ -304,17 +320,6 @@ class BrokerConfig:
                 found.append(err)
         return found
 
-    def warn_without(self, file: str, unknown: str) -> None:
-        """Log what is not known if the store lacks a table, which need not mean that it is empty.
-
-        Args:
-            file: the name of the table's file.
-            unknown: what the table says.
-        """
-        path, storage = self._paths.config / file, self._paths.storage
-        if not _has_table(storage, path) and not database_folders(path.parent, storage, file):
-            logger.warning("%s is missing: %s", path, unknown)
-
     def topics(self) -> list[str]:
         """Return all topics that the broker knows, sorted, including those without messages.
 
@@ -326,11 +331,6 @@ class BrokerConfig:
         except (CorruptConfigError, CorruptDatabaseError, UnsupportedFeatureError) as err:
             _warn_of_topics(str(err))
             return []
-
-    def warn_without_offsets(self) -> None:
-        """Log that committed offsets are not known if the store lacks their table."""
-        if not self._offset_table()[1]:
-            self.warn_without(_OFFSETS, "what consumer groups have committed is not known")
 
     def topic_entries(self) -> dict[str, dict[str, Any]]:
         """Return the configuration of each topic: ``perm``, ``readQueueNums`` and so on."""
@@ -361,8 +361,8 @@ class BrokerConfig:
 
         Source: ConsumerOffsetManager.java, LmqConsumerOffsetManager.java.
         """
-        path = self._paths.config / _OFFSETS
-        light_path = path.with_name("lmqConsumerOffset.json")
+        path = self._paths.config / OFFSETS
+        light_path = path.with_name(_LIGHT_OFFSETS)
         in_rocksdb = database_folders(self._paths.config, self._paths.storage, path.name)
         if not in_rocksdb and not _has_table(self._paths.storage, path):
             table = load_table(self._paths.storage, light_path)

@@ -35,7 +35,6 @@ _OPTIONS: Final = Argument("storage_options")
 SECRETS: Final = (
     "access_key", "secret_key", "session_token", "access_token", "account_key", "sas_token",
 )  # fmt: skip
-_S3_SCHEMES = ("s3", "s3a")
 _GCS = ("endpoint", "anonymous", "access_token")
 _AZURE = ("endpoint", "account_key", "sas_token")
 _HDFS = ("user", "kerberos_ticket")
@@ -165,8 +164,7 @@ def locate(
     made = _made(lambda: make(host, given), f"{scheme}://{host}", shows_reasons=not secrets)
     key = f"{host.partition('@')[0]}/{below}" if has_container else f"/{below}"
     name = name_in_storage(path)
-    presigned = s3.presigned_gets(given, made) if scheme in _S3_SCHEMES else None
-    return name, RemoteStorage(made, str(name), key, secrets, presigned)
+    return name, RemoteStorage(made, str(name), key, secrets)
 
 
 def name_in_storage(path: Path) -> Path:

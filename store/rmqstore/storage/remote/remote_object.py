@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from rmqstore.errors import FileDeletedError, FileReplacedError
 from rmqstore.storage.remote.announced import PART_BYTES, Announced
 from rmqstore.storage.remote.block_cache import BlockCache
-from rmqstore.storage.remote.presigned import PresignedObject
 from rmqstore.storage.remote.ranges import BLOCK_BYTES, blocks_of, requests_for, runs_of
 from rmqstore.storage.remote.requests import AT_ONCE, Range, Requests
 
@@ -28,7 +27,7 @@ class RemoteObject:
     """The bytes of one version of an object, fetched in blocks.
 
     If another content takes its place, every later fetch fails: bytes of two versions never come
-    together. Where answers do not tell their version, it is asked for after them, but not after a
+    together. An answer does not name its version, so it is asked for afterwards, but not after a
     first request for one range alone, which cannot mix two.
 
     Raises:
@@ -109,7 +108,7 @@ class RemoteObject:
     def _keep(self, fetched: list[tuple[int, NDArray[np.uint8]]]) -> None:
         """Put bytes into the cache if the object is still the one that was opened."""
         if fetched:
-            self._require_compared()
+            self.require_same()
         for start, data in fetched:
             self._cache.put(self._number, start, data)
         fetched.clear()
@@ -147,11 +146,6 @@ class RemoteObject:
             yield
         except FileNotFoundError:
             raise self._gone(FileDeletedError) from None
-
-    def _require_compared(self) -> None:
-        """Compare the version, unless that was done with each answer."""
-        if not (isinstance(self._file, PresignedObject) and self._file.compares):
-            self.require_same()
 
     def require_same(self) -> None:
         """Refuse to go on with an object that was deleted or replaced since it was opened.
@@ -205,7 +199,7 @@ class RemoteObject:
         def keep(start: int, data: NDArray[np.uint8]) -> None:
             self._cache.put(self._number, start, data, is_passing=is_passing)
 
-        group = Announced(ranges, self._require_compared, keep)
+        group = Announced(ranges, self.require_same, keep)
         if group.begin(self._requests):
             self._has_fetched = True
             self._announced.append(group)

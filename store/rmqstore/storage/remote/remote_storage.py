@@ -12,7 +12,6 @@ from typing import Any, Final
 from rmqstore.errors import OptionError, RmqStoreError, UnreadableFileError
 from rmqstore.storage.files.storage import A_FILE, A_FOLDER, AnyPath, Entry, Status, UriPath
 from rmqstore.storage.remote.block_cache import BlockCache
-from rmqstore.storage.remote.presigned import PresignedGets
 from rmqstore.storage.remote.remote_file import RemoteFile
 from rmqstore.storage.remote.remote_folder import RemoteFolder
 from rmqstore.storage.remote.remote_object import RemoteObject
@@ -36,7 +35,6 @@ class RemoteStorage:
         root: name of the store's folder, a URI.
         key: the path of that folder in the file system.
         secrets: texts that no error may show.
-        presigned: fetches the bytes of its objects, if it is S3.
     """
 
     window_bytes: Final = 8 << 20
@@ -47,9 +45,8 @@ class RemoteStorage:
         root: str,
         key: str,
         secrets: Iterable[str] = (),
-        presigned: PresignedGets | None = None,
     ) -> None:
-        self._requests = Requests(filesystem, secrets, presigned=presigned)
+        self._requests = Requests(filesystem, secrets)
         self._root, self._root_key = root.rstrip("/"), key.rstrip("/")
         self._keeps_times = _base(filesystem).type_name in _KEEP_TIMES
         self._cache = BlockCache()

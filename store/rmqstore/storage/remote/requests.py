@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from pyarrow import ArrowException
 
 from rmqstore.errors import RemoteReadError
-from rmqstore.storage.remote.presigned import PresignedGets, PresignedObject
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +88,6 @@ class Requests:
         filesystem: a ``pyarrow.fs.FileSystem``.
         secrets: texts that no error may show.
         attempts: how often a request is made at most.
-        presigned: fetches the bytes of its objects, if it is S3.
     """
 
     def __init__(
@@ -97,11 +95,9 @@ class Requests:
         filesystem: Any,  # noqa: ANN401
         secrets: Iterable[str] = (),
         attempts: int = ATTEMPTS,
-        presigned: PresignedGets | None = None,
     ) -> None:
         self.filesystem = filesystem
         self.counts = Counts()
-        self._presigned = presigned
         self._secrets, self._attempts = tuple(filter(None, secrets)), attempts
         self._guard = Lock()
         self._n_ahead = 0
@@ -141,10 +137,7 @@ class Requests:
         stated = file.metadata() or {}
         mark = stated.get("ETag") or stated.get(b"ETag")
         if mark:
-            mark = mark.decode() if isinstance(mark, bytes) else mark
-            if self._presigned is not None:
-                file = PresignedObject(self._presigned, key, mark, file)
-            return file, Version(size, mark)
+            return file, Version(size, mark.decode() if isinstance(mark, bytes) else mark)
         info = self.filesystem.get_file_info(key)
         return file, Version(size, str(info.mtime_ns))
 

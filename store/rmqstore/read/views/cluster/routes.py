@@ -18,6 +18,7 @@ from rmqstore.query.selection import choose_topics
 from rmqstore.read.views.cluster.replicas import Broker, Member, brokers_of
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewSource, to_batches
+from rmqstore.storage.broker.config_files import warn_without
 from rmqstore.storage.broker.identity import READ_AND_WRITE
 from rmqstore.storage.broker.topic_table import topic_entry
 
@@ -64,7 +65,7 @@ def _routes(broker: Broker, spec: ViewSpec) -> Iterator[dict[str, object]]:
         return
     if not entries:
         unknown = "which topics the broker registers is not known"
-        registered.source.config.warn_without("topics.json", unknown)
+        warn_without(registered.source.paths, "topics.json", unknown)
     is_limited = identity.permission & READ_AND_WRITE != READ_AND_WRITE
     mask = identity.permission if is_limited else ~0
     if identity.is_acting_master and identity.broker_id:  # there is no master

@@ -33,6 +33,7 @@ from rmqstore.read.views.source import (
     ViewSource,
     to_batch,
 )
+from rmqstore.storage.broker.config_files import OFFSETS, warn_without
 
 # Columns that show one of the message unchanged.
 _SAME: Final = (
@@ -49,7 +50,7 @@ def plan_consumed(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> lis
         CorruptConfigError: the file with the offsets cannot be parsed.
     """
     committed: CommittedOffsets = {}
-    source.config.warn_without_offsets()
+    warn_without(source.paths, OFFSETS, "what consumer groups have committed is not known")
     for group, offsets in sorted(source.config.committed_offsets().items()):
         if spec.consumer_group in (None, group):
             for (topic, queue_id), offset in offsets.items():
