@@ -24,7 +24,7 @@ from rmqstore.format.encoding.records import (
 )
 from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
 from rmqstore.format.record import encode_record
-from rmqstore.write.unique_keys import UniqueKeys
+from rmqstore.write.messages import UniqueKeys
 from rmqstore.write.verbatim import verbatim_columns
 
 HOSTS = [

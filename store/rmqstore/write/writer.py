@@ -8,30 +8,33 @@ Source: DefaultMessageStore.java.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import CommitError, Finding, RmqStoreError, StoreStateError
-from rmqstore.format.columns.dispatch_requests import Places
+from rmqstore.format.columns.dispatch_requests import Places, Requests
 from rmqstore.format.encoding.light_queues import require_plain_parents
 from rmqstore.format.encoding.records import (
     RecordColumns,
     Records,
+    TopicColumn,
     encode_records,
     require_room,
     row_batches,
 )
 from rmqstore.format.layout import SCHEDULE_TOPIC
+from rmqstore.format.topics import SYSTEM_TOPICS
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.broker.topic_table import queue_nums
+from rmqstore.storage.broker.topic_table import queue_nums, register_topics
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import StorePaths, our_abort
@@ -41,7 +44,6 @@ from rmqstore.storage.log.commit_history import note_commit
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.queue.next_offsets import NextOffsets
-from rmqstore.write.arrow_input import ArrowStream, record_batches
 from rmqstore.write.broker_release import BrokerRelease
 from rmqstore.write.existing_store import (
     existing_config,
@@ -54,12 +56,130 @@ from rmqstore.write.light_queues import with_light_offsets
 from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms
 from rmqstore.write.repair.dispatch import Dispatcher
 from rmqstore.write.repair.repairer import Repairer
-from rmqstore.write.request_buffer import WaitingRequests
 from rmqstore.write.saved_checkpoint import SavedCheckpoint
 from rmqstore.write.staged.part import StagedPart, StagedRecords
 from rmqstore.write.staged.placement import PlacedBatch, StagedRun
 from rmqstore.write.verbatim import claim_offsets, millis, verbatim_columns
-from rmqstore.write.written_topics import WrittenTopics
+
+_MAX_WAITING = 3_000_000  # rows of some 50 bytes each
+_ROWS_A_BATCH = 100  # the objects of a batch take as much memory as this number of rows
+
+
+class WrittenTopics:
+    """The topics that records were appended to since the last commit.
+
+    Args:
+        disk: performs all changes.
+        paths: the files of the store.
+        spec: the number of queues of a new topic, and the least of some topics.
+        batch_topics: the topics whose queues are BatchConsumeQueues.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        paths: StorePaths,
+        spec: WriteSpec,
+        batch_topics: Collection[str] = (),
+    ) -> None:
+        self._disk, self._paths = disk, paths
+        self._spec, self._batch_topics = spec, batch_topics
+        self._highest_queue_ids: dict[str, int] = {}
+
+    def add(self, topics: TopicColumn, queue_ids: NDArray[np.int32]) -> None:
+        """Note the queues of appended rows, (n,)."""
+        known = [self._highest_queue_ids.get(topic, -1) for topic in topics.names]
+        highest = np.array(known, np.int32)
+        higher = np.flatnonzero(queue_ids > highest[topics.codes])
+        if not len(higher):  # as for almost all batches of a large job
+            return
+        np.maximum.at(highest, topics.codes[higher], queue_ids[higher])
+        for topic, queue_id in zip(topics.names, highest.tolist(), strict=True):
+            if queue_id >= 0:  # the column may know topics that no row has
+                self._highest_queue_ids[topic] = queue_id
+
+    def register(self) -> None:
+        """Add the topics to ``topics.json``, so that a broker serves them, and forget them."""
+        least = {
+            topic: max(highest + 1, self._spec.queue_nums.get(topic, 0))
+            for topic, highest in self._highest_queue_ids.items()
+            if topic not in SYSTEM_TOPICS
+        }
+        register_topics(
+            self._disk, self._paths, least, self._spec.default_queue_nums, self._batch_topics
+        )
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the topics, because their rows were discarded."""
+        self._highest_queue_ids.clear()
+
+
+class WaitingRequests:
+    """The dispatch requests of the records that wait for their commit, up to a limit of memory.
+
+    From them queues and index are built without reading the records back. Requests beyond the limit are read back from the log after the commit.
+    """
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all requests."""
+        self._sources: deque[Callable[[], Iterable[Requests]]] = deque()
+        self.end: int | None = None  # physical offset after the last record whose requests are held
+        self._n_rows = 0
+        self._is_full = False
+
+    def add(self, requests: Requests, end: int) -> None:
+        """Hold the requests of records that end at the physical offset ``end``."""
+        self._is_full |= self._n_rows > _MAX_WAITING
+        if not self._is_full:
+            self._n_rows += len(requests.has_unit) + _ROWS_A_BATCH
+            self.add_source(lambda: [requests], end)
+
+    def add_source(self, source: Callable[[], Iterable[Requests]], end: int) -> None:
+        """Hold what returns the requests of records that end at ``end``; it takes no memory."""
+        if not self._is_full:
+            self._sources.append(source)
+            self.end = end
+
+    def stop(self) -> None:
+        """Hold no further requests, as if the limit were reached."""
+        self._is_full = True
+
+    def requests(self) -> Iterator[Requests]:
+        """Yield and forget the requests, in the order of the log."""
+        while self._sources:
+            yield from self._sources.popleft()()
+
+
+class ArrowStream(Protocol):
+    """Rows that are offered through Arrow's C stream interface."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+def record_batches(rows: pa.RecordBatch | ArrowStream) -> Iterator[pa.RecordBatch]:
+    """Yield rows as record batches, one at a time.
+
+    Args:
+        rows: a ``pyarrow.RecordBatch``, or an object with ``__arrow_c_stream__``, such as a
+            ``pyarrow.Table``, a pandas or Polars ``DataFrame`` or a DuckDB relation.
+
+    Raises:
+        TypeError: ``rows`` is neither.
+    """
+    if isinstance(rows, pa.RecordBatch):
+        yield rows
+    elif hasattr(rows, "__arrow_c_stream__"):
+        yield from pa.RecordBatchReader.from_stream(rows)
+    else:
+        raise TypeError(
+            "expected a pyarrow.RecordBatch, or an object with __arrow_c_stream__ "
+            f"(a pyarrow Table, a pandas or Polars DataFrame), got {type(rows).__name__}; "
+            "pyarrow.table({'topic': [...], 'body': [...]}) makes a table of lists"
+        )
 
 
 class StoreWriter:
