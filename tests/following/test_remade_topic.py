@@ -11,7 +11,7 @@ import pytest
 import rmqstore
 from following.fake_master import FakeMaster
 from following.followers import follow_once, following, wait_for
-from rmqstore.storage.queue.offset_runs import begins_again_at
+from rmqstore.storage.queue.appender import begins_again_at
 from store_builder import Record, Store
 
 

@@ -135,7 +135,8 @@ def test_all_queues_are_read_and_compared_with_the_log(
         assert units.num_rows == sum(map(len, expected.values()))
         assert all(units.column("isValid").to_pylist())
         gather(store)
-    assert not warnings(caplog)
+    missing = "consumerOffset.json is missing"  # a store without a broker around it has none
+    assert [text for text in warnings(caplog) if missing not in text] == []
 
 
 @pytest.mark.parametrize("name", [*IN_BOTH, "rocksdb-cq"])

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,6 @@ from rmqstore.format.columns.lmq import lmq_heads
 from rmqstore.format.layout import QUEUE_UNIT, Bytes
 from rmqstore.query.selection import Selection
 from rmqstore.read.log_cursor import LogCursor, LogMark
-from rmqstore.read.logged_messages import LoggedMessages
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
@@ -39,10 +39,57 @@ from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 
 logger = logging.getLogger(__name__)
 
+_COLUMNS = ("queue_offset", "physical_offset", "total_size")
+
+
 _MAX_RETRIES = 10
 # Looks at which a queue may lack messages of the log before all queues are looked at again.
 _MAX_WAITS = 20
 _MAX_LAG = 64 << 20  # bytes of the log that a queue may lag by
+
+
+class LoggedMessages(NamedTuple):
+    """Messages of one queue according to their records, in the order of the log, (n,) each."""
+
+    queue_offsets: NDArray[np.int64]
+    places: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    tags_codes: NDArray[np.int64]  # zeros where nobody asks for them
+
+    @classmethod
+    def of(cls, heads: Heads, tags_codes: NDArray[np.int64]) -> Self:
+        """Return the messages of records."""
+        columns = [heads.column(name).astype(np.int64) for name in _COLUMNS]
+        return cls._make([*columns, tags_codes])
+
+    @classmethod
+    def joined(cls, parts: Iterable[LoggedMessages]) -> Self:
+        """Return the messages of all parts, one part after the other."""
+        return cls._make(np.concatenate(column) for column in zip(*parts, strict=True))
+
+    def after(self, recovered: RecoveredUnits) -> RecoveredUnits | None:
+        """Return recovered units with those of the messages that follow them.
+
+        None if a message does not follow on the one before, or is not the one that is known.
+        """
+        is_new = self.queue_offsets >= recovered.end
+        ordinals = self.queue_offsets - recovered.start
+        if (ordinals[~is_new] < 0).any():
+            return None
+        is_known = ~is_new
+        places = recovered.units["physical_offset"][ordinals[is_known]]
+        if (places != self.places[is_known]).any() or (np.diff(self.queue_offsets) != 1).any():
+            return None
+        if not is_new.any():
+            return recovered
+        if len(recovered.units) and self.queue_offsets[is_new][0] != recovered.end:
+            return None
+        units = np.empty(np.count_nonzero(is_new), QUEUE_UNIT)
+        columns = (self.places, self.sizes, self.tags_codes)
+        for name, column in zip(QUEUE_UNIT.names or (), columns, strict=True):
+            units[name] = column[is_new]
+        start = recovered.start if len(recovered.units) else int(self.queue_offsets[is_new][0])
+        return recovered._replace(start=start, units=np.concatenate([recovered.units, units]))
 
 
 class StoreTail:

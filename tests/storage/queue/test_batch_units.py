@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rmqstore.format.layout import BATCH_UNIT
-from rmqstore.storage.queue.batch_units import agreeing, trusted
+from rmqstore.storage.queue.batch_consumequeue import agreeing, trusted
 
 EXAMPLE = [(0, 3), (3, 7), (99, 101), (9, 11), (11, 19), (15, 16), (16, 18)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rmqstore.storage.queue.offset_runs import fit_offsets
+from rmqstore.storage.queue.appender import fit_offsets
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from mutations import damage
 from reading import offsets, read, state
 from rmqstore.errors import CorruptDatabaseError, CorruptQueueError, StoreFormatError
 from rmqstore.format.layout import QUEUE_UNIT
-from rmqstore.read.logged_messages import LoggedMessages
+from rmqstore.read.tail import LoggedMessages
 from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue
 from rmqstore.storage.queue.units import RecoveredUnits

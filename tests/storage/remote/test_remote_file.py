@@ -16,8 +16,13 @@ from pyarrow import ArrowException
 
 from rmqstore.errors import FileDeletedError, FileReplacedError, RemoteReadError
 from rmqstore.storage.remote import requests
-from rmqstore.storage.remote.block_cache import BlockCache
-from rmqstore.storage.remote.ranges import BLOCK_BYTES, MAX_REQUEST_BYTES, blocks_of, requests_for
+from rmqstore.storage.remote.remote_object import (
+    BLOCK_BYTES,
+    MAX_REQUEST_BYTES,
+    BlockCache,
+    blocks_of,
+    requests_for,
+)
 from rmqstore.storage.remote.remote_storage import RemoteStorage
 from rmqstore.storage.remote.requests import Requests
 

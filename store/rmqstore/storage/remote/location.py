@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from fnmatch import fnmatchcase
+from os import environ
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -22,9 +24,16 @@ from rmqstore.errors import (
 )
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage, UriPath
-from rmqstore.storage.remote import s3
-from rmqstore.storage.remote.option_values import boolean, endpoint_of, require_at_most_one
 from rmqstore.storage.remote.remote_storage import RemoteStorage
+
+S3_OPTIONS: Final = (
+    "endpoint", "region", "anonymous", "access_key", "secret_key", "session_token",
+    "connect_timeout", "virtual_addressing",
+)  # fmt: skip
+_CREDENTIALS: Final = ("access_key", "secret_key", "session_token")
+_CHECKSUMS: Final = "AWS_RESPONSE_CHECKSUM_VALIDATION"
+_CONNECT_SECONDS: Final = 5.0
+
 
 Path = str | os.PathLike[str]
 Options = Mapping[str, object]
@@ -42,6 +51,144 @@ _OTHER_NAMES: Final = {"s3n": "s3", "gcs": "gs", "wasb": "abfs", "wasbs": "abfss
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)", re.DOTALL)
 _MAGIC = re.compile(r"[*?[]")
 _RETRY_SECONDS = 10  # of one request, which is made again some times
+
+
+def s3_filesystem(bucket: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """Return a ``pyarrow.fs.S3FileSystem``.
+
+    Args:
+        bucket: the bucket, whose region is looked up if none is known.
+        given: the options that were set, of :data:`S3_OPTIONS`.
+
+    Raises:
+        OptionError: the value of an option is not of its kind.
+    """
+    from pyarrow.fs import resolve_s3_region
+
+    require_all_or_none(given, *(_CREDENTIALS if "session_token" in given else _CREDENTIALS[:2]))
+    if boolean(given, "anonymous"):
+        require_at_most_one(given, "anonymous", "access_key")
+    arguments: dict[str, Any] = {
+        name: str(given[name]) for name in (*_CREDENTIALS, "region") if name in given
+    }
+    has_endpoint = "endpoint" in given
+    if has_endpoint:
+        arguments["scheme"], arguments["endpoint_override"] = endpoint_of(given["endpoint"])
+    if "region" not in given and not has_endpoint and not _has_region():
+        with suppress(OSError):
+            arguments["region"] = resolve_s3_region(bucket)
+    if "virtual_addressing" in given:
+        arguments["force_virtual_addressing"] = boolean(given, "virtual_addressing")
+    with _without_checksums():
+        return _s3_client(given, arguments)
+
+
+def _s3_client(given: Mapping[str, Any], arguments: dict[str, Any]) -> Any:  # noqa: ANN401
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    return S3FileSystem(
+        anonymous=boolean(given, "anonymous"),
+        connect_timeout=number(given, "connect_timeout", _CONNECT_SECONDS),
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=3),
+        **arguments,
+    )
+
+
+@contextmanager
+def _without_checksums() -> Iterator[None]:
+    """Let a client of S3 that is made in this context add up no checksums of what it reads.
+
+    It would do so although a part of an object comes without a checksum to compare with, and take
+    a third more CPU time. A setting of the user's own is left as it is.
+    """
+    if _CHECKSUMS in environ:
+        yield
+        return
+    environ[_CHECKSUMS] = "when_required"
+    try:
+        yield
+    finally:
+        environ.pop(_CHECKSUMS, None)
+
+
+def _has_region() -> bool:
+    names = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+    return any(environ.get(name) for name in names)
+
+
+def endpoint_of(value: object) -> tuple[str, str]:
+    """Return the scheme, https if there is none, and the rest of an address.
+
+    Raises:
+        OptionError: it is not an address of HTTP. The text is not shown, as it may have secrets.
+    """
+    scheme, separator, rest = str(value).rstrip("/").partition("://")
+    if not separator:
+        scheme, rest = "https", scheme
+    if scheme.lower() not in ("http", "https") or not rest or "@" in rest:
+        raise OptionError(
+            about("storage_options", ": endpoint must be like http://host:9000 or https://host")
+        )
+    return scheme.lower(), rest
+
+
+def require_all_or_none(given: Mapping[str, object], *names: str) -> None:
+    """Refuse options of which only some are set.
+
+    Args:
+        given: the options that were set.
+        names: those that go together.
+
+    Raises:
+        OptionError: some of them are missing.
+    """
+    missing = [name for name in names if name not in given]
+    if missing and len(missing) < len(names):
+        needed = next(name for name in names if name in given)
+        raise OptionError(about("storage_options", f": {needed} needs {' and '.join(missing)} too"))
+
+
+def require_at_most_one(given: Mapping[str, object], *names: str) -> None:
+    """Refuse options that exclude each other.
+
+    Args:
+        given: the options that were set.
+        names: those of which one may be set.
+
+    Raises:
+        OptionError: several of them are.
+    """
+    too_many = [name for name in names if name in given]
+    if len(too_many) > 1:
+        raise OptionError(
+            about("storage_options", f": {' and '.join(too_many)} exclude each other")
+        )
+
+
+def number(given: Mapping[str, object], name: str, default: float) -> float:
+    """Return a number of seconds.
+
+    Raises:
+        OptionError: the value is not a number.
+    """
+    try:
+        return float(str(given.get(name, default)))
+    except ValueError:
+        raise OptionError(
+            about("storage_options", f": {name} must be a number of seconds")
+        ) from None
+
+
+def boolean(given: Mapping[str, object], name: str) -> bool:
+    """Return whether an option is set to true; it is not by default.
+
+    Raises:
+        OptionError: the value is neither true nor false.
+    """
+    value = str(given.get(name, False)).lower()
+    if value not in ("true", "false"):
+        raise OptionError(about("storage_options", f": {name} {value!r} must be true or false"))
+    return value == "true"
 
 
 def is_uri(path: Path) -> bool:
@@ -334,8 +481,8 @@ Maker = Callable[[str, dict[str, Any]], Any]
 
 # By scheme: the options, what makes the file system, and whether the host is a part of its paths.
 _MAKERS: Final[dict[str, tuple[tuple[str, ...], Maker, bool]]] = {
-    "s3": (s3.OPTIONS, s3.s3_filesystem, True),
-    "s3a": (s3.OPTIONS, s3.s3_filesystem, True),
+    "s3": (S3_OPTIONS, s3_filesystem, True),
+    "s3a": (S3_OPTIONS, s3_filesystem, True),
     "gs": (_GCS, _gcs, True),
     "abfs": (_AZURE, _azure, True),
     "abfss": (_AZURE, _azure, True),

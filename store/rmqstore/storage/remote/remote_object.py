@@ -2,25 +2,261 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import Any
+from threading import Lock
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import FileDeletedError, FileReplacedError
-from rmqstore.storage.remote.announced import PART_BYTES, Announced
-from rmqstore.storage.remote.block_cache import BlockCache
-from rmqstore.storage.remote.ranges import BLOCK_BYTES, blocks_of, requests_for, runs_of
 from rmqstore.storage.remote.requests import AT_ONCE, Range, Requests
+
+BLOCK_BYTES: Final = 32 << 10  # what the cache holds is made of blocks of this size
+MAX_REQUEST_BYTES: Final = 8 << 20
+_GAP_BYTES: Final = 256 << 10  # fetched along, because another request would take longer
+
+
+_MAX_BYTES: Final = 32 << 20
+_MAX_PASSING_BYTES: Final = 40 << 20
+
+
+PART_BYTES: Final = (2 << 20) + 2 * BLOCK_BYTES  # of one request, of which several run at once
+Keep = Callable[[int, NDArray[np.uint8]], None]
+
 
 _numbers = count()
 
 Sink = Callable[[int, NDArray[np.uint8]], None]
 Pending = tuple[int, "Future[NDArray[np.uint8]]"]
+
+
+def blocks_of(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of the blocks that hold spans of bytes, rising and distinct.
+
+    Args:
+        starts: positions in the file, (n,).
+        ends: positions after the spans, (n,); a span that ends where it starts needs no block.
+    """
+    is_filled = ends > starts
+    firsts = starts[is_filled] // BLOCK_BYTES
+    counts = (ends[is_filled] - 1) // BLOCK_BYTES - firsts + 1
+    if len(counts) == 1:
+        return np.arange(firsts[0], firsts[0] + counts[0])
+    offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.unique(np.repeat(firsts, counts) + offsets)
+
+
+def runs_of(blocks: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return the runs of blocks that follow one another: the first and the last of each.
+
+    Args:
+        blocks: numbers of blocks, rising and distinct, (n,).
+    """
+    if not len(blocks):
+        return []
+    ends = np.flatnonzero(np.diff(blocks) != 1)
+    firsts = blocks[np.append(0, ends + 1)]
+    lasts = blocks[np.append(ends, len(blocks) - 1)]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+def requests_for(
+    blocks: NDArray[np.int64], size: int, max_bytes: int = MAX_REQUEST_BYTES
+) -> list[tuple[int, int]]:
+    """Return the ranges of bytes to request for blocks, rising.
+
+    Args:
+        blocks: numbers of blocks, rising, (n,).
+        size: length of the file, where the last range ends at most.
+        max_bytes: of one range.
+    """
+    if not len(blocks):
+        return []
+    far = np.flatnonzero((np.diff(blocks) - 1) * BLOCK_BYTES >= _GAP_BYTES) + 1
+    firsts = blocks[np.append(0, far)]
+    lasts = blocks[np.append(far - 1, len(blocks) - 1)]
+    ranges = []
+    for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+        start, end = first * BLOCK_BYTES, min((last + 1) * BLOCK_BYTES, size)
+        ranges += [(low, min(low + max_bytes, end)) for low in range(start, end, max_bytes)]
+    return ranges
+
+
+class _Range(NamedTuple):
+    number: int  # of the object
+    first_block: int
+    data: NDArray[np.uint8]
+    is_passing: bool
+
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        n_blocks = -(-len(self.data) // BLOCK_BYTES)
+        return ((self.number, self.first_block + row) for row in range(n_blocks))
+
+
+class BlockCache:
+    """Ranges of objects, found by block and kept as they came; those used last are kept.
+
+    A read that goes through a whole log would drive everything else out. So what was fetched ahead
+    for such a read is kept apart, and what came first of it is dropped first.
+
+    Args:
+        max_bytes: how many bytes are kept.
+        max_passing_bytes: how many bytes are kept besides that were fetched ahead of a long read.
+    """
+
+    def __init__(
+        self, max_bytes: int = _MAX_BYTES, max_passing_bytes: int = _MAX_PASSING_BYTES
+    ) -> None:
+        self._limits = {False: max_bytes, True: max_passing_bytes}
+        self._n_bytes = {False: 0, True: 0}
+        self._ranges: dict[bool, OrderedDict[int, _Range]] = {
+            False: OrderedDict(),
+            True: OrderedDict(),
+        }
+        self._places: dict[tuple[int, int], tuple[bool, int]] = {}  # of the range with a block
+        self._ids = count()
+        self._guard = threading.Lock()
+
+    def get(self, number: int, block: int, n_blocks: int = 1) -> NDArray[np.uint8] | None:
+        """Return a block of an object and those after it that were fetched with it.
+
+        Args:
+            number: number of the object.
+            block: number of the block.
+            n_blocks: how many blocks are returned at most.
+
+        Returns:
+            The bytes, None if the first block is not held.
+        """
+        with self._guard:
+            place = self._places.get((number, block))
+            if place is None:
+                return None
+            is_passing, number_of_range = place
+            ranges = self._ranges[is_passing]
+            if not is_passing:  # those that were read are dropped before those still to be read
+                ranges.move_to_end(number_of_range)
+            found = ranges[number_of_range]
+        start = (block - found.first_block) * BLOCK_BYTES
+        return found.data[start : start + n_blocks * BLOCK_BYTES]
+
+    def holds(self, number: int, block: int) -> bool:
+        """Tell whether a block of an object is held."""
+        return (number, block) in self._places
+
+    def put(
+        self, number: int, start: int, data: NDArray[np.uint8], *, is_passing: bool = False
+    ) -> None:
+        """Keep bytes of an object that begin where a block does.
+
+        Args:
+            number: number of the object.
+            start: position of the bytes in it.
+            data: the bytes, up to the end of a block or of the object.
+            is_passing: whether they will be read once, soon.
+        """
+        new = _Range(number, start // BLOCK_BYTES, data, is_passing)
+        place = is_passing, next(self._ids)
+        ranges = self._ranges[is_passing]
+        with self._guard:
+            ranges[place[1]] = new
+            self._places.update(dict.fromkeys(new.blocks(), place))
+            self._n_bytes[is_passing] += len(data)
+            while self._n_bytes[is_passing] > self._limits[is_passing] and len(ranges) > 1:
+                self._drop_oldest(is_passing)
+
+    def _drop_oldest(self, is_passing: bool) -> None:
+        oldest, dropped = self._ranges[is_passing].popitem(last=False)
+        self._n_bytes[is_passing] -= len(dropped.data)
+        for block in dropped.blocks():
+            if self._places.get(block) == (is_passing, oldest):
+                del self._places[block]
+
+
+class Announced:
+    """Ranges of one object, which are kept when all of them have come.
+
+    The version of the object is compared once, after the last of them: what was fetched before a
+    comparison is of the version that it finds.
+
+    Args:
+        ranges: the ranges, rising.
+        require_same: raises an error if what has come is of another version.
+        keep: takes the position of a range and its bytes.
+    """
+
+    def __init__(self, ranges: list[Range], require_same: Callable[[], None], keep: Keep) -> None:
+        self._ranges, self._require_same, self._keep = ranges, require_same, keep
+        self._n_left = len(ranges)
+        self._come: list[tuple[int, Future[NDArray[np.uint8]]]] = []
+        self._guard = Lock()
+        self._done: Future[None] = Future()
+
+    def begin(self, requests: Requests) -> bool:
+        """Begin to fetch the ranges that there is room for; return whether there is any."""
+        for row, wanted in enumerate(self._ranges):
+            if not requests.begin_ahead(wanted, self._taker(wanted.start)):
+                n_left_out = len(self._ranges) - row
+                self._ranges = self._ranges[:row]
+                self._settle(n_left_out)
+                break
+        return bool(self._ranges)
+
+    def _settle(self, count: int = 1) -> None:
+        """Note that some more ranges have come or are left out."""
+        with self._guard:
+            self._n_left -= count
+            is_done = self._n_left == 0
+        if is_done and self._ranges:
+            self._finish()
+
+    def _taker(self, start: int) -> Callable[[Future[NDArray[np.uint8]]], None]:
+        def take(fetched: Future[NDArray[np.uint8]]) -> None:
+            self._come.append((start, fetched))
+            self._settle()
+
+        return take
+
+    def _finish(self) -> None:
+        try:
+            parts = [(start, fetched.result()) for start, fetched in self._come]
+            self._require_same()
+            for start, data in parts:
+                self._keep(start, data)
+        except Exception as err:  # noqa: BLE001 - who reads the bytes gets it
+            self._done.set_exception(err)
+        else:
+            self._done.set_result(None)
+        self._come = []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all has come, or has failed."""
+        return self._done.done()
+
+    def touches(self, low: int, high: int) -> bool:
+        """Tell whether a part of ``[low, high)`` is in the ranges."""
+        return any(one.start < high and one.end > low for one in self._ranges)
+
+    def hold(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Tell which blocks, (n,), are in the ranges."""
+        mask = np.zeros(len(blocks), np.bool_)
+        for one in self._ranges:
+            mask |= (blocks * BLOCK_BYTES >= one.start) & (blocks * BLOCK_BYTES < one.end)
+        return mask
+
+    def wait(self) -> None:
+        """Wait until all has come.
+
+        Raises what a request or the comparison raised.
+        """
+        self._done.result()
 
 
 class RemoteObject:

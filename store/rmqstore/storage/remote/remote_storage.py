@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from rmqstore.errors import OptionError, RmqStoreError, UnreadableFileError
 from rmqstore.storage.files.storage import A_FILE, A_FOLDER, AnyPath, Entry, Status, UriPath
-from rmqstore.storage.remote.block_cache import BlockCache
 from rmqstore.storage.remote.remote_file import RemoteFile
 from rmqstore.storage.remote.remote_folder import RemoteFolder
-from rmqstore.storage.remote.remote_object import RemoteObject
+from rmqstore.storage.remote.remote_object import BlockCache, RemoteObject
 from rmqstore.storage.remote.requests import Counts, Requests
 
 _MAX_BYTES: Final = (1 << 31) - 1  # RocketMQ counts the bytes of a file in a Java int
