@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
+import kafkalog
+from kafkalog.opening import require_reachable
 from kafkalog.read.spec import CORRUPT_RECORD, MODES, PERMISSIVE, ScanSpec
 from pyspark_kafkalog.offset_limits import (
     Choice,
@@ -20,7 +22,6 @@ from pyspark_kafkalog.offset_limits import (
     parse_limit,
     require_span,
 )
-from pyspark_kafkalog.opened_log_dirs import LogDirsRef, parse_log_dirs
 from pyspark_rmqstore.kafka_columns import KAFKA_COLUMNS
 from pyspark_rmqstore.option_values import (
     boolean,
@@ -30,6 +31,8 @@ from pyspark_rmqstore.option_values import (
     offsets_per_trigger,
     size,
     stated_paths,
+    storage_options,
+    store_path,
     word,
 )
 from rmqstore.errors import OptionError
@@ -56,6 +59,49 @@ _ISOLATION_LEVEL: Final = "kafka.isolation.level"
 _ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 _DEFAULT_SPLIT, _DEFAULT_DELAY = "128m", "15m"
 _MISSING_PATH = "name a log directory of a broker (log.dirs): load('/path/to/kafka-logs')"
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirsRef:
+    """Where the log directories of one broker lie.
+
+    Attributes:
+        paths: absolute local paths, or URIs in one storage.
+        storage_options: how to reach the storage of URIs. They may be secrets, so no text shows
+            them.
+    """
+
+    paths: tuple[str, ...]
+    storage_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return ", ".join(self.paths)
+
+    def open(self) -> kafkalog.LogDirs:
+        """Open them.
+
+        Raises:
+            NotAStoreError: a path is not a log directory.
+            StoreStateError: two directories hold the same partition.
+        """
+        return kafkalog.open(*self.paths, storage_options=dict(self.storage_options))
+
+
+def parse_log_dirs(paths: list[str], given: dict[str, str]) -> LogDirsRef:
+    """Return the log directories that options name.
+
+    Args:
+        paths: as they are named, at least one.
+        given: the options by their documented spelling.
+
+    Raises:
+        OptionError: the paths lie in several storages, or an option of the storage is unknown.
+        UnsupportedFeatureError: a URI is of a file system that is not known.
+    """
+    to_reach = storage_options(given)
+    absolute = tuple(store_path(path) for path in paths)
+    require_reachable(absolute, to_reach)
+    return LogDirsRef(absolute, tuple(to_reach.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """The micro-batch source: follows log directories that a broker writes to, or that are copied.
 
 Each query has one reader, on the driver. Source: KafkaMicroBatchStream of Spark.
+
+Source: KafkaSourceOffset and JsonUtils of Spark.
 """
 
 from __future__ import annotations
@@ -25,11 +27,38 @@ from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import StreamOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
 from pyspark_kafkalog.rows import RowReader
-from pyspark_kafkalog.stream_offset import of_json, to_json
 from pyspark_rmqstore.admission import limit_rows
 from pyspark_rmqstore.option_names import option_names
+from rmqstore.errors import OptionError
 
 Offsets = dict[TopicPartition, int]
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Return offsets as ``{"topic": {"0": 23}}``; equal offsets give equal text."""
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        topics.setdefault(topic, {})[str(partition)] = offset
+    return topics
+
+
+def of_json(stored: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """Return the offsets that a checkpoint holds.
+
+    Raises:
+        OptionError: it does not hold offsets of this data source.
+    """
+    try:
+        return {
+            TopicPartition(topic, int(partition)): int(offset)
+            for topic, partitions in stored.items()
+            for partition, offset in partitions.items()
+        }
+    except (AttributeError, TypeError, ValueError) as err:
+        raise OptionError(
+            f"the checkpoint does not hold offsets of kafkalog but {stored!r}: "
+            "use a checkpoint of its own for each query"
+        ) from err
 
 
 class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

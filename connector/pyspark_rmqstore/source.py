@@ -60,7 +60,7 @@ class RmqStoreDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of micro-batches of these columns. Runs on the driver."""
         from pyspark_rmqstore.options import parse_stream_options
-        from pyspark_rmqstore.stream_apis import stream_reader
+        from pyspark_rmqstore.spark_versions import stream_reader
         from pyspark_rmqstore.table_options import options_of_read
 
         return stream_reader(schema, parse_stream_options(options_of_read(self.options, schema)))
@@ -80,7 +80,7 @@ class RmqStoreDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return a writer of one micro-batch of these columns. Runs on the driver."""
-        from pyspark_rmqstore.stream_apis import stream_writer
+        from pyspark_rmqstore.spark_versions import stream_writer
         from pyspark_rmqstore.write_options import parse_stream_write_options
 
         if overwrite:

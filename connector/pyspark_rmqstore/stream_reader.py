@@ -15,7 +15,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.admission import Weight, limit_bytes, limit_rows
-from pyspark_rmqstore.consumer_offsets import write_consumer_offsets
 from pyspark_rmqstore.followed_stores import FollowedStores
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.option_names import option_names
@@ -29,13 +28,34 @@ from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
+import json
+from pathlib import Path
+
+
+def write_consumer_offsets(file: Path, group: str, queues: Mapping[tuple[str, int], int]) -> None:
+    """Write the next queue offset of each queue as the offsets of a consumer group, atomically.
+
+    Args:
+        file: the file to replace; its folder is made if it does not exist.
+        group: name of the consumer group.
+        queues: queue offsets by topic and queue id.
+
+    Source: ConsumerOffsetManager.java#encode.
+    """
+    table: dict[str, dict[str, int]] = {}
+    for (topic, queue_id), offset in sorted(queues.items()):
+        table.setdefault(f"{topic}@{group}", {})[str(queue_id)] = offset
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new_file = file.with_name(f"{file.name}.tmp")
+    new_file.write_text(json.dumps({"offsetTable": table}, indent=1), encoding="utf-8")
+    new_file.replace(file)
 
 
 class RmqStoreStreamReader(DataSourceStreamReader):
     """Reads new messages of one or several stores.
 
     Its offsets are ``offsets.StreamOffset``. Limits are imported where they are used, because
-    PySpark 4.0 and 4.1 do not have them; see ``stream_apis``.
+    PySpark 4.0 and 4.1 do not have them; see ``spark_versions``.
     """
 
     def __init__(self, schema: StructType, options: StreamOptions) -> None:

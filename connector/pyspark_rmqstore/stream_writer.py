@@ -34,7 +34,7 @@ class StagedOfQuery(Staged):
 class RmqStoreStreamWriter:
     """Appends the rows of one micro-batch to one store.
 
-    Spark makes one writer for the tasks and another to commit. ``stream_apis`` chooses the class of
+    Spark makes one writer for the tasks and another to commit. ``spark_versions`` chooses the class of
     PySpark that this class is combined with.
     """
 

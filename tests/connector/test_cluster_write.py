@@ -155,7 +155,7 @@ import json, os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {str(TESTS)!r})
 from pyspark.sql.datasource import DataSource
-from pyspark_rmqstore.arrow_stream_writer import ArrowStreamWriter
+from pyspark_rmqstore.spark_versions import ArrowStreamWriter
 from pyspark_rmqstore.write_options import parse_stream_write_options
 
 source, sink, checkpoint, place, pids = sys.argv[1:]

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 import rmqstore
 from connector.streams import SIZES, put
 from pyspark_rmqstore.options import parse_stream_options
-from pyspark_rmqstore.unlimited_stream_reader import UnlimitedStreamReader
+from pyspark_rmqstore.spark_versions import UnlimitedStreamReader
 from rmqstore.errors import OffsetOutOfRangeError, UnsupportedFeatureError
 from rmqstore.store.opening import create
 

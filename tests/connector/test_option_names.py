@@ -13,7 +13,6 @@ from pyspark.sql.types import StructType
 import rmqstore
 from connector.streams import SIZES, put
 from pyspark_rmqstore.batch_reader import RmqStoreReader
-from pyspark_rmqstore.limited_stream_reader import LimitedStreamReader
 from pyspark_rmqstore.option_names import (
     SELECTION_ARGUMENTS,
     VIEW_ARGUMENTS,
@@ -21,6 +20,7 @@ from pyspark_rmqstore.option_names import (
     option_of,
 )
 from pyspark_rmqstore.options import NAMES, parse_read_options, parse_stream_options
+from pyspark_rmqstore.spark_versions import LimitedStreamReader
 from pyspark_rmqstore.view_options import parse_view_options
 from pyspark_rmqstore.view_reader import RmqStoreViewReader
 from rmqstore.errors import (

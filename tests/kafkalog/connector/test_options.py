@@ -11,9 +11,9 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog import options as kafka_options
 from pyspark_kafkalog.offset_limits import Choice, OffsetLimit
-from pyspark_kafkalog.opened_log_dirs import LogDirsRef
 from pyspark_kafkalog.options import (
     ColumnOptions,
+    LogDirsRef,
     ReadOptions,
     parse_column_options,
     parse_read_options,

@@ -1,19 +1,36 @@
-"""The micro-batch source for PySpark 4.0 and 4.1.
+"""The classes for streams that the installed PySpark can drive, as its API for them is growing.
 
-They neither limit a trigger nor tell how far a query has got.
+PySpark 4.0 and 4.1 neither limit a trigger nor tell how far a query has got. PySpark 4.0 has no
+class of stream writers that take Arrow batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import datasource
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
+from pyspark_rmqstore.stream_writer import RmqStoreStreamWriter
+from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import UnsupportedFeatureError
+
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # before 4.2
+    HAS_LIMITS = False
+else:
+    HAS_LIMITS = True
+HAS_ARROW_STREAM_WRITERS = hasattr(datasource, "DataSourceStreamArrowWriter")
+
+if TYPE_CHECKING or HAS_LIMITS:
+
+    class LimitedStreamReader(RmqStoreStreamReader, SupportsTriggerAvailableNow):
+        """Keeps the limits of a trigger, also those of each batch of ``Trigger.AvailableNow``."""
 
 
 class UnlimitedStreamReader(RmqStoreStreamReader):
@@ -44,6 +61,39 @@ class UnlimitedStreamReader(RmqStoreStreamReader):
         """Return the tasks of a micro-batch, the same ones if it is planned again."""
         self._start = end
         return super().partitions(start, end)
+
+
+if TYPE_CHECKING or HAS_ARROW_STREAM_WRITERS:
+
+    class ArrowStreamWriter(RmqStoreStreamWriter, datasource.DataSourceStreamArrowWriter):
+        """A stream writer that takes Arrow batches."""
+
+
+class OlderStreamWriter(  # type: ignore[misc]
+    RmqStoreStreamWriter, datasource.DataSourceArrowWriter, datasource.DataSourceStreamWriter
+):
+    """A stream writer that takes Arrow batches from PySpark 4.0, whose class for them takes rows.
+
+    Rows would need a loop, and their times are local times, which are ambiguous for an hour of each
+    autumn. But PySpark 4.0 recognises its class of Arrow writers in streams too, and passes batches
+    to a writer that has both classes.
+    """
+
+
+def stream_reader(schema: StructType, options: StreamOptions) -> datasource.DataSourceStreamReader:
+    """Return a reader of micro-batches, with limits from PySpark 4.2 on.
+
+    Raises:
+        UnsupportedFeatureError: the options set limits, and the installed PySpark supports none.
+    """
+    kind = LimitedStreamReader if HAS_LIMITS else UnlimitedStreamReader
+    return kind(schema, options)
+
+
+def stream_writer(schema: StructType, options: WriteOptions) -> datasource.DataSourceStreamWriter:
+    """Return a writer of micro-batches that takes Arrow batches."""
+    kind = ArrowStreamWriter if HAS_ARROW_STREAM_WRITERS else OlderStreamWriter
+    return kind(schema, options)
 
 
 def _require_no_limits(options: StreamOptions) -> None:
