@@ -10,12 +10,11 @@ import ast
 import re
 import tomllib
 from bisect import bisect_left, bisect_right
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import chain, permutations
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -31,20 +30,6 @@ SOURCES = [
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITIONS = (ast.Module, ast.ClassDef, *FUNCTIONS)
 
-# What the contracts forbid though the order of the table would allow it.
-STRICTER = {
-    ("exchange", "read"),
-    ("exchange", "storage"),
-    ("exchange", "write"),
-    ("inspect.report", "copying.following"),
-    ("inspect.report", "polars"),
-    ("query", "storage"),
-    ("read", "write"),
-    ("storage", "query"),
-    ("storage.files", "format"),
-    ("write", "query"),
-    ("write", "read"),
-}
 # The classes of queues, and the modules outside storage.queue that are for one kind of queue only.
 QUEUE_KINDS: dict[str, set[str]] = {
     "BatchConsumeQueue": {
@@ -241,81 +226,18 @@ def test_an_import_names_a_module_and_not_a_package() -> None:
     )
 
 
-def architecture_table() -> list[list[str]]:
-    """Return the packages of each layer that store/ARCHITECTURE.md shows."""
+def test_the_architecture_page_shows_the_layers_of_the_contract() -> None:
+    """Every package of rmqstore, and every module in its root, is in one of them."""
     text = (PROJECT / "store" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", text, flags=re.MULTILINE)
-    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
-    return [re.findall(r"`([\w.]+)`", packages) for _, packages in rows]
-
-
-def test_every_package_has_a_layer() -> None:
-    """A module in the root of rmqstore counts as a package."""
-    shown = Counter(chain.from_iterable(architecture_table()))
-    found = set()
-    for module in modules_of("rmqstore"):
-        package, _, name = module.name.removeprefix("rmqstore.").rpartition(".")
-        found.add(package or name)
-    assert_none(
-        [f"{name} has no layer" for name in sorted(found - set(shown))]
-        + [f"{name} has a layer and no module" for name in sorted(set(shown) - found)]
-        + [f"{name} has {number} layers" for name, number in shown.items() if number > 1]
-    )
-
-
-def layer_in(contract: dict[str, Any], module: str) -> tuple[int, str] | None:
-    """Return the layer of a contract that a module is in, counted from the top, and its name."""
-    for container in contract["containers"]:
-        for number, names in enumerate(contract["layers"]):
-            for name in names.split(" | "):
-                if is_part(module, f"{container}.{name}"):
-                    return number, name
-    return None
-
-
-def is_among(modules: list[str], module: str, contract: dict[str, Any]) -> bool:
-    """Tell whether a module is one of a contract's, where ``*`` is a name and ``**`` several."""
-    behind = r"(\..+)?" if contract.get("as_packages", True) else ""
-    return any(
-        re.fullmatch(
-            re.escape(name).replace(r"\*\*", ".+").replace(r"\*", r"[^.]+") + behind, module
-        )
-        for name in modules
-    )
-
-
-def forbids(contract: dict[str, Any], importer: str, imported: str) -> bool:
-    if contract["type"] == "layers":
-        own, other = layer_in(contract, importer), layer_in(contract, imported)
-        return own is not None and other is not None and own != other and own[0] >= other[0]
-    return (
-        contract["type"] == "forbidden"
-        and is_among(contract["source_modules"], importer, contract)
-        and is_among(contract["forbidden_modules"], imported, contract)
-    )
-
-
-def test_the_contracts_have_the_order_of_the_architecture_page() -> None:
-    """A package imports from rows above its own; packages of one row do not know each other."""
+    rows = re.findall(r"^\| (\d) \| ([^|]+) \|", text, flags=re.MULTILINE)
+    shown = [set(re.findall(r"`([\w.]+)`", packages)) for _, packages in rows]
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
-    contracts = project["tool"]["importlinter"]["contracts"]
-    row = {name: number for number, names in enumerate(architecture_table()) for name in names}
-    offences, needed = [], set()
-    for importer, imported in permutations(row, 2):
-        is_forbidden = any(
-            forbids(contract, f"rmqstore.{importer}.a_module", f"rmqstore.{imported}.a_module")
-            for contract in contracts
-        )
-        exceptions = {
-            pair for pair in STRICTER if is_part(importer, pair[0]) and is_part(imported, pair[1])
-        }
-        needed |= exceptions if is_forbidden and row[imported] < row[importer] else set()
-        if row[imported] >= row[importer] and not is_forbidden:
-            offences.append(f"no contract forbids that {importer} imports {imported}")
-        elif row[imported] < row[importer] and is_forbidden and not exceptions:
-            offences.append(f"a contract forbids that {importer} imports {imported}")
-    offences += [f"{pair} need not be in STRICTER" for pair in sorted(STRICTER - needed)]
-    assert_none(offences)
+    contract = project["tool"]["importlinter"]["contracts"][0]
+    assert contract["exhaustive"]
+    top, *layers = [set(re.split(r" [|:] ", names)) for names in contract["layers"]]
+    assert top == {"__main__"}
+    assert shown == layers[::-1]
+    assert [int(number) for number, _ in rows] == [*range(1, 9)]
 
 
 def test_modules_of_formats_open_no_file() -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pyspark_rmqstore.opened_stores import open_ref
 from pyspark_rmqstore.store_options import StoreRef
-from rmqstore.read.views.cluster.replicas import brokers_of
+from rmqstore.read.views.replicas import brokers_of
 
 logger = logging.getLogger(__name__)
 

@@ -34,8 +34,8 @@ class StagedOfQuery(Staged):
 class RmqStoreStreamWriter:
     """Appends the rows of one micro-batch to one store.
 
-    Spark makes one writer for the tasks and another to commit. ``spark_versions`` chooses the class of
-    PySpark that this class is combined with.
+    Spark makes one writer for the tasks and another to commit. ``spark_versions`` chooses the class
+    of PySpark that this class is combined with.
     """
 
     def __init__(self, schema: StructType, options: WriteOptions) -> None:

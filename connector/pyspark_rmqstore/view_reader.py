@@ -21,7 +21,7 @@ from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.view_options import ViewOptions
 from pyspark_rmqstore.view_schema import arrow_view_schema
 from rmqstore.query.selection import require_named
-from rmqstore.read.views.registry.cluster_views import read_cluster_view
+from rmqstore.read.views.catalogue import read_cluster_view
 from rmqstore.read.views.schema import OF_CLUSTER
 from rmqstore.read.views.source import ViewPiece
 

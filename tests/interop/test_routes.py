@@ -15,7 +15,7 @@ import rmqstore
 import store_builder as build
 from interop.broker import RealBroker
 from interop.rocketmq import RocketMQ
-from rmqstore.read.views.registry.cluster_views import read_cluster_view
+from rmqstore.read.views.catalogue import read_cluster_view
 from rmqstore.read.views.schema import view_spec
 
 pytestmark = pytest.mark.interop

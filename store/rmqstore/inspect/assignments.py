@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from rmqstore.query.allocation import Allocation, Sharing
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.views.cluster import assignments
-from rmqstore.read.views.cluster.assignments import Assignment
+from rmqstore.read.views import assignments
+from rmqstore.read.views.assignments import Assignment
 from rmqstore.store.message_store import MessageStore
 
 

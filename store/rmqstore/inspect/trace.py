@@ -24,7 +24,7 @@ from rmqstore.format.topics import (
     TIMER_TOPIC,
 )
 from rmqstore.inspect.message_ids import find_messages
-from rmqstore.read.views.messages.dead_letters import known_names
+from rmqstore.read.views.dead_letters import known_names
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)

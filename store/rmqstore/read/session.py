@@ -29,7 +29,7 @@ from rmqstore.read.scan.queue_scan import QueueScan
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
-from rmqstore.read.views.registry.store_views import plan_view, read_view
+from rmqstore.read.views.catalogue import plan_view, read_view
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import LocalQueues, ViewLimits, ViewPiece, ViewSource
 from rmqstore.spans import LATEST_TIME, LogSlice, LostStretch, QueueKey, QueueSlice, Span

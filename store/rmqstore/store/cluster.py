@@ -15,8 +15,8 @@ from rmqstore.query.selection import parse_selection, require_named
 from rmqstore.query.where.where import parse_where
 from rmqstore.read.message_scan import returned_schema
 from rmqstore.read.summary import as_html
-from rmqstore.read.views.cluster.replicas import brokers_of
-from rmqstore.read.views.registry.cluster_views import read_cluster_view
+from rmqstore.read.views.catalogue import read_cluster_view
+from rmqstore.read.views.replicas import brokers_of
 from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_columns, view_spec
 from rmqstore.storage.files.closing import Closing
 from rmqstore.store.message_store import MessageStore

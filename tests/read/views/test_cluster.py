@@ -15,8 +15,8 @@ import pytest
 import rmqstore
 import store_builder as build
 from rmqstore.errors import CorruptConfigError, CorruptQueueError, OptionError
-from rmqstore.read.views.cluster.replicas import Broker, brokers_of
-from rmqstore.read.views.registry.cluster_views import read_cluster_view
+from rmqstore.read.views.catalogue import read_cluster_view
+from rmqstore.read.views.replicas import Broker, brokers_of
 from rmqstore.read.views.schema import view_spec
 from rmqstore.storage.broker.identity import BrokerIdentity, read_identity
 from rmqstore.storage.folders.find import find_store

@@ -17,7 +17,7 @@ from reading import Row, rows
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import PROPERTIES
 from rmqstore.format.system_topics.retries import KnownNames, origin_of
-from rmqstore.read.views.messages.dead_letters import origins
+from rmqstore.read.views.dead_letters import origins
 from rmqstore.read.views.schema import view_spec
 from rmqstore.read.views.source import ViewLimits
 from rmqstore.store.opening import open_for

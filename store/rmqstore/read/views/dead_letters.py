@@ -21,7 +21,7 @@ from rmqstore.format.system_topics.retries import (
     unwrapped_topic,
 )
 from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX
-from rmqstore.read.views.messages.reading import (
+from rmqstore.read.views.messages import (
     REASON,
     choose_among,
     plan_messages,

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import choose_topics
-from rmqstore.read.views.cluster.replicas import Broker, Member, brokers_of
+from rmqstore.read.views.replicas import Broker, Member, brokers_of
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewSource, to_batches
 from rmqstore.storage.broker.config_files import warn_without

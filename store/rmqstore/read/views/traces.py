@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from rmqstore.format.schema import CORRUPT_RECORD, TIMESTAMP
 from rmqstore.format.system_topics.trace_columns import trace_columns
 from rmqstore.format.system_topics.traces import is_trace_topic
-from rmqstore.read.views.messages.reading import (
+from rmqstore.read.views.messages import (
     REASON,
     choose_among,
     plan_messages,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.query.selection import choose_topics
-from rmqstore.read.views.messages.reading import (
+from rmqstore.read.views.messages import (
     REASON,
     choose_among,
     plan_messages,

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from rmqstore.read.views.assignments import read_assignments
 from rmqstore.read.views.commitlog import plan_log, read_log
 from rmqstore.read.views.commits import plan_commits, read_commit_rows
+from rmqstore.read.views.consumed import plan_consumed, read_consumed
 from rmqstore.read.views.consumequeue import plan_units, read_units
+from rmqstore.read.views.dead_letters import plan_dead_letters, read_dead_letters
 from rmqstore.read.views.epochs import plan_epochs, read_epoch_rows
 from rmqstore.read.views.files import plan_files, read_files
 from rmqstore.read.views.groups import plan_groups, read_groups
 from rmqstore.read.views.index import plan_index, read_index
-from rmqstore.read.views.messages.consumed import plan_consumed, read_consumed
-from rmqstore.read.views.messages.dead_letters import plan_dead_letters, read_dead_letters
-from rmqstore.read.views.messages.traces import plan_traces, read_traces
 from rmqstore.read.views.queues import plan_queues, plan_topics, read_queues, read_topics
-from rmqstore.read.views.registry.cluster_views import read_cluster_view
+from rmqstore.read.views.routes import read_routes
 from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource
+from rmqstore.read.views.stores import read_stores
+from rmqstore.read.views.traces import plan_traces, read_traces
+
+_CLUSTER_VIEWS: Final[
+    dict[str, Callable[[Sequence[ViewSource], ViewSpec], Iterator[pa.RecordBatch]]]
+] = {
+    "stores": read_stores,
+    "routes": read_routes,
+    "assignments": read_assignments,
+}
+
+
+def read_cluster_view(sources: Sequence[ViewSource], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a view of several stores together."""
+    return _CLUSTER_VIEWS[spec.view](sources, spec)
 
 
 class _View(NamedTuple):

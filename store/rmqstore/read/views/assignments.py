@@ -12,8 +12,8 @@ from rmqstore.format.topics import RETRY_PREFIX
 from rmqstore.query.allocation import MessageQueue, Sharing
 from rmqstore.query.selection import Selection, choose_topics
 from rmqstore.query.topic_patterns import nearest_topics
-from rmqstore.read.views.cluster.replicas import brokers_of
-from rmqstore.read.views.cluster.routes import READABLE
+from rmqstore.read.views.replicas import brokers_of
+from rmqstore.read.views.routes import READABLE
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewSource, to_batches
 from rmqstore.storage.broker.topic_table import topic_entry

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from rmqstore.errors import RmqStoreError
-from rmqstore.read.views.cluster.replicas import Broker, Member, brokers_of
+from rmqstore.read.views.replicas import Broker, Member, brokers_of
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewSource, to_batches
 

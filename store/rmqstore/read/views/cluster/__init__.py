@@ -1,1 +1,0 @@
-"""Views of the stores of several brokers together: stores, routes and assignments."""

@@ -1,1 +1,0 @@
-"""Views of messages: what some of them say, as rows."""

@@ -1,1 +1,0 @@
-"""All views by name."""
