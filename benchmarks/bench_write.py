@@ -20,11 +20,11 @@ from bench_core import first_segment
 from measure import Case, measure, ratio, report
 
 import rmqstore
+from rmqstore.format.columns import encode as records
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.dispatch_requests import read_requests
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.walk import walk
-from rmqstore.format.encoding import records
 from rmqstore.format.layout import BATCH_ROWS
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.index.file_appender import IndexFileAppender, IndexKeys

@@ -21,7 +21,7 @@ REST = "the rest of the commit"
 # the inner one only.
 SEAMS = (
     ("open the store", "rmqstore.write.writer:StoreWriter.__init__"),
-    ("read staged files", "rmqstore.write.staged.part:StagedRecords.read"),
+    ("read staged files", "rmqstore.write.staged:StagedRecords.read"),
     ("give places", "rmqstore.write.writer:StoreWriter.append_staged"),
     ("write the log", "rmqstore.storage.log.appender:LogAppend.write"),
     ("write the log", "rmqstore.storage.log.appender:LogAppend.commit"),

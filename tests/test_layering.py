@@ -33,16 +33,16 @@ DEFINITIONS = (ast.Module, ast.ClassDef, *FUNCTIONS)
 # The classes of queues, and the modules outside storage.queue that are for one kind of queue only.
 QUEUE_KINDS: dict[str, set[str]] = {
     "BatchConsumeQueue": {
-        "rmqstore.write.repair.queue_files",
-        "rmqstore.write.repair.rebuild",
-        "rmqstore.write.repair.truncation",
+        "rmqstore.write.queue_files",
+        "rmqstore.write.rebuild",
+        "rmqstore.write.truncation",
     },
     "ConsumeQueue": {
         "rmqstore.read.views.consumequeue",
         "rmqstore.storage.tiered.folders",
-        "rmqstore.write.repair.queue_files",
-        "rmqstore.write.repair.rebuild",
-        "rmqstore.write.repair.truncation",
+        "rmqstore.write.queue_files",
+        "rmqstore.write.rebuild",
+        "rmqstore.write.truncation",
     },
     "RecoveredQueue": set(),
     "RocksDbQueue": set(),

@@ -31,7 +31,7 @@ from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
 from rmqstore.storage.folders.find import find_store
 from rmqstore.store.opening import create, is_store, open_for
 from rmqstore.write.messages import MessageMaker
-from rmqstore.write.staged.part import PartWriter, StagedPart
+from rmqstore.write.staged import PartWriter, StagedPart
 from rmqstore.write.writer import StoreWriter
 
 logger = logging.getLogger(__name__)

@@ -448,7 +448,7 @@ def test_a_query_whose_process_is_killed_goes_on_where_it_was(
         tmp_path / "checkpoint",
     )
     create(sink, config=SIZES).close()
-    commits = checkpoint / "commits"
+    commits, said = checkpoint / "commits", tmp_path / "said"
 
     def n_commits() -> int:
         return len(list(commits.iterdir())) if commits.exists() else 0
@@ -456,11 +456,12 @@ def test_a_query_whose_process_is_killed_goes_on_where_it_was(
     dice, sizes = random.Random(11), list[int]()
     for _ in range(3):
         command = [sys.executable, "-c", COPY, TESTS, source, sink, checkpoint]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with said.open("w") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
         done, until = n_commits(), time.monotonic() + 90
         while n_commits() < done + 3:
             assert time.monotonic() < until, "no batch was committed"
-            assert process.poll() is None, "the query ended by itself"
+            assert process.poll() is None, f"the query ended by itself: {said.read_text()[-2000:]}"
             time.sleep(0.01)
         time.sleep(dice.random() / 4)
         process.kill()

@@ -27,7 +27,7 @@ from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.recovery.log_end import find_log_end
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged.part import PartWriter
+from rmqstore.write.staged import PartWriter
 from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash

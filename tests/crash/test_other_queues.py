@@ -20,7 +20,7 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.folders.find import find_store
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged.part import PartWriter, StagedPart
+from rmqstore.write.staged import PartWriter, StagedPart
 from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash

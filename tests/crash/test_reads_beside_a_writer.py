@@ -20,7 +20,7 @@ from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged.part import PartWriter
+from rmqstore.write.staged import PartWriter
 from rmqstore.write.writer import StoreWriter
 
 SIZES = StoreConfig().updated({"mappedFileSizeCommitLog": 65536, "messageIndexEnable": False})

@@ -14,14 +14,14 @@ import goldens
 import rmqstore
 import tiers
 from rmqstore.format.columns.dispatch_requests import DispatchProperties
-from rmqstore.format.columns.hosts import pack_host, pack_hosts
-from rmqstore.format.encoding.properties import PropertyStrings
-from rmqstore.format.encoding.records import (
+from rmqstore.format.columns.encode import (
     RecordColumns,
     TopicColumn,
     encode_records,
     stamp,
 )
+from rmqstore.format.columns.hosts import pack_host, pack_hosts
+from rmqstore.format.columns.property_encode import PropertyStrings
 from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
 from rmqstore.format.record import encode_record
 from rmqstore.write.messages import UniqueKeys

@@ -13,8 +13,7 @@ import tiers
 from rmqstore.format.columns.joined_walk import walk_each
 from rmqstore.format.columns.search import find_next_record
 from rmqstore.format.columns.walk import walk, walk_plainly
-from rmqstore.format.framing.entries import ENTRIES
-from rmqstore.format.framing.framing import FrameNumbers, StopKind
+from rmqstore.format.framing import ENTRIES, FrameNumbers, StopKind
 
 BASE = 1 << 30
 HEAD = build.ENTRY_BYTES

@@ -13,11 +13,11 @@ import pytest
 import tiers
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.dispatch_requests import Places, Requests, delay_ms, read_requests
+from rmqstore.format.columns.encode import RecordColumns, encode_records, stamp
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.hosts import pack_host
+from rmqstore.format.columns.property_encode import property_maps, property_strings
 from rmqstore.format.compression import compressor
-from rmqstore.format.encoding.properties import property_maps, property_strings
-from rmqstore.format.encoding.records import RecordColumns, encode_records, stamp
 from rmqstore.format.hashing import java_hash
 from rmqstore.format.layout import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from rmqstore.format.properties import parse_properties

@@ -33,7 +33,7 @@ from rmqstore.errors import (
 )
 from rmqstore.storage.broker.checkpoint import read_checkpoint
 from rmqstore.storage.files.disk import Disk
-from rmqstore.write.repair import dispatch
+from rmqstore.write import dispatch
 from store_builder import Record, Store, properties
 
 FILE_BYTES = 1 << 14

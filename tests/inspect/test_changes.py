@@ -19,7 +19,7 @@ from rmqstore.inspect.changes import planned_append, planned_rebuild
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.folders.find import find_store
 from rmqstore.write.messages import WriteSpec
-from rmqstore.write.repair.rebuild_plan import CLEARED, plan_rebuild
+from rmqstore.write.rebuild_plan import CLEARED, plan_rebuild
 
 Golden = Callable[[str], Path]
 

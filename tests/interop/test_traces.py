@@ -12,9 +12,9 @@ from py4j.protocol import Py4JJavaError
 
 import tiers
 from interop.rocketmq import RocketMQ
-from rmqstore.format.system_topics.retries import KnownNames, group_and_topic
-from rmqstore.format.system_topics.trace_columns import trace_columns
-from rmqstore.format.system_topics.traces import MESSAGE_TYPES, Trace, parse_traces
+from rmqstore.format.columns.retries import KnownNames, group_and_topic
+from rmqstore.format.columns.trace_columns import trace_columns
+from rmqstore.format.columns.traces import MESSAGE_TYPES, Trace, parse_traces
 
 pytestmark = pytest.mark.interop
 

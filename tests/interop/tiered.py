@@ -39,7 +39,8 @@ class RealTieringStore(RealStore):
             "tieredStoreGroupCommit": "false",
             **settings,
         }
-        super().__init__(real, root, sizes, batch_topics)
+        attributes = {topic: {"queue.type": "BatchCQ"} for topic in batch_topics}
+        super().__init__(real, root, sizes, attributes)
 
     def _wrapped(self, store: Any, arguments: list[Any]) -> Any:
         rocketmq, java = self._real.rocketmq, self._real.java

@@ -20,7 +20,7 @@ from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged.part import PartWriter
+from rmqstore.write.staged import PartWriter
 
 CONFIG = StoreConfig().updated(goldens.summary("batch-cq")["conf"])
 

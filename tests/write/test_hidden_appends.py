@@ -18,7 +18,7 @@ from rmqstore.storage.files import direct_writes, scratch
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.folders.find import find_store
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged.part import PartWriter, StagedPart
+from rmqstore.write.staged import PartWriter, StagedPart
 from rmqstore.write.writer import StoreWriter
 
 SIZES = StoreConfig().updated({"mappedFileSizeCommitLog": 65536})

@@ -22,7 +22,7 @@ from rmqstore.storage.index.index_file import index_files
 from rmqstore.storage.index.search import IndexSearch
 from rmqstore.storage.index.sizes import IndexSizes
 from rmqstore.write.messages import MessageMaker
-from rmqstore.write.staged.part import PartWriter
+from rmqstore.write.staged import PartWriter
 from rmqstore.write.writer import StoreWriter
 
 GoldenStore = Callable[[str], Path]

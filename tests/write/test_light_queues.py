@@ -18,7 +18,7 @@ from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged.part import PartWriter, StagedPart
+from rmqstore.write.staged import PartWriter, StagedPart
 
 CONFIG = StoreConfig().updated(goldens.summary("lmq")["conf"])
 NAMES, OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"

@@ -57,7 +57,7 @@ def test_a_rebuild_that_is_interrupted_lets_a_broker_begin_at_the_first_file(
     golden_store: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = Path(shutil.copytree(golden_store("v55-live-lite"), tmp_path / "s"))
-    monkeypatch.setattr("rmqstore.write.repair.repairer.Repairer.rebuild", lambda *_: 1 / 0)
+    monkeypatch.setattr("rmqstore.write.repairer.Repairer.rebuild", lambda *_: 1 / 0)
     writer = rmqstore.open(root, "a")
     with pytest.raises(ZeroDivisionError):
         writer.rebuild()

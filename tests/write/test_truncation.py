@@ -10,7 +10,7 @@ import store_builder as build
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.recovery.log_end import LogEnd
-from rmqstore.write.repair.truncation import truncate_log
+from rmqstore.write.truncation import truncate_log
 
 SIZE = 4096
 FILES = [f"{number * SIZE:020d}" for number in range(3)]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import RmqStoreError
-from rmqstore.format.encoding.records import RecordColumns, require_room
+from rmqstore.format.columns.encode import RecordColumns, require_room
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import queue_nums
@@ -32,7 +32,7 @@ from rmqstore.write.existing_store import (
     require_writable,
 )
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.repair.rebuild_plan import plan_rebuild
+from rmqstore.write.rebuild_plan import plan_rebuild
 from rmqstore.write.verbatim import verbatim_columns
 
 NO_ROWS: Final = "there are no rows, so nothing changes"
@@ -45,7 +45,7 @@ def planned_rebuild(
     broker_stopped: bool = False,
     **folders: Unpack[FolderArguments],
 ) -> list[str]:
-    """Return what a rebuild of a store would change; see ``write.repair.rebuild_plan``.
+    """Return what a rebuild of a store would change; see ``write.rebuild_plan``.
 
     Raises:
         UnsupportedFeatureError: the store is of a kind that cannot be written.

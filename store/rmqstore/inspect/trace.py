@@ -14,9 +14,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rmqstore.errors import MessageNotFoundError, RmqStoreError
+from rmqstore.format.columns.retries import KnownNames, is_copy_topic, origin_of
 from rmqstore.format.layout import PROPERTY_UNIQ_KEY, SCHEDULE_TOPIC
 from rmqstore.format.schema import ALL_COLUMNS
-from rmqstore.format.system_topics.retries import KnownNames, is_copy_topic, origin_of
 from rmqstore.format.topics import (
     DLQ_PREFIX,
     HALF_TOPIC,

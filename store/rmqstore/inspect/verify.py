@@ -36,7 +36,7 @@ from rmqstore.format.columns.dispatch_requests import (
 )
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
-from rmqstore.format.framing.framing import StopKind
+from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import (
     DELIVERY_TOLERANCE_MS,
     MAX_EXT_ADDRESS,

@@ -13,7 +13,7 @@ from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, check_heads
-from rmqstore.format.framing.framing import FrameNumbers, StopKind
+from rmqstore.format.framing import FrameNumbers, StopKind
 from rmqstore.format.layout import FRAME_HEAD, Bytes, Mask
 from rmqstore.storage.log.commitlog import CommitLog, Place
 from rmqstore.storage.log.frames import is_blank, numbers_of

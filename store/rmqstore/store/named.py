@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmqstore.errors import OptionError, RmqStoreError
-from rmqstore.format.system_topics.retries import is_copy_topic, may_hold_copies
+from rmqstore.format.columns.retries import is_copy_topic, may_hold_copies
 from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX
 from rmqstore.query.selection import Selection, require_named
 from rmqstore.query.topic_patterns import nearest_topics

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.format.columns.buffers import booleans, mask_of, numbers
+from rmqstore.format.columns.encode import LightQueues, RecordColumns, TopicColumn
+from rmqstore.format.columns.light_queue_encode import offset_strings, require_short
 from rmqstore.format.columns.lmq import is_dispatched
-from rmqstore.format.encoding.light_queues import offset_strings, require_short
-from rmqstore.format.encoding.properties import PropertyMaps
-from rmqstore.format.encoding.records import LightQueues, RecordColumns, TopicColumn
+from rmqstore.format.columns.property_encode import PropertyMaps
 from rmqstore.format.layout import (
     LMQ_PREFIX,
     PROPERTY_INNER_NUM,

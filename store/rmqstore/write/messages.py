@@ -34,17 +34,17 @@ from rmqstore.format.columns.buffers import (
     texts,
 )
 from rmqstore.format.columns.dispatch_requests import DispatchProperties, rows_by_queue
+from rmqstore.format.columns.encode import RecordColumns, TopicColumn
 from rmqstore.format.columns.hosts import Hosts, hex_rows, offset_ids, pack_host, pack_hosts
-from rmqstore.format.compression import compressor
-from rmqstore.format.encoding.pieces import lengths_of
-from rmqstore.format.encoding.properties import (
+from rmqstore.format.columns.pieces import lengths_of
+from rmqstore.format.columns.property_encode import (
     PropertyMaps,
     PropertyStrings,
     SeparatorError,
     property_maps,
     property_strings,
 )
-from rmqstore.format.encoding.records import RecordColumns, TopicColumn
+from rmqstore.format.compression import compressor
 from rmqstore.format.hashing import java_hashes
 from rmqstore.format.layout import (
     DELAY_LEVELS_MS,

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CommitError, Finding, RmqStoreError, StoreStateError
 from rmqstore.format.columns.dispatch_requests import Places, Requests
-from rmqstore.format.encoding.light_queues import require_plain_parents
-from rmqstore.format.encoding.records import (
+from rmqstore.format.columns.encode import (
     RecordColumns,
     Records,
     TopicColumn,
@@ -30,6 +29,7 @@ from rmqstore.format.encoding.records import (
     require_room,
     row_batches,
 )
+from rmqstore.format.columns.light_queue_encode import require_plain_parents
 from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.format.topics import SYSTEM_TOPICS
 from rmqstore.progress import Progress, ignore_progress
@@ -45,6 +45,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.queue.next_offsets import NextOffsets
 from rmqstore.write.broker_release import BrokerRelease
+from rmqstore.write.dispatch import Dispatcher
 from rmqstore.write.existing_store import (
     existing_config,
     require_local,
@@ -54,11 +55,9 @@ from rmqstore.write.existing_store import (
 from rmqstore.write.ledger import Ledger
 from rmqstore.write.light_queues import with_light_offsets
 from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms
-from rmqstore.write.repair.dispatch import Dispatcher
-from rmqstore.write.repair.repairer import Repairer
+from rmqstore.write.repairer import Repairer
 from rmqstore.write.saved_checkpoint import SavedCheckpoint
-from rmqstore.write.staged.part import StagedPart, StagedRecords
-from rmqstore.write.staged.placement import PlacedBatch, StagedRun
+from rmqstore.write.staged import PlacedBatch, StagedPart, StagedRecords, StagedRun
 from rmqstore.write.verbatim import claim_offsets, millis, verbatim_columns
 
 _MAX_WAITING = 3_000_000  # rows of some 50 bytes each

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 import tiers
-from rmqstore.format.system_topics.trace_columns import trace_columns
-from rmqstore.format.system_topics.traces import FIELDS, LEAST_FIELDS, Trace, parse_traces
+from rmqstore.format.columns.trace_columns import trace_columns
+from rmqstore.format.columns.traces import FIELDS, LEAST_FIELDS, Trace, parse_traces
 from rmqstore.format.utf8 import decode_text
 
 PUB_14 = [

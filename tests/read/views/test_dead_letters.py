@@ -15,8 +15,8 @@ import rmqstore
 import tiers
 from reading import Row, rows
 from rmqstore.errors import OptionError
+from rmqstore.format.columns.retries import KnownNames, origin_of
 from rmqstore.format.schema import PROPERTIES
-from rmqstore.format.system_topics.retries import KnownNames, origin_of
 from rmqstore.read.views.dead_letters import origins
 from rmqstore.read.views.schema import view_spec
 from rmqstore.read.views.source import ViewLimits

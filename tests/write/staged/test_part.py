@@ -14,7 +14,7 @@ import pytest
 from rmqstore.errors import IllegalMessageError, StoreStateError, UnreadableFileError
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged.part import PartWriter, StagedPart, StagedRecords, read_batches
+from rmqstore.write.staged import PartWriter, StagedPart, StagedRecords, read_batches
 
 
 def rows(*bodies: bytes, **columns: Sequence[Any]) -> pa.RecordBatch:

@@ -19,10 +19,10 @@ from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.folders.find import find_store
+from rmqstore.write import staged as part_module
 from rmqstore.write import writer as writer_module
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged import part as part_module
-from rmqstore.write.staged.part import PartWriter, StagedPart
+from rmqstore.write.staged import PartWriter, StagedPart
 from rmqstore.write.writer import StoreWriter
 
 SMALL = StoreConfig(mapped_file_size_commit_log=65_536, mapped_file_size_consume_queue=2000)

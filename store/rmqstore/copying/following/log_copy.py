@@ -33,7 +33,7 @@ from rmqstore.storage.files.paths import StorePaths, offset_to_name
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.record_starts import RecordStarts
 from rmqstore.storage.recovery.log_end import LogEnd
-from rmqstore.write.repair.truncation import truncate_log
+from rmqstore.write.truncation import truncate_log
 
 logger = logging.getLogger(__name__)
 

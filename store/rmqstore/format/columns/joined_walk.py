@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from rmqstore.format.columns.buffers import has_aligned_words, windows
 from rmqstore.format.columns.search import guess_heads
 from rmqstore.format.columns.walk import follow_chains
-from rmqstore.format.framing.framing import Framing
-from rmqstore.format.framing.records import RECORDS
+from rmqstore.format.framing import RECORDS, Framing
 from rmqstore.format.layout import FRAME_HEAD, Bytes, Mask, Positions
 
 _STRIPE_BYTES: Final = 128 << 10  # the chains of the ranges are many, so stripes may be long

@@ -13,8 +13,7 @@ import numpy as np
 
 from rmqstore.format.columns.buffers import find_byte, windows
 from rmqstore.format.columns.heads import read_heads
-from rmqstore.format.framing.framing import Framing
-from rmqstore.format.framing.records import RECORDS
+from rmqstore.format.framing import RECORDS, Framing
 from rmqstore.format.layout import (
     BLANK_MAGIC,
     FIXED_PART_V4,

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from rmqstore.format.columns.buffers import gather_words, has_aligned_words, windows
 from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.columns.search import find_next_record, guess_heads
-from rmqstore.format.framing.framing import FrameNumbers, Framing, StopKind
-from rmqstore.format.framing.records import RECORDS
+from rmqstore.format.framing import RECORDS, FrameNumbers, Framing, StopKind
 from rmqstore.format.layout import (
     BATCH_BYTES,
     BATCH_ROWS,

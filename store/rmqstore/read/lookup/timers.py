@@ -29,7 +29,7 @@ from rmqstore.read.lookup.waiting import (
 )
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.storage.broker.config_files import TimerProgress
-from rmqstore.storage.timer.timer_log import TimerUnits, pending_units
+from rmqstore.storage.timer import TimerUnits, pending_units
 
 _DELETED = "TIMER_DEL_UNIQKEY"
 

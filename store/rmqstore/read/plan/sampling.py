@@ -17,7 +17,7 @@ from rmqstore.errors import (
     OffsetOutOfRangeError,
     UnreadableFileError,
 )
-from rmqstore.format.framing.framing import StopKind
+from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import MAX_FIXED_BYTES, Positions
 from rmqstore.query.conditions import Points
 from rmqstore.read.plan.queue_ranges import QueueRanges

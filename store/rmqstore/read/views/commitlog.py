@@ -21,7 +21,7 @@ from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
 from rmqstore.format.columns.walk import cut_batches
-from rmqstore.format.framing.framing import StopKind
+from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import (
     BATCH_BYTES,
     BATCH_ROWS,

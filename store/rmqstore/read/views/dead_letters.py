@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.errors import RmqStoreError
-from rmqstore.format.schema import CORRUPT_RECORD
-from rmqstore.format.system_topics.retries import (
+from rmqstore.format.columns.retries import (
     ORIGIN_ID_PROPERTIES,
     ORIGIN_TOPIC_PROPERTIES,
     KnownNames,
@@ -20,6 +19,7 @@ from rmqstore.format.system_topics.retries import (
     may_hold_copies,
     unwrapped_topic,
 )
+from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX
 from rmqstore.read.views.messages import (
     REASON,

@@ -20,7 +20,7 @@ from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index.index_file import index_files, read_header
 from rmqstore.storage.log.frames import first_record
 from rmqstore.storage.log.walks import walk_back
-from rmqstore.storage.timer.timer_wheel import find_wheel
+from rmqstore.storage.timer import find_wheel
 
 logger = logging.getLogger(__name__)
 

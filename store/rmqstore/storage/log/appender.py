@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import StoreStateError
-from rmqstore.format.encoding.records import Records
+from rmqstore.format.columns.encode import Records
 from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, MIN_BLANK_BYTES, Bytes, Positions
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL

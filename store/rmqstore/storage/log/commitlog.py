@@ -28,9 +28,7 @@ from rmqstore.errors import (
 )
 from rmqstore.format.columns.buffers import in_calendar
 from rmqstore.format.columns.search import knows_its_place
-from rmqstore.format.framing.entries import ENTRIES
-from rmqstore.format.framing.framing import Framing
-from rmqstore.format.framing.records import RECORDS
+from rmqstore.format.framing import ENTRIES, RECORDS, Framing
 from rmqstore.format.layout import (
     FIRST_TIMESTAMP,
     FIXED_PART,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rmqstore.format.framing.framing import FrameNumbers
+from rmqstore.format.framing import FrameNumbers
 from rmqstore.format.layout import FRAME_HEAD, Positions
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, Place

@@ -20,7 +20,7 @@ from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.columns.joined_walk import walk_each
 from rmqstore.format.columns.walk import cut_batches
-from rmqstore.format.framing.framing import Framing
+from rmqstore.format.framing import Framing
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Mask, Positions
 from rmqstore.storage.log.commitlog import CommitLog, Stretch
 from rmqstore.storage.log.walks import next_hole

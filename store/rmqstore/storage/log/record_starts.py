@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.format.columns.walk import Walk
-from rmqstore.format.framing.framing import StopKind
+from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import Positions
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog

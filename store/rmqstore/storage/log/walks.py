@@ -30,7 +30,7 @@ from rmqstore.format.columns.walk import (
     total_sizes,
     walk,
 )
-from rmqstore.format.framing.framing import FrameNumbers, StopKind
+from rmqstore.format.framing import FrameNumbers, StopKind
 from rmqstore.format.layout import BATCH_ROWS, FIXED_PART_V4, Bytes, Mask, Positions
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog

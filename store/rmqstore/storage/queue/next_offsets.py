@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.dispatch_requests import order_by_queue
-from rmqstore.format.encoding.records import TopicColumn
+from rmqstore.format.columns.encode import TopicColumn
 from rmqstore.format.layout import Mask
 
 _NEW = -1  # the next offset of a queue that is not there yet

@@ -12,7 +12,7 @@ from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.search import find_blanks, know_their_places, knows_its_place
 from rmqstore.format.columns.walk import Walk
-from rmqstore.format.framing.framing import FrameNumbers, StopKind
+from rmqstore.format.framing import FrameNumbers, StopKind
 from rmqstore.format.layout import (
     FIXED_PART_V4,
     FRAME_HEAD,

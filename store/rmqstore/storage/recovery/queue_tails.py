@@ -2,7 +2,7 @@
 
 A broker writes a message to the log first and to its queue a little later, so a crash, or a copy of
 a running store, leaves queues that lack their last units. Readers get these units from here;
-``write.repair`` writes them to the disk.
+``write.repairer`` writes them to the disk.
 
 Where the log itself is damaged, or a file of it is missing, the queues go on after the gap. The
 missing queue offsets get units that point at the gap, so that a read meets the damage where the

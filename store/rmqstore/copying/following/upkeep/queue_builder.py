@@ -10,7 +10,7 @@ from typing import Final
 
 from rmqstore.copying.following.upkeep.retention import delete_all_built, delete_built_files
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
-from rmqstore.format.framing.framing import StopKind
+from rmqstore.format.framing import StopKind
 from rmqstore.storage.broker.checkpoint import read_checkpoint
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
@@ -21,9 +21,9 @@ from rmqstore.storage.log.record_starts import RecordStarts
 from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.recovery.log_end import last_record_before
+from rmqstore.write.dispatch import Dispatcher
 from rmqstore.write.existing_store import existing_config
-from rmqstore.write.repair.dispatch import Dispatcher
-from rmqstore.write.repair.queue_files import QueueFiles
+from rmqstore.write.queue_files import QueueFiles
 from rmqstore.write.saved_checkpoint import SavedCheckpoint
 
 logger = logging.getLogger(__name__)

@@ -24,9 +24,9 @@ from rmqstore.format.columns.dispatch_requests import (
     unplaced_requests,
 )
 from rmqstore.format.columns.hosts import Hosts
+from rmqstore.format.columns.pieces import Piece, fixed_width, join, lengths_of
+from rmqstore.format.columns.property_encode import PropertyStrings
 from rmqstore.format.columns.walk import cut_batches
-from rmqstore.format.encoding.pieces import Piece, fixed_width, join, lengths_of
-from rmqstore.format.encoding.properties import PropertyStrings
 from rmqstore.format.hashing import body_crc, body_crcs
 from rmqstore.format.layout import (
     BATCH_BYTES,

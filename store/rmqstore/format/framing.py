@@ -1,28 +1,32 @@
 """The framing of a DLedger log, whose entries have one record each as their body.
 
 Source: DLedgerEntryCoder.java, DLedgerMmapFileStore.java#recover, MmapFileList.java#preAppend.
+
+In a CommitLog each record is a frame of its own (:mod:`~rmqstore.format.framing`). In a
+DLedger log each record is the body of an entry, which is the frame
+(:mod:`~rmqstore.format.framing`). Walks ask the framing for everything that differs.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.format.framing.framing import (
-    FrameNumbers,
-    Framing,
-    Stop,
-    StopKind,
-    stop_before_end,
-)
 from rmqstore.format.layout import (
+    BLANK_MAGIC,
     ENTRY_BLANK_MAGIC,
     ENTRY_HEAD,
     ENTRY_MAGIC,
+    FRAME_HEAD,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
     MIN_BLANK_BYTES,
+    MIN_RECORD_BYTES,
+    TOPIC_LENGTH_BYTES,
     Bytes,
     Mask,
     Positions,
@@ -31,6 +35,187 @@ from rmqstore.format.layout import (
 _HEAD = struct.Struct(">iiqqqiiii")
 _FRAME_HEAD = struct.Struct(">ii")
 _HEAD_BYTES = ENTRY_HEAD.itemsize
+
+
+class StopKind(Enum):
+    """Why a walk ended."""
+
+    END = "the end of the range"
+    BLANK = "the blank that closes a file"
+    EMPTY = "bytes never written"
+    STALE = "a frame that does not continue the one before"
+    DAMAGE = "not a record"
+
+
+class Stop(NamedTuple):
+    """What ended a walk, and what is wrong with the bytes there if they are damaged."""
+
+    kind: StopKind
+    reason: str = ""
+
+
+class FrameNumbers(NamedTuple):
+    """What a frame says of its place in the sequence of frames."""
+
+    sequence: int  # from 0, without gaps
+    term: int  # never falls
+
+
+class Framing(Protocol):
+    """One way to frame records.
+
+    The first eight bytes of a frame, and of the blank that closes a file, are two integers of four
+    bytes: a size and a magic.
+
+    Attributes:
+        head_bytes: bytes of a frame before its record.
+        size_word: which of the two integers is the size, 0 or 1.
+        raw_magics: the magics of frames, in the byte order of the file.
+        blank_magic: the magic of a blank.
+        min_bytes: size of the smallest frame.
+        keeps_torn_records: whether a recovery keeps a record whose body is torn. The frame is
+            sound, and the record is in no queue.
+        clears_blanks: whether all bytes of a blank are written, so that no old record is in them.
+    """
+
+    head_bytes: int
+    size_word: int
+    raw_magics: tuple[np.int32, ...]
+    blank_magic: int
+    min_bytes: int
+    keeps_torn_records: bool
+    clears_blanks: bool
+
+    def follow(
+        self, buf: Bytes, start: int, end: int, base: int, after: FrameNumbers | None
+    ) -> tuple[Positions, int]:
+        """Walk frame by frame, as the reference for all faster walks.
+
+        Args:
+            buf: uint8 (nbytes,), one file.
+            start: where a frame begins.
+            end: frames that begin before this position are walked.
+            base: physical offset of the buffer's first byte.
+            after: the numbers of the frame before the first one, None if they are not known.
+
+        Returns:
+            The starts of the frames, int64 (n,), and the position where the walk ended.
+        """
+
+    def follow_by_size(self, buf: Bytes, start: int, end: int) -> tuple[Positions, int]:
+        """Walk as :meth:`follow` does, but look only at the magic and the size of each frame."""
+
+    def refused_rows(
+        self,
+        buf: Bytes,
+        frames: Positions,
+        physical_base: int | Positions,
+        firsts: Positions,
+        after: FrameNumbers | None = None,
+    ) -> Positions:
+        """Return the rows of the frames that :meth:`follow` would refuse, rising.
+
+        Args:
+            buf: uint8 (nbytes,).
+            frames: int64 (n,), starts of frames as :meth:`follow_by_size` finds them.
+            physical_base: physical offset of the buffer's first byte; (n,) if it is another for
+                each frame.
+            firsts: the rows, rising, that are the first ones of a chain.
+            after: the numbers of the frame before the first row, None if they are not known.
+        """
+
+    def numbers(self, buf: Bytes, frame: int) -> FrameNumbers | None:
+        """Return the numbers of a frame, None if frames of this kind have none."""
+
+    def stop(self, buf: Bytes, position: int, base: int, after: FrameNumbers | None) -> Stop:
+        """Return what stands at a position where no frame begins."""
+
+    def is_blank(self, magic: int, size: int, left: int) -> bool:
+        """Tell whether a blank has this magic and size where this many bytes are left."""
+
+
+def stop_before_end(buf: Bytes, position: int) -> Stop:
+    """Return what stands where too few bytes for a blank are left."""
+    kind = StopKind.DAMAGE if buf[position:].any() else StopKind.EMPTY
+    left = len(buf) - position
+    return Stop(kind, f"{left} bytes are left, too few for a record or a blank")
+
+
+class RecordFraming:
+    """The framing of a CommitLog: a record is its own frame. Source: CommitLog.java."""
+
+    head_bytes = 0
+    size_word = 0
+    raw_magics = tuple(np.array([MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2], ">i4").view(np.int32))
+    blank_magic = BLANK_MAGIC
+    min_bytes = MIN_RECORD_BYTES
+    keeps_torn_records = False
+    clears_blanks = False
+
+    def follow(
+        self, buf: Bytes, start: int, end: int, _base: int, _after: FrameNumbers | None
+    ) -> tuple[Positions, int]:
+        """Walk record by record: magic and size are all that a record is refused for."""
+        return self.follow_by_size(buf, start, end)
+
+    def follow_by_size(self, buf: Bytes, start: int, end: int) -> tuple[Positions, int]:
+        """Walk record by record. Source: CommitLog.java#recoverNormally."""
+        view = buf.data
+        starts = []
+        position = start
+        while position < end:
+            left = len(buf) - position
+            if left < FRAME_HEAD.itemsize:
+                break
+            total_size, magic = _FRAME_HEAD.unpack_from(view, position)
+            if magic not in TOPIC_LENGTH_BYTES or not MIN_RECORD_BYTES <= total_size <= left:
+                break
+            starts.append(position)
+            position += total_size
+        return np.array(starts, np.int64), position
+
+    def refused_rows(
+        self,
+        _buf: Bytes,
+        _frames: Positions,
+        _physical_base: int | Positions,
+        _firsts: Positions,
+        _after: FrameNumbers | None = None,
+    ) -> Positions:
+        """Return no rows; see :meth:`follow`."""
+        return np.empty(0, np.int64)
+
+    def numbers(self, _buf: Bytes, _frame: int) -> FrameNumbers | None:
+        """Return None."""
+        return None
+
+    def stop(self, buf: Bytes, position: int, _base: int, _after: FrameNumbers | None) -> Stop:
+        """Return what stands at a position. Source: CommitLog.java#checkMessageAndReturnSize."""
+        left = len(buf) - position
+        if left < FRAME_HEAD.itemsize:
+            return stop_before_end(buf, position)
+        total_size, magic = _FRAME_HEAD.unpack_from(buf.data, position)
+        if self.is_blank(magic, total_size, left):
+            return Stop(StopKind.BLANK)
+        if total_size == 0 and magic == 0:
+            return Stop(StopKind.EMPTY)
+        if magic == BLANK_MAGIC:
+            reason = f"a blank of {total_size} bytes where {left} bytes are left"
+        elif magic not in TOPIC_LENGTH_BYTES:
+            reason = f"magic {magic & 0xFFFFFFFF:#010x} is neither a record's nor a blank's"
+        else:
+            reason = (
+                f"total size {total_size} is not between {MIN_RECORD_BYTES} "
+                f"and the {left} bytes left in the file"
+            )
+        return Stop(StopKind.DAMAGE, reason)
+
+    def is_blank(self, magic: int, size: int, left: int) -> bool:
+        """Tell whether a blank has this magic and size; a shorter one ends the file too."""
+        return magic == BLANK_MAGIC and size <= left
+
+
+RECORDS: Framing = RecordFraming()
 
 
 class _Entry(NamedTuple):

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalRowError
 from rmqstore.format.columns.buffers import array_bytes, numbers
+from rmqstore.format.columns.encode import LightQueues, Records, TopicColumn
 from rmqstore.format.columns.heads import read_heads
-from rmqstore.format.encoding.pieces import join, lengths_of
-from rmqstore.format.encoding.properties import one_property
-from rmqstore.format.encoding.records import LightQueues, Records, TopicColumn
+from rmqstore.format.columns.pieces import join, lengths_of
+from rmqstore.format.columns.property_encode import one_property
 from rmqstore.format.layout import (
     MAX_PROPERTIES_BYTES,
     PROPERTIES_LENGTH_BYTES,

@@ -13,7 +13,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.index.index_file import index_files
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.write.repair.repairer import Repairer
+from rmqstore.write.repairer import Repairer
 
 CLEARED, DELETED, MOVED = "cleared", "deleted", "moved"
 

@@ -24,7 +24,7 @@ from rmqstore.format.columns.buffers import (
     numbers_where,
     texts,
 )
-from rmqstore.format.encoding.pieces import (
+from rmqstore.format.columns.pieces import (
     Piece,
     as_binary,
     join,

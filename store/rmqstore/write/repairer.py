@@ -18,7 +18,7 @@ import numpy as np
 
 from rmqstore.errors import READS_AFTER_END, Argument, CorruptRecordError, Finding, Text
 from rmqstore.format.columns.walk import Walk
-from rmqstore.format.framing.framing import StopKind
+from rmqstore.format.framing import StopKind
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -42,10 +42,10 @@ from rmqstore.storage.recovery.log_end import (
 )
 from rmqstore.storage.recovery.queue_tails import is_newest_built
 from rmqstore.storage.recovery.tail_builder import OpenedQueue
-from rmqstore.write.repair.dispatch import Dispatcher
-from rmqstore.write.repair.queue_files import QueueFiles
-from rmqstore.write.repair.rebuild import restore_queues, set_queues_aside
-from rmqstore.write.repair.truncation import truncate_log
+from rmqstore.write.dispatch import Dispatcher
+from rmqstore.write.queue_files import QueueFiles
+from rmqstore.write.rebuild import restore_queues, set_queues_aside
+from rmqstore.write.truncation import truncate_log
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from rmqstore.storage.queue.appender import BatchQueueAppender, QueueAppender
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.bounds import reach
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.write.repair.rebuild import topics_set_aside
-from rmqstore.write.repair.truncation import cut_queue
+from rmqstore.write.rebuild import topics_set_aside
+from rmqstore.write.truncation import cut_queue
 
 logger = logging.getLogger(__name__)
 

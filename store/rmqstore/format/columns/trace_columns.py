@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import valid_text
-from rmqstore.format.layout import Mask, Positions
-from rmqstore.format.system_topics.traces import (
+from rmqstore.format.columns.traces import (
     FIELD_SEPARATOR,
     FIELDS,
     FLAGS,
@@ -31,6 +30,7 @@ from rmqstore.format.system_topics.traces import (
     not_a_number,
     too_few,
 )
+from rmqstore.format.layout import Mask, Positions
 
 _TYPES: Final = tuple(FIELDS)
 _NAMES: Final = tuple(name for name in Trace._fields if name not in ("trace_type", "reason"))

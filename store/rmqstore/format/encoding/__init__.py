@@ -1,1 +1,0 @@
-"""Columns to records: the bytes of many records, made without a loop per record."""

@@ -1,1 +1,0 @@
-"""How records follow one another in a file of the log."""

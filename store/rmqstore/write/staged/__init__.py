@@ -1,1 +1,0 @@
-"""The rows of a job: many tasks stage them, one commit appends them."""
