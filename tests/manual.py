@@ -85,7 +85,8 @@ def make_store(golden_store: Callable[[str], Path], path: Path) -> None:
 def make_places(golden_store: Callable[[str], Path], folder: Path) -> None:
     """Make all folders that the pages name below a folder of the test."""
     make_store(golden_store, folder / "data" / "rocketmq" / "store")
-    for name, golden in (("crashed", "crash"), ("batch", "batch-cq"), ("compacted", "compacted")):
+    places = {"crashed": "crash", "batch": "batch-cq", "compacted": "compacted", "cut": "crash2"}
+    for name, golden in places.items():
         shutil.copytree(golden_store(golden), folder / "data" / "rocketmq" / name)
     conf = f"storePathRootDir = {folder}/data/rocketmq/store\nbrokerName = broker-a\n"
     (folder / "data" / "rocketmq" / "broker.conf").write_text(conf, encoding="utf-8")

@@ -97,6 +97,8 @@ READS_AFTER_END: Final = Text(
     Argument("ignore_log_end", value=True),
     " with ",
     Argument("mode", "DROPMALFORMED", is_second=True),
+    " and ",
+    Argument("include_system_topics", value=True, is_second=True),
     " reads them",
 )
 

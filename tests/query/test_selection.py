@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -309,3 +310,19 @@ def test_tags_are_split_as_consumers_do(text: str | None, expected: set[str] | N
 
 def test_numbers_for_earliest_and_latest_are_those_of_spark() -> None:
     assert (EARLIEST, LATEST) == (-2, -1)
+
+
+def test_a_queue_in_a_table_of_offsets_has_to_exist(
+    golden_store: Callable[[str], Path],
+) -> None:
+    with rmqstore.open(golden_store("live")) as store:
+        for bounds in (
+            {"starting_offsets": {"LivePlain": {"90": 1}}},
+            {
+                "ending_offsets_by_timestamp": {
+                    "LivePlain": {"0": 1700000000000, "90": 1700000000000}
+                }
+            },
+        ):
+            with pytest.raises(OptionError, match=r"LivePlain has no queue \[90\]"):
+                store.count(subscribe="LivePlain", **bounds)

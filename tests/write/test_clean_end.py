@@ -18,8 +18,7 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log import clean_end
-from rmqstore.write import writer
-from rmqstore.write import queue_files, repairer
+from rmqstore.write import queue_files, repairer, writer
 from rmqstore.write.writer import StoreWriter
 
 NOW = 1_700_000_000_000

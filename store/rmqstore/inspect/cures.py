@@ -32,7 +32,7 @@ _CURES = {
         "high",
         "A broker that starts on this store ends the log there and loses these records.",
         "Before it starts, copy all messages out, these included:",
-        "rmqstore export PATH messages.parquet --scan commitlog --ignore-log-end "
+        "rmqstore export PATH messages.parquet --scan commitlog --all --ignore-log-end "
         "--mode DROPMALFORMED",
         "Then start the broker, or cut the log without it, which keeps a copy of what is cut:",
         "rmqstore rebuild PATH --truncate",

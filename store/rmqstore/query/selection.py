@@ -92,6 +92,15 @@ class Selection:
         return {*(self.subscribe or ()), *(self.assign or {}), *in_tables}
 
     @property
+    def named_queues(self) -> dict[str, set[int]]:
+        """All queues that are named, whether to be read or in tables of offsets and times."""
+        named = {topic: {*queue_ids} for topic, queue_ids in (self.assign or {}).items()}
+        for table in self._tables:
+            for _, topic, queue_id in table:
+                named.setdefault(topic, set()).add(queue_id)
+        return named
+
+    @property
     def bounds_by_queue(self) -> bool:
         """Whether start or end is given by queue, which a scan by the log cannot honour."""
         if self.start.default != EARLIEST or self.end.default != LATEST:
@@ -375,7 +384,7 @@ def require_named(selection: Selection, known: Mapping[str, set[int]], where: st
     if missing:
         existing = nearest_topics(missing, known)
         raise OptionError(f"no topic {', '.join(missing)} in {where}; {existing}")
-    for topic, queues in (selection.assign or {}).items():
+    for topic, queues in selection.named_queues.items():
         missing_ids = sorted(queues - known[topic])
         if missing_ids:
             existing_ids = sorted(known[topic])

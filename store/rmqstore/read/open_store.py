@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from rmqstore.errors import (
     CorruptConfigError,
     MessageNotFoundError,
     OffsetOutOfRangeError,
+    RmqStoreError,
     StoreStateError,
     Text,
     UnsupportedFeatureError,
@@ -23,6 +25,7 @@ from rmqstore.read.plan.queue_ranges import QueueRanges
 from rmqstore.read.store_kind import StoreKind, messages_elsewhere, store_kind
 from rmqstore.spans import LogSlice, QueueKey
 from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import retry_if_deleted
@@ -33,6 +36,8 @@ from rmqstore.storage.recovery.log_end import LogEnd, written_end
 from rmqstore.storage.recovery.store_ends import StoreEnds
 
 logger = logging.getLogger(__name__)
+
+_MOST_QUEUES = 1 << 16  # of a topic, as far as a damaged table is believed
 
 
 class QueueInfo(NamedTuple):
@@ -225,13 +230,19 @@ class OpenStore(Closing):
     def named_queues(self, selection: Selection) -> dict[str, set[int]]:
         """Return every topic if the selection names topics, else nothing.
 
-        Beside each topic stand its queues if the selection names queues of it, else none.
+        Beside each topic stand its queues if the selection names queues of it, else none. A queue
+        that the broker serves need not have a message yet.
         """
         if not selection.named_topics:
             return {}
-        assigned = selection.assign or {}
+        named, served = selection.named_queues, dict[str, int]()
+        if named:
+            with suppress(RmqStoreError):  # said where the topics are asked for
+                served = queue_nums(self.paths)
         return {
-            topic: set(self.queue_ids(topic)) if topic in assigned else set()
+            topic: {*self.queue_ids(topic), *range(min(served.get(topic, 0), _MOST_QUEUES))}
+            if topic in named
+            else set()
             for topic in self.known_topics()
         }
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import READS_AFTER_END, Argument, CorruptRecordError, Finding, Text
+from rmqstore.errors import READS_AFTER_END, CorruptRecordError, Finding, Text
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.framing import StopKind
 from rmqstore.progress import Progress, ignore_progress
@@ -202,10 +202,9 @@ class Repairer:
                     f"{end.reason}; good records follow at {follows}. "
                     "A broker that opens this store drops them: copy them out first (",
                     READS_AFTER_END,
-                    "; so does rmqstore export --ignore-log-end --mode DROPMALFORMED), "
-                    "then open the store with ",
-                    Argument("truncate", value=True),
-                    " (rmqstore rebuild --truncate), which keeps a copy of what it cuts",
+                    "; so does rmqstore export --ignore-log-end --mode DROPMALFORMED --all --where "
+                    f"'commitLogOffset >= {end.physical_offset}'), then run rmqstore rebuild "
+                    "--truncate, which keeps a copy of what it cuts (in Python truncate=True)",
                 ),
             )
 
