@@ -121,7 +121,6 @@ def test_the_core_reads_every_body_without_an_extra_and_spark_is_one(wheel: Path
     assert not any("<" in line for line in metadata.get_all("Requires-Dist", []))
     extras = set(metadata.get_all("Provides-Extra", []))
     assert {"spark", "cli", "fast", "rocksdb", "report", "kafka", "all", "test", "dev"} <= extras
-    assert {"lz4", "zstd", "bloom"} <= extras  # as they were called before
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (metadata["Name"], metadata["Version"]) == (project["name"], rmqstore.__version__)
 

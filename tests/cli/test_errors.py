@@ -65,8 +65,8 @@ def test_messages_that_are_gone_are_left_out_on_request(
 
 
 WARNINGS = (
-    (["dump"], "--ignore-log-end with --mode DROPMALFORMED reads them"),
-    (["stat"], "dump --ignore-log-end with --mode DROPMALFORMED reads them"),
+    (["dump"], "--ignore-log-end with --mode DROPMALFORMED and --all reads them"),
+    (["stat"], "dump --ignore-log-end with --mode DROPMALFORMED and --all reads them"),
 )
 
 
@@ -84,11 +84,15 @@ def test_a_warning_names_the_option_of_the_verb(
     caplog.clear()
     with rmqstore.open(root) as store:
         assert store.log_end is not None
-    assert "ignore_log_end=True with mode=DROPMALFORMED reads them" in caplog.text
+    assert (
+        "ignore_log_end=True with mode=DROPMALFORMED and include_system_topics=True reads them"
+    ) in caplog.text
     caplog.clear()
     with option_names(), rmqstore.open(root) as store:
         assert store.log_end is not None
-    assert "ignoreLogEnd=true with mode=DROPMALFORMED reads them" in caplog.text
+    assert (
+        "ignoreLogEnd=true with mode=DROPMALFORMED and includeSystemTopics=true reads them"
+    ) in caplog.text
 
 
 def test_an_error_has_a_name_for_each_place() -> None:

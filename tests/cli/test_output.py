@@ -169,7 +169,10 @@ def test_groups_of_one_name(golden_store: Golden) -> None:
     assert "-g/--group CG_pat: no store knows it" in run("groups", root, "-g", "CG_pat").stderr
 
 
-def test_stat_takes_queues_and_all_verbs_columns(golden_store: Golden) -> None:
+def test_stat_takes_queues_and_all_verbs_columns(
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     root = golden_store("live")
     stat = ("stat", root, "-i", 1, "--columns", "topic,queueId")
     assert shown_rows(*stat, "-t", "LivePlain") == [{"topic": "LivePlain", "queueId": 1}]

@@ -283,3 +283,17 @@ def test_a_scan_has_no_length_and_names_count(golden_store: Golden) -> None:
         with pytest.raises(TypeError, match=re.escape("count() returns its rows")):
             len(scan)
         assert scan
+
+
+def test_the_column_with_the_damage_may_be_named_in_its_place(
+    golden_store: Golden,
+) -> None:
+    with rmqstore.open(golden_store("crash2"), ignore_log_end=True) as store:
+        options = {"scan": "commitlog", "mode": "PERMISSIVE"}
+        table = store.scan(columns="topic, _corrupt_record,body", **options).read_all()
+        assert table.column_names == ["topic", "_corrupt_record", "body"]
+        assert sum(reason is not None for reason in table["_corrupt_record"].to_pylist()) == 1
+        alone = store.scan(columns=["_corrupt_record"], **options).read_all()
+        assert alone["_corrupt_record"].to_pylist() == table["_corrupt_record"].to_pylist()
+        with pytest.raises(OptionError, match="_corrupt_record"):
+            store.scan(columns="_corrupt_record")

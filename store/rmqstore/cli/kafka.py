@@ -39,6 +39,7 @@ from rmqstore.cli.stores import given_options, storage_option
 from rmqstore.errors import Finding, MessageNotFoundError, OptionError
 from rmqstore.exchange.json_rows import JSON_TEXT, jsonable
 from rmqstore.query.times import parse_timestamp
+from rmqstore.query.topic_patterns import nearest_topics
 from rmqstore.storage.files.storage import Storage
 
 _HEADERS: Final = "headers"
@@ -81,9 +82,10 @@ def _choose(
     opened: LogDirs, topics: tuple[str, ...], partitions: tuple[int, ...], *, with_system: bool
 ) -> dict[TopicPartition, Partition]:
     """Return the partitions that the options choose."""
-    for topic in topics:
-        if topic not in opened.topics:
-            raise OptionError(f"-t/--topic: there is no topic {topic}")
+    missing = sorted({*topics} - {*opened.topics})
+    if missing:
+        known = nearest_topics(missing, opened.topics)
+        raise OptionError(f"-t/--topic: there is no topic {', '.join(missing)}; {known}")
     of_topics = opened.partitions if with_system else opened.default_partitions
     if topics:
         of_topics = {key: part for key, part in opened.partitions.items() if key.topic in topics}

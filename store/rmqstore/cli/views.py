@@ -78,6 +78,9 @@ class _ViewName(click.Choice):  # type: ignore[type-arg]  # not generic before c
 @some_queues
 @click.option("-o", "--offset", type=click.IntRange(min=0), help="From this queue offset on.")
 @click.option("-m", "--msg-id", help="Only this message, by its unique key.")
+@click.option(
+    "--ignore-log-end", is_flag=True, help="Read on after the end of a log that was not closed."
+)
 @click.option("-k", "--key", help="Only messages with this word of KEYS.")
 @click.option("--where", help='Condition on columns of the view: "lag > 0 AND queueId = 1".')
 @with_system_topics
@@ -96,6 +99,7 @@ def view(
     offset: int | None,
     msg_id: str | None,
     key: str | None,
+    ignore_log_end: bool,
     where: str | None,
     **chosen: str | None,
 ) -> None:
@@ -120,7 +124,7 @@ def view(
         condition = where if condition is None else f"({where}) AND {condition}"
     _show(
         name, paths, brokers, topics, columns, output,
-        with_system=with_system, where=condition, **given,
+        with_system=with_system, ignore_log_end=ignore_log_end, where=condition, **given,
     )  # fmt: skip
 
 
@@ -277,6 +281,7 @@ def _show(
     output: Output,
     *,
     with_system: bool = False,
+    ignore_log_end: bool = False,
     where: str | None = None,
     **arguments: str,
 ) -> None:
@@ -289,7 +294,7 @@ def _show(
     chosen = cast("ViewArguments", {**arguments, **named})
     if with_system:
         chosen["include_system_topics"] = True
-    with open_stores(paths, brokers) as stores:
+    with open_stores(paths, brokers, ignore_log_end=ignore_log_end) as stores:
         source: MessageStore | StoreCluster = stores[0]
         if len(stores) > 1:
             source = StoreCluster(stores)

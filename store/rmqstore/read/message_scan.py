@@ -45,12 +45,23 @@ def returned_schema(
     corrupt_column: str = CORRUPT_RECORD,
 ) -> pa.Schema:
     """Return the columns that a scan with these arguments returns."""
+    reason = pa.field(corrupt_column, pa.string())
+    if isinstance(columns, str):
+        columns = [name.strip() for name in columns.split(",")]
+    if mode == PERMISSIVE and columns is not None and not isinstance(columns, pa.Schema):
+        names = [*columns]
+        if names.count(corrupt_column) == 1:
+            place = names.index(corrupt_column)
+            names.remove(corrupt_column)
+            others = scan_schema(names, include_pending=include_pending) if names else pa.schema([])
+            return others.insert(place, reason)
+        columns = names
     if verbatim and columns is None:
         schema = VERBATIM
     else:
         schema = scan_schema(columns, include_pending=include_pending)
     if mode == PERMISSIVE and corrupt_column not in schema.names:
-        schema = schema.append(pa.field(corrupt_column, pa.string()))
+        schema = schema.append(reason)
     return schema
 
 

@@ -145,8 +145,12 @@ class _Parser(Tokens):
             self._expect(")", '"," or ")"')
             return Comparison(name, "IN", tuple(values))
         if operator := self._accept("LIKE"):
-            if not pa.types.is_string(self._columns.field(name).type):
-                raise self._refused(operator.start, f"LIKE compares text, and {name} holds none")
+            kind = self._columns.field(name).type
+            if not pa.types.is_string(kind):
+                text = f"LIKE compares text, and {name} holds none"
+                if pa.types.is_binary(kind):
+                    text += "; a pyarrow expression in Python, or Spark's SQL, searches in bytes"
+                raise self._refused(operator.start, text)
             pattern = self._expect("string", "a pattern in single quotes")
             return Comparison(name, "LIKE", (self._string(pattern),))
         raise self._unexpected("=, <>, <, <=, >, >=, IN, BETWEEN, LIKE or IS")
