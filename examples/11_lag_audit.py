@@ -83,6 +83,6 @@ if __name__ == "__main__":
         raise SystemExit(__doc__)
     try:
         main(*sys.argv[1:])
-    except (rmqstore.RmqStoreError, OSError) as err:
+    except (rmqstore.RmqStoreError, OSError, ValueError) as err:
         print(f"error: {err}", file=sys.stderr)
         raise SystemExit(2) from err

@@ -24,6 +24,9 @@ class LocalStorage:
 
     window_bytes: Final = 128 << 20
 
+    def __repr__(self) -> str:
+        return "LocalStorage()"
+
     def requests_made(self) -> str | None:
         """Return None: nothing is requested of a server."""
         return None
