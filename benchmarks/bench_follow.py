@@ -40,9 +40,9 @@ from numpy.typing import NDArray
 from processes import PeakMemory, cpu_seconds
 
 import rmqstore
-from rmqstore.copying.following.follower import Follower
-from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.settings import FollowSettings
+from rmqstore.replica.follower import Follower
+from rmqstore.replica.remoting import Address, Endpoint
+from rmqstore.replica.settings import FollowSettings
 from rmqstore.storage.files.disk import Disk
 
 ROOT = Path(__file__).parents[1]
@@ -221,7 +221,7 @@ def slave(real: RocketMQ, store: Path, folder: Path) -> dict[str, float]:
 
 def ha_address(address: str) -> str:
     """Return the port for replicas of a master."""
-    from rmqstore.copying.following.broker.source import ask
+    from rmqstore.replica.broker import ask
 
     settings = ask(Endpoint(Address.parse(address)), with_tables=False).settings
     return f"127.0.0.1:{settings.number('haListenPort')}"

@@ -15,7 +15,7 @@ import click
 
 import missing
 from rmqstore.cli import main
-from rmqstore.copying.followers.calls import settings_of
+from rmqstore.replica.cluster import settings_of
 
 ROOT = Path(__file__).parents[1]
 UNIT = ROOT / "examples" / "follow" / "rmqstore-follow.service"

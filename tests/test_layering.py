@@ -100,8 +100,8 @@ LONG_FUNCTIONS = {
 }
 LARGE_CLASSES = {
     "kafkalog.read.partition.Partition": 25,
-    "rmqstore.copying.following.copy_store.CopyStore": 17,
-    "rmqstore.copying.following.log_copy.LogCopy": 19,
+    "rmqstore.replica.copy_store.CopyStore": 17,
+    "rmqstore.replica.log_copy.LogCopy": 19,
     "rmqstore.read.open_store.OpenStore": 29,
     "rmqstore.read.plan.queue_ranges.QueueRanges": 20,
     "rmqstore.read.session.StoreSession": 37,

@@ -31,12 +31,10 @@ from rmqstore.errors import (
 if TYPE_CHECKING:
     from rmqstore import polars
     from rmqstore.copying.copier import copy
-    from rmqstore.copying.followers.calls import follow, follow_cluster
-    from rmqstore.copying.followers.cluster import ClusterProgress
-    from rmqstore.copying.followers.status import follow_cluster_status, follow_status
-    from rmqstore.copying.following.progress import FollowProgress
     from rmqstore.format.schema import Message
     from rmqstore.read.open_store import QueueInfo
+    from rmqstore.replica.cluster import ClusterProgress, follow, follow_cluster
+    from rmqstore.replica.progress import FollowProgress, follow_cluster_status, follow_status
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
     from rmqstore.store.cluster import StoreCluster
     from rmqstore.store.message_store import MessageStore
@@ -93,8 +91,8 @@ __all__ = [
 # Imported when first asked for: Spark starts processes that need a few modules of the package, and
 # none of these.
 _HOMES = {
-    "ClusterProgress": "copying.followers.cluster:ClusterProgress",
-    "FollowProgress": "copying.following.progress:FollowProgress",
+    "ClusterProgress": "replica.cluster:ClusterProgress",
+    "FollowProgress": "replica.progress:FollowProgress",
     "Message": "format.schema:Message",
     "MessageStore": "store.message_store:MessageStore",
     "QueueInfo": "read.open_store:QueueInfo",
@@ -105,10 +103,10 @@ _HOMES = {
     "WriteSpec": "write.messages:WriteSpec",
     "copy": "copying.copier:copy",
     "create": "store.opening:create",
-    "follow": "copying.followers.calls:follow",
-    "follow_cluster": "copying.followers.calls:follow_cluster",
-    "follow_cluster_status": "copying.followers.status:follow_cluster_status",
-    "follow_status": "copying.followers.status:follow_status",
+    "follow": "replica.cluster:follow",
+    "follow_cluster": "replica.cluster:follow_cluster",
+    "follow_cluster_status": "replica.progress:follow_cluster_status",
+    "follow_status": "replica.progress:follow_status",
     "open": "store.opening:open_for",
     "open_cluster": "store.opening:open_cluster",
     "polars": "polars",

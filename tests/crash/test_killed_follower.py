@@ -16,14 +16,13 @@ import tiers
 from crash.faults import Cut, FaultyDisk
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact
-from rmqstore.copying.followers.status import follow_status
-from rmqstore.copying.following import building, session
-from rmqstore.copying.following.follower import Follower
-from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.settings import FollowSettings
-from rmqstore.copying.following.upkeep import queue_builder
-from rmqstore.copying.following.upkeep.retention import Retention
 from rmqstore.errors import StoreStateError
+from rmqstore.replica import queue_builder, session
+from rmqstore.replica.follower import Follower
+from rmqstore.replica.progress import follow_status
+from rmqstore.replica.remoting import Address, Endpoint
+from rmqstore.replica.retention import Retention
+from rmqstore.replica.settings import FollowSettings
 from store_builder import Store
 
 pytestmark = pytest.mark.crash
@@ -104,7 +103,7 @@ def is_far(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     """Whether a follower syncs its log in a thread, and flushes queues less often."""
     if request.param:
         monkeypatch.setattr(session, "BATCH_BYTES", 1000)
-        monkeypatch.setattr(building, "_FAR_BYTES", 5000)
+        monkeypatch.setattr(queue_builder, "_FAR_BYTES", 5000)
         monkeypatch.setattr(queue_builder, "STEP_BYTES", 2000)
         monkeypatch.setattr(queue_builder, "_FLUSH_BYTES", 6000)
     return bool(request.param)

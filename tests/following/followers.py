@@ -11,11 +11,11 @@ from typing import Any
 
 import rmqstore
 from following.fake_master import FakeMaster, content
-from rmqstore.copying.following.follower import Follower
-from rmqstore.copying.following.progress import FollowProgress
-from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.settings import FollowSettings, Timing
 from rmqstore.inspect.verify import verify
+from rmqstore.replica.follower import Follower
+from rmqstore.replica.progress import FollowProgress
+from rmqstore.replica.remoting import Address, Endpoint
+from rmqstore.replica.settings import FollowSettings, Timing
 from store_builder import Store
 
 TIMING = Timing(

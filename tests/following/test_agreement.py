@@ -16,8 +16,8 @@ from following.followers import (
     require_exact,
     wait_for,
 )
-from rmqstore.copying.followers.status import follow_status
 from rmqstore.errors import StoreStateError
+from rmqstore.replica.progress import follow_status
 from store_builder import Store, pack_blank
 
 FILE_BYTES = 1 << 14

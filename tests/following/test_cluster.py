@@ -17,17 +17,17 @@ from following.fake_master import FakeMaster, more
 from following.fake_name_server import FakeNameServer
 from following.followers import TIMING, require_exact, wait_for
 from following.test_reconnecting import closed_port
-from rmqstore.copying.followers.cluster import ClusterFollower, ClusterProgress
-from rmqstore.copying.followers.status import follow_cluster_status
-from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.remoting.name_server import registered_brokers
-from rmqstore.copying.following.settings import FollowSettings
 from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
     OptionError,
     StoreStateError,
 )
+from rmqstore.replica.broker_requests import registered_brokers
+from rmqstore.replica.cluster import ClusterFollower, ClusterProgress
+from rmqstore.replica.progress import follow_cluster_status
+from rmqstore.replica.remoting import Address, Endpoint
+from rmqstore.replica.settings import FollowSettings
 from store_builder import Store
 
 

@@ -23,16 +23,16 @@ from following.followers import (
     require_exact,
     wait_for,
 )
-from rmqstore.copying.followers.status import follow_status
-from rmqstore.copying.following.copy_store import copy_paths
-from rmqstore.copying.following.streams.ha_stream import NEVER
-from rmqstore.copying.following.upkeep.retention import parse_retention
 from rmqstore.errors import (
     BrokerUnreachableError,
     RmqStoreError,
     StoreStateError,
     UnsupportedFeatureError,
 )
+from rmqstore.replica.copy_store import copy_paths
+from rmqstore.replica.ha import NEVER
+from rmqstore.replica.progress import follow_status
+from rmqstore.replica.retention import parse_retention
 from rmqstore.storage.broker.checkpoint import read_checkpoint
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from store_builder import Store

@@ -7,20 +7,20 @@ import struct
 
 import pytest
 
-from rmqstore.copying.following.agreement import consistent_point, served_bounds
-from rmqstore.copying.following.remoting.broker import Bounds
-from rmqstore.copying.following.state import new_learner_id
-from rmqstore.copying.following.streams.controller_stream import (
+from rmqstore.errors import MalformedBytesError, StoreStateError
+from rmqstore.replica.agreement import consistent_point, served_bounds
+from rmqstore.replica.broker_requests import Bounds
+from rmqstore.replica.ha import (
     GREETING_HEADER,
+    MAX_BODY_BYTES,
+    NEVER,
     ControllerStream,
     Greeting,
     greeting_size,
     handshake,
     read_greeting,
 )
-from rmqstore.copying.following.streams.ha_stream import MAX_BODY_BYTES, NEVER
-from rmqstore.copying.following.upkeep.copied_epochs import epochs_within
-from rmqstore.errors import MalformedBytesError, StoreStateError
+from rmqstore.replica.state import epochs_within, new_learner_id
 from rmqstore.storage.broker.epochs import Epoch
 
 ONE, TWO, FIVE = Epoch(1, 0), Epoch(2, 150), Epoch(5, 40_000)

@@ -14,13 +14,13 @@ from crash.test_killed_follower import SharedDisk
 from following.fake_controller import FakeController
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, following, require_exact, wait_for
-from rmqstore.copying.followers.status import follow_status
-from rmqstore.copying.following.follower import Follower
-from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.settings import FollowSettings
-from rmqstore.copying.following.state import copy_paths, state_path
-from rmqstore.copying.following.upkeep.retention import parse_retention
 from rmqstore.errors import CorruptRecordError, StoreStateError
+from rmqstore.replica.follower import Follower
+from rmqstore.replica.progress import follow_status
+from rmqstore.replica.remoting import Address, Endpoint
+from rmqstore.replica.retention import parse_retention
+from rmqstore.replica.settings import FollowSettings
+from rmqstore.replica.state import copy_paths, state_path
 from rmqstore.storage.broker.checkpoint import read_checkpoint
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from store_builder import Store

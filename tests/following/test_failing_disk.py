@@ -14,12 +14,12 @@ import pytest
 
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact
-from rmqstore.copying.followers.status import follow_status
-from rmqstore.copying.following import session
-from rmqstore.copying.following.follower import Follower
-from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.settings import FollowSettings
 from rmqstore.errors import StoreStateError
+from rmqstore.replica import session
+from rmqstore.replica.follower import Follower
+from rmqstore.replica.progress import follow_status
+from rmqstore.replica.remoting import Address, Endpoint
+from rmqstore.replica.settings import FollowSettings
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.index.index_file import index_files, read_header
 from store_builder import Store

@@ -17,12 +17,6 @@ import rmqstore
 import tiers
 from following.fake_master import TOPICS, FakeMaster, more, part
 from following.followers import TIMING, files, follow_once, following, require_exact, wait_for
-from rmqstore.copying.followers.status import follow_status
-from rmqstore.copying.following.follower import Follower
-from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.settings import FollowSettings
-from rmqstore.copying.following.state import copy_paths
-from rmqstore.copying.following.streams.ha_stream import NEVER
 from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -31,6 +25,12 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
+from rmqstore.replica.follower import Follower
+from rmqstore.replica.ha import NEVER
+from rmqstore.replica.progress import follow_status
+from rmqstore.replica.remoting import Address, Endpoint
+from rmqstore.replica.settings import FollowSettings
+from rmqstore.replica.state import copy_paths
 from rmqstore.storage.broker.checkpoint import read_checkpoint
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write import dispatch

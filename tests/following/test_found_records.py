@@ -18,14 +18,14 @@ from following.followers import (
     wait_for,
 )
 from following.test_follower import FILE_BYTES, log_of
-from rmqstore.copying.following.state import (
+from rmqstore.errors import StoreStateError
+from rmqstore.replica.state import (
     FollowState,
     copy_paths,
     read_state,
     state_path,
     write_state,
 )
-from rmqstore.errors import StoreStateError
 from rmqstore.storage.files.disk import Disk
 from store_builder import Store
 

@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from rmqstore.copying.following.agreement import (
+from rmqstore.errors import MalformedBytesError
+from rmqstore.replica.agreement import (
     Extent,
     Verdict,
     compared_from,
@@ -15,9 +16,8 @@ from rmqstore.copying.following.agreement import (
     larger,
     request_at,
 )
-from rmqstore.copying.following.remoting.broker import Bounds
-from rmqstore.copying.following.streams.ha_stream import MAX_BODY_BYTES, NEVER, HaStream
-from rmqstore.errors import MalformedBytesError
+from rmqstore.replica.broker_requests import Bounds
+from rmqstore.replica.ha import MAX_BODY_BYTES, NEVER, HaStream
 
 
 def frame(place: int, body: bytes) -> bytes:

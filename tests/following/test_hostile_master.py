@@ -17,9 +17,9 @@ import rmqstore
 import tiers
 from following.fake_master import FakeMaster, content, more
 from following.followers import Following, files, follow_once, require_exact, wait_for
-from rmqstore.copying.following.broker import ports
-from rmqstore.copying.following.streams.ha_stream import MAX_BODY_BYTES
 from rmqstore.errors import RmqStoreError
+from rmqstore.replica import broker as ports
+from rmqstore.replica.ha import MAX_BODY_BYTES
 from store_builder import BLANK, Record, Store, pack
 
 FILE_BYTES = 1 << 14

@@ -13,10 +13,10 @@ import pytest
 
 import tiers
 from following.fake_master import content, more
-from rmqstore.copying.following import log_copy
-from rmqstore.copying.following.log_copy import LogCopy
-from rmqstore.copying.following.state import copy_paths
 from rmqstore.errors import CorruptRecordError
+from rmqstore.replica import log_copy
+from rmqstore.replica.log_copy import LogCopy
+from rmqstore.replica.state import copy_paths
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.log import record_starts
 from rmqstore.storage.log.record_starts import RecordStarts

@@ -10,7 +10,7 @@ import pytest
 
 from following.fake_master import FakeMaster, more
 from following.followers import following, wait_for
-from rmqstore.copying.following.session import Rate
+from rmqstore.replica.session import Rate
 from store_builder import Store
 
 

@@ -19,20 +19,22 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore.copying.following.remoting.broker import Broker, BrokerSettings
-from rmqstore.copying.following.remoting.client import Address, Endpoint, RemotingClient
-from rmqstore.copying.following.remoting.credentials import Credentials
-from rmqstore.copying.following.remoting.frames import (
-    MAX_BODY_BYTES,
-    decode_answer,
-    encode_request,
-    frame_length,
-)
 from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
     MalformedBytesError,
     OptionError,
+)
+from rmqstore.replica.broker_requests import Broker, BrokerSettings
+from rmqstore.replica.remoting import (
+    MAX_BODY_BYTES,
+    Address,
+    Credentials,
+    Endpoint,
+    RemotingClient,
+    decode_answer,
+    encode_request,
+    frame_length,
 )
 
 Serve = Callable[[socket.socket, dict[str, object]], None]

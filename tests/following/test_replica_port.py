@@ -20,10 +20,6 @@ from following.followers import (
     require_exact,
     wait_for,
 )
-from rmqstore.copying.followers.status import follow_status
-from rmqstore.copying.following.progress import FollowProgress
-from rmqstore.copying.following.settings import FollowSettings
-from rmqstore.copying.following.upkeep.retention import parse_retention
 from rmqstore.errors import (
     BrokerUnreachableError,
     CorruptRecordError,
@@ -31,6 +27,9 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
+from rmqstore.replica.progress import FollowProgress, follow_status
+from rmqstore.replica.retention import parse_retention
+from rmqstore.replica.settings import FollowSettings
 from store_builder import Store
 
 FILE_BYTES = 1 << 14

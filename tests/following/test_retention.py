@@ -20,12 +20,11 @@ from following.followers import (
     require_exact,
     wait_for,
 )
-from rmqstore.copying.followers.status import follow_cluster_status, follow_status
-from rmqstore.copying.following.state import copy_paths
-from rmqstore.copying.following.upkeep.checkpoints import NeededByStreams, first_needed
-from rmqstore.copying.following.upkeep.retention import Retention, parse_retention
 from rmqstore.errors import OptionError, StoreStateError
 from rmqstore.inspect.verify import verify
+from rmqstore.replica.progress import follow_cluster_status, follow_status
+from rmqstore.replica.retention import NeededByStreams, Retention, first_needed, parse_retention
+from rmqstore.replica.state import copy_paths
 from store_builder import Record, Store
 
 FILE_BYTES = 1 << 14

@@ -8,8 +8,8 @@ import tracemalloc
 import pytest
 
 from following.fake_master import TOPICS
-from rmqstore.copying.following.broker.source import batch_topics_of
-from rmqstore.copying.following.remoting.held_table import HeldTable
+from rmqstore.replica.broker import batch_topics_of
+from rmqstore.replica.broker_requests import HeldTable
 
 ENTRY = TOPICS["topicConfigTable"]["T"]  # type: ignore[index]
 

@@ -12,14 +12,13 @@ import pytest
 
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact, wait_for
-from rmqstore.copying.followers.status import follow_status
-from rmqstore.copying.following import building, session
-from rmqstore.copying.following.follower import Follower
-from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.settings import FollowSettings
-from rmqstore.copying.following.upkeep import queue_builder
-from rmqstore.copying.following.upkeep.unflushed import Unflushed
 from rmqstore.errors import StoreStateError
+from rmqstore.replica import queue_builder, session
+from rmqstore.replica.follower import Follower
+from rmqstore.replica.log_copy import Unflushed
+from rmqstore.replica.progress import follow_status
+from rmqstore.replica.remoting import Address, Endpoint
+from rmqstore.replica.settings import FollowSettings
 from rmqstore.storage.files.disk import Disk
 from store_builder import Store
 
@@ -78,7 +77,7 @@ def test_an_interrupted_flush_is_repeated_and_a_failed_one_is_not(tmp_path: Path
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a follower do for a small log what it does for a large one that it is far behind of."""
     monkeypatch.setattr(session, "BATCH_BYTES", 1000)
-    monkeypatch.setattr(building, "_FAR_BYTES", 5000)
+    monkeypatch.setattr(queue_builder, "_FAR_BYTES", 5000)
     monkeypatch.setattr(queue_builder, "STEP_BYTES", 2000)
     monkeypatch.setattr(queue_builder, "_FLUSH_BYTES", 12_000)
 

@@ -15,15 +15,14 @@ import pytest
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
 from following.test_reconnecting import closed_port
-from rmqstore.copying.followers.cluster import ClusterProgress
-from rmqstore.copying.followers.metrics import FollowMetrics
-from rmqstore.copying.followers.status import follow_status
-from rmqstore.copying.following.background import Metadata
-from rmqstore.copying.following.broker.ports import OrdinaryPort
-from rmqstore.copying.following.progress import FollowProgress
-from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.settings import FollowSettings, Timing
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
+from rmqstore.replica.background import Metadata
+from rmqstore.replica.broker import OrdinaryPort
+from rmqstore.replica.cluster import ClusterProgress
+from rmqstore.replica.metrics import FollowMetrics
+from rmqstore.replica.progress import FollowProgress, follow_status
+from rmqstore.replica.remoting import Address, Endpoint
+from rmqstore.replica.settings import FollowSettings, Timing
 from store_builder import Record, Store
 
 

@@ -15,12 +15,12 @@ from interop.rocketmq import RocketMQ
 from interop.test_follow import SIZES, TOPIC, Load, require_exact, wait_for
 from interop.test_follow_versions import started
 from ports import free_ports
-from rmqstore.copying.followers.cluster import ClusterFollower
-from rmqstore.copying.followers.status import follow_status
-from rmqstore.copying.following.copy_store import copy_paths
-from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.settings import FollowSettings
-from rmqstore.copying.following.streams.ha_stream import NEVER
+from rmqstore.replica.cluster import ClusterFollower
+from rmqstore.replica.copy_store import copy_paths
+from rmqstore.replica.ha import NEVER
+from rmqstore.replica.progress import follow_status
+from rmqstore.replica.remoting import Address, Endpoint
+from rmqstore.replica.settings import FollowSettings
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 
 NAME = "group"

@@ -24,7 +24,7 @@ from interop.conftest import JARS
 from interop.rocketmq import RealStore, RocketMQ, resolve_jars
 from interop.test_follow import Process, end_of, lose_end, require_exact, wait_for
 from ports import free_ports
-from rmqstore.copying.following.streams.ha_stream import NEVER
+from rmqstore.replica.ha import NEVER
 from store_builder import Store
 
 FILE_BYTES = 1 << 20

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import click
 
-from rmqstore.copying.followers.cluster import ClusterProgress
-from rmqstore.copying.followers.metrics import FollowMetrics
-from rmqstore.copying.following.progress import FollowProgress
 from rmqstore.errors import RmqStoreError
+from rmqstore.replica.cluster import ClusterProgress
+from rmqstore.replica.metrics import FollowMetrics
+from rmqstore.replica.progress import FollowProgress
 
 logger = logging.getLogger(__name__)
 

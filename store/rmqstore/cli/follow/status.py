@@ -11,9 +11,9 @@ from dataclasses import asdict
 import click
 
 from rmqstore.cli.common import USAGE
-from rmqstore.copying.followers.status import copies_in, follow_status
-from rmqstore.copying.following.state import FollowState
 from rmqstore.errors import StoreStateError
+from rmqstore.replica.progress import copies_in, follow_status
+from rmqstore.replica.state import FollowState
 
 
 def tell_status(target: str, *, as_json: bool) -> None:

@@ -16,18 +16,17 @@ import click
 from rmqstore.cli.common import ends_clearly, main, stopped_by_signals
 from rmqstore.cli.follow.progress import Told
 from rmqstore.cli.follow.status import tell_status
-from rmqstore.copying.followers.calls import follow, follow_cluster
-from rmqstore.copying.followers.cluster import ClusterProgress
-from rmqstore.copying.followers.metrics import FollowMetrics
-from rmqstore.copying.following.remoting.client import Address
-from rmqstore.copying.following.settings import (
+from rmqstore.errors import BrokerUnreachableError, OptionError, RmqStoreError
+from rmqstore.replica.cluster import ClusterProgress, follow, follow_cluster
+from rmqstore.replica.metrics import FollowMetrics
+from rmqstore.replica.remoting import Address
+from rmqstore.replica.settings import (
     Acknowledge,
     FollowArguments,
     HaMode,
     OnGap,
     Start,
 )
-from rmqstore.errors import BrokerUnreachableError, OptionError, RmqStoreError
 
 _LOST: Final = 1
 _OF_SIGNAL: Final = 128

@@ -1,4 +1,4 @@
-"""What is done beside the stream, each in a thread: questions to the broker, flushes of the log.
+"""Work beside the stream, each in a thread: questions to the broker, and flushes of the log.
 
 The thread that reads the stream writes the log. It waits for these only where it has to.
 """
@@ -14,12 +14,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, Generic, TypeVar, cast
 
-from rmqstore.copying.following.broker.ports import Informant
-from rmqstore.copying.following.broker.source import Facts, batch_topics_of
-from rmqstore.copying.following.remoting.broker import TOPICS, Bounds
-from rmqstore.copying.following.settings import FollowSettings
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError
 from rmqstore.format.layout import LMQ_PREFIX
+from rmqstore.replica.broker import Facts, Informant, batch_topics_of
+from rmqstore.replica.broker_requests import TOPICS, Bounds
+from rmqstore.replica.settings import FollowSettings
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

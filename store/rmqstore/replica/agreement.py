@@ -13,8 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rmqstore.copying.following.remoting.broker import Bounds
 from rmqstore.errors import OptionError, StoreStateError, about
+from rmqstore.replica.broker_requests import Bounds
 from rmqstore.storage.broker.epochs import Epoch
 
 OVERLAP_BYTES: Final = 8 << 20  # a record, or the blank at the end of a file, is shorter

@@ -1,23 +1,30 @@
-"""What a follower knows of its copy: ``.rmqstore/follow.json``.
+"""The saved state of a copy, ``.rmqstore/follow.json``, and the epochs of its log.
 
-The file says which broker the copy is of, and how far the copy is on the disk. It is never ahead of
-the bytes that it speaks of.
+The file names the broker that the copy is of, and the end of what is on the disk. It is never ahead
+of the bytes that it describes.
+
+Source: EpochFileCache.java#appendEntry, #truncateSuffixByOffset, #truncatePrefixByOffset.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import secrets
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from rmqstore.copying.following.broker.source import Source
-from rmqstore.errors import StoreStateError, UnreadableFileError
+from rmqstore.errors import CorruptConfigError, StoreStateError, UnreadableFileError
+from rmqstore.replica.broker import Source
+from rmqstore.storage.broker.epochs import Epoch, read_epochs, stored_epochs
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import read_small
+
+logger = logging.getLogger(__name__)
 
 _VERSION: Final = 1
 _NAME: Final = "follow.json"
@@ -25,6 +32,99 @@ _MAX_BYTES: Final = 64 << 10
 _MAX_OFFSET: Final = 1 << 62
 _LEARNER_IDS: Final = 1 << 61
 _OURS: Final = {"lock", ".rmqstore"}  # what there is before the state was written the first time
+
+
+def epochs_within(epochs: Sequence[Epoch], begin: int, end: int) -> list[Epoch]:
+    """Return the epochs that have a part between two physical offsets."""
+    stops = [*(epoch.start_offset for epoch in epochs[1:]), end]
+    return [
+        epoch
+        for epoch, stop in zip(epochs, stops, strict=False)  # without an epoch there is one stop
+        if epoch.start_offset < end and stop > begin
+    ]
+
+
+class CopiedEpochs:
+    """The epochs of a copy: those of the log of its broker, as far as the copy has come.
+
+    Args:
+        paths: the files of the copy.
+
+    Attributes:
+        confirm_offset: what the broker told last; -1 if it told nothing.
+    """
+
+    def __init__(self, paths: StorePaths) -> None:
+        self._paths = paths
+        self._begin = 0  # where the log of the copy begins
+        self._known: list[Epoch] = []
+        self._of_broker: list[Epoch] = []
+        self._stored: list[Epoch] = []
+        self.confirm_offset = -1
+
+    @property
+    def last(self) -> int:
+        """The number of the epoch of the last record on the disk, -1 without one."""
+        return self._stored[-1].number if self._stored else -1
+
+    def read(self, disk: Disk, begin: int, end: int, confirm_offset: int) -> None:
+        """Read what was noted of a log between two physical offsets."""
+        self._begin, self.confirm_offset = begin, confirm_offset
+        try:
+            self._stored = read_epochs(self._paths)
+        except CorruptConfigError as err:  # comparing the logs needs none
+            logger.warning("%s; the epochs are asked for again", err)
+            self._stored = []
+        self._known = epochs_within(self._stored, begin, end)
+        self.write(disk, end)
+
+    def within(self, begin: int, end: int) -> list[Epoch]:
+        """Return the epochs that are known between two physical offsets."""
+        return epochs_within(self._known, begin, end)
+
+    def begin_again(self, begin: int) -> None:
+        """Forget all epochs: the log has no record, and begins somewhere else."""
+        self._begin, self._known, self._of_broker = begin, [], []
+
+    def retain(self, disk: Disk, begin: int, end: int) -> None:
+        """Forget the epochs that end before the log of the copy begins by now."""
+        self._begin = begin
+        self.write(disk, end)
+
+    def learn(self, epochs: Sequence[Epoch], confirm_offset: int) -> None:
+        """Take the epochs of the broker, whose log was found to be the copy's.
+
+        The copy may have older ones, which the broker forgets together with its files.
+        """
+        self.confirm_offset = confirm_offset
+        if epochs == self._of_broker:
+            return
+        self._of_broker = list(epochs)
+        first = epochs[0]
+        older = [
+            epoch
+            for epoch in self._known
+            if epoch.number < first.number and epoch.start_offset <= first.start_offset
+        ]
+        self._known = [*older, *epochs]
+
+    def write(self, disk: Disk, end: int) -> None:
+        """Note the epochs of what is on the disk up to a physical offset."""
+        epochs = self.within(self._begin, end)
+        if epochs == self._stored:
+            return
+        path = self._paths.epochs
+        if epochs:
+            disk.replace(path, stored_epochs(epochs))
+        else:
+            disk.delete(path)
+            disk.flush_folder(path.parent)
+        self._stored = epochs
+
+    def cut(self, disk: Disk, end: int) -> None:
+        """Forget the epochs that start at or after a physical offset where the log was cut."""
+        self._known, self._of_broker = self.within(self._begin, end), []
+        self.write(disk, end)
 
 
 def new_learner_id() -> int:

@@ -15,21 +15,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from rmqstore.copying.following.background import Metadata, Syncing
-from rmqstore.copying.following.broker.source import Source
-from rmqstore.copying.following.building import Building
-from rmqstore.copying.following.log_copy import LogCopy
-from rmqstore.copying.following.state import (
-    FollowState,
-    copy_paths,
-    first_state,
-    read_state,
-    require_new,
-    write_state,
-)
-from rmqstore.copying.following.upkeep.copied_epochs import CopiedEpochs
-from rmqstore.copying.following.upkeep.kept_back import SpareSpace, Unvouched
-from rmqstore.copying.following.upkeep.log_files import (
+from rmqstore.replica.background import Metadata, Syncing
+from rmqstore.replica.broker import Source
+from rmqstore.replica.log_copy import Flush, LogCopy
+from rmqstore.replica.log_files import (
+    SpareSpace,
+    Unvouched,
     begin_of_files,
     found_end,
     last_store_timestamp,
@@ -37,9 +28,17 @@ from rmqstore.copying.following.upkeep.log_files import (
     new_cut_folder,
     warn_of_cut,
 )
-from rmqstore.copying.following.upkeep.old_files import OldFiles
-from rmqstore.copying.following.upkeep.queue_builder import QueueBuilder
-from rmqstore.copying.following.upkeep.unflushed import Flush
+from rmqstore.replica.queue_builder import Building, QueueBuilder
+from rmqstore.replica.retention import OldFiles
+from rmqstore.replica.state import (
+    CopiedEpochs,
+    FollowState,
+    copy_paths,
+    first_state,
+    read_state,
+    require_new,
+    write_state,
+)
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import our_abort

@@ -15,7 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rmqstore.copying.following.agreement import (
+from rmqstore.errors import (
+    BrokerUnreachableError,
+    RmqStoreError,
+)
+from rmqstore.replica.agreement import (
     Extent,
     begin_at,
     compared_from,
@@ -26,29 +30,26 @@ from rmqstore.copying.following.agreement import (
     require_known_begin,
     served_bounds,
 )
-from rmqstore.copying.following.background import GaveUpError, Metadata, Question
-from rmqstore.copying.following.broker.source import Source
-from rmqstore.copying.following.copy_store import CopyStore
-from rmqstore.copying.following.log_copy import LogCopy
-from rmqstore.copying.following.progress import FollowProgress, progress_of
-from rmqstore.copying.following.remoting.broker import Bounds
-from rmqstore.copying.following.remoting.client import Endpoint
-from rmqstore.copying.following.session import Ended, Session
-from rmqstore.copying.following.settings import FollowSettings, Timing, informant_of
-from rmqstore.copying.following.state import copy_paths, read_state, require_same_source
-from rmqstore.copying.following.streams.connection import (
+from rmqstore.replica.background import GaveUpError, Metadata, Question
+from rmqstore.replica.broker import Source
+from rmqstore.replica.broker_requests import Bounds
+from rmqstore.replica.copy_store import CopyStore
+from rmqstore.replica.ha import (
     Connection,
     ConnectionEndedError,
+    ControllerStream,
+    Greeting,
+    HaStream,
     shake_hands,
 )
-from rmqstore.copying.following.streams.controller_stream import ControllerStream, Greeting
-from rmqstore.copying.following.streams.ha_stream import HaStream
-from rmqstore.copying.following.upkeep.log_files import boundary_before, boundary_from
-from rmqstore.copying.following.upkeep.old_files import OldFiles
-from rmqstore.errors import (
-    BrokerUnreachableError,
-    RmqStoreError,
-)
+from rmqstore.replica.log_copy import LogCopy
+from rmqstore.replica.log_files import boundary_before, boundary_from
+from rmqstore.replica.progress import FollowProgress, progress_of
+from rmqstore.replica.remoting import Endpoint
+from rmqstore.replica.retention import OldFiles
+from rmqstore.replica.session import Ended, Session
+from rmqstore.replica.settings import FollowSettings, Timing, informant_of
+from rmqstore.replica.state import copy_paths, read_state, require_same_source
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 

@@ -1,4 +1,4 @@
-"""One connection to a broker's port for replicas: it compares, then appends.
+"""One connection to a broker's HA port: it compares the logs, then appends to the copy.
 
 The thread that reads the stream is the one that reports: a follower that hangs is cut off by the
 broker, which must not keep files for it that retention has to delete.
@@ -14,20 +14,18 @@ from contextlib import suppress
 from enum import Enum
 from typing import Final, Protocol
 
-from rmqstore.copying.following.agreement import Extent, FirstRecord, Verdict, judge
-from rmqstore.copying.following.log_copy import BATCH_BYTES, LogCopy
-from rmqstore.copying.following.remoting.broker import Bounds
-from rmqstore.copying.following.settings import FollowSettings
-from rmqstore.copying.following.streams.connection import Connection, ConnectionEndedError
-from rmqstore.copying.following.streams.ha_stream import NEVER, HaStream, Piece
-from rmqstore.copying.following.streams.rate import Rate
-from rmqstore.copying.following.upkeep.log_files import boundary_before
 from rmqstore.errors import (
     BrokerUnreachableError,
     CorruptRecordError,
     MalformedBytesError,
     StoreStateError,
 )
+from rmqstore.replica.agreement import Extent, FirstRecord, Verdict, judge
+from rmqstore.replica.broker_requests import Bounds
+from rmqstore.replica.ha import NEVER, Connection, ConnectionEndedError, HaStream, Piece, Rate
+from rmqstore.replica.log_copy import BATCH_BYTES, LogCopy
+from rmqstore.replica.log_files import boundary_before
+from rmqstore.replica.settings import FollowSettings
 
 _BUFFER_BYTES: Final = 1 << 20
 _BOUNDS_SECONDS: Final = 1.0  # between two questions where the log of the broker ends

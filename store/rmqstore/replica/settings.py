@@ -11,12 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypedDict
 
-from rmqstore.copying.following.agreement import OVERLAP_BYTES
-from rmqstore.copying.following.broker.ports import OrdinaryPort, ReplicaPort
-from rmqstore.copying.following.broker.source import MAX_FILE_BYTES, MIN_FILE_BYTES
-from rmqstore.copying.following.remoting.client import Address, Endpoint
-from rmqstore.copying.following.remoting.credentials import Credentials
-from rmqstore.copying.following.upkeep.retention import FOREVER, Retention, parse_retention
 from rmqstore.errors import (
     Argument,
     OptionError,
@@ -25,6 +19,10 @@ from rmqstore.errors import (
     about,
     listed,
 )
+from rmqstore.replica.agreement import OVERLAP_BYTES
+from rmqstore.replica.broker import MAX_FILE_BYTES, MIN_FILE_BYTES, OrdinaryPort, ReplicaPort
+from rmqstore.replica.remoting import Address, Credentials, Endpoint
+from rmqstore.replica.retention import FOREVER, Retention, parse_retention
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqstore.copying.followers.cluster import ClusterProgress
-from rmqstore.copying.following.progress import FollowProgress
-from rmqstore.copying.following.remoting.client import Address
 from rmqstore.errors import StoreStateError, UnsupportedFeatureError
+from rmqstore.replica.cluster import ClusterProgress
+from rmqstore.replica.progress import FollowProgress
+from rmqstore.replica.remoting import Address
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

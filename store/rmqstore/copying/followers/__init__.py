@@ -1,1 +1,0 @@
-"""Following one broker or all brokers of a cluster: calls, progress, status and metrics."""

@@ -1,1 +1,0 @@
-"""The port for replicas: a connection to it, and the bytes of its two protocols."""

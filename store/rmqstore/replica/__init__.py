@@ -1,0 +1,1 @@
+"""Live copies of brokers over the network: what `rmqstore follow` runs."""
