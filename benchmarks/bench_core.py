@@ -24,7 +24,7 @@ from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.columns.walk import walk
 from rmqstore.format.layout import BATCH_ROWS, Bytes
 from rmqstore.format.schema import MESSAGE
-from rmqstore.storage.files.mapped_file import MappedFile
+from rmqstore.storage.files.local import MappedFile
 
 _FRAME = struct.Struct(">ii")
 GOALS = {

@@ -37,8 +37,7 @@ import rmqstore
 from pyspark_rmqstore.batch_reader import FilteringReader
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.schema import default_schema
-from rmqstore.inspect.report.gathering import gather
-from rmqstore.inspect.report.page import render
+from rmqstore.inspect.report import gather, render
 from rmqstore.inspect.verify import verify
 from rmqstore.query.arguments import ScanOrder
 from rmqstore.storage.broker.store_config import StoreConfig

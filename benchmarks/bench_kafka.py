@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from kafka_batches import Row, batch
 from kafkalog.format.batch_heads import BatchHeads, walk_batches
+from kafkalog.format.layout import RECORD
 from kafkalog.format.records import decode
-from kafkalog.format.schema import RECORD
 
 _NO_HEADERS = [name for name in RECORD.names if name != "headers"]
 _HEADERS = ((b"trace-id", b"0123456789abcdef"), (b"source", b"orders"), (b"v", b"17"))

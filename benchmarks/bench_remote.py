@@ -25,7 +25,7 @@ from object_server import BUCKET, served
 
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.selection import Selection, parse_selection
-from rmqstore.read.plan.sampling import LogPart, join_parts
+from rmqstore.read.sampling import LogPart, join_parts
 from rmqstore.read.scan.record_filter import log_filter
 from rmqstore.read.scan.spec import ReadSpec, scan_schema
 from rmqstore.read.session import StoreSession

@@ -27,8 +27,8 @@ from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.walk import walk
 from rmqstore.format.layout import BATCH_ROWS
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.index.file_appender import IndexFileAppender, IndexKeys
-from rmqstore.storage.index.sizes import IndexSizes
+from rmqstore.storage.index_appender import IndexFileAppender, IndexKeys
+from rmqstore.storage.index_files import IndexSizes
 from rmqstore.write.verbatim import verbatim_columns
 
 _WRITTEN = (

@@ -27,14 +27,14 @@ SEAMS = (
     ("write the log", "rmqstore.storage.log.appender:LogAppend.commit"),
     ("queues", "rmqstore.storage.queue.appender:QueueAppender.append"),
     ("queues", "rmqstore.storage.queue.appender:QueueAppender.settle"),
-    ("index", "rmqstore.storage.index.appender:IndexAppender.add"),
-    ("index", "rmqstore.storage.index.appender:IndexAppender.flush"),
+    ("index", "rmqstore.storage.index_appender:IndexAppender.add"),
+    ("index", "rmqstore.storage.index_appender:IndexAppender.flush"),
     ("fsync", "rmqstore.storage.files.disk:Disk.flush"),
     ("fsync", "rmqstore.storage.files.disk:Disk.flush_folder"),
     ("fsync", "rmqstore.storage.files.disk:Disk.flush_all"),
     ("the rest of flush and close", "rmqstore.write.writer:StoreWriter.flush"),
     ("the rest of flush and close", "rmqstore.write.writer:StoreWriter.close"),
-    ("remove staged files", "pyspark_rmqstore.batch_writer:sweep"),
+    ("remove staged files", "pyspark_rmqstore.sink:sweep"),
 )
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.batch_writer import RmqStoreWriter
+from pyspark_rmqstore.sink import RmqStoreWriter
 from pyspark_rmqstore.write_options import parse_write_options
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from kafkalog.format.batch_heads import BatchHeads, Data, walk_batches
+from kafkalog.format.layout import RECORD
 from kafkalog.format.records import decode
 from kafkalog.format.reference import Record, records_of
-from kafkalog.format.schema import RECORD
 from rmqstore.errors import MalformedBytesError
 
 Rows = list[dict[str, Any]]

@@ -34,22 +34,21 @@ from rmqstore.errors import (
     StoreStateError,
     UnreadableFileError,
 )
-from rmqstore.inspect.report.gathering import gather
+from rmqstore.inspect.report import gather
 from rmqstore.inspect.verify import verify
 from rmqstore.read.views.schema import VIEWS
 from rmqstore.storage.broker.config_files import BrokerConfig, integer
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig, read_properties
 from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.mapped_file import MappedFile
+from rmqstore.storage.files.local import LOCAL, MappedFile
 from rmqstore.storage.files.regular import list_folder, read_head
 from rmqstore.storage.files.storage import read_small
-from rmqstore.storage.folders.find import find_store
-from rmqstore.storage.index.file_appender import next_name
-from rmqstore.storage.index.index_file import index_files
-from rmqstore.storage.queue.bounds import pieces, sound_end
+from rmqstore.storage.index_appender import next_name
+from rmqstore.storage.index_files import index_files
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.storage.queue.queue import pieces, sound_end
 
 SECONDS = 60
 MEMORY_BYTES = 2 << 30  # Arrow's allocator reserves a GiB of it ahead

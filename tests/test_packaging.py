@@ -31,8 +31,8 @@ DOORS = {  # packages and modules of the core that the connector enters by
     "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema", "rmqstore.query",
     "rmqstore.read", "rmqstore.write", "rmqstore.store.opening",
     "rmqstore.storage.broker.store_config", "rmqstore.storage.broker.broker_run",
-    "rmqstore.storage.broker.brokers_file",
-    "rmqstore.storage.queue.units", "rmqstore.storage.files", "rmqstore.storage.folders",
+    "rmqstore.storage.broker.folders",
+    "rmqstore.storage.queue.queue", "rmqstore.storage.files",
     "rmqstore.storage.remote",
 }  # fmt: skip
 CONNECTORS = ("pyspark_rmqstore", "pyspark_kafkalog")
@@ -75,7 +75,7 @@ def test_the_wheel_holds_every_module_of_all_packages_and_no_other_folder(wheel:
     }
     expected |= {
         *(
-            f"rmqstore/inspect/report/templates/{name}"
+            f"rmqstore/inspect/templates/{name}"
             for name in ("page.html.j2", "store.html.j2", "charts.html.j2", "page.css", "page.js")
         ),
         "rmqstore/py.typed",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rmqstore.exchange.fitting import fitted
-from rmqstore.exchange.text_table import escaped, framed, padded
+from rmqstore.exchange.text_table import escaped, fitted, framed, padded
 
 NAMES = ["topic", "body"]
 ROWS = [["T", "one\ntwo"], ["Orders", "x" * 40], ["\u8ba2\u5355" * 2, "a\tb\x1b[2J"]]

@@ -11,10 +11,9 @@ from difflib import get_close_matches
 from typing import Final
 
 from kafkalog import CorruptBatchError, Partition
-from kafkalog.read.spec import FAILFAST, ScanSpec
+from kafkalog.read.scan import FAILFAST, ScanSpec
 from kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.offset_limits import OffsetLimit
-from pyspark_kafkalog.options import ReadOptions
+from pyspark_kafkalog.options import OffsetLimit, ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit, divide_ranges, pack_ranges
 from rmqstore.errors import OptionError
 from rmqstore.query.selection import EARLIEST, LATEST

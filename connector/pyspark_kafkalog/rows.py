@@ -1,4 +1,4 @@
-"""Records in the columns of Spark's Kafka source.
+"""Records in the columns of Spark's Kafka source, and the reader of a batch.
 
 Source: KafkaRecordToRowConverter of Spark.
 """
@@ -6,19 +6,22 @@ Source: KafkaRecordToRowConverter of Spark.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StringType, StructField, StructType
 
-from kafkalog.read.spec import FAILFAST
-from pyspark_kafkalog.options import ReadOptions
+from kafkalog.read.scan import FAILFAST
+from pyspark_kafkalog.offset_reader import OffsetReader
+from pyspark_kafkalog.options import ColumnOptions, ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
-from pyspark_kafkalog.schema import require_columns
-from pyspark_rmqstore.hosts import naming_this_host
-from rmqstore.errors import UnsupportedFeatureError
+from pyspark_rmqstore.opened_stores import naming_this_host
+from pyspark_rmqstore.option_values import option_names
+from pyspark_rmqstore.schema import kafka_schema, require_kafka_columns
+from rmqstore.errors import OptionError, UnsupportedFeatureError
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +40,64 @@ _PAIR: Final = ["key", "value"]  # of a header
 _LAST_TIME: Final = (1 << 63) // 1000 - 1  # ms that microseconds of 64 bits can count
 _TOO_FAR: Final = "does not fit into Spark's microseconds"
 _NO_TIMESTAMP: Final = pa.scalar(-1, pa.timestamp("ms", "UTC"))
+
+
+class KafkaLogReader(DataSourceReader):
+    """Reads records of the partitions of one broker's log directories."""
+
+    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+        self._options = options
+        self._rows = RowReader(schema, options)
+
+    @option_names()
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the tasks. Runs on the driver."""
+        reader = OffsetReader(self._options)
+        reader.require_named()
+        starts, ends = reader.stable_starts(), reader.ends()
+        for key, end in ends.items():
+            if end < starts[key]:
+                text = "%s ends at %d, before it starts at %d: no row"
+                logger.warning(text, key, end, starts[key])
+        unreadable = reader.unreadable_ends(starts, ends)
+        splits = reader.splits(reader.ranges(starts, ends), unreadable)
+        logger.info("planned %d tasks over %d partitions", len(splits), len(starts))
+        return splits
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one task. Runs in a task; stateless."""
+        # Spark reads a partition of its own if there are none.
+        if isinstance(partition, RangeSplit):
+            with option_names():
+                yield from self._rows.rows(partition)
+
+
+def default_schema(columns: ColumnOptions) -> StructType:
+    """Return the columns of a read that names none."""
+    schema = kafka_schema(include_headers=columns.include_headers)
+    return schema if columns.corrupt is None else schema.add(_corrupt_field(columns.corrupt))
+
+
+def require_columns(schema: StructType, columns: ColumnOptions) -> None:
+    """Refuse a schema whose columns are not among those of a read.
+
+    Raises:
+        OptionError: a column is unknown, named twice, NOT NULL or of another type.
+    """
+    expected = None if columns.corrupt is None else _corrupt_field(columns.corrupt)
+    others = [field for field in schema.fields if field != expected]
+    if len(others) < len(schema.fields) - 1:
+        raise OptionError(f"schema: name {columns.corrupt} only once")
+    if any(field.name == columns.corrupt for field in others):
+        raise OptionError(f"schema: {columns.corrupt} is a string, which may be null")
+    if others or not schema.fields:
+        require_kafka_columns(
+            StructType(others), "kafkalog", include_headers=columns.include_headers
+        )
+
+
+def _corrupt_field(name: str) -> StructField:
+    return StructField(name, StringType())
 
 
 class RowReader:

@@ -27,14 +27,14 @@ class KafkaLogDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns of Spark's Kafka source. Runs on the driver."""
         from pyspark_kafkalog.options import parse_column_options
-        from pyspark_kafkalog.schema import default_schema
+        from pyspark_kafkalog.rows import default_schema
 
         return default_schema(parse_column_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader of these columns. Runs on the driver."""
-        from pyspark_kafkalog.batch_reader import KafkaLogReader
         from pyspark_kafkalog.options import parse_read_options
+        from pyspark_kafkalog.rows import KafkaLogReader
 
         return KafkaLogReader(schema, parse_read_options(self.options))
 

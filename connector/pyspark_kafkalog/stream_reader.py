@@ -1,8 +1,7 @@
 """The micro-batch source: follows log directories that a broker writes to, or that are copied.
 
-Each query has one reader, on the driver. Source: KafkaMicroBatchStream of Spark.
-
-Source: KafkaSourceOffset and JsonUtils of Spark.
+Each query has one reader, on the driver. Source: KafkaMicroBatchStream,
+KafkaSourceOffset and JsonUtils of Spark.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import StreamOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
 from pyspark_kafkalog.rows import RowReader
-from pyspark_rmqstore.admission import limit_rows
-from pyspark_rmqstore.option_names import option_names
+from pyspark_rmqstore.offsets import limit_rows
+from pyspark_rmqstore.option_values import option_names
 from rmqstore.errors import OptionError
 
 Offsets = dict[TopicPartition, int]

@@ -14,11 +14,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.opened_stores import open_ref
-from pyspark_rmqstore.option_names import option_names
+from pyspark_rmqstore.opened_stores import each_store, open_ref, stores_to_read
+from pyspark_rmqstore.option_values import option_names
 from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.packing import AnyPortion
-from pyspark_rmqstore.read_stores import each_store, stores_to_read
 from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.query.selection import require_named

@@ -1,6 +1,6 @@
 """The stores that one stream follows.
 
-They tell how far queues reach, where each queue continues, and which messages were lost.
+They give the ends of queues, the place where each queue continues, and the messages that were lost.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import NamedTuple, TypeVar
 import pyarrow as pa
 
 from pyspark_rmqstore.offsets import Key, StreamOffset
-from pyspark_rmqstore.opened_stores import open_ref, paths_of
+from pyspark_rmqstore.opened_stores import open_ref, paths_of, stores_to_read
 from pyspark_rmqstore.options import ReadOptions
-from pyspark_rmqstore.read_stores import stores_to_read
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
 from rmqstore.read.session import StoreSession
 from rmqstore.read.tail import StoreTail
-from rmqstore.read.tiered.tail import TieredTail, follow
+from rmqstore.read.tiered.follower import TieredTail, follow
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.files.retry import ChangingStore

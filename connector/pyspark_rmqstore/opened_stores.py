@@ -2,12 +2,129 @@
 
 from __future__ import annotations
 
-from pyspark_rmqstore.hosts import naming_this_host
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
 from pyspark_rmqstore.store_options import StoreRef
+from rmqstore.errors import NotAStoreError, StoreStateError
 from rmqstore.read.session import StoreSession
 from rmqstore.read.tiered.opening import open_session, paths_for
+from rmqstore.read.views.replicas import brokers_of
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.remote.location import locate
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_STORES_AT_ONCE = 8  # while they are planned
+
+
+_CURE = "mount the store under the same path on every host, or run Spark where it lies"
+
+
+def each_store(stores: Sequence[StoreRef], plan: Callable[[StoreRef], T]) -> Iterator[T]:
+    """Yield what a function returns for each store, in their order; some run side by side.
+
+    Planning reads little of each store, so from a slow disk it mostly waits.
+    """
+    if len(stores) == 1:
+        yield plan(stores[0])
+        return
+    with ThreadPoolExecutor(_STORES_AT_ONCE) as pool:
+        yield from pool.map(plan, stores)
+
+
+def stores_to_read(stores: Sequence[StoreRef]) -> tuple[StoreRef, ...]:
+    """Return the stores without replicas of others: the master, or else the longest log.
+
+    Raises:
+        OptionError: two stores have the same broker name and are not replicas of each other.
+    """
+    if len(stores) == 1:
+        return tuple(stores)
+    names = [*each_store(stores, _broker_name)]
+    counts = Counter(names)
+    shared = [ref for ref, name in zip(stores, names, strict=True) if counts[name] > 1]
+    unread = _replicas(shared) if shared else set()
+    return tuple(ref for ref in stores if ref.path not in unread)
+
+
+def _broker_name(ref: StoreRef) -> str:
+    if ref.broker_name is not None:
+        return ref.broker_name
+    with open_ref(ref) as store:
+        return store.view_broker_name
+
+
+def _replicas(stores: Sequence[StoreRef]) -> set[str]:
+    """Return the paths of the stores that are replicas of others."""
+    paths: dict[int, str] = {}
+    unread = set()
+    with ExitStack() as stack:
+        sources = []
+        for ref in stores:
+            store = stack.enter_context(open_ref(ref))
+            store.require_local("reading one of several stores of a broker")
+            source = store.view_source
+            sources.append(source)
+            paths[id(source)] = ref.path
+        for broker in brokers_of(sources):
+            broker.require_sound()
+            for replica in broker.replicas:
+                path = paths[id(replica.source)]
+                logger.warning("%s is not read: it is %s", path, broker.note(replica))
+                unread.add(path)
+    return unread
+
+
+def this_host() -> str:
+    """Return the name of this host."""
+    return socket.gethostname()
+
+
+@contextmanager
+def naming_this_host() -> Iterator[None]:
+    """Let the error of a store that a task does not see name the host that the task runs on."""
+    try:
+        yield
+    except NotAStoreError as err:
+        raise NotAStoreError(
+            f"{err}. This is what a task sees on host {this_host()}, where an executor runs; the "
+            f"driver found the store. To cure it, {_CURE}, or read a URI"
+        ) from err
+
+
+def require_folder(folder: Path) -> None:
+    """Refuse to stage rows in a folder that the driver has made on another host only.
+
+    Raises:
+        StoreStateError: this host does not see the folder.
+    """
+    if not folder.is_dir():
+        raise StoreStateError(
+            f"{folder}: the driver has made this folder, and a task on host {this_host()} does not "
+            f"see it. Nothing was written; {_CURE}"
+        )
+
+
+def require_staged(path: str, host: str) -> None:
+    """Refuse to append what a task staged on another host only.
+
+    Raises:
+        StoreStateError: this host does not see the file.
+    """
+    if not Path(path).is_file():
+        raise StoreStateError(
+            f"{path}: a task on host {host} has staged rows in this file, and the driver on host "
+            f"{this_host()} does not see it. Nothing was written; {_CURE}"
+        )
 
 
 def open_ref(ref: StoreRef) -> StoreSession:

@@ -1,21 +1,81 @@
-"""Keys of options, whatever their case, and values: words, numbers, durations, sizes and paths."""
+"""Keys of options, whatever their case, and values: words, numbers, durations, sizes and paths.
+
+The core knows nothing of Spark: its errors name the argument ``fail_on_data_loss=False`` where a
+user of Spark has to set ``failOnDataLoss=false``. Every method that Spark calls names it so.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from difflib import get_close_matches
 from pathlib import Path
 
-from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.errors import (
+    Argument,
+    OptionError,
+    RmqStoreError,
+    UnsupportedFeatureError,
+    argument_names,
+)
 from rmqstore.query.times import time_zone
-from rmqstore.storage.broker.brokers_file import read_brokers
+from rmqstore.storage.broker.folders import read_brokers
+from rmqstore.storage.broker.store_config import root_of
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import path_of
-from rmqstore.storage.folders.broker_conf import root_of
 from rmqstore.storage.remote.location import is_uri, local_path, require_known
+
+SELECTION_ARGUMENTS = {
+    "subscribe": "subscribe",
+    "subscribePattern": "subscribe_pattern",
+    "assign": "assign",
+    "startingOffsets": "starting_offsets",
+    "endingOffsets": "ending_offsets",
+    "startingTimestamp": "starting_timestamp",
+    "endingTimestamp": "ending_timestamp",
+    "startingOffsetsByTimestamp": "starting_offsets_by_timestamp",
+    "endingOffsetsByTimestamp": "ending_offsets_by_timestamp",
+    "startingOffsetsByTimestampStrategy": "starting_offsets_by_timestamp_strategy",
+}
+# Options that some views take.
+VIEW_ARGUMENTS = {
+    **SELECTION_ARGUMENTS,
+    "includeSystemTopics": "include_system_topics",
+    "mode": "mode",
+    "checkCRC": "check_crc",
+    "consumerGroup": "consumer_group",
+    "clients": "clients",
+    "strategy": "strategy",
+    "rooms": "rooms",
+}
+_OTHER_ARGUMENTS = {
+    "storePathCommitLog": "commitlogs",
+    "storePathDLedgerCommitLog": "dledger_logs",
+    "dLegerSelfId": "dledger_self_id",
+    "ignoreLogEnd": "ignore_log_end",
+    "brokerName": "broker_name",
+    "msgKey": "msg_key",
+    "msgId": "msg_id",
+    "msgTags": "msg_tags",
+    "indexOnly": "index_only",
+    "includePending": "include_pending",
+    "storageOptions": "storage_options",
+    "failOnDataLoss": "fail_on_data_loss",
+    "allowSystemTopics": "allow_system_topics",
+    "queueNums": "default_queue_nums",
+    "queueSelector": "queue_selector",
+    "brokerVersion": "broker_version",
+    "timeZone": "time_zone",
+    "brokerStopped": "broker_stopped",
+}
+_OPTIONS = {
+    argument: option
+    for option, argument in (SELECTION_ARGUMENTS | VIEW_ARGUMENTS | _OTHER_ARGUMENTS).items()
+    if argument != option
+}
+
 
 # Options that Spark itself passes to a source, or that users set for Spark.
 _SPARK_OWN = {"path", "paths", "queryname", "checkpointlocation", "timezone", "recursivefilelookup"}
@@ -32,6 +92,31 @@ _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _KAFKA_OWN = re.compile(
     r"(kafka|kafkaConsumer|fetchOffset)\..*|groupIdPrefix", re.IGNORECASE | re.DOTALL
 )
+
+
+def option_of(argument: Argument) -> str:
+    """Return the option that stands for an argument of the core, with its value as Spark has it."""
+    name = _OPTIONS.get(argument.name, argument.name)
+    if argument.value in (None, ""):
+        return name
+    value = str(argument.value)
+    return f"{name}={value.lower() if isinstance(argument.value, bool) else value}"
+
+
+@contextmanager
+def option_names() -> Iterator[None]:
+    """Let errors and warnings of the core leave in option names.
+
+    For use as a context manager or decorator.
+    """
+    try:
+        with argument_names(option_of):
+            yield
+    except RmqStoreError as err:
+        translated = err.named(option_of)
+        if translated.args == err.args:
+            raise
+        raise translated.with_traceback(err.__traceback__) from err.__cause__
 
 
 def without_kafka_own(options: Mapping[str, str]) -> dict[str, str]:

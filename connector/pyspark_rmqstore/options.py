@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_rmqstore.option_names import SELECTION_ARGUMENTS, option_names
 from pyspark_rmqstore.option_values import (
     KAFKA,
+    SELECTION_ARGUMENTS,
     absolute_path,
     boolean,
     count,
@@ -17,6 +17,7 @@ from pyspark_rmqstore.option_values import (
     known_options,
     offsets_per_trigger,
     one_or_many,
+    option_names,
     size,
     without_kafka_own,
     word,

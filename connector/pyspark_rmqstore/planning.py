@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.store_options import StoreRef
-from rmqstore.read.lookup.waiting import PendingRows
-from rmqstore.read.plan.sampling import LogPart, Sample, join_parts
+from rmqstore.read.pending import PendingRows
+from rmqstore.read.sampling import LogPart, Sample, join_parts
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.spans import LogSlice, LostStretch, QueueKey, QueueSlice
-from rmqstore.storage.queue.units import RecoveredUnits
+from rmqstore.storage.queue.queue import RecoveredUnits
 
 
 @dataclass(frozen=True)

@@ -1,40 +1,58 @@
-"""Writes to a store from many tasks.
+"""Writers of batches and of streams: tasks stage messages, and the driver commits them.
 
-Each task stages its encoded rows in a file, and one process appends all of them. This is what
-batches and micro-batches have in common.
+Each task stages its encoded rows in a file, and one process appends all of them.
+
+A micro-batch is identified by the id of its query, which is kept in the checkpoint, and its number.
+The store's ledger holds the number of the newest micro-batch, and the log decides whether it was
+committed. A repeated one is skipped.
+
+Each job has a folder of its own under ``.rmqstore/staging``; ``write.staged`` has the files in it.
+The commit only uses the files that the messages of the tasks name; other files in the folder are of
+failed attempts.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.hosts import require_folder, require_staged, this_host
-from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.staging import disk_of
+from pyspark_rmqstore.opened_stores import require_folder, require_staged, this_host
+from pyspark_rmqstore.option_values import option_names
 from pyspark_rmqstore.write_options import WriteOptions
-from rmqstore.errors import IllegalMessageError, StoreLockedError
+from rmqstore.errors import IllegalMessageError, StoreLockedError, StoreStateError
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
-from rmqstore.storage.folders.find import find_store
+from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.files.disk import Disk, named_os_errors
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.store.opening import create, is_store, open_for
 from rmqstore.write.messages import MessageMaker
 from rmqstore.write.staged import PartWriter, StagedPart
 from rmqstore.write.writer import StoreWriter
 
 logger = logging.getLogger(__name__)
+
+_FOLDER = Path(".rmqstore", "staging")
+_ABANDONED_SECONDS = 24 * 60 * 60
+_MAX_RETRIES = 100
+
+
+# Source: StreamExecution.scala#QUERY_ID_KEY, MicroBatchExecution.scala#BATCH_ID_KEY.
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+
 
 # Source: malloc.h of glibc.
 _M_TRIM_THRESHOLD: Final = -1
@@ -45,6 +63,180 @@ _KEPT_BYTES = 128 << 20
 
 _BEGIN_SECONDS, COMMIT_SECONDS = 2, 300
 _PAUSE_SECONDS = 0.05
+
+
+def job_folder(root: str, job_id: str) -> Path:
+    """Return the folder of a job."""
+    return Path(root) / _FOLDER / job_id
+
+
+def job_ids(root: str) -> list[str]:
+    """Return the ids of the jobs that have a folder."""
+    return [entry.name for entry in LOCAL.list_folder(Path(root) / _FOLDER)]
+
+
+def begin(root: str, job_id: str) -> None:
+    """Make the folder of a job, and remove the folders of jobs whose driver died.
+
+    Only the driver makes the folder, so a task that still runs when its job is aborted cannot write
+    any more.
+    """
+    join(root, job_id)
+
+
+def join(root: str, job_id: str) -> None:
+    """Make the folder of a job unless another task has made it.
+
+    Tasks of a stream do this, because its driver does not know the id of the query.
+    """
+    disk = disk_of(root)
+    with named_os_errors(Path(root), "the job wrote nothing and can be repeated"):
+        _make_folder(disk, job_folder(root, job_id))
+        _sweep_abandoned(disk, root, job_id)
+
+
+def _make_folder(disk: Disk, folder: Path) -> None:
+    for n_left in reversed(range(_MAX_RETRIES)):
+        try:
+            disk.make_folder(folder)
+        except (FileExistsError, FileNotFoundError):  # a job that has ended removes empty folders
+            if not n_left:
+                raise
+        else:
+            return
+
+
+def disk_of(root: str) -> Disk:
+    """Return what changes a store's files; it does not follow links inside the store."""
+    disk = Disk()
+    disk.keep_within(Path(root))
+    return disk
+
+
+def _sweep_abandoned(disk: Disk, root: str, job_id: str) -> None:
+    folder = job_folder(root, job_id)
+    for other in folder.parent.iterdir():
+        if other != folder and time() - _last_change(other) > _ABANDONED_SECONDS:
+            logger.warning("%s was left by a job that never ended; it is removed", other)
+            disk.delete_tree(other)
+
+
+def _last_change(folder: Path) -> float:
+    """Return when something in a folder was last changed.
+
+    If the folder is being removed, this is the present time.
+    """
+    try:
+        return max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
+    except FileNotFoundError:
+        return time()
+
+
+def sweep(root: str, job_id: str) -> None:
+    """Remove the folder of a job, and the folders above it that are empty then.
+
+    If this fails, nothing is lost: a later job removes the folder.
+    """
+    folder = job_folder(root, job_id)
+    disk = disk_of(root)
+    # a task that is being killed may still make a file while the others are removed
+    for _ in range(_MAX_RETRIES):
+        disk.delete_tree(folder)
+        if not folder.exists():
+            break
+    else:
+        logger.warning("%s could not be removed; a later job removes it", folder)
+    for above in (folder.parent, folder.parent.parent):
+        with suppress(OSError):  # the folder of another job is in it
+            above.rmdir()
+
+
+class RmqStoreStreamWriter:
+    """Appends the rows of one micro-batch to one store.
+
+    Spark makes one writer for the tasks and another to commit. ``spark_versions`` chooses the class
+    of PySpark that this class is combined with.
+    """
+
+    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+        self._path = options.path
+        # A query does not hold the store between its micro-batches, so another query may commit
+        # now, which can take long.
+        self._sink = StoreSink(schema, options, patience=COMMIT_SECONDS)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Encode the rows of one task. Runs in a task; stateless."""
+        context = TaskContext.get()
+        assert context is not None, "Spark runs this in a task"
+        query_id, batch_id = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
+        if not query_id or not batch_id:
+            raise StoreStateError(
+                f"Spark has not set {_QUERY_ID} and {_BATCH_ID}: "
+                "a repeated micro-batch could not be recognised"
+            )
+        job_id = _job_id(query_id, int(batch_id))
+        join(self._path, job_id)
+        staged = self._sink.stage(iterator, job_folder(self._path, job_id))
+        return StagedOfQuery(staged.partition, staged.part, staged.host, query_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Append what the tasks staged, unless the store has this micro-batch already.
+
+        Runs on the driver.
+        """
+        if batchId == 0:
+            self._sink.warn_ignored()
+        for query_id in _queries(messages):
+            self._sink.append(messages, (f"query:{query_id}", batchId))
+        self._sweep(messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Remove what the tasks staged; committed rows stay. Runs on the driver."""
+        self._sweep(messages, batchId)
+
+    def _sweep(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        """Remove what the tasks of this micro-batch staged, and what is left of earlier ones.
+
+        An attempt that begins after the end of its micro-batch makes the folder again.
+        """
+        for query_id in _queries(messages):
+            for job_id in {_job_id(query_id, batch_id), *job_ids(self._path)}:
+                of_query, _, number = job_id.rpartition("-")
+                if of_query == query_id and number.isdecimal() and int(number) <= batch_id:
+                    sweep(self._path, job_id)
+
+
+def _queries(messages: Sequence[WriterCommitMessage | None]) -> set[str]:
+    """Return the id of the query that messages are of; an empty set if no task left a message."""
+    return {message.query_id for message in messages if isinstance(message, StagedOfQuery)}
+
+
+def _job_id(query_id: str, batch_id: int) -> str:
+    return f"{query_id}-{batch_id}"
+
+
+class RmqStoreWriter(DataSourceArrowWriter):
+    """Appends rows to one store."""
+
+    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+        self._options, self._job_id = options, uuid.uuid4().hex
+        self._sink = StoreSink(schema, options)
+        self._sink.warn_ignored()
+        begin(options.path, self._job_id)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Encode the rows of one task. Runs in a task; stateless."""
+        return self._sink.stage(iterator, job_folder(self._options.path, self._job_id))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Append what the tasks staged. Runs on the driver."""
+        self._sink.append(messages, self._options.txn)
+        sweep(self._options.path, self._job_id)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks staged; committed rows stay. Runs on the driver."""
+        del messages
+        sweep(self._options.path, self._job_id)
 
 
 @cache
@@ -69,6 +261,13 @@ class Staged(WriterCommitMessage):
     partition: int
     part: StagedPart
     host: str  # that the task ran on
+
+
+@dataclass
+class StagedOfQuery(Staged):
+    """The message of a task to the driver."""
+
+    query_id: str  # which Spark does not tell a stream writer
 
 
 class StoreSink:

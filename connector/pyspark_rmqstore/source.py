@@ -32,9 +32,8 @@ class RmqStoreDataSource(DataSource):
         """Return the columns that the options ask for. Runs on the driver."""
         from pyspark_rmqstore.options import parse_column_options
         from pyspark_rmqstore.schema import default_schema
-        from pyspark_rmqstore.table_options import creates_table, keep_options, stated_options
-        from pyspark_rmqstore.view_options import parse_view_options, view_name
-        from pyspark_rmqstore.view_schema import view_schema
+        from pyspark_rmqstore.store_options import creates_table, keep_options, stated_options
+        from pyspark_rmqstore.view_reader import parse_view_options, view_name, view_schema
 
         options = stated_options(self.options)
         if view_name(options) is not None:
@@ -47,9 +46,8 @@ class RmqStoreDataSource(DataSource):
         """Return a batch reader of these columns. Runs on the driver."""
         from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader, pushes_filters
         from pyspark_rmqstore.options import parse_read_options
-        from pyspark_rmqstore.table_options import options_of_read
-        from pyspark_rmqstore.view_options import parse_view_options, view_name
-        from pyspark_rmqstore.view_reader import RmqStoreViewReader
+        from pyspark_rmqstore.store_options import options_of_read
+        from pyspark_rmqstore.view_reader import RmqStoreViewReader, parse_view_options, view_name
 
         options = options_of_read(self.options, schema)
         if view_name(options) is not None:
@@ -61,13 +59,13 @@ class RmqStoreDataSource(DataSource):
         """Return a reader of micro-batches of these columns. Runs on the driver."""
         from pyspark_rmqstore.options import parse_stream_options
         from pyspark_rmqstore.spark_versions import stream_reader
-        from pyspark_rmqstore.table_options import options_of_read
+        from pyspark_rmqstore.store_options import options_of_read
 
         return stream_reader(schema, parse_stream_options(options_of_read(self.options, schema)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a batch writer of these columns. Runs on the driver."""
-        from pyspark_rmqstore.batch_writer import RmqStoreWriter
+        from pyspark_rmqstore.sink import RmqStoreWriter
         from pyspark_rmqstore.write_options import parse_write_options
 
         if overwrite:

@@ -14,15 +14,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.admission import Weight, limit_bytes, limit_rows
 from pyspark_rmqstore.followed_stores import FollowedStores
-from pyspark_rmqstore.offsets import Key, StreamOffset
-from pyspark_rmqstore.option_names import option_names
+from pyspark_rmqstore.offsets import Key, StreamOffset, Weight, limit_bytes, limit_rows
+from pyspark_rmqstore.option_values import option_names
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.packing import AnyPortion, Portion, splits_of
 from pyspark_rmqstore.planning import Limits, QueueSplit
-from pyspark_rmqstore.stream_task import StreamSplit, read_task
-from pyspark_rmqstore.tasks import SplitReader
+from pyspark_rmqstore.tasks import SplitReader, StreamSplit, read_task
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.spans import QueueSlice
 

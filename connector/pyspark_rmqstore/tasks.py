@@ -1,4 +1,11 @@
-"""Plans tasks from ranges of queues, and reads the rows of a task, for batches and streams."""
+"""Plans tasks from ranges of queues, and reads the rows of a task, for batches and streams.
+
+The store is opened again in the task: a broker may have recovered it since it was planned, or may
+be recovering it now. Filters are recognised by the names of their classes, which PySpark 4.0 does
+not have.
+
+Source: DataSourceReader.pushFilters of PySpark.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +21,8 @@ from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.kafka_columns import MADE_OF, as_kafka
 from pyspark_rmqstore.opened_stores import open_in_task
-from pyspark_rmqstore.option_names import option_names
+from pyspark_rmqstore.option_values import option_names
 from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
 from pyspark_rmqstore.planning import (
@@ -33,13 +39,12 @@ from pyspark_rmqstore.planning import (
     cut_rows,
     plan_log,
 )
-from pyspark_rmqstore.pushdown import PushedFilters, push_filters
-from pyspark_rmqstore.schema import arrow_schema
+from pyspark_rmqstore.schema import MADE_OF, arrow_schema, as_kafka
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.format.schema import select_columns
-from rmqstore.read.lookup.pending import find_pending, read_pending
-from rmqstore.read.plan.sampling import Sample
+from rmqstore.read.pending import find_pending, read_pending
 from rmqstore.read.pruner import StorePruner
+from rmqstore.read.sampling import Sample
 from rmqstore.read.scan.record_filter import LogFilter, log_filter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
@@ -48,8 +53,40 @@ from rmqstore.spans import LogSlice, QueueSlice
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark_rmqstore.opened_stores import naming_this_host, paths_of
+from rmqstore.query.conditions import NO_PRUNING, Pruning
+from rmqstore.query.where import (
+    PRUNED_COLUMNS,
+    Comparison,
+    Joined,
+    Kind,
+    mask_of,
+    starting_with,
+)
+from rmqstore.read.log_cursor import LogMark
+from rmqstore.spans import LATEST_TIME
+from rmqstore.storage.broker.broker_run import BrokerRun, StoreSigns, folders_of
+from rmqstore.storage.files.retry import ChangingStore
 
 logger = logging.getLogger(__name__)
+
+# A store that is opened and closed all the time is not recovered each time.
+_MAX_READS = 10
+
+
+_EQUAL: Final[dict[str, Kind]] = {"EqualTo": "IN", "EqualNullSafe": "IN", "In": "IN"}
+_ORDERS: Final[dict[str, Kind]] = {
+    "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
+}  # fmt: skip
+# Columns that look different in a read that gives them other names: bytes for text.
+_CHANGED: Final = frozenset({"keys", "properties"})
+
 
 _SAMPLES_PER_TASK = 16
 _REMOTE_SAMPLES_PER_TASK = 2  # each takes a request
@@ -59,6 +96,165 @@ _MAX_SAMPLES = 1024
 _SMALL_QUEUE = 64
 _MANY_RANGES = 1024  # for which some are sampled first
 _ESTIMATED_BY = 128  # ranges of each sort that are sampled then
+
+
+@dataclass(frozen=True)
+class StreamSplit(InputPartition):
+    """A task of a stream."""
+
+    planned: QueueSplit
+    mark: LogMark | None  # the newest record of the store when the task was planned
+
+
+def read_task(
+    reader: SplitReader, split: StreamSplit, *, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a task."""
+    task = _StreamTask(reader, split, fail_on_data_loss=fail_on_data_loss)
+    # The signs are taken before the store is opened: a file may be deleted while it is opened.
+    changing = ChangingStore(task.signs, task.doubt)
+    with option_names(), open_in_task(split.planned.store) as store:
+        # Rows that Spark has got cannot be taken back. So only the first batch is read again here;
+        # what fails later is left to Spark's own attempts.
+        yield from changing.answer(lambda: task.begin(store))
+
+
+class _StreamTask:
+    def __init__(self, reader: SplitReader, split: StreamSplit, *, fail_on_data_loss: bool) -> None:
+        self._reader = reader
+        self._planned, self._mark = split.planned, split.mark
+        self._fail_on_data_loss = fail_on_data_loss
+        self._is_in_doubt = False
+
+    def signs(self) -> StoreSigns:
+        with naming_this_host():
+            paths = paths_of(self._planned.store)
+        queues = {(piece.topic, piece.queue_id) for piece in self._planned.slices}
+        return StoreSigns.of(paths, folders_of(paths, queues))
+
+    def doubt(self) -> None:
+        self._is_in_doubt = True
+
+    def begin(self, store: StoreSession) -> Iterator[pa.RecordBatch]:
+        """Return the batches, the first of which is read already.
+
+        A broker that starts after the plan was checked and before it is read may cut the log and
+        write other records in the place of those that were planned. The first batch is dropped
+        then, and everything is checked and read again.
+        """
+        for _ in range(_MAX_READS):
+            run = BrokerRun.of(store.paths)
+            split = self._planned if self._stands(store) else self._plan_again(store)
+            batches = self._reader.rows(store, split)
+            first = next(batches, None)
+            if BrokerRun.of(store.paths) == run:
+                break
+            self._is_in_doubt = True
+        return batches if first is None else chain([first], batches)
+
+    def _stands(self, store: StoreSession) -> bool:
+        """Tell whether the store still holds what was planned; one that was closed does."""
+        if self._is_in_doubt:
+            return False
+        store.ends.recovered = self._planned.recovered
+        if not store.paths.has_abort:
+            return True
+        return self._has_mark(store) and all(store.stands(piece) for piece in self._planned.slices)
+
+    def _has_mark(self, store: StoreSession) -> bool:
+        return self._mark is None or self._mark.stands_in(store.log)
+
+    def _plan_again(self, store: StoreSession) -> QueueSplit:
+        """Take from the log what queues lack by now.
+
+        What a recovery cut off is left out if ``failOnDataLoss`` is false.
+        """
+        store.forget()
+        slices = self._planned.slices
+        if not self._fail_on_data_loss:
+            # Messages that took the place of those that were cut off were stored later than the
+            # mark, and come with the next micro-batch.
+            until = LATEST_TIME
+            if self._mark is not None and not self._has_mark(store):
+                until = self._mark.store_timestamp
+            confirmed = (store.confirmed(piece, store.log.max_offset, until) for piece in slices)
+            slices = tuple(part for parts in confirmed for part in parts)
+        return replace(self._planned, slices=slices, recovered=store.ends.recovered)
+
+
+@dataclass(frozen=True)
+class PushedFilters:
+    """The accepted filters of one read."""
+
+    conditions: tuple[Comparison, ...] = ()
+    pruning: Pruning = NO_PRUNING
+
+    def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that meet all conditions."""
+        if not self.conditions or not batch.num_rows:
+            return batch
+        return batch.filter(mask_of(Joined("AND", self.conditions), batch))
+
+
+def push_filters(
+    filters: Iterable[Filter], schema: pa.Schema, names: Mapping[str, str] | None = None
+) -> tuple[PushedFilters, list[Filter]]:
+    """Return the accepted filters, and those that are left to Spark.
+
+    Args:
+        filters: filters that rows must all meet.
+        schema: the Arrow schema of the read.
+        names: the column of the read for each column that a filter may name, if they differ.
+    """
+    conditions: list[Comparison] = []
+    rest: list[Filter] = []
+    for pushed in filters:
+        condition = _condition(pushed, schema, names)
+        if condition is None:
+            rest.append(pushed)
+        else:
+            conditions.append(condition)
+    pruning = reduce(Pruning.met, (condition.pruning() for condition in conditions), NO_PRUNING)
+    return PushedFilters(tuple(conditions), pruning), rest
+
+
+def _condition(
+    pushed: Filter, schema: pa.Schema, names: Mapping[str, str] | None
+) -> Comparison | None:
+    attribute: tuple[str, ...] = getattr(pushed, "attribute", ())
+    if len(attribute) != 1:
+        return None
+    name = attribute[0] if names is None else names.get(attribute[0], "")
+    if name in _CHANGED and names is not None:
+        return None
+    if name not in schema.names or name not in PRUNED_COLUMNS:
+        return None
+    kind = type(pushed).__name__
+    if kind == "IsNotNull":
+        return Comparison(name, "IS NOT NULL")
+    if kind == "StringStartsWith":
+        return starting_with(name, pushed.value) if name == "topic" else None  # type: ignore[attr-defined]
+    column = schema.field(name).type
+    known = _EQUAL if pa.types.is_string(column) else _EQUAL | _ORDERS
+    if kind not in known:
+        return None
+    value = pushed.value  # type: ignore[attr-defined]
+    values = _values(tuple(value) if kind == "In" else (value,), column)
+    if values is None or (kind != "In" and not values):
+        return None
+    return Comparison(name, known[kind], values)
+
+
+def _values(values: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...] | None:
+    """Return values as a column has them, without nulls.
+
+    Returns:
+        None if only Spark knows what they mean in a comparison with the column.
+    """
+    try:
+        return tuple(pa.array([value for value in values if value is not None], kind).to_pylist())
+    except (pa.ArrowException, TypeError, OverflowError, ValueError):
+        return None
 
 
 class SplitReader:

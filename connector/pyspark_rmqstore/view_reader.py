@@ -1,31 +1,173 @@
-"""The batch reader of views: plans on the driver and reads in tasks, without a state of its own."""
+"""Views in Spark: their options, their schema and their rows."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
-from pyspark_rmqstore.opened_stores import open_in_task, open_ref
-from pyspark_rmqstore.option_names import option_names
+from pyspark_rmqstore.opened_stores import each_store, open_in_task, open_ref, stores_to_read
+from pyspark_rmqstore.option_values import (
+    VIEW_ARGUMENTS,
+    boolean,
+    count,
+    known_options,
+    one_or_many,
+    option_names,
+    size,
+    word,
+    zone_of,
+)
+from pyspark_rmqstore.options import DEFAULT_SPLIT, NAMES
 from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
 from pyspark_rmqstore.planning import Limits
-from pyspark_rmqstore.read_stores import each_store, stores_to_read
-from pyspark_rmqstore.store_options import StoreRef
-from pyspark_rmqstore.view_options import ViewOptions
-from pyspark_rmqstore.view_schema import arrow_view_schema
+from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
+from pyspark_rmqstore.store_options import STORE_PATHS, StoreRef, parse_stores
+from rmqstore.errors import OptionError
+from rmqstore.format.schema import ALSO_AS, PROPERTIES
 from rmqstore.query.selection import require_named
 from rmqstore.read.views.catalogue import read_cluster_view
-from rmqstore.read.views.schema import OF_CLUSTER
-from rmqstore.read.views.source import ViewPiece
+from rmqstore.read.views.schema import (
+    ALLOWED,
+    OF_CLUSTER,
+    VIEW_MODES,
+    VIEW_NAMES,
+    ViewSpec,
+    select_view_columns,
+    view_columns,
+    view_spec,
+)
+from rmqstore.read.views.source import ViewLimits, ViewPiece
 
 logger = logging.getLogger(__name__)
+
+_EVERYWHERE = {
+    "view", "columns", "brokerName", "brokers", *STORE_PATHS, "ignoreLogEnd", "minPartitions",
+    "maxBytesPerPartition", "storageOptions", "timeZone",
+}  # fmt: skip
+
+_MESSAGES = "messages"
+_VIEW_NAMES = {name.lower(): name for name in VIEW_NAMES}
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOptions:
+    """The options of one read of a view, validated."""
+
+    view: str
+    stores: tuple[StoreRef, ...]
+    columns: pa.Schema
+    has_named_columns: bool
+    limits: ViewLimits
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    zone: str | None = None  # of times that name none
+
+    def spec(self, schema: pa.Schema) -> ViewSpec:
+        """Return the specification of a read of the view with these columns."""
+        with zone_of(self.zone):
+            return view_spec(self.view, columns=schema, **self.arguments)
+
+
+def view_name(options: Mapping[str, str]) -> str | None:
+    """Return the view that the options name, in any case of letters, or None for messages."""
+    given = next((value for key, value in options.items() if key.lower() == "view"), _MESSAGES)
+    name = given.strip().lower()
+    return None if name == _MESSAGES else _VIEW_NAMES.get(name, name)
+
+
+@option_names()
+def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
+    """Parse the options of a view.
+
+    Raises:
+        OptionError: the view or an option is unknown, an option has no meaning for the view, or
+            its value is out of its domain.
+    """
+    view = view_name(options)
+    assert view is not None, "the options ask for messages"
+    given = known_options(options, NAMES)
+    columns = view_columns(view)
+    for name in given:
+        if name not in _EVERYWHERE:
+            _require_allowed(view, name)
+    named = given.get("columns")
+    if named is not None:
+        columns = select_view_columns(view, (name.strip() for name in named.split(",")))
+    max_bytes = size(given, "maxBytesPerPartition", DEFAULT_SPLIT)
+    parsed = ViewOptions(
+        view=view,
+        stores=parse_stores(options, given),
+        columns=columns,
+        has_named_columns=named is not None,
+        limits=ViewLimits(max_bytes, count(given, "minPartitions")),
+        arguments=_arguments(given),
+        zone=given.get("timeZone"),
+    )
+    parsed.spec(parsed.columns)  # refuses values out of their domain
+    return parsed
+
+
+def _require_allowed(view: str, name: str) -> None:
+    views = ALLOWED.get(VIEW_ARGUMENTS.get(name, ""), ())
+    if view not in views:
+        where = "it is for messages"
+        if views:
+            where = f"it is for view {', '.join(views)}, and for messages"
+        raise OptionError(f"{name} has no meaning with view {view}: {where}")
+
+
+def _arguments(given: Mapping[str, str]) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        VIEW_ARGUMENTS[name]: value
+        for name, value in given.items()
+        if name in VIEW_ARGUMENTS and name != "mode"
+    }
+    for name in ("clients", "rooms"):
+        if name in given:
+            arguments[name] = one_or_many(given, name)
+    for name in ("includeSystemTopics", "checkCRC"):
+        if name in given:
+            arguments[VIEW_ARGUMENTS[name]] = boolean(given, name, default=False)
+    if "mode" in given:
+        # the core refuses FAILFAST with a reason
+        arguments["mode"] = word(given, "mode", (*VIEW_MODES, "FAILFAST"))
+    return arguments
+
+
+def view_schema(options: ViewOptions) -> StructType:
+    """Return the columns that the options request, as Spark types; all of them may be null."""
+    return StructType(
+        [StructField(column.name, SPARK_TYPES[column.type]) for column in options.columns]
+    )
+
+
+def arrow_view_schema(schema: StructType, options: ViewOptions) -> pa.Schema:
+    """Return the Arrow schema for a Spark schema, which may be a user's projection.
+
+    Raises:
+        OptionError: a column is unknown or named twice, or its type is neither the view's nor a
+            safe widening of it.
+    """
+    require_names(schema, options.columns.names if options.has_named_columns else None)
+    return pa.schema([_arrow_field(field, options.view) for field in schema.fields])
+
+
+def _arrow_field(field: StructField, view: str) -> pa.Field:
+    known = view_columns(view)
+    if field.name not in known.names:
+        raise OptionError(
+            f"schema: unknown column {field.name}; view {view} has {', '.join(known.names)}"
+        )
+    own = known.field(field.name).type
+    wider = () if own == PROPERTIES else ALSO_AS.get(own, ())
+    allowed = (own, *(kind for kind in wider if kind in SPARK_TYPES))
+    return as_allowed(field, allowed, may_be_null=True)
 
 
 @dataclass(frozen=True)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.option_values import (
     absolute_path,
     boolean,
     count,
     known_options,
+    option_names,
     paths_or_root,
     word,
 )
 from rmqstore.errors import OptionError
-from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.broker.store_config import StoreConfig, read_conf, sizes_of
 from rmqstore.storage.files.paths import BrokerSettings
-from rmqstore.storage.folders.broker_conf import read_conf, sizes_of
 from rmqstore.write.messages import MACHINE_ROOM_SELECTOR, SELECTORS, WriteSpec
 
 _SIZES = (

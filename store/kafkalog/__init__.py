@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from kafkalog.opening import LogDirs
     from kafkalog.opening import open_log_dirs as open  # noqa: A004 - `kafkalog.open(path)` reads as it should
     from kafkalog.read.partition import Partition
-    from kafkalog.read.scan import Scan
-    from kafkalog.read.spec import IsolationLevel, Mode
+    from kafkalog.read.scan import IsolationLevel, Mode, Scan
     from kafkalog.storage.names import TopicPartition
 
 __all__ = [
@@ -26,9 +25,9 @@ __all__ = [
 
 # Imported when first asked for: Spark starts processes that need a few modules of the package.
 _HOMES = {
-    "IsolationLevel": "read.spec:IsolationLevel",
+    "IsolationLevel": "read.scan:IsolationLevel",
     "LogDirs": "opening:LogDirs",
-    "Mode": "read.spec:Mode",
+    "Mode": "read.scan:Mode",
     "Partition": "read.partition:Partition",
     "Scan": "read.scan:Scan",
     "TopicPartition": "storage.names:TopicPartition",

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kafkalog.format.schema import HEADER, RECORD
+from kafkalog.format.layout import HEADER, RECORD
 from rmqstore.errors import IllegalRowError
 from rmqstore.format.columns.buffers import (
     array_bytes,

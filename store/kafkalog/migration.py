@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from kafkalog.exchange import RECORDS, as_messages
 from kafkalog.opening import LogDirs
-from kafkalog.read.spec import IsolationLevel
+from kafkalog.read.scan import IsolationLevel
 from kafkalog.storage.names import is_internal
 from rmqstore.errors import Argument, IllegalRowError, OptionError, Text, about
+from rmqstore.query.selection import match_topics, nearest_topics
 from rmqstore.query.times import parse_timestamp
-from rmqstore.query.topic_patterns import match_topics, nearest_topics
 
 Time = str | float | datetime
 _RENAMED, _CHOSEN = Argument("topic"), Argument("topics")

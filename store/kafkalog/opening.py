@@ -9,14 +9,12 @@ import pyarrow as pa
 
 from kafkalog.read.groups import read_consumer_groups
 from kafkalog.read.partition import Partition
-from kafkalog.read.scan import Scan
-from kafkalog.read.spec import CORRUPT_RECORD, IsolationLevel, Mode, ScanSpec, parse_columns
+from kafkalog.read.scan import CORRUPT_RECORD, IsolationLevel, Mode, Scan, ScanSpec, parse_columns
 from kafkalog.storage.log_dirs import LogDir, PartitionFolder, list_log_dirs
 from kafkalog.storage.names import TopicPartition, is_internal
 from rmqstore.errors import OptionError, about
-from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.files.storage import Closing, Storage
 from rmqstore.storage.remote.location import is_uri, locate, name_in_storage, require_known
 
 TOPIC, PARTITION = PLACE = (
@@ -142,7 +140,7 @@ class LogDirs(Closing):
             end_offsets: the offset after the last one by topic and partition; by default the end.
             columns: names of columns, as a list or joined by commas; ``topic`` (string) and
                 ``partition`` (int32) are among them. By default these and all of
-                ``kafkalog.format.schema.RECORD``.
+                ``kafkalog.format.layout.RECORD``.
             isolation_level: see :meth:`Partition.scan`, as for all that follow.
             mode: FAILFAST, DROPMALFORMED or PERMISSIVE.
             column_name_of_corrupt_record: name of the column with the reason.

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from pyspark_rmqstore.admission import Weight, limit_bytes, limit_rows
-from pyspark_rmqstore.offsets import Key
+from pyspark_rmqstore.offsets import Key, Weight, limit_bytes, limit_rows
 
 Ends = dict[Key, int]
 

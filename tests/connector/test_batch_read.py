@@ -27,7 +27,7 @@ from connector.sparkreads import (
     read,
 )
 from reading import EVERY_COLUMN, LOG_COLUMNS, Row, state
-from rmqstore.format.utf8 import decode_text
+from rmqstore.format.text import decode_text
 
 COMPARABLE = (
     # no map: those do not sort

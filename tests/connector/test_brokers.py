@@ -18,8 +18,8 @@ from connector.streams import SIZES, put
 from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options, parse_stream_options
 from pyspark_rmqstore.schema import default_schema
+from pyspark_rmqstore.store_options import keep_options, options_of_read
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
-from pyspark_rmqstore.table_options import keep_options, options_of_read
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
 from rmqstore.store.opening import create
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
-from pyspark_rmqstore.batch_writer import RmqStoreWriter
+from pyspark_rmqstore.sink import RmqStoreWriter
 from pyspark_rmqstore.write_options import parse_write_options
 
 root, folder = Path(sys.argv[1]), Path(sys.argv[2])

@@ -30,10 +30,9 @@ from pyspark.sql.types import (
 import rmqstore
 from connector.engine import Engine, Frame, LocalFrame, ddl, meets
 from connector.sparkreads import GoldenStore, load
-from pyspark_rmqstore.kafka_columns import as_kafka
 from pyspark_rmqstore.options import parse_read_options, parse_stream_options
-from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.table_options import keep_options, stated_options
+from pyspark_rmqstore.schema import as_kafka, default_schema
+from pyspark_rmqstore.store_options import keep_options, stated_options
 from pyspark_rmqstore.tasks import SplitReader
 from reading import Row
 from rmqstore.errors import OptionError

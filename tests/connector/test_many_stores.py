@@ -17,9 +17,12 @@ from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.planning import StoreSplit
 from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.view_options import parse_view_options
-from pyspark_rmqstore.view_reader import RmqStoreViewReader, ViewSplit
-from pyspark_rmqstore.view_schema import view_schema
+from pyspark_rmqstore.view_reader import (
+    RmqStoreViewReader,
+    ViewSplit,
+    parse_view_options,
+    view_schema,
+)
 from reading import rows
 from rmqstore.errors import CorruptRecordError, OptionError, RmqStoreError
 from rmqstore.read.views.schema import OF_CLUSTER, OF_MESSAGES, VIEWS

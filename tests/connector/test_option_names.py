@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 import rmqstore
 from connector.streams import SIZES, put
 from pyspark_rmqstore.batch_reader import RmqStoreReader
-from pyspark_rmqstore.option_names import (
+from pyspark_rmqstore.option_values import (
     SELECTION_ARGUMENTS,
     VIEW_ARGUMENTS,
     option_names,
@@ -21,8 +21,7 @@ from pyspark_rmqstore.option_names import (
 )
 from pyspark_rmqstore.options import NAMES, parse_read_options, parse_stream_options
 from pyspark_rmqstore.spark_versions import LimitedStreamReader
-from pyspark_rmqstore.view_options import parse_view_options
-from pyspark_rmqstore.view_reader import RmqStoreViewReader
+from pyspark_rmqstore.view_reader import RmqStoreViewReader, parse_view_options
 from rmqstore.errors import (
     Argument,
     CorruptRecordError,

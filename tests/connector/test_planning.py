@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.packing import OPEN_COST, AnyPortion, Portion, plan_tasks, splits_of
 from pyspark_rmqstore.planning import Limits, SampledSlice, plan_log, plan_queues
-from rmqstore.read.plan.sampling import LogPart, Sample
+from rmqstore.read.sampling import LogPart, Sample
 from rmqstore.spans import LogSlice, QueueSlice
 
 Tasks = list[tuple[QueueSlice, ...]]

@@ -18,7 +18,7 @@ from connector.test_stream_read import EARLIEST, end_offset, failure, numbered, 
 from connector.test_stream_write import by_queue, copy, source_store
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.config_files import BrokerConfig
-from rmqstore.storage.folders.find import find_store
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.store.opening import create
 
 pytestmark = pytest.mark.spark

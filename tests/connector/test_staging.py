@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_rmqstore.staging import begin, job_folder, join, sweep
+from pyspark_rmqstore.sink import begin, job_folder, join, sweep
 from rmqstore.errors import StoreStateError
 
 LONG_AGO = 1_000_000_000

@@ -18,7 +18,7 @@ from connector.sparkreads import GoldenStore
 from connector.streams import SIZES, Clock, delivered, drain, put, start
 from read.test_tail import put_back
 from rmqstore.storage.broker.config_files import BrokerConfig
-from rmqstore.storage.folders.find import find_store
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.store.opening import create
 
 EARLIEST = {"startingOffsets": "earliest"}

@@ -23,13 +23,12 @@ from connector.engine import Engine, task
 from connector.streams import SIZES, Clock, put
 from connector.test_stream_read import failure, numbered
 from crash.faults import Cut, FaultyDisk
-from pyspark_rmqstore.sink import StoreSink
-from pyspark_rmqstore.stream_writer import RmqStoreStreamWriter, StagedOfQuery
+from pyspark_rmqstore.sink import RmqStoreStreamWriter, StagedOfQuery, StoreSink
 from pyspark_rmqstore.write_options import parse_stream_write_options, parse_write_options
 from rmqstore.errors import StoreLockedError
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.lock import StoreLock
-from rmqstore.storage.folders.find import find_store
 from rmqstore.store.opening import create
 from rmqstore.write.writer import StoreWriter
 

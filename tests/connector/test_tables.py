@@ -13,7 +13,7 @@ import rmqstore
 from connector.streams import SIZES, put
 from connector.test_stream_read import failure
 from pyspark_rmqstore.source import RmqStoreDataSource
-from pyspark_rmqstore.table_options import keep_options, options_of_read, stated_options
+from pyspark_rmqstore.store_options import keep_options, options_of_read, stated_options
 from reading import state
 from rmqstore.errors import OptionError
 from rmqstore.store.opening import create

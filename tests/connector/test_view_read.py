@@ -16,9 +16,13 @@ import goldens
 import rmqstore
 from connector.engine import Engine
 from connector.sparkreads import GoldenStore, collect, load
-from pyspark_rmqstore.view_options import parse_view_options, view_name
-from pyspark_rmqstore.view_reader import RmqStoreViewReader, ViewSplit
-from pyspark_rmqstore.view_schema import view_schema
+from pyspark_rmqstore.view_reader import (
+    RmqStoreViewReader,
+    ViewSplit,
+    parse_view_options,
+    view_name,
+    view_schema,
+)
 from reading import rows
 from rmqstore import OptionError
 from rmqstore.inspect.assignments import assign

@@ -21,9 +21,9 @@ import tiers
 from crash.faults import Cut, FaultyDisk, append_and_close
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.tail import StoreTail
-from rmqstore.storage.broker.checkpoint import read_checkpoint
+from rmqstore.storage.broker.broker_run import read_checkpoint
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.recovery.log_end import find_log_end
 from rmqstore.write.messages import MessageMaker, WriteSpec

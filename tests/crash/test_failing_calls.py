@@ -22,12 +22,12 @@ import pytest
 import rmqstore
 import tiers
 from crash.test_append import all_or_none, by_log, messages, rows
-from pyspark_rmqstore.staging import begin, job_folder, sweep
+from pyspark_rmqstore.sink import begin, job_folder, sweep
 from rmqstore.errors import CommitError, RmqStoreError
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.folders.find import find_store
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged import PartWriter
 from rmqstore.write.writer import StoreWriter

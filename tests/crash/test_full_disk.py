@@ -21,9 +21,9 @@ import missing
 import tiers
 from crash.test_append import by_log, messages, rows
 from rmqstore.errors import CommitError, StoreStateError
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.folders.find import find_store
 from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash

@@ -16,10 +16,10 @@ import goldens
 from crash.faults import Cut, FaultyDisk
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
-from rmqstore.storage.broker.checkpoint import read_checkpoint
+from rmqstore.storage.broker.broker_run import read_checkpoint
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.recovery import log_end

@@ -17,8 +17,8 @@ import rmqstore
 import tiers
 from crash.test_append import by_log, rows
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.folders.find import find_store
 from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash

@@ -16,9 +16,9 @@ import rmqstore
 from crash.faults import Cut, FaultyDisk
 from rmqstore.errors import RmqStoreError
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.folders.find import find_store
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged import PartWriter, StagedPart
 from rmqstore.write.writer import StoreWriter

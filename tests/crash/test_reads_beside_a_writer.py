@@ -13,10 +13,10 @@ import pytest
 
 import rmqstore
 from crash.faults import Cut
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LocalStorage
-from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.write.messages import MessageMaker, WriteSpec

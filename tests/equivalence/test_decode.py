@@ -20,9 +20,9 @@ from rmqstore.format.columns.checks import inflate_bodies, sound_crcs, sound_top
 from rmqstore.format.columns.decode import DECODED_COLUMNS, decode_columns, stored_bodies
 from rmqstore.format.columns.heads import check_heads, read_heads
 from rmqstore.format.columns.property_decode import parse_entries, property_column, property_map
-from rmqstore.format.properties import parse_properties
 from rmqstore.format.record import Expected, check_record, decode_record, split_record
 from rmqstore.format.schema import ALL_COLUMNS
+from rmqstore.format.text import parse_properties
 
 SCHEMA = pa.schema([field for field in ALL_COLUMNS if field.name in DECODED_COLUMNS])
 BASE = 1 << 33

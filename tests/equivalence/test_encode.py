@@ -13,6 +13,7 @@ import pytest
 import goldens
 import rmqstore
 import tiers
+from rmqstore.format.columns.decode import pack_host, pack_hosts
 from rmqstore.format.columns.dispatch_requests import DispatchProperties
 from rmqstore.format.columns.encode import (
     RecordColumns,
@@ -20,7 +21,6 @@ from rmqstore.format.columns.encode import (
     encode_records,
     stamp,
 )
-from rmqstore.format.columns.hosts import pack_host, pack_hosts
 from rmqstore.format.columns.property_encode import PropertyStrings
 from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
 from rmqstore.format.record import encode_record

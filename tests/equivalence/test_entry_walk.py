@@ -10,9 +10,8 @@ import pytest
 
 import store_builder as build
 import tiers
-from rmqstore.format.columns.joined_walk import walk_each
 from rmqstore.format.columns.search import find_next_record
-from rmqstore.format.columns.walk import walk, walk_plainly
+from rmqstore.format.columns.walk import walk, walk_each, walk_plainly
 from rmqstore.format.framing import ENTRIES, FrameNumbers, StopKind
 
 BASE = 1 << 30

@@ -12,17 +12,17 @@ import pytest
 
 import tiers
 from rmqstore.errors import IllegalMessageError
+from rmqstore.format.columns.decode import pack_host
 from rmqstore.format.columns.dispatch_requests import Places, Requests, delay_ms, read_requests
 from rmqstore.format.columns.encode import RecordColumns, encode_records, stamp
 from rmqstore.format.columns.heads import read_heads
-from rmqstore.format.columns.hosts import pack_host
 from rmqstore.format.columns.property_encode import property_maps, property_strings
 from rmqstore.format.compression import compressor
 from rmqstore.format.hashing import java_hash
 from rmqstore.format.layout import DELAY_LEVELS_MS, SCHEDULE_TOPIC
-from rmqstore.format.properties import parse_properties
 from rmqstore.format.record import encode_record
 from rmqstore.format.schema import WRITE_TYPES
+from rmqstore.format.text import parse_properties
 from rmqstore.write import messages
 from rmqstore.write.messages import MessageMaker, WriteSpec
 

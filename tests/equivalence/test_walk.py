@@ -10,9 +10,8 @@ import pytest
 import store_builder as build
 import tiers
 from rmqstore.errors import MalformedBytesError
-from rmqstore.format.columns.joined_walk import walk_each
 from rmqstore.format.columns.search import find_next_record
-from rmqstore.format.columns.walk import StopKind, walk, walk_plainly
+from rmqstore.format.columns.walk import StopKind, walk, walk_each, walk_plainly
 from rmqstore.format.record import split_record
 
 BASE = 1 << 30

@@ -33,7 +33,7 @@ from rmqstore.replica.copy_store import copy_paths
 from rmqstore.replica.ha import NEVER
 from rmqstore.replica.progress import follow_status
 from rmqstore.replica.retention import parse_retention
-from rmqstore.storage.broker.checkpoint import read_checkpoint
+from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from store_builder import Store
 

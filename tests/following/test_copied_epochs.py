@@ -21,7 +21,7 @@ from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.retention import parse_retention
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import copy_paths, state_path
-from rmqstore.storage.broker.checkpoint import read_checkpoint
+from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from store_builder import Store
 

@@ -21,7 +21,7 @@ from rmqstore.replica.progress import follow_status
 from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.index.index_file import index_files, read_header
+from rmqstore.storage.index_files import index_files, read_header
 from store_builder import Store
 
 FILE_BYTES = 1 << 14

@@ -31,7 +31,7 @@ from rmqstore.replica.progress import follow_status
 from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import copy_paths
-from rmqstore.storage.broker.checkpoint import read_checkpoint
+from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write import dispatch
 from store_builder import Record, Store, properties

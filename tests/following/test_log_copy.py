@@ -15,11 +15,10 @@ import tiers
 from following.fake_master import content, more
 from rmqstore.errors import CorruptRecordError
 from rmqstore.replica import log_copy
-from rmqstore.replica.log_copy import LogCopy
+from rmqstore.replica import log_copy as record_starts
+from rmqstore.replica.log_copy import LogCopy, RecordStarts
 from rmqstore.replica.state import copy_paths
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.log import record_starts
-from rmqstore.storage.log.record_starts import RecordStarts
 from rmqstore.storage.log.walks import walk_forward
 from store_builder import Store
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore.format.bloom import _as_int, bit_positions, has_bits, may_match
+from rmqstore.format.hashing import _as_int, bit_positions, has_bits, may_match
 
 # Of a broker with 32 expected consumers at 20 % error: CGSQL#Normal has the bits 10, 70, 93.
 BIT_MAP = bytes.fromhex("0004000000000000400000200000")

@@ -10,8 +10,8 @@ from rmqstore import OptionError
 from rmqstore.errors import MalformedBytesError
 from rmqstore.format.columns.property_decode import parse_entries, property_map
 from rmqstore.format.hashing import body_crc, java_hash, tags_code
-from rmqstore.format.properties import parse_properties
 from rmqstore.format.record import check_record, decode_record, parse_message_id, recorded_crc
+from rmqstore.format.text import parse_properties
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import rmqstore
 from rmqstore.cli import main
 from rmqstore.errors import CorruptRecordError, IllegalMessageError, StoreLockedError
 from rmqstore.inspect.changes import planned_append, planned_rebuild
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.lock import StoreLock
-from rmqstore.storage.folders.find import find_store
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.rebuild_plan import CLEARED, plan_rebuild
 

@@ -10,7 +10,7 @@ import pytest
 import goldens
 import rmqstore
 import store_builder as build
-from rmqstore.inspect.message_ids import find_messages
+from rmqstore.inspect.trace import find_messages
 from tiers import split
 
 Golden = Callable[[str], Path]

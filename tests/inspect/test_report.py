@@ -23,11 +23,9 @@ from reading import state
 from rmqstore.cli import main
 from rmqstore.errors import Finding
 from rmqstore.format.topics import is_system_topic
-from rmqstore.inspect.cures import cure_of
-from rmqstore.inspect.report.facts import StoreFacts
-from rmqstore.inspect.report.gathering import gather
-from rmqstore.inspect.report.page import render, size, span, time
-from rmqstore.inspect.report.rates import OTHER_TOPICS, SYSTEM_TOPICS
+from rmqstore.inspect.charts import OTHER_TOPICS, SYSTEM_TOPICS
+from rmqstore.inspect.facts import StoreFacts
+from rmqstore.inspect.report import cure_of, gather, render, size, span, time
 
 GoldenStore = Callable[[str], Path]
 
@@ -129,7 +127,7 @@ def test_bytes_of_large_stores_are_estimated(
         record = build.Record(queue_offset=number, body=b"x" * 100)
         store.append(record)
         n_bytes += len(build.pack(record, 0))
-    monkeypatch.setattr("rmqstore.inspect.report.gathering._EXACT_UNITS", 50)
+    monkeypatch.setattr("rmqstore.inspect.report._EXACT_UNITS", 50)
     facts = facts_of(store.write(tmp_path / "s"), with_verify=False)
     assert facts.is_estimated
     assert facts.n_bytes == n_bytes  # all of one size

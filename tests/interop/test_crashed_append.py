@@ -19,8 +19,8 @@ from crash.test_kill import ROWS, append_and_kill
 from interop.rocketmq import RocketMQ
 from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.folders.find import find_store
 from rmqstore.write.writer import StoreWriter
 
 N = 60

@@ -11,7 +11,7 @@ import pytest
 
 from interop.rocketmq import RocketMQ
 from rmqstore.format.columns.property_decode import parse_entries, property_column, property_map
-from rmqstore.format.properties import parse_properties
+from rmqstore.format.text import parse_properties
 
 pytestmark = pytest.mark.interop
 

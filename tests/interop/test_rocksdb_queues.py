@@ -21,9 +21,9 @@ from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec, scan_schema
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
-from rmqstore.storage.folders.find import find_store
+from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.rocksdb.database import RocksDb
-from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 
 pytestmark = pytest.mark.interop
 

@@ -12,9 +12,8 @@ from py4j.protocol import Py4JJavaError
 
 import tiers
 from interop.rocketmq import RocketMQ
-from rmqstore.format.columns.retries import KnownNames, group_and_topic
-from rmqstore.format.columns.trace_columns import trace_columns
-from rmqstore.format.columns.traces import MESSAGE_TYPES, Trace, parse_traces
+from rmqstore.format.columns.property_decode import KnownNames, group_and_topic
+from rmqstore.format.columns.traces import MESSAGE_TYPES, Trace, parse_traces, trace_columns
 
 pytestmark = pytest.mark.interop
 

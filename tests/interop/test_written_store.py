@@ -14,8 +14,8 @@ import goldens
 import rmqstore
 from interop.rocketmq import RealStore, RocketMQ
 from rmqstore.format.hashing import java_hash
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.folders.find import find_store
 from rmqstore.write.writer import StoreWriter
 
 SIZES = {

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import kafka_logs as golden
+from kafkalog.dump import file_rows, file_schema, parse_file
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.consumer_offsets import decode_group_record, decode_transaction_record
-from kafkalog.inspect.files import file_rows, file_schema, parse_file
 from rmqstore.errors import FileDeletedError
 from rmqstore.storage.files.local import LOCAL
 

@@ -16,7 +16,7 @@ import kafkalog
 import rmqstore
 import tiers
 from kafkalog.exchange import NOTE, RECORDS, as_messages, as_records
-from kafkalog.format.schema import RECORD
+from kafkalog.format.layout import RECORD
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
 Record = dict[str, Any]

@@ -11,9 +11,8 @@ import pytest
 
 import kafka_logs as build
 import kafkalog
-from kafkalog.inspect.batches import BATCHES, batch_rows
-from kafkalog.inspect.partitions import PARTITIONS, partition_rows
-from kafkalog.inspect.verify import verify
+from kafkalog.dump import BATCHES, batch_rows
+from kafkalog.verify import PARTITIONS, partition_rows, verify
 from memory_storage import MemoryStorage
 from rmqstore.errors import Finding
 

@@ -9,7 +9,7 @@ import pytest
 
 import kafka_logs as build
 import kafkalog
-from kafkalog.storage.checkpoints import (
+from kafkalog.storage.log_dirs import (
     LeaderEpoch,
     read_leader_epochs,
     read_offset_checkpoint,

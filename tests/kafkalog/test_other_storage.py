@@ -9,9 +9,9 @@ import pytest
 
 import kafka_logs as golden
 import kafkalog
-from kafkalog.inspect.verify import verify
 from kafkalog.storage.indexes import read_offset_index
 from kafkalog.storage.segments import Segment
+from kafkalog.verify import verify
 from memory_storage import MemoryStorage, refuse_direct_looks
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.storage.files.local import LOCAL

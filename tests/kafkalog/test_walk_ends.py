@@ -139,7 +139,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         starts.append(start_offset)
         return ordered_windows(log, start_offset)
 
-    monkeypatch.setattr("kafkalog.read.open_transactions.ordered_windows", recorded)
+    monkeypatch.setattr("kafkalog.read.transactions.ordered_windows", recorded)
     return starts
 
 

@@ -11,13 +11,6 @@ import pytest
 
 from rmqstore.errors import OptionError
 from rmqstore.query.sql92.filter import compile_filter, parse_filter
-from rmqstore.query.sql92.numbers import (
-    Long,
-    compare_doubles,
-    parse_double,
-    parse_integer,
-    parse_long,
-)
 from rmqstore.query.sql92.tree import (
     And,
     Between,
@@ -26,11 +19,16 @@ from rmqstore.query.sql92.tree import (
     IsNull,
     IsTrue,
     Literal,
+    Long,
     Node,
     Not,
     Or,
     Order,
     Property,
+    compare_doubles,
+    parse_double,
+    parse_integer,
+    parse_long,
 )
 
 A, B, C = Property("a"), Property("b"), Property("c")

@@ -8,7 +8,7 @@ import pytest
 
 from rmqstore.errors import OptionError
 from rmqstore.format.topics import SYSTEM_TOPICS, is_system_topic, system_topic_pattern
-from rmqstore.query.topic_patterns import match_topics, nearest_topics, regular_expression
+from rmqstore.query.selection import match_topics, nearest_topics, regular_expression
 
 KNOWN = ["%DLQ%g", "%RETRY%g", "Orders", "Orders_EU", "SCHEDULE_TOPIC_XXXX", "X|y", "c_REPLY_TOPIC"]
 

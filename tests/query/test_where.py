@@ -17,9 +17,7 @@ import tiers
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.query.conditions import NO_PRUNING, Pruning, Within
-from rmqstore.query.where.condition import Joined, negated
-from rmqstore.query.where.parser import parse
-from rmqstore.query.where.where import Where, parse_where
+from rmqstore.query.where import Joined, Where, negated, parse, parse_where
 
 DAY = datetime(2026, 11, 20, tzinfo=UTC)
 DAY_MS = int(DAY.timestamp()) * 1000
@@ -127,7 +125,7 @@ def test_an_expression_that_cannot_be_taken_apart_names_its_columns(
 ) -> None:
     """A later pyarrow may spell expressions differently: nothing is pruned and nothing lost."""
     expression = (FIELD("flag") == 1) & (FIELD("topic") == "A")
-    monkeypatch.setattr("rmqstore.query.where.expressions._METADATA", "-- another heading --\n")
+    monkeypatch.setattr("rmqstore.query.where._METADATA", "-- another heading --\n")
     found = where(expression)
     assert found.pruning == NO_PRUNING
     assert [field.name for field in found.columns] == ["flag", "topic"]

@@ -17,7 +17,7 @@ import rmqstore
 import tiers
 from reading import by_queue, offsets, read
 from rmqstore import UnsupportedFeatureError
-from rmqstore.inspect.report.gathering import gather
+from rmqstore.inspect.report import gather
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.tail import StoreTail

@@ -11,8 +11,8 @@ import pytest
 
 import rmqstore
 from reading import read
-from rmqstore.read.store_kind import store_kind
-from rmqstore.storage.folders.find import find_store
+from rmqstore.read.open_store import store_kind
+from rmqstore.storage.broker.folders import find_store
 
 GoldenStore = Callable[[str], Path]
 

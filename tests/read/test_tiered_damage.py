@@ -16,7 +16,7 @@ from reading import by_queue, read, rows
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec, scan_schema
-from rmqstore.read.tiered.tail import follow
+from rmqstore.read.tiered.follower import follow
 
 GoldenStore = Callable[[str], Path]
 COLUMNS = "topic,queueId,queueOffset,body"

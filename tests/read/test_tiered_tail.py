@@ -19,8 +19,8 @@ from rmqstore.query.selection import parse_selection
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.scan.spec import ReadSpec, scan_schema
 from rmqstore.read.tail import StoreTail
+from rmqstore.read.tiered.follower import TieredTail, follow
 from rmqstore.read.tiered.opening import open_session, paths_for
-from rmqstore.read.tiered.tail import TieredTail, follow
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.remote.location import locate
 from tier_builder import KEYS, Key, TieringBroker

@@ -16,7 +16,7 @@ from rmqstore.errors import NotAStoreError, OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import MESSAGE
 from rmqstore.polars import condition_of
 from rmqstore.query.conditions import NO_PRUNING
-from rmqstore.query.where.where import parse_where
+from rmqstore.query.where import parse_where
 from rmqstore.read.session import StoreSession
 
 Golden = Callable[[str], Path]

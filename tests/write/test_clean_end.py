@@ -14,9 +14,9 @@ import pytest
 
 import rmqstore
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log import clean_end
 from rmqstore.write import queue_files, repairer, writer
 from rmqstore.write.writer import StoreWriter

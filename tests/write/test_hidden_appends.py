@@ -13,10 +13,11 @@ import pytest
 
 import rmqstore
 from rmqstore.errors import StoreStateError
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files import direct_writes, scratch
+from rmqstore.storage.files import disk as disk_module
+from rmqstore.storage.files import scratch
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.folders.find import find_store
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged import PartWriter, StagedPart
 from rmqstore.write.writer import StoreWriter
@@ -121,13 +122,13 @@ def test_an_interrupted_wait_leaves_no_writing_thread(
 ) -> None:
     path, goes_on = tmp_path / "file", threading.Event()
     path.write_bytes(bytes(8192))
-    write = direct_writes.write_all
+    write = disk_module.write_all
 
     def slow(*arguments: Any) -> None:
         goes_on.wait(10)
         write(*arguments)
 
-    monkeypatch.setattr(direct_writes, "write_all", slow)
+    monkeypatch.setattr(disk_module, "write_all", slow)
     disk = Disk()
     disk.write_large(path, 0, np.ones(4096, np.uint8))
 
@@ -135,7 +136,7 @@ def test_an_interrupted_wait_leaves_no_writing_thread(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(direct_writes, "wait", interrupt)
+        patch.setattr(disk_module, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             disk.settle()
     threading.Timer(0.2, goes_on.set).start()

@@ -12,15 +12,13 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
-from rmqstore.format.columns.dispatch_requests import DispatchRules
-from rmqstore.format.columns.index_keys import key_hashes
+from rmqstore.format.columns.dispatch_requests import DispatchRules, key_hashes
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.folders.find import find_store
-from rmqstore.storage.index.index_file import index_files
-from rmqstore.storage.index.search import IndexSearch
-from rmqstore.storage.index.sizes import IndexSizes
+from rmqstore.storage.index_files import IndexSizes, index_files
+from rmqstore.storage.index_search import IndexSearch
 from rmqstore.write.messages import MessageMaker
 from rmqstore.write.staged import PartWriter
 from rmqstore.write.writer import StoreWriter

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from rmqstore.errors import IllegalMessageError, OptionError
-from rmqstore.format.properties import parse_properties
 from rmqstore.format.schema import WRITE_TYPES
+from rmqstore.format.text import parse_properties
 from rmqstore.format.topics import topic_fault
 from rmqstore.write.messages import MessageMaker, WriteSpec
 

@@ -15,9 +15,9 @@ import pytest
 import goldens
 import rmqstore
 from rmqstore.errors import CorruptRecordError, StoreLockedError, StoreStateError
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.folders.find import find_store
-from rmqstore.storage.log import joined_walks
+from rmqstore.storage.log import walks as joined_walks
 from rmqstore.write.writer import StoreWriter
 
 GoldenStore = Callable[[str], Path]

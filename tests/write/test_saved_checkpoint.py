@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
-from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
-from rmqstore.storage.folders.find import find_store
+from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
+from rmqstore.storage.broker.folders import find_store
 
 ROWS = pa.RecordBatch.from_pylist([{"topic": "T", "body": b"x" * 200}] * 300)
 

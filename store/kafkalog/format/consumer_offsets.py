@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from kafkalog.format.varints import read_unsigned
 from rmqstore.errors import MalformedBytesError
-from rmqstore.format.utf8 import decode_text
+from rmqstore.format.text import decode_text
 
 Json: TypeAlias = dict[str, Any]
 

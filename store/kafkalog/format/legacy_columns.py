@@ -31,9 +31,8 @@ from kafkalog.format.layout import (
     Codec,
 )
 from kafkalog.format.record_fields import Fields
-from kafkalog.format.record_starts import BatchFaultError
+from kafkalog.format.record_starts import BatchFaultError, Section
 from kafkalog.format.reference import parse_message
-from kafkalog.format.sections import Section
 from rmqstore.format.columns.buffers import windows
 
 Longs = NDArray[np.int64]

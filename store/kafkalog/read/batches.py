@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kafkalog.format.batch_heads import BatchHeads
 from kafkalog.format.records import counted_pieces
 from kafkalog.read.ordered import Ordered, limit_of, ordered_windows
-from kafkalog.read.spec import ScanSpec
+from kafkalog.read.scan import ScanSpec
 from kafkalog.read.transactions import ABORTED, UNKNOWN, Transactions
 from kafkalog.storage.partition_log import PartitionLog
 from kafkalog.storage.windows import Window, lowest_offsets

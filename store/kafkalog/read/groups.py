@@ -16,10 +16,10 @@ from kafkalog.format.consumer_offsets import (
     parse_offset_key,
     parse_offset_value,
 )
-from kafkalog.format.control import Marker, markers
 from kafkalog.format.records import decode_pieces
+from kafkalog.format.reference import Marker, markers
 from kafkalog.read.partition import Partition
-from kafkalog.read.spec import FAILFAST, ScanSpec
+from kafkalog.read.scan import FAILFAST, ScanSpec
 from kafkalog.storage.windows import Window, lowest_offsets
 from rmqstore.errors import MalformedBytesError
 

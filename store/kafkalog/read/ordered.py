@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kafkalog.storage.partition_log import PartitionLog
-from kafkalog.storage.rising import batches_in_order, leaves_a_gap
+from kafkalog.storage.recovery import batches_in_order, leaves_a_gap
 from kafkalog.storage.windows import Window
 
 

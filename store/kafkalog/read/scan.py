@@ -1,16 +1,141 @@
-"""Records that are read when they are asked for, and again each time."""
+"""A scan of log directories, and what it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 import pyarrow as pa
 
+from kafkalog.errors import CorruptBatchError
+from kafkalog.format.layout import RECORD
+from rmqstore.errors import Argument, OffsetOutOfRangeError, OptionError, Text, about
 from rmqstore.query.arrow_rows import ArrowRows
+
+logger = logging.getLogger(__name__)
+
+Mode: TypeAlias = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
+IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
+
+FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
+READ_UNCOMMITTED, READ_COMMITTED = ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
+CORRUPT_RECORD: Final = "_corrupt_record"
+READS_ON: Final = Argument("fail_on_data_loss", value=False)  # what errors of lost records advise
+
 
 # Begins to read, and returns the batches, which are read as they are taken.
 Reading: TypeAlias = Callable[[], Iterator[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSpec:
+    """How records are read: the same for every partition of a scan.
+
+    Attributes:
+        columns: names of the columns of records, in order.
+        isolation_level: one of ISOLATION_LEVELS.
+        mode: one of MODES.
+        corrupt_column: name of the column with the reason, in the mode PERMISSIVE.
+        check_crcs: whether a batch counts as damaged if its CRC is wrong.
+        fail_on_data_loss: whether records that are gone are an error.
+    """
+
+    columns: tuple[str, ...] = tuple(RECORD.names)
+    isolation_level: str = READ_UNCOMMITTED
+    mode: str = FAILFAST
+    corrupt_column: str = CORRUPT_RECORD
+    check_crcs: bool = True
+    fail_on_data_loss: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse unknown columns, modes and isolation levels."""
+        if self.mode not in MODES:
+            raise OptionError(about("mode", f" {self.mode!r}: one of {', '.join(MODES)}"))
+        if self.isolation_level not in ISOLATION_LEVELS:
+            levels = " or ".join(ISOLATION_LEVELS)
+            raise OptionError(about("isolation_level", f" {self.isolation_level!r}: {levels}"))
+        unknown = [name for name in self.columns if name not in RECORD.names]
+        if unknown:
+            known = ", ".join(RECORD.names)
+            text = f": unknown {', '.join(unknown)}; there are {known}"
+            raise OptionError(about("columns", text))
+        if len(set(self.columns)) < len(self.columns):
+            raise OptionError(about("columns", ": a column is named twice"))
+        if self.is_permissive and self.corrupt_column in self.columns:
+            text = f" {self.corrupt_column!r}: a column of records has this name"
+            raise OptionError(about("column_name_of_corrupt_record", text))
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether only records of committed transactions are read."""
+        return self.isolation_level == READ_COMMITTED
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether damage is an error that may have decided transactions."""
+        return self.mode == FAILFAST and self.check_crcs
+
+    @property
+    def is_permissive(self) -> bool:
+        """Whether damage becomes a row with the reason."""
+        return self.mode == PERMISSIVE
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the batches."""
+        fields = [RECORD.field(name) for name in self.columns]
+        if self.is_permissive:
+            fields = [field.with_nullable(nullable=True) for field in fields]
+            fields.append(pa.field(self.corrupt_column, pa.string()))
+        return pa.schema(fields)
+
+    def refuse(self, path: str, position: int, reason: str) -> None:
+        """Handle damage for which no row stands.
+
+        Args:
+            path: of the segment.
+            position: in the segment.
+            reason: what is wrong there.
+
+        Raises:
+            CorruptBatchError: the mode is FAILFAST.
+        """
+        if self.mode == FAILFAST:
+            raise CorruptBatchError(path, position, reason)
+        logger.warning("%s: dropped damage at %d: %s", path, position, reason)
+
+    def damage_row(self, path: str, position: int, reason: str, offset: int) -> pa.RecordBatch:
+        """Return the row that stands for damage; ``offset`` is where it is, as far as is known."""
+        known = {"offset": offset, self.corrupt_column: f"{path}, {position}: {reason}"}
+        arrays = [pa.array([known.get(field.name)], field.type) for field in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def lose(self, text: str) -> None:
+        """Handle records that are gone.
+
+        Raises:
+            OffsetOutOfRangeError: data loss is to fail.
+        """
+        if self.fail_on_data_loss:
+            raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " reads on without it"))
+        logger.warning("data loss: %s", text)
+
+    def complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return decoded rows with the columns of the scan, in order."""
+        arrays = [batch.column(name) for name in self.columns]
+        if self.is_permissive:
+            arrays.append(pa.nulls(batch.num_rows, pa.string()))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def parse_columns(columns: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return the names of columns: those of a record if none are named."""
+    if columns is None:
+        return tuple(RECORD.names)
+    names = columns.split(",") if isinstance(columns, str) else columns
+    return tuple(name.strip() for name in names)
 
 
 class Scan(ArrowRows):

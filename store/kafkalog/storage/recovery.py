@@ -1,22 +1,200 @@
-"""Where the log of a partition ends, as a broker finds when it starts. Nothing is changed."""
+"""The end of a partition's log, as a broker finds it when it starts.
+
+Nothing is changed. The CRC of a batch does not cover its base offset, so only the order shows a
+changed byte of it.
+
+A follower cuts its log and writes it again, perhaps with batches of the same sizes, and a copy may
+lack a segment for a while. So an end comes with what shows either: the head of the last batch, and
+the sizes of the segments before. What a follower writes after a cut comes from another leader, and
+the head names the leader's epoch besides the checksum of the records.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.layout import RECORDS_AT
 from kafkalog.storage.indexes import read_offset_index
 from kafkalog.storage.producer_snapshots import snapshot_offsets
-from kafkalog.storage.rising import batches_in_order
 from kafkalog.storage.segments import Segment
-from kafkalog.storage.walk_ends import WalkEnd, last_batch, segment_sizes, sizes_before
 from kafkalog.storage.windows import Stop, Window, walk_segment
 from rmqstore.storage.files.storage import Storage
 
 logger = logging.getLogger(__name__)
+
+NO_LIMIT = int(np.iinfo(np.int64).max)
+
+
+class LastBatch(NamedTuple):
+    """The last batch of a walk.
+
+    Attributes:
+        base_offset: of its segment.
+        position: where it begins in that segment.
+        head: its first bytes, up to its records.
+    """
+
+    base_offset: int
+    position: int
+    head: bytes
+
+
+class WalkEnd(NamedTuple):
+    """Where a walk through a log ended.
+
+    Attributes:
+        base_offset: of the segment in which it ended.
+        position: the position in that segment from which a later walk goes on.
+        offset: the offset after the last batch.
+        sizes: of the earlier segments of the walk by base offset, bytes.
+        last: the last batch; None if the walk met none.
+    """
+
+    base_offset: int
+    position: int
+    offset: int
+    sizes: dict[int, int]
+    last: LastBatch | None
+
+    def still_holds(
+        self, storage: Storage, segments: Sequence[Segment], sizes: dict[int, int]
+    ) -> bool:
+        """Tell whether the log before the end is what it was when it was walked.
+
+        Args:
+            storage: the storage to read from.
+            segments: of the log now.
+            sizes: what :func:`segment_sizes` gives for the segments that matter now. All of them
+                before the end must have been walked; earlier ones do not matter, and may be gone.
+
+        Raises:
+            FileNotFoundError: a segment was deleted.
+            UnreadableFileError: a segment is not a regular file.
+        """
+        if sizes.get(self.base_offset, -1) < self.position:
+            return False
+        first = min(sizes)
+        walked = {base: size for base, size in self.sizes.items() if base >= first}
+        if walked != sizes_before(sizes, self.base_offset):
+            return False
+        return self.last is None or _is_in(storage, segments, self.last)
+
+
+def segment_sizes(storage: Storage, segments: Sequence[Segment]) -> dict[int, int]:
+    """Return the lengths of segments in bytes, by base offset.
+
+    They are to be looked up before a walk: a segment that grows meanwhile then counts as changed.
+
+    Raises:
+        FileNotFoundError: a segment was deleted.
+        UnreadableFileError: a segment is not a regular file.
+    """
+    return {segment.base_offset: storage.size(segment.path) for segment in segments}
+
+
+def sizes_before(sizes: dict[int, int], base_offset: int) -> dict[int, int]:
+    """Return the sizes of the segments before the one with a base offset."""
+    return {base: size for base, size in sizes.items() if base < base_offset}
+
+
+def last_batch(window: Window, n_batches: int) -> LastBatch | None:
+    """Return the last of the first batches of a window; None if there is none.
+
+    Args:
+        window: the window.
+        n_batches: how many of its batches count.
+    """
+    if not n_batches:
+        return None
+    heads = window.heads[n_batches - 1 : n_batches]
+    position = int(heads.position[0])
+    start = position - window.start
+    head = window.data[start : start + min(int(heads.size[0]), RECORDS_AT)]
+    return LastBatch(window.segment.base_offset, position, head.tobytes())
+
+
+def _is_in(storage: Storage, segments: Sequence[Segment], last: LastBatch) -> bool:
+    paths = {segment.base_offset: segment.path for segment in segments}
+    path = paths.get(last.base_offset)
+    if path is None:
+        return False
+    head = np.empty(len(last.head), np.uint8)
+    with storage.open(path) as file:
+        n_bytes = file.read_into(head, last.position)
+    return head[:n_bytes].tobytes() == last.head
+
+
+def batches_in_order(
+    window: Window, floor: int, limit: int = NO_LIMIT, following: Window | None = None
+) -> NDArray[np.bool_]:
+    """Tell which batches of a window have offsets that rise, bool (n,).
+
+    If some do not, the fewest batches are taken to be wrong. Those whose CRC is wrong as well are
+    not in order either, if any are looked at: their heads may say anything.
+
+    Args:
+        window: the batches.
+        floor: lower bound of their offsets.
+        limit: the offsets lie before it.
+        following: the next batches of the segment, which tell whether the last one here is wrong.
+    """
+    heads = window.heads
+    n_after = 0 if following is None else len(following.heads)
+    first, last = heads.base_offset, heads.last_offset
+    if following is not None:
+        first = np.concatenate([first, following.heads.base_offset])
+        last = np.concatenate([last, following.heads.last_offset])
+    rises = bool((last >= first).all() and (first[1:] > last[:-1]).all())
+    if not len(first) or (rises and first[0] >= floor and last[-1] < limit):
+        return np.ones(len(heads), np.bool_)
+    sound = heads.check_crcs(window.data)
+    if following is not None and n_after:
+        sound = np.concatenate([sound, following.heads.check_crcs(following.data)])
+    possible = np.flatnonzero(sound & (first >= floor) & (last >= first) & (last < limit))
+    in_order = np.zeros(len(first), np.bool_)
+    in_order[possible[_longest_rise(first[possible], last[possible])]] = True
+    return in_order[: len(heads)]
+
+
+def leaves_a_gap(heads: BatchHeads, next_offset: int) -> bool:
+    """Tell whether the last batch does not begin right after the one before it.
+
+    Args:
+        heads: the batches.
+        next_offset: the offset after all batches before them.
+    """
+    if not len(heads):
+        return False
+    before = int(heads.last_offset[-2]) + 1 if len(heads) > 1 else next_offset
+    return int(heads.base_offset[-1]) != before
+
+
+def _longest_rise(first: NDArray[np.int64], last: NDArray[np.int64]) -> list[int]:
+    """Return the numbers of the most ranges that follow one another, in order."""
+    ends: list[int] = []  # by how many ranges follow one another, the least end
+    at: list[int] = []  # the last of those ranges
+    before: list[int] = []  # each range's predecessor
+    for number, (low, high) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+        length = bisect_left(ends, low)
+        before.append(at[length - 1] if length else -1)
+        if length == len(ends):
+            ends.append(high)
+            at.append(number)
+        elif high < ends[length]:
+            ends[length], at[length] = high, number
+    chosen: list[int] = []
+    number = at[-1] if at else -1
+    while number >= 0:
+        chosen.append(number)
+        number = before[number]
+    return chosen[::-1]
 
 
 class Cut(NamedTuple):

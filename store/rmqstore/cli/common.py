@@ -31,11 +31,10 @@ from rmqstore.errors import (
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.times import time_zone
 from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.folders import find_store, root_of_part
+from rmqstore.storage.broker.store_config import root_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.folders.broker_conf import root_of
-from rmqstore.storage.folders.find import find_store
-from rmqstore.storage.folders.part_of_store import root_of_part
 
 try:
     import click

@@ -43,17 +43,17 @@ from rmqstore.cli.stores import (
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.exchange.files import (
     INPUT_FORMATS,
+    RowPlaces,
     compression_of,
     format_of,
     has_known_suffix,
+    read_parquet,
 )
 from rmqstore.exchange.json_input import read_json_lines
-from rmqstore.exchange.parquet import read_parquet
-from rmqstore.exchange.places import RowPlaces
 from rmqstore.inspect.changes import NO_ROWS, planned_append
+from rmqstore.storage.broker.store_config import ROOT_KEY, root_of, sizes_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import is_folder, path_of
-from rmqstore.storage.folders.broker_conf import ROOT_KEY, root_of, sizes_of
 from rmqstore.storage.remote.location import is_uri
 from rmqstore.store.opening import created, is_store, open_for
 from rmqstore.write.messages import SELECTORS, WriteSpec

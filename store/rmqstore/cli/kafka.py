@@ -9,21 +9,27 @@ import click
 import orjson
 import pyarrow as pa
 
+from kafkalog.dump import (
+    BATCHES,
+    PartitionFile,
+    batch_rows,
+    file_rows,
+    file_schema,
+    parse_file,
+    stored_rows,
+    stored_schema,
+)
 from kafkalog.format.consumer_offsets import (
     Decode,
     decode_group_record,
     decode_transaction_record,
 )
-from kafkalog.inspect.batches import BATCHES, batch_rows
-from kafkalog.inspect.files import PartitionFile, file_rows, file_schema, parse_file
-from kafkalog.inspect.partitions import PARTITIONS, partition_rows
-from kafkalog.inspect.stored_records import stored_rows, stored_schema
-from kafkalog.inspect.verify import verify as verify_partitions
-from kafkalog.inspect.verify import verify_file
 from kafkalog.opening import LogDirs, open_log_dirs, places_in_storage
 from kafkalog.read.partition import Partition
-from kafkalog.read.spec import Mode
+from kafkalog.read.scan import Mode
 from kafkalog.storage.names import METADATA_TOPIC, TopicPartition, parse_folder
+from kafkalog.verify import PARTITIONS, partition_rows, verify_file
+from kafkalog.verify import verify as verify_partitions
 from rmqstore.cli.common import (
     Command,
     counted,
@@ -38,8 +44,8 @@ from rmqstore.cli.output import Output, gives_findings, gives_rows, show_finding
 from rmqstore.cli.stores import given_options, storage_option
 from rmqstore.errors import Finding, MessageNotFoundError, OptionError
 from rmqstore.exchange.json_rows import JSON_TEXT, jsonable
+from rmqstore.query.selection import nearest_topics
 from rmqstore.query.times import parse_timestamp
-from rmqstore.query.topic_patterns import nearest_topics
 from rmqstore.storage.files.storage import Storage
 
 _HEADERS: Final = "headers"

@@ -17,8 +17,7 @@ from rmqstore.exchange.bodies import FORMS, BodyForm, parse_body_form
 from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE
 from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
 from rmqstore.query.keys import NOTHING_WANTED
-from rmqstore.query.selection import parse_selection
-from rmqstore.query.topic_patterns import is_pattern, match_topics, regular_expression
+from rmqstore.query.selection import is_pattern, match_topics, parse_selection, regular_expression
 from rmqstore.read.message_scan import parse_scan
 from rmqstore.read.tiered.follower import Follower
 from rmqstore.store.cluster import StoreCluster

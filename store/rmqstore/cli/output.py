@@ -25,12 +25,11 @@ from rmqstore.exchange.files import (
     new_file,
     write_stream,
 )
-from rmqstore.exchange.fitting import fitted
 from rmqstore.exchange.json_rows import BASE64, json_rows
-from rmqstore.exchange.text_table import Shown, framed, harmless, one_line, padded
+from rmqstore.exchange.text_table import Shown, fitted, framed, harmless, one_line, padded
 from rmqstore.read.scan.spec import first_rows
+from rmqstore.storage.broker.folders import root_around
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.folders.part_of_store import root_around
 
 ISO, MILLIS = "iso", "ms"  # how times are written
 EMPTY: Final = 3  # the exit code of --fail-if-empty

@@ -42,14 +42,18 @@ from rmqstore.cli.stores import (
 from rmqstore.errors import MessageNotFoundError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import Message, select_columns
-from rmqstore.inspect.message_ids import find_messages
-from rmqstore.inspect.trace import trace
+from rmqstore.inspect.trace import find_messages, trace
 from rmqstore.progress import Progress
 from rmqstore.query.keys import parse_wanted
-from rmqstore.query.selection import Selection, choose_topics, parse_selection, require_named
+from rmqstore.query.selection import (
+    Selection,
+    choose_topics,
+    match_topics,
+    parse_selection,
+    require_named,
+)
 from rmqstore.query.times import parse_timestamp
-from rmqstore.query.topic_patterns import match_topics
-from rmqstore.read.lookup.candidates import SMALL_GAPS
+from rmqstore.read.lookup import SMALL_GAPS
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 

@@ -15,11 +15,11 @@ import click
 from rmqstore.cli.common import Command, flag_of
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import FolderArguments
-from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
+from rmqstore.storage.broker.folders import names_by_path, read_brokers
+from rmqstore.storage.broker.store_config import read_conf, root_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import path_of
-from rmqstore.storage.folders.broker_conf import read_conf, root_of
 from rmqstore.storage.remote.location import is_pattern, is_uri, local_path, options_by_path
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore

@@ -26,8 +26,8 @@ from rmqstore.errors import OptionError, about
 from rmqstore.inspect.describe import describe, select_described
 from rmqstore.query.allocation import STRATEGIES
 from rmqstore.query.arguments import ViewArguments
+from rmqstore.query.selection import nearest_topics
 from rmqstore.query.times import in_current_zone
-from rmqstore.query.topic_patterns import nearest_topics
 from rmqstore.read.views.schema import ALLOWED, VIEWS
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore

@@ -1,24 +1,225 @@
-"""The check of a copy, and how far its steps have come."""
+"""The checks before and after a copy, and the journal of its complete files."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NoReturn, cast
 
-from rmqstore.copying.plan import CopyRequest, PlannedFile
-from rmqstore.errors import Finding
+from rmqstore.copying.plan import (
+    CopyRequest,
+    PlannedFile,
+)
+from rmqstore.errors import (
+    READS_AFTER_END,
+    Argument,
+    CorruptRecordError,
+    Finding,
+    StoreLockedError,
+    StoreStateError,
+    Text,
+)
 from rmqstore.inspect.verify import verify
 from rmqstore.progress import Progress
+from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, is_table
+from rmqstore.storage.broker.folders import root_for
+from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.storage import Storage, read_small
+from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.remote.location import is_uri, local_path
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
+JOURNAL: Final = Path(".rmqstore", "copying")
+LOCK: Final = JOURNAL.with_name("copying.lock")
+_MAX_BYTES: Final = 1 << 30
+
+
+def name_of(source: str | os.PathLike[str], filesystem: object) -> str | Path:
+    """Return a source as it is opened: a full path if it is on the local disk."""
+    if filesystem is not None or is_uri(source):
+        return os.fspath(source)
+    return root_for(LOCAL.full_path(Path(local_path(source))), LOCAL)
+
+
+def resolved(folders: FolderArguments) -> FolderArguments:
+    """Return folders on the local disk by their full paths, by which a plan knows them."""
+    resolved: dict[str, Any] = dict(folders)
+    for name in ("commitlogs", "dledger_logs"):
+        if resolved.get(name):
+            resolved[name] = [str(LOCAL.full_path(Path(one))) for one in resolved[name]]
+    for name in ("consumequeue", "index", "conf"):
+        if resolved.get(name):
+            resolved[name] = str(LOCAL.full_path(Path(resolved[name])))
+    return cast("FolderArguments", resolved)
+
+
+def require_apart(store: MessageStore, goal: Path, partial: Path) -> None:
+    """Refuse a target in which parts of the source lie, or the other way round, or in a store."""
+    is_local = store.paths.storage is LOCAL
+    for folder in store.paths.given_folders() if is_local else ():
+        full = LOCAL.full_path(folder)
+        for path in (goal, partial, LOCAL.full_path(partial)):
+            if path.is_relative_to(full) or full.is_relative_to(path):
+                raise StoreStateError(
+                    f"{path}, where the copy would grow, lies in the store that is copied, or the "
+                    f"store in it ({full}): choose another target"
+                )
+    for folder in goal.parents:
+        if LOCAL.exists(folder / "commitlog"):
+            raise StoreStateError(
+                f"{goal}, where the copy would grow, lies in a store ({folder}): choose another "
+                "target"
+            )
+
+
+def require_ours(partial: Path) -> None:
+    """Refuse a folder in the place of the unfinished copy that is none of ours."""
+    status = LOCAL.status(partial)
+    if status is None:
+        return
+    is_link = LOCAL.full_path(partial) != partial
+    is_ours = not is_link and status.is_folder and LOCAL.exists(partial / JOURNAL)
+    # a call that was killed before it had a journal
+    is_begun = not is_link and status.is_folder and not _names(partial) - {JOURNAL.parent.name}
+    if not is_ours and not is_begun:
+        raise StoreStateError(
+            f"{partial}, where the copy would grow, exists already and is not an unfinished copy: "
+            "move it away, or choose another target"
+        )
+
+
+def _names(folder: Path) -> set[str]:
+    return {entry.name for entry in LOCAL.list_folder(folder)}
+
+
+def take_lock(partial: Path) -> StoreLock:
+    """Take the unfinished copy for this call alone."""
+    try:
+        return StoreLock(partial / LOCK)
+    except StoreLockedError as err:
+        raise StoreLockedError(f"{partial}: another call makes this copy at the moment") from err
+
+
+def refuse_records_after(end: LogEnd, n_records: int) -> NoReturn:
+    """Refuse to copy a log without the good records that follow damage.
+
+    Raises:
+        CorruptRecordError: always.
+    """
+    raise CorruptRecordError(
+        end.path,
+        end.physical_offset,
+        Text(
+            f"{end.reason}; {n_records} good records follow, which a sound copy would not have: "
+            "export them (",
+            READS_AFTER_END,
+            "), then copy with ",
+            Argument("truncate", value=True),
+            " (rmqstore copy --truncate), which leaves them out",
+        ),
+    )
+
+
+class Journal:
+    """The complete files of a copy, each with the state of its source when it was copied.
+
+    Args:
+        disk: performs all changes.
+        folder: the folder of the unfinished copy.
+        source: what names the store that is copied.
+        request: what of it is copied.
+        folders: the parts of the store that lie elsewhere, by argument.
+
+    Raises:
+        StoreStateError: the folder holds an unfinished copy of something else.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        source: str,
+        request: CopyRequest,
+        folders: Mapping[str, object],
+    ) -> None:
+        self._disk, self._path = disk, folder / JOURNAL
+        head = head_of(source, request, folders)
+        self._done: dict[str, list[object]] = {}
+        self._end = 0
+        if LOCAL.exists(self._path):
+            self._read(folder, head)
+        else:
+            disk.make_folder(self._path.parent)
+            disk.create(self._path, 0)
+            self._append([json.dumps(head)])
+            disk.flush_folder(self._path.parent)
+
+    def _read(self, folder: Path, head: Mapping[str, object]) -> None:
+        """Take what an earlier attempt noted; a last line that it did not finish is ignored."""
+        text = LOCAL.read_bytes(self._path, _MAX_BYTES)
+        whole = text[: text.rfind(b"\n") + 1]
+        self._end = len(whole)
+        lines = whole.splitlines()
+        if not lines:
+            self._append([json.dumps(head)])
+            return
+        try:
+            entries = [json.loads(line) for line in lines]
+        except ValueError as err:
+            raise StoreStateError(
+                f"{self._path} is damaged ({err}): delete {folder}, and copy again"
+            ) from err
+        if entries[0] != head:
+            raise StoreStateError(
+                f"{folder} holds an unfinished copy of {entries[0]}, not of {head}: "
+                "finish that one with the same arguments, or delete the folder"
+            )
+        for name, *state in entries[1:]:
+            self._done[name] = state
+
+    def has(self, file: PlannedFile) -> bool:
+        """Tell whether a file was copied, and has not changed since."""
+        return file.is_final and self._done.get(file.name) == entry_of(file)[1:]
+
+    def add(self, files: Iterable[PlannedFile]) -> None:
+        """Note, durably, that files are copied and on the disk."""
+        final = [file for file in files if file.is_final]
+        self._append([json.dumps(entry_of(file)) for file in final])
+
+    def _append(self, lines: list[str]) -> None:
+        text = "".join(f"{line}\n" for line in lines).encode()
+        if text:
+            self._disk.write(self._path, self._end, text)
+            self._disk.flush(self._path)
+            self._end += len(text)
+
+
+def head_of(source: str, request: CopyRequest, folders: Mapping[str, object]) -> dict[str, object]:
+    """Return what tells a copy from another: the first entry of its journal."""
+    topics = None if request.topics is None else sorted(request.topics)
+    since = request.named or request.since
+    head: dict[str, object] = {"source": source, "since": since, "topics": topics}
+    named = {name: value for name, value in sorted(folders.items()) if value}
+    return head | ({"folders": json.loads(json.dumps(named, default=str))} if named else {})
+
+
+def entry_of(file: PlannedFile) -> list[object]:
+    """Return the entry of a file that is copied: its name, and what its source was then."""
+    return [file.name, file.size, file.end, file.modified_ns]
+
+
 _ATTEMPTS: Final = 5
+
+
 _PAUSE_SECONDS: Final = 0.05  # in which a broker writes such a file
 
 

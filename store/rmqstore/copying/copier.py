@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,12 +11,27 @@ from typing import Final, NamedTuple, Unpack
 
 import numpy as np
 
-from rmqstore.copying.checks import CopySteps, config_content, findings_of, tables_of
-from rmqstore.copying.journal import JOURNAL, Journal, head_of
+from rmqstore.copying.checks import (
+    JOURNAL,
+    LOCK,
+    CopySteps,
+    Journal,
+    config_content,
+    findings_of,
+    head_of,
+    name_of,
+    refuse_records_after,
+    require_apart,
+    require_ours,
+    resolved,
+    tables_of,
+    take_lock,
+)
 from rmqstore.copying.plan import (
     CopyPlan,
     CopyRequest,
     PlannedFile,
+    copy_until_settled,
     first_kept,
     is_of_database,
     plan_copy,
@@ -23,16 +39,6 @@ from rmqstore.copying.plan import (
     require_possible,
 )
 from rmqstore.copying.remote_copier import RemoteCopier, require_copyable
-from rmqstore.copying.requirements import (
-    LOCK,
-    name_of,
-    refuse_records_after,
-    require_apart,
-    require_ours,
-    resolved,
-    take_lock,
-)
-from rmqstore.copying.rounds import copy_until_settled
 from rmqstore.errors import (
     Finding,
     StoreStateError,
@@ -41,19 +47,21 @@ from rmqstore.errors import (
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.times import is_relative, parse_timestamp
-from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.broker.store_config import StoreConfig, sizes_of
 from rmqstore.storage.broker.topic_table import keep_topics
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import our_abort
 from rmqstore.storage.files.storage import is_folder
-from rmqstore.storage.folders.broker_conf import sizes_of
-from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.remote.location import locate
 from rmqstore.storage.remote.remote_storage import RemoteStorage
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import open_for
 from rmqstore.write.existing_store import require_writable
+
+logger = logging.getLogger(__name__)
+
 
 _PIECE_BYTES: Final = 8 << 20
 _FLUSHED_BYTES: Final = 256 << 20  # copied before they are flushed, and noted as done

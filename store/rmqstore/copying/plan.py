@@ -6,9 +6,10 @@ all of them. What is left out is whole files, and whole queues.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from rmqstore.errors import (
     FileDeletedError,
     OptionError,
     RmqStoreError,
+    StoreStateError,
     UnreadableFileError,
     UnsupportedFeatureError,
 )
@@ -25,9 +27,15 @@ from rmqstore.read.open_store import OpenStore
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Entry
-from rmqstore.storage.index.index_file import index_files, read_header
+from rmqstore.storage.index_files import index_files, read_header
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
+from rmqstore.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_MAX_ROUNDS: Final = 10  # each after the store was opened, or a file of the log was deleted
+
 
 _MAX_BYTES = (1 << 31) - 1
 _LEDGER = ".rmqstore/ledger"
@@ -37,6 +45,62 @@ _DATABASE = "rocksdbstore"
 _NOT_BY_NAME = {"commitlog", "consumequeue", "index", "lock", "abort", ".rmqstore"}
 _BY_TOPIC = {"batchconsumequeue", "consumequeue_ext"}
 _APPENDED = {"commitlog", "consumequeue", *_BY_TOPIC}
+
+
+class Settled(NamedTuple):
+    """What the last round copied.
+
+    Attributes:
+        plan: the files.
+        is_closed: whether the store was closed.
+    """
+
+    plan: CopyPlan
+    is_closed: bool
+
+
+def copy_until_settled(
+    open_source: Callable[[], MessageStore],
+    request: CopyRequest,
+    copy_files: Callable[[MessageStore], CopyPlan],
+    advice: str,
+) -> Settled:
+    """Copy the files of a store, round by round, and warn of those that cannot be copied.
+
+    Args:
+        open_source: opens the store.
+        request: what of it is copied.
+        copy_files: makes one round; returns what it copied.
+        advice: what to do about a store that changes faster than it can be copied.
+
+    Raises:
+        StoreStateError: the store changes all the time.
+    """
+    for _ in range(_MAX_ROUNDS):
+        try:
+            with open_source() as store:
+                plan, is_closed = copy_files(store), store.log_end is None
+                is_outdated = is_closed and _has_changed(store, request, plan)
+        except (FileDeletedError, FileNotFoundError) as err:
+            logger.info("%s; going on with the files that remain", err)
+            continue
+        if is_outdated:
+            logger.info("the store was opened meanwhile; copying what has changed")
+            continue
+        for text in plan.skipped:
+            logger.warning("not copied: %s", text)
+        return Settled(plan, is_closed)
+    raise StoreStateError(f"the store changes faster than it can be copied: {advice}")
+
+
+def _has_changed(store: MessageStore, request: CopyRequest, plan: CopyPlan) -> bool:
+    """Tell whether a writer has opened a store that was closed, since a copy of it was planned."""
+    paths = store.paths
+    paths.storage.refresh()
+    store.session.refresh()
+    if paths.has_abort or paths.storage.is_locked(paths.lock):
+        return True
+    return plan_copy(store.session, request, plan.log_start, None) != plan
 
 
 class PlannedFile(NamedTuple):

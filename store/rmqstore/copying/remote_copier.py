@@ -18,18 +18,16 @@ from uuid import uuid4
 
 import numpy as np
 
-from rmqstore.copying.checks import CopySteps, config_content, findings_of
-from rmqstore.copying.journal import entry_of
+from rmqstore.copying.checks import CopySteps, config_content, entry_of, findings_of, require_apart
 from rmqstore.copying.plan import (
     CopyPlan,
     CopyRequest,
     PlannedFile,
+    copy_until_settled,
     first_kept,
     plan_copy,
     require_possible,
 )
-from rmqstore.copying.requirements import require_apart
-from rmqstore.copying.rounds import copy_until_settled
 from rmqstore.errors import (
     FileDeletedError,
     Finding,
@@ -40,8 +38,7 @@ from rmqstore.storage.broker.topic_table import content_of_kept
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import UNFINISHED_COPY
 from rmqstore.storage.files.storage import UriPath
-from rmqstore.storage.remote.remote_folder import Content, RemoteFolder
-from rmqstore.storage.remote.remote_storage import RemoteStorage
+from rmqstore.storage.remote.remote_storage import Content, RemoteFolder, RemoteStorage
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import open_for
 

@@ -10,15 +10,154 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, TYPE_CHECKING, Final
 
 import orjson
 import pyarrow as pa
 from pyarrow import csv
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import IllegalMessageError, OptionError
 from rmqstore.exchange.json_rows import BASE64, base64_texts, json_values, write_json_lines
-from rmqstore.exchange.parquet import write_parquet
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
+from collections.abc import Sequence
+from itertools import chain
+
+from rmqstore.errors import IllegalRowError, Text
+
+_ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1 << 17, 64 << 20
+_ROWS_AT_ONCE = 8192
+# Columns that the paths of a partitioned folder may hold: topic=Orders/queueId=3/….
+_PARTITIONED: Final = {"topic": pa.string(), "queueId": pa.int32()}
+
+
+class RowPlaces:
+    """The places of the rows of a batch in their file, and the number of its first row among all.
+
+    Readers of files note each batch before they yield it. Rows and lines are counted from 1.
+    """
+
+    def __init__(self) -> None:
+        self._first = self._after = 1
+        self._source, self._unit = "", "row"
+        self._numbers: Sequence[Sequence[int]] = ()
+
+    def note(self, source: str, unit: str, numbers: Sequence[Sequence[int]]) -> None:
+        """Keep the places of the rows that come next.
+
+        Args:
+            source: name of the file.
+            unit: what is counted in it: ``line`` or ``row``.
+            numbers: the numbers of the rows, in pieces.
+        """
+        self._source, self._unit, self._numbers = source, unit, numbers
+        self._first = self._after
+        self._after += sum(map(len, numbers))
+
+    @contextmanager
+    def in_errors(self) -> Iterator[None]:
+        """Let errors of rows name their places."""
+        try:
+            yield
+        except IllegalRowError as err:
+            raise self.named(err) from err
+
+    def named(self, err: IllegalRowError) -> IllegalMessageError:
+        """Return an error that names the file and the line of a row of the last batch."""
+        if not self._first <= err.row < self._after:
+            return err
+        number = [*chain.from_iterable(self._numbers)][err.row - self._first]
+        return IllegalMessageError(Text(f"{self._source}: {self._unit} {number}: ", err.reason))
+
+
+def write_parquet(
+    sink: IO[bytes] | pa.NativeFile, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> None:
+    """Write rows as one Parquet file, compressed with zstd.
+
+    A row group has 128 Ki rows or 64 MiB.
+
+    Args:
+        sink: an open file.
+        schema: the columns.
+        batches: the rows.
+    """
+    from pyarrow import parquet
+
+    with parquet.ParquetWriter(sink, schema, compression="zstd") as file:
+        waiting: list[pa.RecordBatch] = []
+        rows = n_bytes = 0
+        for batch in batches:
+            waiting.append(batch)
+            rows += len(batch)
+            n_bytes += batch.nbytes
+            if rows >= _ROW_GROUP_ROWS or n_bytes >= _ROW_GROUP_BYTES:
+                file.write_table(pa.Table.from_batches(waiting), row_group_size=rows)
+                waiting.clear()
+                rows = n_bytes = 0
+        if waiting:
+            file.write_table(pa.Table.from_batches(waiting), row_group_size=max(rows, 1))
+
+
+def read_parquet(
+    source: Path, columns: list[str] | None = None, places: RowPlaces | None = None
+) -> tuple[int, Iterator[pa.RecordBatch]]:
+    """Return the number of rows, and the rows, of a Parquet file or of a folder of such files.
+
+    Files of a folder come in the order of their names.
+
+    Args:
+        source: a file or a folder. Folders ``topic=…/queueId=…`` in it give these columns too.
+        columns: the columns to read, all by default.
+        places: told where the rows of each batch are.
+
+    Raises:
+        IllegalMessageError: a file is not Parquet, or a column is missing.
+    """
+    from pyarrow import dataset
+
+    in_paths = pa.schema(
+        [
+            (name, kind)
+            for name, kind in _PARTITIONED.items()
+            if source.is_dir() and any(source.glob(f"**/{name}=*"))
+        ]
+    )
+    partitioning = dataset.partitioning(in_paths, flavor="hive")
+    try:
+        files = dataset.dataset(source, format="parquet", partitioning=partitioning)
+        schemas = [files.schema, *(fragment.physical_schema for fragment in files.get_fragments())]
+        # Includes the columns that only some files have.
+        files = files.replace_schema(pa.unify_schemas(schemas))
+        files.scanner(columns=columns)  # refuses columns that are missing
+        batches = _batches(files, columns, places or RowPlaces())
+        return files.count_rows(), _parquet_batches(source, batches)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError, KeyError) as err:
+        raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err
+
+
+def _batches(
+    files: Dataset, columns: list[str] | None, places: RowPlaces
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of files one after the other."""
+    for file in files.get_fragments():
+        n_rows = 0
+        # Little readahead, so that memory stays bounded.
+        batches = file.to_batches(
+            schema=files.schema, columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2
+        )
+        for batch in batches:
+            places.note(file.path, "row", [range(n_rows + 1, n_rows + len(batch) + 1)])
+            yield batch
+            n_rows += len(batch)
+
+
+def _parquet_batches(source: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except (pa.ArrowException, OSError) as err:
+        raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err
 
 
 def write_csv(

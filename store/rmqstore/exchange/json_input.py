@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.errors import IllegalMessageError, OptionError
+from rmqstore.exchange.files import RowPlaces
 from rmqstore.exchange.json_rows import BASE64
-from rmqstore.exchange.places import RowPlaces
 from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED, VERBATIM, WRITE_TYPES
 from rmqstore.query.times import parse_timestamp
 

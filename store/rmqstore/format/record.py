@@ -34,9 +34,8 @@ from rmqstore.format.layout import (
     TOPIC_LENGTH_BYTES,
     SysFlag,
 )
-from rmqstore.format.properties import parse_properties
 from rmqstore.format.schema import Message
-from rmqstore.format.utf8 import decode_text
+from rmqstore.format.text import decode_text, parse_properties
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Offset message ids: host bytes, port, physical offset.

@@ -17,11 +17,10 @@ import pyarrow as pa
 from rmqstore.errors import RmqStoreError
 from rmqstore.format.columns.encode import RecordColumns, require_room
 from rmqstore.query.arguments import FolderArguments
-from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.broker.store_config import StoreConfig, sizes_of
 from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.folders.broker_conf import sizes_of
-from rmqstore.storage.folders.find import find_store
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.store.opening import is_store, new_root, open_for
 from rmqstore.write.broker_release import BrokerRelease

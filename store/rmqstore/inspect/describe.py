@@ -16,8 +16,7 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.read.session import StoreSession
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.index.index_file import index_files, read_header
-from rmqstore.storage.index.sizes import IndexSizes, find_sizes
+from rmqstore.storage.index_files import IndexSizes, find_sizes, index_files, read_header
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.recovery.log_end import find_written_end, last_record_before

@@ -8,26 +8,30 @@ are found by the id of their origin, which takes reading all retries and dead le
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from rmqstore.errors import MessageNotFoundError, RmqStoreError
-from rmqstore.format.columns.retries import KnownNames, is_copy_topic, origin_of
+from rmqstore.errors import MessageNotFoundError, OffsetOutOfRangeError, RmqStoreError
+from rmqstore.format.columns.property_decode import KnownNames, is_copy_topic, origin_of
 from rmqstore.format.layout import PROPERTY_UNIQ_KEY, SCHEDULE_TOPIC
-from rmqstore.format.schema import ALL_COLUMNS
+from rmqstore.format.schema import ALL_COLUMNS, Message
 from rmqstore.format.topics import (
     DLQ_PREFIX,
     HALF_TOPIC,
     ROCKSDB_HALF_TOPIC,
     TIMER_TOPIC,
 )
-from rmqstore.inspect.message_ids import find_messages
+from rmqstore.query.arguments import TopicArguments
+from rmqstore.query.keys import is_offset_id
 from rmqstore.read.views.dead_letters import known_names
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
+
+_LEAST_ID_DIGITS: Final = 32  # ids may be decimal by chance, but no offset is as long
+
 
 _OF_RECORD: Final = (
     "topic", "queueId", "queueOffset", "storeTimestamp", "reconsumeTimes", "msgId", "offsetMsgId",
@@ -57,6 +61,97 @@ _MAX_ROUNDS: Final = 4  # a copy leads to its origin, and that to its other copi
 
 Row = dict[str, Any]
 Offsets = Mapping[str, Mapping[tuple[str, int], int]]  # by group, topic and queue id
+
+
+class FoundMessages(NamedTuple):
+    """What some ids name.
+
+    Attributes:
+        rows: the messages, as rows by column name, in the order of the ids. An id that several
+            records have, such as a message and its retries, gives all of them, oldest first.
+        missing: why there is no message, by id.
+    """
+
+    rows: list[dict[str, Any]]
+    missing: dict[str, str]
+
+    def table(self, schema: pa.Schema) -> pa.Table:
+        """Return the messages with some of their columns."""
+        return pa.Table.from_pylist(self.rows, schema=schema)
+
+
+def find_messages(
+    store: MessageStore, ids: Sequence[str], topics: TopicArguments | None = None
+) -> FoundMessages:
+    """Find the messages that some ids name, whatever kind of id each of them is.
+
+    The host in an offset message id is ignored if no message has that very id, so an id is valid
+    for a copy too.
+
+    Args:
+        store: the store.
+        ids: physical offsets in decimal, offset message ids, or unique keys.
+        topics: the topics in which unique keys are looked up; all topics by default.
+
+    Raises:
+        CorruptRecordError: the record of one is damaged.
+    """
+    store.session.warn_of_messages_elsewhere()
+    rows: dict[str, list[dict[str, Any]]] = {}
+    missing: dict[str, str] = {}
+    of_copies: dict[str, dict[str, Any]] = {}
+    looked_up = []
+    for name in dict.fromkeys(ids):
+        is_offset = name.isdecimal() and len(name) < _LEAST_ID_DIGITS
+        if not is_offset and (store.session.is_tiered or not is_offset_id(name)):
+            looked_up.append(name)
+            continue
+        if is_offset:
+            store.session.require_local("looking up a physical offset")
+        try:
+            row = _row_of(store.get(int(name) if is_offset else name))
+        except (MessageNotFoundError, OffsetOutOfRangeError) as err:
+            if is_offset:
+                missing[name] = str(err)
+            else:  # a unique key has the form of an offset message id, too
+                looked_up.append(name)
+            continue
+        if is_offset or row["offsetMsgId"] == name.upper():
+            rows[name] = [row]
+        else:
+            looked_up.append(name)
+            of_copies[name] = row
+    for name, found in _look_up(store, looked_up, topics).items():
+        if found:
+            rows[name] = found
+        elif name in of_copies:
+            rows[name] = [of_copies[name]]
+        else:
+            missing[name] = "no message has this id"
+    return FoundMessages([row for name in ids for row in rows.get(name, ())], missing)
+
+
+def _row_of(message: Message) -> dict[str, Any]:
+    return message._asdict() | {"properties": list(message.properties.items())}
+
+
+def _look_up(
+    store: MessageStore, ids: Sequence[str], topics: TopicArguments | None
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the messages with unique keys or offset message ids, by id."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in ids}
+    if not ids:
+        return found
+    chosen: TopicArguments = topics or {"include_system_topics": True}
+    names = [name for name in ALL_COLUMNS.names if name != "tagsCode"]
+    # Damage elsewhere, which a warning names, must not hide what is intact.
+    for batch in store.scan(msg_id=list(ids), columns=names, mode="DROPMALFORMED", **chosen):
+        for row in batch.to_pylist():
+            for name in ids:
+                upper = name.upper() if is_offset_id(name) else name
+                if row["msgId"] in (name, upper) or row["offsetMsgId"] == upper:
+                    found[name].append(row)
+    return found
 
 
 def trace(store: MessageStore, message_id: str) -> pa.Table:

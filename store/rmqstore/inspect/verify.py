@@ -48,25 +48,23 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.spans import FOREVER, QueueKey
-from rmqstore.storage.broker.checkpoint import Checkpoint
+from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import spell_levels
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.joined_walks import JoinedWindow, join_stretches
-from rmqstore.storage.log.walks import Window, walk_forward
-from rmqstore.storage.queue.bounds import shift_of
-from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
-from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.log.walks import JoinedWindow, Window, join_stretches, walk_forward
+from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
+from rmqstore.storage.queue.queue import Queue, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
-from rmqstore.storage.recovery.delay_levels import find_delay_levels
-from rmqstore.storage.recovery.log_end import LogEnd, count_after, damage_met, find_log_end
-from rmqstore.storage.rocksdb.queue_tables import (
+from rmqstore.storage.queue.rocksdb_queue import (
     RocksDbQueues,
     are_queues_unreadable,
     has_unreadable_queues,
 )
+from rmqstore.storage.recovery.delay_levels import find_delay_levels
+from rmqstore.storage.recovery.log_end import LogEnd, count_after, damage_met, find_log_end
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)

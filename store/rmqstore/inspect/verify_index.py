@@ -11,18 +11,22 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import Finding, RmqStoreError
 from rmqstore.format.columns.decode import topics
-from rmqstore.format.columns.dispatch_requests import Requests, are_indexed, topic_names
+from rmqstore.format.columns.dispatch_requests import Requests, are_indexed, index_keys, topic_names
 from rmqstore.format.columns.heads import Heads
-from rmqstore.format.columns.index_keys import index_keys
 from rmqstore.format.columns.property_decode import parse_entries, property_column
 from rmqstore.format.layout import PROPERTY_TAGS, Bytes, Mask, SysFlag
 from rmqstore.spans import FOREVER
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage
-from rmqstore.storage.index.index_file import IndexFile, index_files, read_header
-from rmqstore.storage.index.search import may_be_stored_within
-from rmqstore.storage.index.sizes import IndexSizes, find_sizes_in_any
+from rmqstore.storage.index_files import (
+    IndexFile,
+    IndexSizes,
+    find_sizes_in_any,
+    index_files,
+    read_header,
+)
+from rmqstore.storage.index_search import may_be_stored_within
 
 _NO_KEYS = np.empty(0, np.int64)
 _PAIR_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # spreads offsets over all 64 bits

@@ -20,7 +20,7 @@ Time: TypeAlias = int | str | datetime
 class FolderArguments(TypedDict, total=False):
     """The parts of a store that lie outside of its folder, and the broker's file that names them.
 
-    The defaults are those of ``storage.folders.find.find_store``.
+    The defaults are those of ``storage.broker.folders.find_store``.
     """
 
     commitlogs: Sequence[str]

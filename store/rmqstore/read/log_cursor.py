@@ -15,8 +15,7 @@ from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, check_heads
 from rmqstore.format.framing import FrameNumbers, StopKind
 from rmqstore.format.layout import FRAME_HEAD, Bytes, Mask
-from rmqstore.storage.log.commitlog import CommitLog, Place
-from rmqstore.storage.log.frames import is_blank, numbers_of
+from rmqstore.storage.log.commitlog import CommitLog, Place, is_blank, numbers_of
 from rmqstore.storage.log.walks import WINDOW_BYTES, Window, window_at
 from rmqstore.storage.recovery.log_end import last_record_before
 

@@ -20,13 +20,13 @@ from rmqstore.query.conditions import NO_PRUNING
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import BY_LOG, Selection, parse_tags
 from rmqstore.query.sql92.filter import parse_filter
-from rmqstore.query.where.where import Where, parse_where, within_places
-from rmqstore.read.lookup.candidates import Found
-from rmqstore.read.lookup.pending import find_pending, read_pending
-from rmqstore.read.plan.newest import QUEUE_COLUMNS, newest_of_log, newest_of_queues
+from rmqstore.query.where import Where, parse_where, within_places
+from rmqstore.read.lookup import Found
+from rmqstore.read.pending import find_pending, read_pending
 from rmqstore.read.pruner import StorePruner
-from rmqstore.read.scan.merge import PLACE, merge_by_place
+from rmqstore.read.sampling import QUEUE_COLUMNS, newest_of_log, newest_of_queues
 from rmqstore.read.scan.record_filter import LogFilter, log_filter
+from rmqstore.read.scan.rows import PLACE, merge_by_place
 from rmqstore.read.scan.spec import FAILFAST, PERMISSIVE, ReadSpec, first_rows, scan_schema
 from rmqstore.read.session import StoreSession
 from rmqstore.spans import LogSlice, QueueSlice

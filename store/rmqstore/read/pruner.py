@@ -15,7 +15,7 @@ from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.schema import select_columns
 from rmqstore.query.conditions import LogParts, Pruning, parts_that_meet
-from rmqstore.read.lookup.candidates import Found
+from rmqstore.read.lookup import Found
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import DROPMALFORMED, ReadSpec

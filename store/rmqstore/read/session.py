@@ -17,12 +17,10 @@ from rmqstore.format.layout import Positions
 from rmqstore.query.conditions import NO_PRUNING, Points, Pruning
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import Selection, choose_topics
-from rmqstore.query.where.where import Where
-from rmqstore.read.lookup.candidates import Found, Lookup
-from rmqstore.read.lookup.finder import Finder
-from rmqstore.read.lookup.tagged import tagged_places
+from rmqstore.query.where import Where
+from rmqstore.read.lookup import Finder, Found, Lookup, tagged_places
 from rmqstore.read.open_store import OpenStore
-from rmqstore.read.plan.sampling import LogPart, Sample, Sampler
+from rmqstore.read.sampling import LogPart, Sample, Sampler
 from rmqstore.read.scan.faults import refuse_stretches
 from rmqstore.read.scan.log_scan import LogScan
 from rmqstore.read.scan.queue_scan import QueueScan
@@ -37,12 +35,12 @@ from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import retry_if_deleted
-from rmqstore.storage.index.search import IndexSearch
-from rmqstore.storage.index.sizes import IndexSizes
-from rmqstore.storage.queue.bounds import find_first
+from rmqstore.storage.index_files import IndexSizes
+from rmqstore.storage.index_search import IndexSearch
+from rmqstore.storage.queue.queue import find_first
+from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 from rmqstore.storage.rocksdb.database import INSTALL_ROCKSDB
-from rmqstore.storage.rocksdb.index_table import IndexTable
-from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
+from rmqstore.storage.rocksdb_index import IndexTable
 
 logger = logging.getLogger(__name__)
 

@@ -28,14 +28,12 @@ from rmqstore.read.session import StoreSession
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.files.open_files import OpenFiles
-from rmqstore.storage.log.frames import frame_start
-from rmqstore.storage.queue.bounds import shift_of
-from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.log.commitlog import frame_start
+from rmqstore.storage.queue.queue import Queue, RecoveredUnits, Units, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
-from rmqstore.storage.queue.units import RecoveredUnits, Units
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import find_written_end
 from rmqstore.storage.recovery.unit_checks import confirmed_end
-from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 
 logger = logging.getLogger(__name__)
 

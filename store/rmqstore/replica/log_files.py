@@ -1,4 +1,4 @@
-"""The files of a copy's log: what they hold, how they are set aside, and the space kept for them."""
+"""The files of a copy's log: what they hold, how they are set aside, and space kept for them."""
 
 from __future__ import annotations
 

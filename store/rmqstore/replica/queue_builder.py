@@ -22,24 +22,23 @@ from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, Unreadabl
 from rmqstore.format.framing import StopKind
 from rmqstore.replica.background import KindUnknownError, Metadata
 from rmqstore.replica.broker_requests import TABLES, HeldTable
+from rmqstore.replica.log_copy import RecordStarts
 from rmqstore.replica.remoting import MAX_BODY_BYTES
 from rmqstore.replica.retention import delete_all_built, delete_built_files
-from rmqstore.storage.broker.checkpoint import read_checkpoint
+from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.config_files import is_table
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import read_small
-from rmqstore.storage.index.index_file import index_files, read_header
+from rmqstore.storage.index_files import index_files, read_header
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.record_starts import RecordStarts
 from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.recovery.log_end import last_record_before
-from rmqstore.write.dispatch import Dispatcher
+from rmqstore.write.dispatch import Dispatcher, SavedCheckpoint
 from rmqstore.write.existing_store import existing_config
 from rmqstore.write.queue_files import QueueFiles
-from rmqstore.write.saved_checkpoint import SavedCheckpoint
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,9 @@
-"""Deletion of old files of a copy: of the log by age, size or the broker's retention, then the rest.
+"""Deletes old files of a copy: those of the log by age, size or the retention of the broker.
 
 Whole files are deleted, the oldest first, and never the last one. Files of queues and of the index
-go when all of their records have gone. What a stream still has to read is kept: its checkpoint has a
-file for each micro-batch in ``offsets``, with where the batch ends, and one in ``commits`` when the
-batch was written. The offsets are those of this package's data source for Spark; see
+go when all of their records have gone. What a stream still has to read is kept: its checkpoint has
+a file for each micro-batch in ``offsets``, with where the batch ends, and one in ``commits`` when
+the batch was written. The offsets are those of this package's data source for Spark; see
 ``pyspark_rmqstore.offsets``.
 
 Source: CommitLog.java#deleteExpiredFile; MappedFileQueue.java#deleteExpiredFileByOffset;
@@ -41,7 +41,7 @@ from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.files.storage import read_small
-from rmqstore.storage.index.index_file import index_files, read_header
+from rmqstore.storage.index_files import index_files, read_header
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue_set import open_files
 

@@ -12,16 +12,14 @@ import pyarrow.compute as pc
 
 from rmqstore.query.arguments import ScanArguments, TopicArguments, ViewArguments
 from rmqstore.query.selection import parse_selection, require_named
-from rmqstore.query.where.where import parse_where
+from rmqstore.query.where import parse_where
 from rmqstore.read.message_scan import returned_schema
-from rmqstore.read.summary import as_html
 from rmqstore.read.views.catalogue import read_cluster_view
 from rmqstore.read.views.replicas import brokers_of
 from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_columns, view_spec
-from rmqstore.storage.files.closing import Closing
+from rmqstore.storage.files.storage import Closing
 from rmqstore.store.message_store import MessageStore
-from rmqstore.store.named import require_names
-from rmqstore.store.scan import Scan
+from rmqstore.store.scan import Scan, as_html, require_names
 
 logger = logging.getLogger(__name__)
 

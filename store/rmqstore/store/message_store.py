@@ -24,21 +24,19 @@ from rmqstore.query.arguments import (
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection, require_arguments
 from rmqstore.query.times import parse_timestamp
-from rmqstore.query.where.where import parse_where
-from rmqstore.read.lookup.candidates import QueryResult
+from rmqstore.query.where import parse_where
+from rmqstore.read.lookup import QueryResult
 from rmqstore.read.message_scan import parse_scan
 from rmqstore.read.open_store import QueueInfo
-from rmqstore.read.scan.tags_codes import matched_groups
+from rmqstore.read.scan.record_filter import matched_groups
 from rmqstore.read.session import StoreSession
-from rmqstore.read.summary import as_html, as_text
 from rmqstore.read.views.schema import view_columns, view_spec
 from rmqstore.spans import LATEST_TIME
-from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import retry_if_deleted
+from rmqstore.storage.files.storage import Closing
 from rmqstore.storage.recovery.log_end import LogEnd
-from rmqstore.store.named import require_names
-from rmqstore.store.scan import Scan
+from rmqstore.store.scan import Scan, as_html, as_text, require_names
 
 
 class MessageStore(Closing):

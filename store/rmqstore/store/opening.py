@@ -19,15 +19,18 @@ from rmqstore.errors import (
 from rmqstore.query.arguments import FolderArguments, spells_out
 from rmqstore.query.selection import require_arguments
 from rmqstore.read.tiered.opening import open_session
-from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
-from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.broker.folders import find_store, names_by_path, read_brokers, refuse_part
+from rmqstore.storage.broker.store_config import (
+    StoreConfig,
+    log_folders,
+    read_conf,
+    root_of,
+    sizes_of,
+)
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import Storage
-from rmqstore.storage.folders.broker_conf import log_folders, read_conf, root_of, sizes_of
-from rmqstore.storage.folders.find import find_store
-from rmqstore.storage.folders.part_of_store import refuse_part
 from rmqstore.storage.remote.location import (
     is_pattern,
     is_uri,

@@ -1,4 +1,4 @@
-"""Rows of a store that are read when they are asked for, and again each time."""
+"""Scans of a store: rows that are read when they are asked for, and again each time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,142 @@ import pyarrow as pa
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.arrow_rows import ArrowRows
 from rmqstore.read.scan.spec import first_rows, require_limit
-from rmqstore.read.summary import scan_as_html
-from rmqstore.storage.files.closing import Closing
+from rmqstore.storage.files.storage import Closing
 
 if TYPE_CHECKING:
     import pandas as pd
+from collections.abc import Sequence
+from contextlib import suppress
+from html import escape
+
+from rmqstore.errors import OptionError, StoreStateError
+from rmqstore.format.columns.property_decode import is_copy_topic, may_hold_copies
+from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from rmqstore.query.selection import Selection, nearest_topics, require_named
+from rmqstore.read.session import StoreSession
+from rmqstore.read.views.schema import ViewSpec
+
+_MAX_TOPICS: Final = 20
+_MAX_CHARACTERS: Final = 60  # of a cell
+
 
 _SHOWN_ROWS: Final = 5  # in a notebook
 
 # Plans a reading, and returns the batches, which are read as they are taken.
 Plan: TypeAlias = Callable[[], Iterator[pa.RecordBatch]]
+
+
+def require_names(sessions: Sequence[StoreSession], spec: ViewSpec) -> None:
+    """Refuse a view of topics or of a consumer group that none of some stores knows.
+
+    Topics of views that hide those of the system are checked where these are read.
+
+    Raises:
+        OptionError: a name is not known; the text has those nearest.
+    """
+    where = ", ".join(str(session.paths.root) for session in sessions)
+    try:
+        if spec.view == "groups" and spec.selection.named_topics:
+            topics = {topic for session in sessions for topic in _topics_of_groups(session)}
+            named = Selection(subscribe=tuple(spec.selection.named_topics))
+            require_named(named, {topic: set() for topic in topics}, where)
+        if spec.consumer_group is not None:
+            _require_group(sessions, spec.consumer_group, where)
+    except (RmqStoreError, OSError) as err:
+        if isinstance(err, OptionError):
+            raise
+        # A damaged table hides names; the view reports it if it needs the table.
+
+
+def _topics_of_groups(session: StoreSession) -> set[str]:
+    """Return the topics that a store knows, and those that groups have offsets of."""
+    committed = session.config.committed_offsets().values()
+    return {topic for offsets in committed for topic, _ in offsets} | {*session.known_topics()}
+
+
+def _require_group(sessions: Sequence[StoreSession], group: str, where: str) -> None:
+    known: set[str] = set()
+    for session in sessions:
+        known.update(session.config.groups(), session.config.subscribed_groups())
+        for topic in filter(is_copy_topic, session.topics()):
+            if may_hold_copies(topic, group):
+                return
+            known.add(topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX))
+    if group not in known:
+        nearest = nearest_topics([group], known, "groups")
+        raise OptionError(f"no consumer group {group} in {where}; {nearest}")
+
+
+def as_text(session: StoreSession) -> str:
+    """Return the folder, the broker, the number of topics and the state of a store, as one line.
+
+    Only the folder is named if the store is too damaged to tell the rest.
+    """
+    folder = repr(str(session.paths.root))
+    try:
+        session.require_open()
+    except StoreStateError:
+        return f"MessageStore({folder}, closed: open it again to read it)"
+    with suppress(RmqStoreError, OSError):
+        topics = f"{len(session.topics())} topics"
+        kind = "is open, or was not closed" if session.paths.has_abort else "was closed properly"
+        state = f"opened to read, the store {kind}"
+        state += ", with tiered storage" if session.is_tiered else ""
+        return f"MessageStore({folder}, broker {session.broker_name!r}, {topics}, {state})"
+    return f"MessageStore({folder})"
+
+
+def as_html(session: StoreSession) -> str:
+    """Return the same line, and a table of the first topics with their numbers of queues."""
+    line = f"<div>{escape(as_text(session))}</div>"
+    with suppress(RmqStoreError, OSError):
+        return line + _topic_table(session)
+    return line
+
+
+def scan_as_html(schema: pa.Schema, first: pa.Table | None, note: str) -> str:
+    """Return the columns of a scan with their types, and its first rows.
+
+    Args:
+        schema: the columns.
+        first: the first rows, None if they are not read.
+        note: stands above the table.
+    """
+    heads = "".join(
+        f"<th>{escape(field.name)}<br><small>{escape(str(field.type))}</small></th>"
+        for field in schema
+    )
+    rows = () if first is None else first.to_pylist()
+    cells = (
+        "".join(f"<td>{escape(_shortened(value))}</td>" for value in row.values()) for row in rows
+    )
+    body = "".join(f"<tr>{row}</tr>" for row in cells)
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div>Scan: {escape(note)}</div>{table}"
+
+
+def _shortened(value: object) -> str:
+    text = value[:_MAX_CHARACTERS].decode(errors="replace") if isinstance(value, bytes) else value
+    text = str(text)
+    return (
+        text if len(text) < _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}\N{HORIZONTAL ELLIPSIS}"
+    )
+
+
+def _topic_table(session: StoreSession) -> str:
+    """Return the table; topics of users come before those of the system.
+
+    Folders are listed and no queue is opened, so the time hardly depends on the size of the store.
+    """
+    topics = sorted(session.topics(), key=lambda topic: (is_system_topic(topic), topic))
+    rows = [
+        f"<tr><td>{escape(topic)}</td><td>{len(session.queue_ids(topic))}</td></tr>"
+        for topic in topics[:_MAX_TOPICS]
+    ]
+    if len(topics) > _MAX_TOPICS:
+        rows.append(f'<tr><td colspan="2">and {len(topics) - _MAX_TOPICS} more</td></tr>')
+    heading = "<thead><tr><th>topic</th><th>queues</th></tr></thead>"
+    return f"<table>{heading}<tbody>{''.join(rows)}</tbody></table>"
 
 
 class _Readings:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import Argument, RmqStoreError, Text, UnsupportedFeatureError
 from rmqstore.format.layout import MAX_V1_TOPIC_BYTES, MESSAGE_MAGIC_V2, SysFlag
+from rmqstore.storage.broker.broker_run import Release, earliest_release, parse_release
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.folders.release import Release, earliest_release, parse_release
 from rmqstore.storage.log.commit_history import read_commits
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_back

@@ -16,16 +16,22 @@ from rmqstore.errors import (
     Text,
     UnsupportedFeatureError,
 )
-from rmqstore.format.columns.index_keys import key_hashes, tag_key
+from rmqstore.format.columns.dispatch_requests import key_hashes, tag_key
 from rmqstore.format.layout import DELAY_LEVELS_MS
+from rmqstore.storage.broker.rocksdb_tables import database_folders
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.index.index_file import IndexFile, index_files, was_ended
-from rmqstore.storage.index.sizes import IndexSizes, find_sizes, find_sizes_in_any
+from rmqstore.storage.index_files import (
+    IndexFile,
+    IndexSizes,
+    find_sizes,
+    find_sizes_in_any,
+    index_files,
+    was_ended,
+)
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
-from rmqstore.storage.rocksdb.config_tables import database_folders
 
 logger = logging.getLogger(__name__)
 

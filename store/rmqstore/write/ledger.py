@@ -15,8 +15,8 @@ from urllib.parse import quote
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import read_small
+from rmqstore.storage.log.appender import RecordMark
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.record_mark import RecordMark
 
 _FOLDER = "ledger"
 _MAX_BYTES = 4096  # of an entry

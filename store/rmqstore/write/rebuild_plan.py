@@ -11,7 +11,7 @@ from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.index.index_file import index_files
+from rmqstore.storage.index_files import index_files
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.write.repairer import Repairer
 

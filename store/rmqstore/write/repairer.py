@@ -20,16 +20,15 @@ from rmqstore.errors import READS_AFTER_END, CorruptRecordError, Finding, Text
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.framing import StopKind
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
+from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths, can_have_queue, our_abort
 from rmqstore.storage.files.storage import is_folder
-from rmqstore.storage.index.index_file import index_files, read_header
-from rmqstore.storage.log.append_intent import read_intent
-from rmqstore.storage.log.clean_end import CleanEnd, read_clean_end
+from rmqstore.storage.index_files import index_files, read_header
+from rmqstore.storage.log.clean_end import CleanEnd, read_clean_end, read_intent
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import next_record
 from rmqstore.storage.recovery.log_end import (
@@ -40,11 +39,9 @@ from rmqstore.storage.recovery.log_end import (
     is_whole_between,
     scan_start,
 )
-from rmqstore.storage.recovery.queue_tails import is_newest_built
-from rmqstore.storage.recovery.tail_builder import OpenedQueue
+from rmqstore.storage.recovery.queue_tails import OpenedQueue, is_newest_built
 from rmqstore.write.dispatch import Dispatcher
-from rmqstore.write.queue_files import QueueFiles
-from rmqstore.write.rebuild import restore_queues, set_queues_aside
+from rmqstore.write.queue_files import QueueFiles, restore_queues, set_queues_aside
 from rmqstore.write.truncation import truncate_log
 
 logger = logging.getLogger(__name__)

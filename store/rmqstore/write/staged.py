@@ -1,12 +1,13 @@
-"""Gives staged records their places: once to write the log, once more to build queues and index.
-
-The places follow from the sizes of the records and the ends of log and queues, so they are
-computed again instead of being kept: a large job would fill the memory with them.
+"""Records that tasks have staged in files, and the places that they get in log and queues.
 
 The records stand in one file, one after the other and still without their places. Beside it is a
 file of Arrow IPC streams, one for each batch of records, with a row for each record: the commit
 does not read fields of records back. Neither file is flushed, because a job that a power cut ends
 is not committed.
+
+The places follow from the sizes of the records and the ends of log and queues. They are computed
+twice, to write the log and to build queues and index, because a large job would fill the memory
+with them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import StoreStateError
-from rmqstore.format.columns.buffers import booleans, mask_of, numbers, texts
+from rmqstore.format.columns.buffers import booleans, lengths_of, mask_of, numbers, texts
 from rmqstore.format.columns.dispatch_requests import (
     USUAL_RULES,
     DispatchRules,
@@ -40,14 +41,12 @@ from rmqstore.format.columns.encode import (
     row_batches,
     stamp,
 )
-from rmqstore.format.columns.light_queue_encode import (
+from rmqstore.format.columns.lmq import (
     extend_properties,
     offset_strings,
     require_plain_parents,
 )
-from rmqstore.format.columns.pieces import lengths_of
-from rmqstore.storage.files.direct_writes import BLOCK, aligned_bytes
-from rmqstore.storage.files.disk import Disk, named_os_errors
+from rmqstore.storage.files.disk import BLOCK, Disk, aligned_bytes, named_os_errors
 from rmqstore.storage.files.scratch import ScratchFile, ScratchWriter
 from rmqstore.storage.log.appender import Placement, place_records
 from rmqstore.storage.queue.next_offsets import NextOffsets

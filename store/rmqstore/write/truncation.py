@@ -17,8 +17,8 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.storage import StoredFile
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
-from rmqstore.storage.queue.bounds import sound_end, whole_end
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.storage.queue.queue import sound_end, whole_end
 from rmqstore.storage.recovery.log_end import LogEnd
 
 logger = logging.getLogger(__name__)

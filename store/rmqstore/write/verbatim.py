@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.buffers import array_bytes, booleans, codes_of, gather_spans
+from rmqstore.format.columns.decode import pack_hosts
 from rmqstore.format.columns.dispatch_requests import DispatchProperties, have_units, topic_names
 from rmqstore.format.columns.encode import LightQueues, RecordColumns, TopicColumn
-from rmqstore.format.columns.hosts import pack_hosts
 from rmqstore.format.columns.inner_batch import stated_counts
 from rmqstore.format.columns.lmq import dispatches_of, is_dispatched
 from rmqstore.format.columns.property_decode import Entries, parse_entries

@@ -29,7 +29,7 @@ from rmqstore.format.columns.encode import (
     require_room,
     row_batches,
 )
-from rmqstore.format.columns.light_queue_encode import require_plain_parents
+from rmqstore.format.columns.lmq import require_plain_parents
 from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.format.topics import SYSTEM_TOPICS
 from rmqstore.progress import Progress, ignore_progress
@@ -45,7 +45,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.queue.next_offsets import NextOffsets
 from rmqstore.write.broker_release import BrokerRelease
-from rmqstore.write.dispatch import Dispatcher
+from rmqstore.write.dispatch import Dispatcher, SavedCheckpoint
 from rmqstore.write.existing_store import (
     existing_config,
     require_local,
@@ -53,10 +53,8 @@ from rmqstore.write.existing_store import (
     require_writable,
 )
 from rmqstore.write.ledger import Ledger
-from rmqstore.write.light_queues import with_light_offsets
-from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms
+from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms, with_light_offsets
 from rmqstore.write.repairer import Repairer
-from rmqstore.write.saved_checkpoint import SavedCheckpoint
 from rmqstore.write.staged import PlacedBatch, StagedPart, StagedRecords, StagedRun
 from rmqstore.write.verbatim import claim_offsets, millis, verbatim_columns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from goldens import lines
-from rmqstore.format.columns.retries import KnownNames, Origin, origin_of
+from rmqstore.format.columns.property_decode import KnownNames, Origin, origin_of
 
 KNOWN = KnownNames(groups={"CG_pop", "CG_retry"}, topics={"LivePop", "LiveRetry"})
 

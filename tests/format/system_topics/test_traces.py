@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 import tiers
-from rmqstore.format.columns.trace_columns import trace_columns
-from rmqstore.format.columns.traces import FIELDS, LEAST_FIELDS, Trace, parse_traces
-from rmqstore.format.utf8 import decode_text
+from rmqstore.format.columns.traces import FIELDS, LEAST_FIELDS, Trace, parse_traces, trace_columns
+from rmqstore.format.text import decode_text
 
 PUB_14 = [
     "Pub", "1700000000123", "region", "PG", "Orders", "7F00", "TagA", "k1 k2", "10.0.0.1:10911",

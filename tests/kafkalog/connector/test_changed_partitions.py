@@ -10,7 +10,7 @@ import kafka_logs as build
 from pyspark_kafkalog.options import parse_read_options
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
 from pyspark_kafkalog.rows import RowReader
-from pyspark_rmqstore.kafka_columns import kafka_schema
+from pyspark_rmqstore.schema import kafka_schema
 from rmqstore.errors import OffsetOutOfRangeError
 
 N = 50

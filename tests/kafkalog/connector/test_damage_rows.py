@@ -11,10 +11,9 @@ import pytest
 import kafka_logs as build
 from kafka_logs import ABORT, COMMIT, TRANSACTIONAL, Producer, marker
 from kafka_reading import read_in_windows
-from pyspark_kafkalog.batch_reader import KafkaLogReader
 from pyspark_kafkalog.options import parse_column_options, parse_read_options, parse_stream_options
 from pyspark_kafkalog.ranges import RangeSplit
-from pyspark_kafkalog.schema import default_schema
+from pyspark_kafkalog.rows import KafkaLogReader, default_schema
 from pyspark_kafkalog.stream_reader import KafkaLogStreamReader
 
 Row = tuple[int, str | None]

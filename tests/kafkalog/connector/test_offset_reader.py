@@ -9,11 +9,10 @@ import pytest
 
 import kafka_logs as build
 from kafkalog import CorruptBatchError, Partition
-from pyspark_kafkalog.batch_reader import KafkaLogReader
 from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import parse_read_options, parse_stream_options
-from pyspark_kafkalog.schema import default_schema
-from pyspark_rmqstore.kafka_columns import kafka_schema
+from pyspark_kafkalog.rows import KafkaLogReader, default_schema
+from pyspark_rmqstore.schema import kafka_schema
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
 
 N = 5

@@ -10,16 +10,17 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog import options as kafka_options
-from pyspark_kafkalog.offset_limits import Choice, OffsetLimit
 from pyspark_kafkalog.options import (
+    Choice,
     ColumnOptions,
     LogDirsRef,
+    OffsetLimit,
     ReadOptions,
     parse_column_options,
     parse_read_options,
     parse_stream_options,
 )
-from pyspark_kafkalog.schema import default_schema, require_columns
+from pyspark_kafkalog.rows import default_schema, require_columns
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.selection import EARLIEST, LATEST
 

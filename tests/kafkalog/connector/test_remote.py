@@ -10,10 +10,10 @@ import pytest
 
 import kafka_logs as build
 from connector.engine import Engine
-from pyspark_kafkalog.batch_reader import KafkaLogReader
 from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import parse_read_options
-from pyspark_rmqstore.kafka_columns import kafka_schema
+from pyspark_kafkalog.rows import KafkaLogReader
+from pyspark_rmqstore.schema import kafka_schema
 from rmqstore.errors import NotAStoreError
 from s3_server import BUCKET, S3Server
 

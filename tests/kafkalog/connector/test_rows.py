@@ -10,9 +10,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 import kafka_logs as build
 from pyspark_kafkalog.options import parse_read_options
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
-from pyspark_kafkalog.rows import RowReader
-from pyspark_kafkalog.schema import default_schema
-from pyspark_rmqstore.kafka_columns import kafka_schema
+from pyspark_kafkalog.rows import RowReader, default_schema
+from pyspark_rmqstore.schema import kafka_schema
 from rmqstore.errors import UnsupportedFeatureError
 
 

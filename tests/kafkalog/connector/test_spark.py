@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 import kafka_logs as golden
-from pyspark_rmqstore.kafka_columns import kafka_schema
+from pyspark_rmqstore.schema import kafka_schema
 
 pytestmark = pytest.mark.spark
 

@@ -13,8 +13,8 @@ from kafka_batches import CODECS, GZIP, LZ4, TIME, ZSTD, Row, batch, message, re
 from kafka_comparing import both, rows_of
 from kafkalog.format import records
 from kafkalog.format.batch_heads import crc32c, walk_batches
+from kafkalog.format.layout import RECORD
 from kafkalog.format.records import decode, decode_pieces
-from kafkalog.format.schema import RECORD
 from rmqstore.errors import MalformedBytesError, UnsupportedFeatureError
 
 _NAMES = (b"", b"n", b"trace", "name-\N{SNOWMAN}".encode(), b"\xff", b"x" * 80)

@@ -16,10 +16,9 @@ import kafka_logs as golden
 from kafka_comparing import both
 from kafkalog.format.batch_heads import BatchHeads, walk_batches
 from kafkalog.format.consumer_offsets import parse_offset_key, parse_offset_value
-from kafkalog.format.control import markers
 from kafkalog.format.layout import Codec
 from kafkalog.format.records import decode
-from kafkalog.format.reference import records_of
+from kafkalog.format.reference import markers, records_of
 
 TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}
 _HAS_NO_KEY = ("-delete/", "-future/", "-stray/", "__cluster_metadata-0/")

@@ -32,10 +32,9 @@ from kafka_comparing import both
 from kafkalog.format.batch_heads import walk_batches
 from kafkalog.format.compression import inflate, mend_frame_head, xxhash32
 from kafkalog.format.consumer_offsets import parse_offset_key, parse_offset_value
-from kafkalog.format.control import markers
+from kafkalog.format.layout import RECORD
 from kafkalog.format.records import decode
-from kafkalog.format.reference import records_of
-from kafkalog.format.schema import RECORD
+from kafkalog.format.reference import markers, records_of
 from rmqstore.errors import MalformedBytesError
 
 ROWS = [Row(b"key", b"value-%d" % number, [(b"n", b"x"), (b"m", None)]) for number in range(3)]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import store_builder as build
-from rmqstore.read.lookup.candidates import Lookup
+from rmqstore.read.lookup import Lookup
 from rmqstore.spans import Span
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.index.search import IndexSearch
-from rmqstore.storage.index.sizes import IndexSizes
+from rmqstore.storage.index_files import IndexSizes
+from rmqstore.storage.index_search import IndexSearch
 from rmqstore.storage.log.commitlog import CommitLog
 
 RECORD_BYTES, N_RECORDS = 110, 10

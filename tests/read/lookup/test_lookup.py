@@ -21,15 +21,15 @@ import store_builder as build
 import tiers
 from reading import offsets, read
 from rmqstore.errors import OptionError
-from rmqstore.format.columns.index_keys import key_hashes
+from rmqstore.format.columns.dispatch_requests import key_hashes
 from rmqstore.format.hashing import java_hash
 from rmqstore.inspect.verify import verify
+from rmqstore.storage import index_search
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.lock import is_held
-from rmqstore.storage.index import search as index_search
-from rmqstore.storage.index.file_appender import IndexFileAppender, IndexKeys
-from rmqstore.storage.index.sizes import IndexSizes, find_sizes
+from rmqstore.storage.index_appender import IndexFileAppender, IndexKeys
+from rmqstore.storage.index_files import IndexSizes, find_sizes
 
 GoldenStore = Callable[[str], Path]
 Row = dict[str, Any]

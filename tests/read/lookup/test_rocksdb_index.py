@@ -24,7 +24,7 @@ from reading import offsets, read
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection
 from rmqstore.spans import Span
-from rmqstore.storage.rocksdb.index_table import IndexTable
+from rmqstore.storage.rocksdb_index import IndexTable
 from rocksdb_index import HOUR, LAST_OFFSET, Items, item, items_of, write_index
 
 GoldenStore = Callable[[str], Path]

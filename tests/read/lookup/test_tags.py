@@ -15,7 +15,7 @@ import goldens
 import rmqstore
 from reading import offsets, read
 from rmqstore.errors import OptionError
-from rmqstore.storage.folders.find import find_store
+from rmqstore.storage.broker.folders import find_store
 
 GoldenStore = Callable[[str], Path]
 ROLLBACK = 12

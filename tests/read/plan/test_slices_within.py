@@ -9,8 +9,8 @@ import pytest
 
 import store_builder as build
 import tiers
-from rmqstore.read.plan import slices_within as module
-from rmqstore.read.plan.slices_within import slices_within
+from rmqstore.read import queue_ranges as module
+from rmqstore.read.queue_ranges import slices_within
 from rmqstore.read.tiered.opening import open_session
 from rmqstore.spans import QueueSlice, Span
 

@@ -17,7 +17,7 @@ import tiers
 from rmqstore.errors import CorruptRecordError
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.plan import time_search
+from rmqstore.read import time_search
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.session import StoreSession
 from rmqstore.read.tiered.opening import open_session

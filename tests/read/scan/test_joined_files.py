@@ -19,7 +19,7 @@ from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, RmqStoreE
 from rmqstore.inspect.verify import verify
 from rmqstore.read.scan.joined_files import FileSharing, Share
 from rmqstore.read.scan.spec import MODES
-from rmqstore.storage.log import joined_walks
+from rmqstore.storage.log import walks as joined_walks
 from rmqstore.storage.log.commitlog import Stretch
 
 TOPICS = ("A", "B", "Rare")

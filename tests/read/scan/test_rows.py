@@ -7,7 +7,7 @@ import numpy as np
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.record import Expected
 from rmqstore.read.scan.rows import UnitRows
-from rmqstore.storage.queue.units import Units
+from rmqstore.storage.queue.queue import Units
 
 
 def _rows(topic: str, queue_id: int, first: int, count: int) -> UnitRows:

@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 import tiers
-from rmqstore.read.scan.unit_merge import UnitMerge
+from rmqstore.read.scan.queue_scan import UnitMerge
 from rmqstore.spans import QueueSlice
-from rmqstore.storage.queue.units import Units
+from rmqstore.storage.queue.queue import Units
 
 FIRST = 7  # queue offset
 

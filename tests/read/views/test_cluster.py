@@ -18,8 +18,8 @@ from rmqstore.errors import CorruptConfigError, CorruptQueueError, OptionError
 from rmqstore.read.views.catalogue import read_cluster_view
 from rmqstore.read.views.replicas import Broker, brokers_of
 from rmqstore.read.views.schema import view_spec
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.identity import BrokerIdentity, read_identity
-from rmqstore.storage.folders.find import find_store
 
 Rows = list[dict[str, Any]]
 

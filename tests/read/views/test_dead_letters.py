@@ -15,7 +15,7 @@ import rmqstore
 import tiers
 from reading import Row, rows
 from rmqstore.errors import OptionError
-from rmqstore.format.columns.retries import KnownNames, origin_of
+from rmqstore.format.columns.property_decode import KnownNames, origin_of
 from rmqstore.format.schema import PROPERTIES
 from rmqstore.read.views.dead_letters import origins
 from rmqstore.read.views.schema import view_spec

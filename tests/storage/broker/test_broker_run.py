@@ -9,7 +9,7 @@ import pytest
 
 import store_builder as build
 from rmqstore.storage.broker.broker_run import StoreSigns, folders_of, queue_folders
-from rmqstore.storage.folders.find import find_store
+from rmqstore.storage.broker.folders import find_store
 
 QUEUES = [("T", 0), ("T", 1), ("U", 0)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore.errors import OptionError
-from rmqstore.storage.broker.brokers_file import names_by_path, read_brokers
+from rmqstore.storage.broker.folders import names_by_path, read_brokers
 
 EXPECTED = {"broker-a": ("s3://bucket/a",), "b": ("/x", "/y")}
 

@@ -14,8 +14,8 @@ import store_builder as build
 from reading import rows
 from rmqstore import CorruptConfigError
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.folders.find import find_store
 
 GoldenStore = Callable[[str], Path]
 EPOCHS = [Epoch(1, 0), Epoch(2, 41308), Epoch(5, 85369)]

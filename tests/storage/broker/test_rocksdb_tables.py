@@ -15,9 +15,10 @@ import rmqstore
 from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
 from rmqstore.inspect.describe import describe
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker import rocksdb_tables
 from rmqstore.storage.broker.config_files import BrokerConfig
-from rmqstore.storage.folders.find import find_store
-from rmqstore.storage.rocksdb import config_tables, database
+from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.rocksdb import database
 
 GoldenStore = Callable[[str], Path]
 Items = Iterable[tuple[bytes, bytes]]
@@ -195,7 +196,7 @@ def test_a_table_that_memory_should_not_hold_is_refused(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     separate(bare / "config", OFFSETS, {f"T@{number}": b"{}" * 50 for number in range(100)})
-    monkeypatch.setattr(config_tables, "_MAX_BYTES", 1000)
+    monkeypatch.setattr(rocksdb_tables, "_MAX_BYTES", 1000)
     with pytest.raises(CorruptDatabaseError, match="more than 1000 bytes"):
         config_of(bare).committed_offsets()
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmqstore.storage.files import direct_writes
+from rmqstore.storage.files import disk as direct_writes
 from rmqstore.storage.files.disk import Disk
 
 BLOCK = 4096

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore.storage.files.mapped_file import lacks_room_for_holes
+from rmqstore.storage.files.local import lacks_room_for_holes
 
 
 def test_holes_lack_room_in_memory_and_not_on_a_disk(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ import rmqstore
 from rmqstore.cli import main
 from rmqstore.errors import NotAStoreError, OptionError, UnsupportedFeatureError
 from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.identity import read_identity
+from rmqstore.storage.broker.store_config import read_conf, sizes_of
 from rmqstore.storage.files.paths import BrokerSettings
-from rmqstore.storage.folders.broker_conf import read_conf, sizes_of
-from rmqstore.storage.folders.find import find_store
 
 Golden = Callable[[str], Path]
 

@@ -15,7 +15,7 @@ from memory_storage import MemoryStorage
 from pyspark_rmqstore.options import parse_read_options
 from rmqstore.cli import main
 from rmqstore.errors import NotAStoreError
-from rmqstore.storage.folders.part_of_store import root_of_part
+from rmqstore.storage.broker.folders import root_of_part
 
 Golden = Callable[[str], Path]
 PARTS = [

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rmqstore.storage import index_appender as file_appender
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.index import file_appender
-from rmqstore.storage.index.file_appender import IndexFileAppender, IndexKeys
-from rmqstore.storage.index.sizes import IndexSizes
+from rmqstore.storage.index_appender import IndexFileAppender, IndexKeys
+from rmqstore.storage.index_files import IndexSizes
 
 SIZES = IndexSizes(n_slots=50, n_items=400)
 

@@ -10,9 +10,8 @@ import pytest
 from rmqstore.errors import StoreStateError
 from rmqstore.format.layout import INDEX_ITEM, INDEX_SLOT
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.index.file_appender import IndexFileAppender, IndexKeys
-from rmqstore.storage.index.index_file import IndexFile
-from rmqstore.storage.index.sizes import IndexSizes, _slot_counts, find_sizes
+from rmqstore.storage.index_appender import IndexFileAppender, IndexKeys
+from rmqstore.storage.index_files import IndexFile, IndexSizes, _slot_counts, find_sizes
 
 SIZES, GUESS = IndexSizes(10, 18), IndexSizes(5_000_000, 20_000_000)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import rmqstore
-from rmqstore.storage.folders.find import find_store
-from rmqstore.storage.log.append_intent import read_intent
+from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.log.clean_end import read_intent
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import rmqstore
 from reading import rows
 from rmqstore.cli import main
-from rmqstore.storage.folders.find import find_store
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.log import commit_history
 from rmqstore.storage.log.commit_history import read_commits
 

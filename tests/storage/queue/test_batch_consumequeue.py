@@ -35,7 +35,7 @@ from rmqstore.read.tail import StoreTail
 from rmqstore.read.tiered.opening import open_session
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
-from rmqstore.storage.queue.bounds import total_weight
+from rmqstore.storage.queue.queue import total_weight
 from rmqstore.store.opening import open_for
 
 GoldenStore = Callable[[str], Path]

@@ -14,9 +14,8 @@ from reading import offsets, read
 from rmqstore import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.queue import Queue
-from rmqstore.storage.queue.recovered_queue import RecoveredQueue
-from rmqstore.storage.queue.units import RecoveredUnits
+from rmqstore.storage.queue.queue import Queue, RecoveredUnits
+from rmqstore.storage.queue.queue_set import RecoveredQueue
 
 UNITS = [(100 * at, 100, at) for at in range(50)]
 

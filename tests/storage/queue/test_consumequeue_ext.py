@@ -18,9 +18,9 @@ import rmqstore
 import tiers
 from reading import EVERY_COLUMN, by_queue, read
 from rmqstore.errors import CorruptQueueError, RmqStoreError
-from rmqstore.format.bloom import bit_positions
+from rmqstore.format.hashing import bit_positions
 from rmqstore.inspect.verify import verify
-from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
+from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 
 GoldenStore = Callable[[str], Path]
 NAME = "cq-ext"

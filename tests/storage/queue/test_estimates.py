@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import store_builder as build
-from rmqstore.storage.queue import estimates
+from rmqstore.read import queue_ranges as estimates
+from rmqstore.read.queue_ranges import estimate_physical_offset, trim
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.estimates import estimate_physical_offset, trim
 
 
 def _queue(folder: Path, physical_offsets: list[int]) -> ConsumeQueue:

@@ -13,13 +13,10 @@ import pytest
 import store_builder as build
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.read.queue_ranges import estimate_physical_offset, trim
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.queue.bounds import reach, total_weight, whole_end
-from rmqstore.storage.queue.estimates import estimate_physical_offset, trim
-from rmqstore.storage.queue.queue import Queue
-from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.queue.recovered_queue import RecoveredQueue
-from rmqstore.storage.queue.units import RecoveredUnits
+from rmqstore.storage.queue.queue import Queue, RecoveredUnits, reach, total_weight, whole_end
+from rmqstore.storage.queue.queue_set import RecoveredQueue, open_files
 
 KEY = ("T", 0)
 

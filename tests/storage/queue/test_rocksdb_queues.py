@@ -23,12 +23,11 @@ from reading import offsets, read, state
 from rmqstore.errors import CorruptDatabaseError, CorruptQueueError, StoreFormatError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.read.tail import LoggedMessages
-from rmqstore.storage.folders.find import find_store
-from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue
-from rmqstore.storage.queue.units import RecoveredUnits
+from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.queue.queue import RecoveredUnits
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue, RocksDbQueues
 from rmqstore.storage.remote.location import locate
 from rmqstore.storage.rocksdb.database import RocksDb
-from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
 
 GoldenStore = Callable[[str], Path]
 KEY = ("T", 1)

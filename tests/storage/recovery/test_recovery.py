@@ -15,8 +15,8 @@ from rmqstore import CorruptRecordError, MessageNotFoundError, OffsetOutOfRangeE
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
-from rmqstore.storage.folders.find import find_store
+from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
+from rmqstore.storage.broker.folders import find_store
 
 
 def _store(n_records: int = 60, *, topic: str = "T") -> build.Store:

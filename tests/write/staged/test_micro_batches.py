@@ -11,11 +11,11 @@ import pytest
 
 import rmqstore
 from crash.test_failing_calls import Calls
-from pyspark_rmqstore.staging import begin, job_folder, sweep
+from pyspark_rmqstore.sink import begin, job_folder, sweep
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.folders.find import find_store
 from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged import PartWriter, StagedPart
 from rmqstore.write.writer import StoreWriter

@@ -16,9 +16,9 @@ import rmqstore
 import tiers
 from rmqstore.errors import IllegalMessageError, StoreStateError
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.folders.find import find_store
 from rmqstore.write import staged as part_module
 from rmqstore.write import writer as writer_module
 from rmqstore.write.messages import MessageMaker, WriteSpec

@@ -14,7 +14,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalRowError
-from rmqstore.format.columns.buffers import array_bytes, codes_of, numbers, windows
+from rmqstore.format.columns.buffers import (
+    Piece,
+    array_bytes,
+    codes_of,
+    fixed_width,
+    join,
+    lengths_of,
+    numbers,
+    windows,
+)
+from rmqstore.format.columns.decode import Hosts
 from rmqstore.format.columns.dispatch_requests import (
     USUAL_RULES,
     DispatchProperties,
@@ -23,8 +33,6 @@ from rmqstore.format.columns.dispatch_requests import (
     UnplacedRequests,
     unplaced_requests,
 )
-from rmqstore.format.columns.hosts import Hosts
-from rmqstore.format.columns.pieces import Piece, fixed_width, join, lengths_of
 from rmqstore.format.columns.property_encode import PropertyStrings
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.hashing import body_crc, body_crcs

@@ -17,19 +17,17 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.buffers import (
+    Piece,
     array_bytes,
+    as_binary,
     booleans,
+    join,
+    lengths_of,
     mask_of,
     numbers,
     numbers_where,
-    texts,
-)
-from rmqstore.format.columns.pieces import (
-    Piece,
-    as_binary,
-    join,
-    lengths_of,
     rows_of,
+    texts,
 )
 from rmqstore.format.layout import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR, Mask, Positions
 

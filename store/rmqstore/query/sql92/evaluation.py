@@ -5,14 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from rmqstore.query.sql92.numbers import (
-    Long,
-    Number,
-    compare_doubles,
-    parse_double,
-    parse_integer,
-    parse_long,
-)
 from rmqstore.query.sql92.tree import (
     And,
     Between,
@@ -21,15 +13,21 @@ from rmqstore.query.sql92.tree import (
     IsNull,
     IsTrue,
     Literal,
+    Long,
     Negate,
     Node,
     Not,
     NotBetween,
+    Number,
     Or,
     Order,
     Property,
     Search,
     Value,
+    compare_doubles,
+    parse_double,
+    parse_integer,
+    parse_long,
 )
 
 _SEARCHES: Final[dict[str, Callable[[str, str], bool]]] = {

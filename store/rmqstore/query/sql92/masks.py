@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from rmqstore.format.layout import Mask
 from rmqstore.query.sql92.evaluation import EvaluationError, evaluate
-from rmqstore.query.sql92.numbers import Long, Number, parse_double, parse_integer, parse_long
 from rmqstore.query.sql92.tree import (
     And,
     Between,
@@ -27,15 +26,20 @@ from rmqstore.query.sql92.tree import (
     IsNull,
     IsTrue,
     Literal,
+    Long,
     Negate,
     Node,
     Not,
     NotBetween,
+    Number,
     Or,
     Order,
     Property,
     Search,
     is_truth,
+    parse_double,
+    parse_integer,
+    parse_long,
     walk,
 )
 

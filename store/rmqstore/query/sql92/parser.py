@@ -14,8 +14,8 @@ import re
 from typing import NamedTuple
 
 from rmqstore.errors import Argument, Text
-from rmqstore.query.sql92.numbers import INT_MAX, Number, compare_doubles, parse_double, parse_long
 from rmqstore.query.sql92.tree import (
+    INT_MAX,
     And,
     Between,
     Equal,
@@ -27,11 +27,15 @@ from rmqstore.query.sql92.tree import (
     Node,
     Not,
     NotBetween,
+    Number,
     Or,
     Order,
     Property,
     Search,
+    compare_doubles,
     is_truth,
+    parse_double,
+    parse_long,
     walk,
 )
 from rmqstore.query.tokens import Token, Tokens, shortened

@@ -18,8 +18,7 @@ from rmqstore.read.scan.stages import LogBytes
 from rmqstore.spans import LogSlice, LostStretch, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, Stretch
-from rmqstore.storage.log.joined_walks import JoinedWindow, join_stretches
-from rmqstore.storage.log.walks import walk_forward
+from rmqstore.storage.log.walks import JoinedWindow, join_stretches, walk_forward
 from rmqstore.storage.recovery.log_end import damage_met
 
 

@@ -29,7 +29,7 @@ from rmqstore.format.columns.inner_batch import (
 from rmqstore.format.columns.lmq import name_queues
 from rmqstore.format.layout import LMQ_PREFIX, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.record import Expected, split_record
-from rmqstore.format.utf8 import decode_text
+from rmqstore.format.text import decode_text
 from rmqstore.read.scan.assembler import Pipeline, Step, inflating
 from rmqstore.read.scan.faults import explain
 from rmqstore.read.scan.record_filter import LogFilter

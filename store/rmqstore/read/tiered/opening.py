@@ -20,15 +20,12 @@ from rmqstore.query.arguments import FolderArguments
 from rmqstore.read.session import StoreSession
 from rmqstore.read.tiered.session import TieredSession
 from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.folders import are_compacted_logs, find_store, root_for
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage, path_of
-from rmqstore.storage.folders.find import find_store
-from rmqstore.storage.folders.part_of_store import are_compacted_logs, root_for
+from rmqstore.storage.queue.tiered import NO_FILES, CompactedLogs, find_tier, is_tier
 from rmqstore.storage.remote.remote_storage import RemoteStorage
-from rmqstore.storage.tiered.compacted import CompactedLogs
-from rmqstore.storage.tiered.folders import find_tier, is_tier
-from rmqstore.storage.tiered.no_files import NO_FILES
 
 
 def open_session(

@@ -27,13 +27,12 @@ from rmqstore.errors import (
 )
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import Selection
-from rmqstore.read.plan.bound_resolver import BoundResolver
-from rmqstore.read.plan.queue_ranges import QueueRanges, choose_queues, slices_of
-from rmqstore.read.plan.time_search import first_stored_at
+from rmqstore.read.queue_ranges import BoundResolver, QueueRanges, choose_queues, slices_of
 from rmqstore.read.scan.spec import READS_ON
+from rmqstore.read.time_search import first_stored_at
 from rmqstore.spans import FOREVER, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
-from rmqstore.storage.tiered.queues import TieredQueues
+from rmqstore.storage.queue.tiered import TieredQueues
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,8 @@
-"""A session that reads tiered storage, alone or before the local store that it continues."""
+"""A session that reads tiered storage, alone or before the local store that it continues.
+
+Each queue has a log of its own there, so conditions are applied to each by itself, where
+``read.pruner`` applies them to all queues by the log of a broker.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +10,70 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
+import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import Argument, Text, UnsupportedFeatureError
-from rmqstore.query.conditions import NO_PRUNING, Pruning
+from rmqstore.query.conditions import NO_PRUNING, Points, Pruning, parts_that_meet
 from rmqstore.query.selection import LATEST, Bound, Selection
-from rmqstore.read.open_store import QueueInfo
-from rmqstore.read.plan.sampling import Sample, rows_that_fit, sample_queue
+from rmqstore.read.open_store import QueueInfo, StoreKind, tiered_kind
+from rmqstore.read.queue_ranges import slices_within
+from rmqstore.read.sampling import Sample, rows_that_fit, sample_queue
 from rmqstore.read.scan.queue_scan import QueueScan
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
 from rmqstore.read.session import StoreSession
-from rmqstore.read.store_kind import StoreKind, tiered_kind
-from rmqstore.read.tiered.pruning import prune
 from rmqstore.read.tiered.ranges import JoinedRange, JoinedRanges
 from rmqstore.read.views.source import ViewSource
-from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice
+from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import retry_if_deleted
-from rmqstore.storage.queue.bounds import total_weight
-from rmqstore.storage.queue.queue import Queue
-from rmqstore.storage.tiered.compacted import CompactedLogs
-from rmqstore.storage.tiered.folders import Tier
-from rmqstore.storage.tiered.no_files import NO_FILES
-from rmqstore.storage.tiered.queues import TieredQueues
+from rmqstore.storage.queue.queue import Queue, total_weight
+from rmqstore.storage.queue.tiered import NO_FILES, CompactedLogs, Tier, TieredQueue, TieredQueues
+
+_SHORT_LOG = 32 << 20  # bytes, of which every record is looked at
+_SHORT_RANGE = 1 << 17  # units of such a log
+_SAMPLES = 1 << 10  # records of a longer one
+
 
 # Views that need a local store; then all that show messages wherever these are.
 _VIEWS_OF_CONFIG = ("groups", "consumed", "stores", "routes", "assignments")
 _VIEWS = ("queues", "topics", "deadLetters", "traces", *_VIEWS_OF_CONFIG)
+
+
+def prune(queue: TieredQueue, piece: QueueSlice, pruning: Pruning) -> list[QueueSlice]:
+    """Return the parts of a range whose messages can meet the conditions.
+
+    Args:
+        queue: the queue in tiered storage.
+        piece: a range of it.
+        pruning: the conditions; those on topics, queues and queue offsets have been applied.
+    """
+    whole = Span(queue.log.min_offset, queue.log.max_offset)
+    parts = parts_that_meet(pruning, whole, lambda: _points(queue, piece))
+    if parts.spans == (whole,):
+        return [piece]
+    return slices_within(queue.units, piece, parts.spans, whole.end)
+
+
+def _points(queue: TieredQueue, piece: QueueSlice) -> Points:
+    """Return records of a range with their times; none if their physical offsets do not rise.
+
+    They are all records where the log of the queue is short.
+    """
+    n_units = piece.end - piece.start
+    n_bytes = queue.log.max_offset - queue.log.min_offset
+    are_all = n_units <= _SHORT_RANGE and n_bytes <= _SHORT_LOG
+    count = n_units if are_all else min(n_units, _SAMPLES)
+    spaced = np.linspace(piece.start, piece.end - 1, count).astype(np.int64)
+    units = queue.units.units_of(np.unique(spaced))
+    offsets = units.physical_offsets[units.may_be_right(queue.log.max_offset)]
+    times, are_right = queue.log.store_timestamps(offsets)
+    are_all &= len(offsets) == n_units and bool(are_right.all())
+    offsets, times = offsets[are_right], times[are_right]
+    if (np.diff(offsets) <= 0).any():
+        return Points(offsets[:0], times[:0])
+    return Points(offsets, times, are_all=are_all)
 
 
 class TieredSession(StoreSession):

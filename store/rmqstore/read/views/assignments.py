@@ -10,8 +10,7 @@ import pyarrow as pa
 from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
 from rmqstore.format.topics import RETRY_PREFIX
 from rmqstore.query.allocation import MessageQueue, Sharing
-from rmqstore.query.selection import Selection, choose_topics
-from rmqstore.query.topic_patterns import nearest_topics
+from rmqstore.query.selection import Selection, choose_topics, nearest_topics
 from rmqstore.read.views.replicas import brokers_of
 from rmqstore.read.views.routes import READABLE
 from rmqstore.read.views.schema import ViewSpec

@@ -31,7 +31,7 @@ from rmqstore.format.layout import (
     Positions,
 )
 from rmqstore.format.record import check_record
-from rmqstore.read.plan.sampling import join_parts
+from rmqstore.read.sampling import join_parts
 from rmqstore.read.scan.record_filter import log_filter
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, times, to_batch

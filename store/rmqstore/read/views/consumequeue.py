@@ -18,10 +18,9 @@ from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import can_name_queues
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.queue import Queue, Units
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
-from rmqstore.storage.queue.units import Units
-from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
+from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.errors import RmqStoreError
-from rmqstore.format.columns.retries import (
+from rmqstore.format.columns.property_decode import (
     ORIGIN_ID_PROPERTIES,
     ORIGIN_TOPIC_PROPERTIES,
     KnownNames,

@@ -17,8 +17,8 @@ from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Storage
-from rmqstore.storage.index.index_file import index_files, read_header
-from rmqstore.storage.log.frames import first_record
+from rmqstore.storage.index_files import index_files, read_header
+from rmqstore.storage.log.commitlog import first_record
 from rmqstore.storage.log.walks import walk_back
 from rmqstore.storage.timer import find_wheel
 

@@ -25,8 +25,7 @@ from rmqstore.read.views.source import (
 )
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.storage import Storage, StoredFile, path_of
-from rmqstore.storage.index.index_file import index_files, read_header
-from rmqstore.storage.index.sizes import IndexSizes, find_sizes_in_any
+from rmqstore.storage.index_files import IndexSizes, find_sizes_in_any, index_files, read_header
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from rmqstore.errors import OptionError, RmqStoreError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
 from rmqstore.query.selection import Selection, choose_topics
-from rmqstore.read.plan.sampling import Sample
+from rmqstore.read.sampling import Sample
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.views.queues import warn_of_rocksdb
 from rmqstore.read.views.schema import ViewSpec

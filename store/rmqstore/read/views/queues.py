@@ -17,7 +17,7 @@ from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.topic_table import topic_entry
-from rmqstore.storage.rocksdb.queue_tables import are_queues_unreadable
+from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 

@@ -22,18 +22,16 @@ from rmqstore.format.columns.buffers import (
 )
 from rmqstore.format.schema import TIMESTAMP
 from rmqstore.query.selection import Selection
-from rmqstore.read.plan.queue_ranges import QueueRanges
-from rmqstore.read.plan.sampling import Sample, Sampler
+from rmqstore.read.queue_ranges import QueueRanges
+from rmqstore.read.sampling import Sample, Sampler
 from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.views.columns import BROKER_NAME
-from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.schema import BROKER_NAME, ViewSpec
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.bounds import total_weight
+from rmqstore.storage.queue.queue import RecoveredUnits, total_weight
 from rmqstore.storage.queue.queue_set import Queues
-from rmqstore.storage.queue.units import RecoveredUnits
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.store_ends import StoreEnds
 

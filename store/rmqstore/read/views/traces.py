@@ -8,8 +8,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.format.columns.trace_columns import trace_columns
-from rmqstore.format.columns.traces import is_trace_topic
+from rmqstore.format.columns.traces import is_trace_topic, trace_columns
 from rmqstore.format.schema import CORRUPT_RECORD, TIMESTAMP
 from rmqstore.read.views.messages import (
     REASON,

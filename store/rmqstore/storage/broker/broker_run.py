@@ -1,17 +1,119 @@
-"""The current or last run of the broker of a store, and the signs of a recovery."""
+"""Signs of a broker's last run: lock, ``abort``, checkpoint and release."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from rmqstore.errors import UnreadableFileError
+import numpy as np
+
+from rmqstore.errors import OptionError, UnreadableFileError, about
+from rmqstore.format.layout import CHECKPOINT, CHECKPOINT_FILE_BYTES
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage, is_folder
 
+# Source: StoreCheckpoint.java#getMinTimestamp.
+_SAFETY_MS = 3000
+_LATEST = (1 << 63) - 1
+
+
+Release = tuple[int, int]
+
+_RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})(\.\d+)*", re.ASCII)
+_SINCE_5_0 = ("timerwheel", "batchconsumequeue", "compaction", "epochFileCheckpoint")
+
+
 _NS_PER_MS = 1_000_000
+
+
+class Checkpoint(NamedTuple):
+    """Store times in ms and physical offsets; 0 if unknown."""
+
+    physic_msg_timestamp: int = 0
+    logics_msg_timestamp: int = 0
+    index_msg_timestamp: int = 0
+    master_flushed_offset: int = 0
+    confirm_phy_offset: int = 0
+    logics_phy_offset: int = 0
+
+    @classmethod
+    def all_safe(cls) -> Checkpoint:
+        """Return the checkpoint for a store that was closed properly: all of it is on disk."""
+        return cls(_LATEST, _LATEST, _LATEST)
+
+    @property
+    def min_timestamp(self) -> int:
+        """The store time, ms, up to which log and queues were on the disk at the checkpoint."""
+        return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - _SAFETY_MS)
+
+    def recovered_from(self, start: int) -> Checkpoint:
+        """Return a checkpoint with which the recovery of brokers from 5.5.0 on begins early enough.
+
+        They begin at the newest file whose first record lies at or before the last record that is
+        in all queues, and ask for times only where that is 0. With enableAcceleratedRecovery they
+        read from that very record on, so it has to be one, and refuse 0 unless the times are 0 too.
+
+        Args:
+            start: physical offset of the file where the recovery has to begin at the latest.
+
+        Source: ConsumeQueueStore.java#isMappedFileMatchedRecover, #getDispatchFromPhyOffset;
+        CommitLog.java#recoverAbnormally.
+        """
+        if not self.logics_phy_offset:
+            return self
+        last = min(self.logics_phy_offset, start)
+        if last:
+            return self._replace(logics_phy_offset=last)
+        return self._replace(physic_msg_timestamp=0, logics_msg_timestamp=0, logics_phy_offset=0)
+
+    def stored(self) -> bytes:
+        """Return the file's bytes."""
+        return np.array([tuple(self)], CHECKPOINT).tobytes().ljust(CHECKPOINT_FILE_BYTES, b"\0")
+
+
+def read_checkpoint(paths: StorePaths) -> Checkpoint:
+    """Read the checkpoint of a store; missing bytes count as zeros, as they do for a broker.
+
+    Raises:
+        UnreadableFileError: it is not a regular file.
+    """
+    try:
+        stored = paths.storage.read_bytes(paths.checkpoint, CHECKPOINT.itemsize)
+    except FileNotFoundError:
+        return Checkpoint()
+    fields = np.frombuffer(stored.ljust(CHECKPOINT.itemsize, b"\0"), CHECKPOINT)[0]
+    return Checkpoint(*fields.tolist())
+
+
+def parse_release(text: str) -> Release:
+    """Return the first two numbers of a release, such as those of ``5.3.3``.
+
+    Raises:
+        OptionError: it is none.
+    """
+    match = _RELEASE.fullmatch(text.strip())
+    if match is None:
+        raise OptionError(about("broker_version", f" {text!r}: must be a release such as 5.3.3"))
+    return int(match[1]), int(match[2])
+
+
+def earliest_release(paths: StorePaths) -> str:
+    """Return the earliest release that makes all of these files, such as ``5.2``.
+
+    No file names the release of the broker itself.
+    """
+    if read_checkpoint(paths).logics_phy_offset > 0:
+        return "5.5"
+    rocksdb_store = paths.root / "rocksdbstore"
+    if is_folder(paths.storage, rocksdb_store) and paths.storage.list_folder(rocksdb_store):
+        return "5.4"
+    if paths.rocksdb_queues is not None:
+        return "5.2"
+    is_5 = any(paths.storage.exists(paths.root / name) for name in _SINCE_5_0)
+    return "5.0" if is_5 else "3.2"
 
 
 class BrokerRun(NamedTuple):

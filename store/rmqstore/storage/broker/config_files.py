@@ -20,9 +20,9 @@ from rmqstore.errors import (
 )
 from rmqstore.format.layout import TIMER_CHECK
 from rmqstore.storage.broker.identity import BrokerIdentity, broker_name, read_identity
+from rmqstore.storage.broker.rocksdb_tables import database_folders, stored_tables
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage, read_small
-from rmqstore.storage.rocksdb.config_tables import database_folders, stored_tables
 from rmqstore.storage.rocksdb.database import can_read_rocksdb
 
 logger = logging.getLogger(__name__)

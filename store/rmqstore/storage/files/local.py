@@ -1,22 +1,283 @@
-"""The storage of a store on a local disk: files are mapped, and locks can be queried."""
+"""The storage of a store on a local disk: files are mapped, and locks can be queried.
+
+Holes are not read through a mapping: in a tmpfs, the first read of one allocates a page of the file
+system. If no page is free, the kernel ends the process with SIGBUS. Other file systems show the
+hole as zeros and allocate nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container
+import ctypes
+import errno
+import mmap
+import os
+import sys
+from collections.abc import Container, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.lock import is_held
-from rmqstore.storage.files.mapped_file import MappedFile
-from rmqstore.storage.files.regular import file_size, file_status, list_folder, read_head
+from rmqstore.storage.files.regular import (
+    file_size,
+    file_status,
+    list_folder,
+    open_regular,
+    read_head,
+)
 from rmqstore.storage.files.storage import (
     A_DANGLING_LINK,
     AnyPath,
+    Closing,
     Entry,
     Status,
     Storage,
     StoredFile,
 )
+
+_TMPFS_MAGIC = 0x01021994
+_STATFS_BYTES = 256  # more than any Linux writes
+_STATED_BLOCK_BYTES = 512  # the unit of st_blocks
+_MAP_FIXED = 0x10
+_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
+)  # fmt: skip
+
+
+_BLOCK_BYTES = 64 << 10
+_MAX_BYTES = (1 << 31) - 1  # RocketMQ counts the bytes of a file in a Java int
+_FEW_PAGES = 8  # fewer pages are read as fast one after the other
+
+
+def lacks_room_for_holes(descriptor: int) -> bool:
+    """Tell whether reading all holes of a file through a mapping could exhaust its file system."""
+    status = os.fstat(descriptor)
+    missing = status.st_size - status.st_blocks * _STATED_BLOCK_BYTES
+    if missing <= 0 or not _is_in_tmpfs(descriptor):
+        return False
+    room = os.fstatvfs(descriptor)
+    return room.f_bavail * room.f_frsize < missing + mmap.PAGESIZE
+
+
+def _is_in_tmpfs(descriptor: int) -> bool:
+    status = ctypes.create_string_buffer(_STATFS_BYTES)
+    if _libc.fstatfs(descriptor, status):
+        return False
+    return int.from_bytes(status.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder) == _TMPFS_MAGIC
+
+
+def map_without_holes(
+    descriptor: int, size: int, data_ranges: Iterable[tuple[int, int]]
+) -> mmap.mmap:
+    """Map a file read-only, with zeros in place of its holes, also if these are filled later.
+
+    Args:
+        descriptor: descriptor of the file.
+        size: number of bytes to map.
+        data_ranges: the parts of the file that are not holes.
+
+    Raises:
+        OSError: the kernel refuses one of the mappings.
+    """
+    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
+    base = int(np.frombuffer(mapped, np.uint8).ctypes.data)
+    for start, stop in data_ranges:
+        start -= start % mmap.PAGESIZE  # noqa: PLW2901 - the page that holds it
+        flags = mmap.MAP_SHARED | _MAP_FIXED
+        address = _libc.mmap(base + start, stop - start, mmap.PROT_READ, flags, descriptor, start)
+        if address == _FAILED:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+    return mapped
+
+
+class MappedFile(Closing):
+    """A file whose later changes by a broker are visible, because its bytes are read as they are.
+
+    The file is mapped on the first read. The mapping lives until the last array over it is
+    released; :meth:`close` only drops our own reference. If another process *truncates* a mapped
+    file, this process ends with SIGBUS. RocketMQ deletes files instead, which is harmless.
+
+    A sparse file on a tmpfs that is nearly full is mapped without its holes: :mod:`.sparse` says
+    why. Bytes written into a hole then become visible only after the file is opened again;
+    :meth:`is_outdated` tells when.
+
+    Raises:
+        FileNotFoundError: there is no such file; retention may just have deleted it.
+        UnreadableFileError: it is not a regular file, or longer than RocketMQ can make one.
+
+    Source: DefaultMappedFile.java.
+    """
+
+    __slots__ = ("_data", "_descriptor", "_identity", "_is_scattered", "_without_holes", "path")
+
+    def __init__(self, path: AnyPath, *, scattered: bool = False) -> None:
+        """Open the file.
+
+        Args:
+            path: the file to open.
+            scattered: only few, scattered bytes will be read, so the kernel must not read ahead.
+        """
+        self.path = path
+        self._is_scattered = scattered
+        self._descriptor = -1
+        self._data: NDArray[np.uint8] | None = None
+        # The status of the file when it was mapped without holes.
+        self._without_holes: os.stat_result | None = None
+        self._descriptor, status = open_regular(path)
+        if status.st_size > _MAX_BYTES:
+            self.close()
+            actual = f"{status.st_size} bytes long"
+            expected = f"at most {_MAX_BYTES}, what a broker can write,"
+            raise UnreadableFileError(str(path), actual, expected)
+        self._identity = _identity(status)
+
+    def __del__(self) -> None:
+        self.close()
+
+    @property
+    def size(self) -> int:
+        """Length of the file in bytes or, once it is mapped, the length that it was mapped with."""
+        return os.fstat(self._descriptor).st_size if self._data is None else len(self._data)
+
+    def read(self, start: int, size: int) -> NDArray[np.uint8]:
+        """Return a view of the bytes ``[start, start + size)``, fewer only at the file's end."""
+        return self.data[start : start + size]
+
+    def read_in_place(
+        self, _starts: NDArray[np.int64], _sizes: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        """Return the mapping, which holds all spans of the file in their places."""
+        return self.data
+
+    def read_each(self, starts: NDArray[np.int64], size: int) -> NDArray[np.void]:
+        """Return ``size`` bytes from each of the starts (n,), void (n,), all inside the file."""
+        if not len(starts):
+            return np.empty(0, f"V{size}")
+        every = np.ndarray((len(self.data) - size + 1,), f"V{size}", self.data, 0, (1,))
+        values: NDArray[np.void] = every[starts]
+        return values
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The bytes, uint8 (nbytes,), mapped."""
+        if self._data is None:
+            size = os.fstat(self._descriptor).st_size
+            self._data = np.frombuffer(self._map(size) if size else b"", np.uint8)
+        return self._data
+
+    def _map(self, size: int) -> mmap.mmap:
+        if lacks_room_for_holes(self._descriptor):
+            self._without_holes = os.fstat(self._descriptor)
+            return map_without_holes(self._descriptor, size, list(self.data_spans(0, size)))
+        mapped = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)
+        if self._is_scattered:
+            mapped.madvise(mmap.MADV_RANDOM)
+        return mapped
+
+    def close(self) -> None:
+        """Release the mapping and close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            self._data = None
+
+    def is_outdated(self) -> bool:
+        """Tell whether the file has to be opened again.
+
+        This is so if another file has its name by now, if its length has changed, or if its holes
+        were filled or cannot be read.
+        """
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            return False  # a deleted file can be read until it is closed
+        if self._without_holes is not None:
+            return _content(status) != _content(self._without_holes)
+        return _identity(status) != self._identity or lacks_room_for_holes(self._descriptor)
+
+    def written_end(self, size: int) -> int:
+        """Return the position after the last byte before ``size`` that is not zero, or 0.
+
+        The holes of a sparse file are skipped: reading them would fill the page cache with zeros.
+        """
+        end = size
+        for start, stop in reversed(list(self.data_spans(0, size))):
+            end = stop
+            while end > start:
+                block = np.empty(min(_BLOCK_BYTES, end - start), np.uint8)
+                n_read = self.read_into(block, end - len(block))
+                n_written = len(block[:n_read].tobytes().rstrip(b"\0"))
+                if n_written:
+                    return end - len(block) + n_written
+                end -= len(block)
+        return 0
+
+    def data_spans(
+        self,
+        start: int,
+        end: int,
+        *,
+        is_appended: bool = False,  # noqa: ARG002 - holes are known
+    ) -> Iterator[tuple[int, int]]:
+        """Yield the parts of ``[start, end)`` that are not holes of a sparse file, rising.
+
+        A hole reads as zeros, and reading it fills the page cache with them.
+        """
+        position = start
+        while position < end:
+            try:
+                position = os.lseek(self._descriptor, position, os.SEEK_DATA)
+            except OSError as err:
+                if err.errno == errno.ENXIO:
+                    return  # only a hole follows
+                yield position, end  # a file system that knows no holes
+                return
+            if position >= end:
+                return
+            stop = end
+            with suppress(OSError):  # the file was cut in the meantime
+                stop = os.lseek(self._descriptor, position, os.SEEK_HOLE)
+            yield position, min(stop, end)
+            position = stop
+
+    def want(self, starts: NDArray[np.int64], _size: int) -> None:
+        """Start to read the pages at all starts, (n,), together; the kernel reads on from there."""
+        if len(starts) < _FEW_PAGES:
+            return
+        for page in np.unique(starts // mmap.PAGESIZE).tolist():
+            os.posix_fadvise(
+                self._descriptor, page * mmap.PAGESIZE, mmap.PAGESIZE, os.POSIX_FADV_WILLNEED
+            )
+
+    def read_ahead(self, _starts: NDArray[np.int64], _sizes: NDArray[np.int64]) -> None:
+        """Do nothing: the kernel reads ahead by itself."""
+
+    def read_into(self, window: NDArray[np.uint8], start: int) -> int:
+        """Copy bytes from ``start`` on into a window; return their number, less only at the end."""
+        done = 0
+        while done < len(window):
+            count = os.preadv(self._descriptor, [window[done:].data], start + done)
+            if not count:
+                break
+            done += count
+        return done
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size
+
+
+def _content(status: os.stat_result) -> tuple[int, ...]:
+    return *_identity(status), status.st_blocks, status.st_mtime_ns
 
 
 class LocalStorage:

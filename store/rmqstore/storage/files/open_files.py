@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.storage import Storage, StoredFile
+from rmqstore.storage.files.storage import Closing, Storage, StoredFile
 
 
 class OpenFiles(Closing):

@@ -1,6 +1,6 @@
 """The paths of the parts of a store, the storage that holds them, and file names from offsets.
 
-``storage.folders`` finds them.
+``storage.broker.folders`` finds them.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.storage.files.closing import Closing
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.regular import open_regular
+from rmqstore.storage.files.storage import Closing
 
 logger = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator
 from contextlib import suppress
 from pathlib import Path, PosixPath
@@ -259,3 +260,19 @@ def is_folder(storage: Storage, path: AnyPath) -> bool:
     """Tell whether the path is a folder or a link to one; raises as :meth:`Storage.status` does."""
     status = storage.status(path)
     return status is not None and status.is_folder
+
+
+class Closing(ABC):
+    """A context manager that calls :meth:`close` at the end, even after an error."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is open."""

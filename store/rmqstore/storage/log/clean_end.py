@@ -1,4 +1,4 @@
-"""Our own note of where the log ended when a writer of ours closed the store: ``.rmqstore/end``.
+"""The note of a writer of this package on where the log ended: ``.rmqstore/end``.
 
 A writer has to know where the log ends. To find out, it walks the last file from its start, which
 takes the longer the fuller the file is. The note saves the walk, if it is proved: the bytes before
@@ -25,9 +25,31 @@ from rmqstore.storage.log.commitlog import CommitLog
 
 logger = logging.getLogger(__name__)
 
+_MAX_DIGITS = 20
+
+
 _VERSION: Final = 1
 _PROOF_BYTES: Final = 64 << 10  # of the log, before its end
 _MAX_NOTE_BYTES: Final = 1024
+
+
+def read_intent(paths: StorePaths) -> int | None:
+    """Return the physical offset where an incomplete append of ours began, None without one."""
+    try:
+        text = paths.storage.read_bytes(paths.append_intent, _MAX_DIGITS)
+    except FileNotFoundError:
+        return None
+    return int(text) if text.isdigit() and len(text) < _MAX_DIGITS else None
+
+
+def committed_since(paths: StorePaths) -> int | None:
+    """Return the physical offset of the first record whose queue and topic may be incomplete.
+
+    It and all later records are of an append of ours. The result is None without such an append,
+    and if a broker has opened the store since. The broker has dispatched the records then, so the
+    note is stale, and the ``abort`` file is the broker's.
+    """
+    return read_intent(paths) if paths.has_our_abort else None
 
 
 class CleanEnd(NamedTuple):

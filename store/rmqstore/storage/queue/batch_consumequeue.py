@@ -23,8 +23,7 @@ from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask, Positions
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.storage.files.open_files import OpenFiles
-from rmqstore.storage.queue.bounds import find_first
-from rmqstore.storage.queue.units import Units
+from rmqstore.storage.queue.queue import Units, find_first
 
 _MAX_QUEUE_OFFSET = 1 << 60  # sums stay far from the limit of an int64
 

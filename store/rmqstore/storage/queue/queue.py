@@ -1,20 +1,211 @@
-"""The methods of a queue, whatever the kind of its files.
+"""The protocol of a queue, its units, and searches that work for any kind of queue.
 
-Each kind of queue is a class with these methods. ``storage.queue.bounds`` and
-``storage.queue.estimates`` work for any kind.
+Each kind of queue is a class with these methods.
 
 Source: ConsumeQueueInterface.java.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.storage.queue.units import Units
+from rmqstore.format.layout import MAX_FILE_BYTES, PRE_BLANK_SIZE, QUEUE_UNIT, Mask
+
+_UNITS_AT_ONCE = 1 << 19
+
+
+class Units(NamedTuple):
+    """Consecutive units of a queue as columns, native byte order, (n,)."""
+
+    physical_offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    tags_codes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, units: NDArray[np.void]) -> Units:
+        """Return stored units, QUEUE_UNIT or ROCKSDB_UNIT (n,), as columns."""
+        return cls(*(units[name].astype(np.int64) for name in QUEUE_UNIT.names or ()))
+
+    @classmethod
+    def joined(cls, *parts: Units) -> Units:
+        """Return the units of all parts, one part after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+    def may_be_right(self, log_end: int) -> Mask:
+        """Return a mask (n,) of the units that can point at a record before the log end."""
+        has_record_size: Mask = (self.sizes > 0) & (self.sizes < PRE_BLANK_SIZE)
+        return has_record_size & (self.physical_offsets >= 0) & (self.physical_offsets < log_end)
+
+
+NO_UNITS = Units.of(np.empty(0, QUEUE_UNIT))
+
+
+class RecoveredUnits(NamedTuple):
+    """The end of a queue, taken from the log because the files of the queue lack it or are wrong.
+
+    A BatchConsumeQueue has a unit here for each message of a record.
+    """
+
+    start: int  # queue offset of the first unit
+    units: NDArray[np.void]  # QUEUE_UNIT (n,), in the order of the log
+    is_short: bool = False  # memory should not hold all the units, so none are here
+    is_batch: bool = False  # of a BatchConsumeQueue
+
+    @property
+    def end(self) -> int:
+        """The queue offset after the last unit."""
+        return self.start + len(self.units)
+
+
+def find_first(start: int, end: int, holds: Callable[[int], bool]) -> int:
+    """Bisect for the first queue offset in ``[start, end)`` for which a predicate holds.
+
+    The result is ``end`` if there is none.
+
+    Args:
+        start: first queue offset.
+        end: queue offset after the last.
+        holds: the predicate; if it holds for one queue offset, it holds for all later ones.
+    """
+    return start + bisect_left(range(start, end), x=True, key=holds)
+
+
+def shift_of(queue: Queue, queue_offset: int, physical_offset: int) -> int:
+    """Return by how much the queue offset in a record exceeds the place of its unit.
+
+    It is 0 where the queue has no unit for the record. After a record that a broker could not
+    dispatch, it puts the units of all that follow in the queue one place too early, until it is
+    started again.
+
+    Source: ConsumeQueue.java#putMessagePositionInfo.
+    """
+    place = find_first(
+        queue.begin, queue.end(), lambda place: queue.unit(place)[0] >= physical_offset
+    )
+    return queue_offset - place if queue.unit(place)[0] == physical_offset else 0
+
+
+def pieces(queue: Queue, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the runs of a range in pieces that fit into memory, because a file may be sparse."""
+    for low, high in queue.runs(start, end):
+        for first in range(low, high, _UNITS_AT_ONCE):
+            yield first, min(first + _UNITS_AT_ONCE, high)
+
+
+def total_weight(queue: Queue, start: int, end: int) -> int:
+    """Return the bytes of the log that the messages in ``[start, end)`` take.
+
+    Messages without a unit count as empty.
+    """
+    return sum(int(queue.weights(*piece).sum()) for piece in pieces(queue, start, end))
+
+
+def reach(queue: Queue, end: int) -> int:
+    """Return the physical offset after the record of the last unit before ``end``.
+
+    -1 if that unit has no record.
+
+    Source: ConsumeQueueInterface.java#getMaxPhysicOffset.
+    """
+    physical_offset, size, _ = queue.unit(end - 1)
+    return physical_offset + size if 0 < size < PRE_BLANK_SIZE else -1
+
+
+def whole_end(queue: Queue, start: int, end: int) -> int:
+    """Return the first queue offset in ``[start, end)`` whose unit was never written, else ``end``.
+
+    Source: ConsumeQueue.java#recover, which looks at the last three files.
+    """
+    queue_offset = start
+    for low, high in pieces(queue, start, end):
+        if low != queue_offset:
+            return queue_offset
+        units = queue.units(low, high)
+        holes = np.flatnonzero((units.sizes <= 0) | (units.physical_offsets < 0))
+        if len(holes):
+            return low + int(holes[0])
+        queue_offset = high
+    return queue_offset
+
+
+def sound_end(queue: Queue, start: int, end: int) -> int:
+    """Return the queue offset in ``[start, end]`` after the last unit with an offset and a size."""
+    for low, high in reversed(list(pieces(queue, start, end))):
+        units = queue.units(low, high)
+        sound = np.flatnonzero((units.physical_offsets >= 0) & (units.sizes > 0))
+        if len(sound):
+            return low + int(sound[-1]) + 1
+    return start
+
+
+def weights_of(queue: Queue, start: int, end: int) -> NDArray[np.int64]:
+    """Return the bytes that each message of a queue with a unit for each takes, (n,).
+
+    Raises as :meth:`units` does.
+    """
+    return np.minimum(np.maximum(queue.units(start, end).sizes, 0), MAX_FILE_BYTES)
+
+
+def first_existing(queue: Queue, end: int, min_physical_offset: int) -> int:
+    """Return the first queue offset before ``end`` whose record still exists, else ``end``.
+
+    Pre-blank units, which fill the offsets before the queue's first, do not count. The record
+    of a damaged unit counts as existing.
+
+    Source: ConsumeQueue.java#correctMinOffset; unlike it, the search is not limited to the
+    first file.
+    """
+    begin = queue.begin
+    if begin < end:  # in most files the first message still exists
+        physical_offset, size, _ = queue.unit(begin)
+        if size > 0 and physical_offset >= min_physical_offset and size != PRE_BLANK_SIZE:
+            return begin
+
+    def has_record(queue_offset: int) -> bool:
+        physical_offset, size, _ = queue.unit(queue_offset)
+        return physical_offset >= min_physical_offset and size != PRE_BLANK_SIZE
+
+    first = find_first(begin, end, has_record)
+    for low, high in pieces(queue, begin, first):
+        units = queue.units(low, high)
+        sizes, offsets = units.sizes, units.physical_offsets
+        is_filler = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
+        is_damaged = (sizes <= 0) | (offsets < 0)
+        existing = np.flatnonzero(~is_filler & (is_damaged | (offsets >= min_physical_offset)))
+        if len(existing):
+            return low + int(existing[0])
+    return first
+
+
+def cut_at(queue: Queue, start: int, end: int, log_end: int) -> int:
+    """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
+    first_after = find_first(start, end, lambda offset: queue.unit(offset)[0] >= log_end)
+    cut = first_after
+    for low, high in pieces(queue, first_after, end):
+        units = queue.units(low, high)
+        offsets = units.physical_offsets
+        before = np.flatnonzero((offsets >= 0) & (offsets < log_end) & (units.sizes > 0))
+        if len(before):
+            cut = low + int(before[-1]) + 1
+    return cut
+
+
+def count_existing(queue: Queue, start: int, end: int, min_physical_offset: int) -> int:
+    """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""
+    total = 0
+    for low, high in pieces(queue, start, end):
+        units = queue.units(low, high)
+        is_counted = (units.sizes > 0) & (units.sizes != PRE_BLANK_SIZE)
+        is_counted &= units.physical_offsets >= min_physical_offset
+        total += int(np.count_nonzero(is_counted))
+    return total
 
 
 class Queue(Protocol):

@@ -6,25 +6,191 @@ Source: ConsumeQueueStore.java.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from rmqstore.errors import Argument, StoreStateError, Text
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import Argument, OffsetOutOfRangeError, StoreStateError, Text
+from rmqstore.format.layout import MAX_FILE_BYTES, QUEUE_UNIT, Mask
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
-from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.consumequeue_ext import ConsumeQueueExt
-from rmqstore.storage.queue.queue import Queue
-from rmqstore.storage.queue.recovered_queue import RecoveredQueue
-from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue
-from rmqstore.storage.queue.units import RecoveredUnits
-from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues, are_queues_unreadable
+from rmqstore.storage.queue.consumequeue import ConsumeQueue, ConsumeQueueExt
+from rmqstore.storage.queue.queue import Queue, RecoveredUnits, Units, find_first
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue, RocksDbQueues, are_queues_unreadable
 
 _FILES_AT_ONCE = 32
 _QUEUES_AT_ONCE = 1 << 16  # whose listings are kept, about a kilobyte each
 _BATCH_QUEUES_AT_ONCE = 64
+
+
+class RecoveredQueue:
+    """The files of a queue up to a queue offset, and units from the log from there on.
+
+    Args:
+        files: the queue as its files have it.
+        tail: the units from the log.
+    """
+
+    is_recovered = True
+    is_present = True
+
+    def __init__(self, files: Queue, tail: RecoveredUnits) -> None:
+        self._files = files
+        self._tail = tail
+
+    @property
+    def is_batch(self) -> bool:
+        return self._files.is_batch
+
+    @property
+    def end_files(self) -> tuple[str, str] | None:
+        """The first and the last file."""
+        return self._files.end_files
+
+    @property
+    def n_full_bytes(self) -> int:
+        """The length in bytes of all files but the last, and of the recovered units."""
+        return self._files.n_full_bytes + self._tail.units.nbytes
+
+    @property
+    def begin(self) -> int:
+        """The first queue offset that has a unit."""
+        begin = self._files.begin
+        return begin if begin < min(self._files.end(), self._tail.start) else self._tail.start
+
+    def end(self) -> int:
+        """Return the queue offset after the last recovered unit."""
+        return self._tail.end
+
+    def first(self, end: int, min_physical_offset: int) -> int:
+        """Return the first queue offset before ``end`` whose record still exists, else ``end``."""
+        files_end = min(end, self._tail.start)
+        if self.begin < files_end:
+            first = self._files.first(files_end, min_physical_offset)
+            if first < files_end:
+                return first
+        return find_first(
+            files_end, end, lambda offset: self.unit(offset)[0] >= min_physical_offset
+        )
+
+    def cut(self, start: int, end: int, log_end: int) -> int:
+        """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
+        tail_start = min(max(self._tail.start, start), end)
+        cut = find_first(tail_start, end, lambda offset: self.unit(offset)[0] >= log_end)
+        return cut if cut > tail_start else self._files.cut(start, tail_start, log_end)
+
+    def runs(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of ``[start, end)`` that have units, rising."""
+        low, high = max(start, self._tail.start), min(end, self._tail.end)
+        tail = (low, high) if low < high else None
+        for run in self._files.runs(start, min(end, self._tail.start)):
+            if tail is not None and run[1] == tail[0]:
+                tail = (run[0], tail[1])
+            else:
+                yield run
+        if tail is not None:
+            yield tail
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int]:
+        """Return physical offset, size and tags code of one unit; zeros if there is none."""
+        if queue_offset < self._tail.start:
+            return self._files.unit(queue_offset)
+        if queue_offset >= self._tail.end:
+            return 0, 0, 0
+        unit: tuple[int, int, int] = self._tail.units[queue_offset - self._tail.start].item()
+        return unit
+
+    def units(self, start: int, end: int) -> Units:
+        """Return the units ``[start, end)``, which have to lie in one of :meth:`runs`.
+
+        Raises:
+            OffsetOutOfRangeError: some are missing.
+        """
+        files_end = max(min(end, self._tail.start), start)
+        tail = self._whole_tail(files_end, end)
+        if start >= files_end:
+            return tail
+        return Units.joined(self._files.units(start, files_end), tail)
+
+    def units_of(self, queue_offsets: NDArray[np.int64]) -> Units:
+        """Return the units with some queue offsets, which rise; zeros where there is none."""
+        bounds = np.searchsorted(queue_offsets, [self._tail.start, self._tail.end])
+        tail_first, tail_stop = bounds.tolist()
+        ordinals = queue_offsets[tail_first:tail_stop] - self._tail.start
+        n_after = len(queue_offsets) - tail_stop
+        return Units.joined(
+            self._files.units_of(queue_offsets[:tail_first]),
+            Units.of(self._tail.units[ordinals]),
+            Units.of(np.zeros(n_after, QUEUE_UNIT)),
+        )
+
+    def want(self, queue_offsets: NDArray[np.int64], count: int) -> None:
+        """Announce that ``count`` units from each queue offset (n,) on will be read next."""
+        self._files.want(queue_offsets[queue_offsets < self._tail.start], count)
+
+    def weights(self, start: int, end: int) -> NDArray[np.int64]:
+        """Return the bytes of the log that each message in ``[start, end)`` takes, (n,).
+
+        Raises as :meth:`units` does.
+        """
+        files_end = max(min(end, self._tail.start), start)
+        tail = self._whole_tail(files_end, end)
+        weights = np.where(self._begin_records(tail), np.clip(tail.sizes, 0, MAX_FILE_BYTES), 0)
+        if start >= files_end:
+            return weights
+        return np.concatenate((self._files.weights(start, files_end), weights))
+
+    def count_units(self, start: int, end: int, min_physical_offset: int) -> int:
+        """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""
+        files_end = max(min(end, self._tail.start), start)
+        tail = self._tail_units(files_end, end)
+        is_counted = self._begin_records(tail) & (tail.sizes > 0)
+        is_counted &= tail.physical_offsets >= min_physical_offset
+        n_in_files = self._files.count_units(start, files_end, min_physical_offset)
+        return n_in_files + int(np.count_nonzero(is_counted))
+
+    def place(self, queue_offset: int) -> tuple[str, int]:
+        """Return the file of a unit and its position there; both may not exist yet."""
+        return self._files.place(queue_offset)
+
+    def refresh(self) -> None:
+        """List the files again."""
+        self._files.refresh()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()
+
+    def _tail_units(self, start: int, end: int) -> Units:
+        """Return the recovered units in ``[start, end)``."""
+        first = max(start - self._tail.start, 0)
+        stop = max(end - self._tail.start, 0)
+        return Units.of(self._tail.units[first:stop])
+
+    def _whole_tail(self, start: int, end: int) -> Units:
+        """Return the recovered units ``[start, end)``.
+
+        Raises:
+            OffsetOutOfRangeError: the log does not have all of them.
+        """
+        units = self._tail_units(start, end)
+        if len(units.sizes) < end - start:
+            raise OffsetOutOfRangeError(
+                f"{self._files.place(start)[0]}: queue offsets {start} to {end}: "
+                f"the log has only {self._tail.start} to {self._tail.end}"
+            )
+        return units
+
+    def _begin_records(self, tail: Units) -> Mask:
+        """Return a mask (n,) of the units that do not share the record of the unit before them."""
+        begins = np.ones(len(tail.sizes), np.bool_)
+        if self.is_batch:
+            begins[1:] = tail.physical_offsets[1:] != tail.physical_offsets[:-1]
+        return begins
 
 
 def open_files(

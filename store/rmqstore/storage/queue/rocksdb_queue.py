@@ -1,23 +1,204 @@
-"""One queue whose units lie in RocksDB, read-only."""
+"""One queue whose units lie in RocksDB, read-only.
+
+Source: RocksDBConsumeQueueTable.java, RocksDBConsumeQueueOffsetTable.java. FORMAT.md has the keys.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptQueueError
+from rmqstore.errors import CorruptDatabaseError, CorruptQueueError
 from rmqstore.format.layout import ROCKSDB_UNIT
 from rmqstore.spans import QueueKey
-from rmqstore.storage.queue.bounds import (
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.queue.queue import (
+    Units,
     count_existing,
     cut_at,
     first_existing,
     weights_of,
 )
-from rmqstore.storage.queue.units import Units
-from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
+from rmqstore.storage.rocksdb.database import RocksDb, can_read_rocksdb, open_rocksdb
+
+_UNITS, _OFFSETS = "default", "offset"
+_SEPARATOR = b"\1"
+_CHECKPOINT = "CHECKPOINT_TOPIC"
+_MAX_TOPIC_BYTES = 32767
+_MAX_QUEUE_ID = (1 << 31) - 1
+_MAX_OFFSET = 1 << 62
+_DATABASES_AT_ONCE = 16
+_END = b"\xff" * 8  # after every key, for topics have fewer bytes
+
+
+def has_unreadable_queues(paths: StorePaths) -> bool:
+    """Tell whether there are queues in RocksDB that cannot be read, for want of the library."""
+    return not can_read_rocksdb() and paths.rocksdb_queues is not None
+
+
+def are_queues_unreadable(paths: StorePaths) -> bool:
+    """Tell whether all queues are such ones.
+
+    Source: CombineConsumeQueueStore.java, which keeps both kinds.
+    """
+    return has_unreadable_queues(paths) and not paths.topics()
+
+
+class Bounds(NamedTuple):
+    """What family ``offset`` says of a queue."""
+
+    first: int  # 0 where the broker never corrected it
+    last: int  # queue offset of the last unit
+    last_place: int  # physical offset of its record
+
+
+class RocksDbQueues:
+    """The queues in one database, as of the moment it was opened.
+
+    Attributes:
+        path: the folder of the database.
+        bounds: of each queue.
+        checkpoint: physical offset after the last record that is in its queues; records after it
+            may be in none, because a broker flushes queues late.
+
+    Raises:
+        CorruptDatabaseError: the database cannot be opened, or it is not one of queues.
+        UnsupportedFeatureError: the library is not installed.
+    """
+
+    def __init__(self, database: RocksDb) -> None:
+        self._database = database
+        self.path = str(database.folder)
+        if not (database.has_family(_UNITS) and database.has_family(_OFFSETS)):
+            raise CorruptDatabaseError(self.path, "it has no families of queues")
+        self.n_entries = database.n_entries
+        self.checkpoint = 0
+        self.bounds: dict[QueueKey, Bounds] = {}
+        self._queue_ids: dict[str, list[int]] = {}
+        self._read_offsets()
+
+    @classmethod
+    def of(cls, paths: StorePaths, known: RocksDbQueues | None = None) -> RocksDbQueues | None:
+        """Return the queues that a store has in RocksDB now.
+
+        None without such a database, and without the library that reads it.
+
+        Args:
+            paths: the files of the store.
+            known: what was returned before, which is returned again if the database is the same.
+
+        Raises:
+            CorruptDatabaseError: the database cannot be opened, or it is not one of queues.
+        """
+        folder = paths.rocksdb_queues
+        if folder is None or not can_read_rocksdb():
+            return None
+        if known is not None and known.is_current(paths.storage):
+            return known
+        return _queues_in(open_rocksdb(folder, paths.storage, (_OFFSETS,)))
+
+    def _read_offsets(self) -> None:
+        lasts: dict[QueueKey, tuple[int, int]] = {}
+        firsts: dict[QueueKey, int] = {}
+        for key, value in self._database.items(_OFFSETS, b"", _END):
+            parsed = _parse(key)
+            if parsed is None or len(value) < 8:
+                continue
+            topic, queue_id, is_last = parsed
+            if topic == _CHECKPOINT:
+                self.checkpoint = int.from_bytes(value[:8], signed=True)
+            elif len(value) == 16:
+                place, queue_offset = struct.unpack(">qq", value)
+                if is_last:
+                    lasts[topic, queue_id] = queue_offset, place
+                else:
+                    firsts[topic, queue_id] = queue_offset
+        for queue, (last, place) in lasts.items():
+            if 0 <= last < _MAX_OFFSET:
+                first = firsts.get(queue, 0)
+                self.bounds[queue] = Bounds(first if 0 <= first <= last else 0, last, place)
+                self._queue_ids.setdefault(queue[0], []).append(queue[1])
+
+    def is_current(self, storage: Storage) -> bool:
+        """Tell whether the database has not changed since it was opened; ``storage`` has it."""
+        return self._database.is_current(storage)
+
+    def topics(self) -> set[str]:
+        """Return the topics that have queues."""
+        return set(self._queue_ids)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of the queues of a topic, sorted."""
+        return sorted(self._queue_ids.get(topic, ()))
+
+    def has_unit(self, key: QueueKey, queue_offset: int) -> bool:
+        """Tell whether a queue has a unit with a queue offset."""
+        return self._database.get(_UNITS, _unit_key(key, queue_offset)) is not None
+
+    def first_unit(self, key: QueueKey, start: int) -> int | None:
+        """Return the queue offset of the first unit from ``start`` on, None without one."""
+        stop = _unit_key(key, _MAX_OFFSET)
+        found = self._database.first_key(_UNITS, _unit_key(key, start), stop)
+        return None if found is None else int.from_bytes(found[-8:], signed=True)
+
+    def units(self, key: QueueKey, start: int, end: int) -> NDArray[np.void]:
+        """Return the units ``[start, end)``, ROCKSDB_UNIT (n,); zeros where there is none."""
+        low, high = _unit_key(key, start), _unit_key(key, end)
+        joined = b"".join(self._database.values(_UNITS, low, high))
+        if len(joined) == (end - start) * ROCKSDB_UNIT.itemsize:
+            return np.frombuffer(joined, ROCKSDB_UNIT)
+        units = np.zeros(end - start, ROCKSDB_UNIT)
+        for found, value in self._database.items(_UNITS, low, high):
+            if len(found) == len(low) and len(value) == ROCKSDB_UNIT.itemsize:
+                ordinal = int.from_bytes(found[-8:], signed=True) - start
+                units[ordinal] = np.frombuffer(value, ROCKSDB_UNIT)[0]
+        return units
+
+    def units_of(self, key: QueueKey, queue_offsets: NDArray[np.int64]) -> NDArray[np.void]:
+        """Return single units, ROCKSDB_UNIT (n,); zeros where there is none."""
+        keys = [_unit_key(key, queue_offset) for queue_offset in queue_offsets.tolist()]
+        none = bytes(ROCKSDB_UNIT.itemsize)
+        values = [
+            value if value is not None and len(value) == len(none) else none
+            for value in self._database.get_each(_UNITS, keys)
+        ]
+        return np.frombuffer(b"".join(values), ROCKSDB_UNIT)
+
+
+@lru_cache(maxsize=_DATABASES_AT_ONCE)
+def _queues_in(database: RocksDb) -> RocksDbQueues:
+    return RocksDbQueues(database)
+
+
+def _prefix(topic: str) -> bytes:
+    name = topic.encode("utf-8", "surrogateescape")
+    return len(name).to_bytes(4) + _SEPARATOR + name + _SEPARATOR
+
+
+def _unit_key(key: QueueKey, queue_offset: int) -> bytes:
+    topic, queue_id = key
+    return _prefix(topic) + queue_id.to_bytes(4) + _SEPARATOR + queue_offset.to_bytes(8)
+
+
+def _parse(key: bytes) -> tuple[str, int, bool] | None:
+    """Return topic, queue id and whether it is the last offset; None if it is another key."""
+    n_bytes = int.from_bytes(key[:4])
+    rest = key[5 + n_bytes :]
+    is_bound = rest[:1] + rest[4:5] == 2 * _SEPARATOR and rest[1:4] in (b"max", b"min")
+    if not (0 < n_bytes <= _MAX_TOPIC_BYTES and len(rest) == 9 and is_bound):
+        return None
+    queue_id = int.from_bytes(rest[5:])
+    try:
+        topic = key[5 : 5 + n_bytes].decode()
+    except UnicodeDecodeError:
+        return None
+    return (topic, queue_id, rest[1:4] == b"max") if queue_id <= _MAX_QUEUE_ID else None
 
 
 class RocksDbQueue:

@@ -22,8 +22,7 @@ from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Storage
-from rmqstore.storage.queue.bounds import cut_at, find_first, weights_of
-from rmqstore.storage.queue.units import NO_UNITS, Units
+from rmqstore.storage.queue.queue import NO_UNITS, Units, cut_at, find_first, weights_of
 
 _UNIT: Final = BATCH_UNIT.itemsize
 _WIDEST_GAP: Final = 1 << 10  # queue offsets; a wider gap ends a run

@@ -22,13 +22,13 @@ from rmqstore.format.layout import (
     PROPERTY_DELAY,
     SCHEDULE_TOPIC,
 )
-from rmqstore.format.properties import parse_properties
+from rmqstore.format.text import parse_properties
+from rmqstore.storage.broker.store_config import sizes_of
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.folders.broker_conf import sizes_of
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 
 _NEWEST_UNITS = 16  # of each level that are looked at
 _HIGHEST_LEVEL = 1000

@@ -23,10 +23,9 @@ from rmqstore.format.layout import (
     Positions,
 )
 from rmqstore.format.record import check_record, split_record
-from rmqstore.storage.broker.checkpoint import Checkpoint
+from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.frames import first_record
+from rmqstore.storage.log.commitlog import CommitLog, first_record
 from rmqstore.storage.log.walks import Window, next_record, walk_back, walk_forward, window_at
 
 logger = logging.getLogger(__name__)

@@ -17,16 +17,15 @@ from rmqstore.errors import READS_AFTER_END, CorruptRecordError, OffsetOutOfRang
 from rmqstore.format.columns.dispatch_requests import DispatchRules
 from rmqstore.format.topics import is_system_topic
 from rmqstore.spans import FOREVER, LogSlice, LostStretch, QueueKey, QueueSlice
-from rmqstore.storage.broker.broker_run import BrokerRun
-from rmqstore.storage.broker.checkpoint import Checkpoint, read_checkpoint
+from rmqstore.storage.broker.broker_run import BrokerRun, Checkpoint, read_checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.files.retry import retry_if_deleted
-from rmqstore.storage.log.append_intent import committed_since, read_intent
+from rmqstore.storage.log.clean_end import committed_since, read_intent
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.bounds import reach
+from rmqstore.storage.queue.queue import RecoveredUnits, reach
 from rmqstore.storage.queue.queue_set import open_files
-from rmqstore.storage.queue.units import RecoveredUnits
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues, are_queues_unreadable
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
@@ -35,13 +34,12 @@ from rmqstore.storage.recovery.log_end import (
     find_log_end,
 )
 from rmqstore.storage.recovery.queue_tails import (
+    OpenedQueue,
     RecoveredQueues,
     is_newest_built,
     recover_closed,
     recover_crashed,
 )
-from rmqstore.storage.recovery.tail_builder import OpenedQueue
-from rmqstore.storage.rocksdb.queue_tables import RocksDbQueues, are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 

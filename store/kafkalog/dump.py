@@ -1,0 +1,442 @@
+"""Batches, records and single files of a partition as rows, as kafka-dump-log shows them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafkalog.errors import CorruptBatchError
+from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.consumer_offsets import Decode
+from kafkalog.format.layout import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE, Codec
+from kafkalog.format.reference import Marker, Record, markers, parse_marker, records_of
+from kafkalog.read.partition import Partition
+from kafkalog.storage.indexes import read_transaction_index, stored_offset_index, stored_time_index
+from kafkalog.storage.names import base_offset_of, parse_folder
+from kafkalog.storage.producer_snapshots import read_snapshot
+from kafkalog.storage.segments import Segment
+from kafkalog.storage.windows import Window, walk_segment
+from rmqstore.errors import FileDeletedError, MalformedBytesError
+from rmqstore.storage.files.storage import Storage
+
+STORED_RECORDS: Final = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("ms", "UTC")),
+        pa.field("timestamp_type", pa.int8()),
+        pa.field("key_size", pa.int32()),
+        pa.field("value_size", pa.int32()),
+        pa.field("sequence", pa.int32()),
+        pa.field("header_keys", pa.list_(pa.string())),
+        pa.field("marker", pa.string()),
+        pa.field("coordinator_epoch", pa.int32()),
+        pa.field("crc", pa.int64()),
+        pa.field("is_valid", pa.bool_(), nullable=False),
+        pa.field("leader_epoch", pa.int32()),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("reason", pa.string()),
+    ]
+)
+DECODED: Final = (pa.field("decoded_key", pa.string()), pa.field("decoded_value", pa.string()))
+
+
+BATCHES: Final = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("base_offset", pa.int64(), nullable=False),
+        pa.field("last_offset", pa.int64(), nullable=False),
+        pa.field("count", pa.int32()),
+        pa.field("timestamp_type", pa.int8(), nullable=False),
+        pa.field("base_timestamp", pa.timestamp("ms", "UTC")),
+        pa.field("max_timestamp", pa.timestamp("ms", "UTC")),
+        pa.field("delete_horizon", pa.timestamp("ms", "UTC")),
+        pa.field("magic", pa.int8(), nullable=False),
+        pa.field("codec", pa.string(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("crc", pa.int64(), nullable=False),
+        pa.field("is_valid", pa.bool_(), nullable=False),
+        pa.field("producer_id", pa.int64()),
+        pa.field("producer_epoch", pa.int32()),
+        pa.field("base_sequence", pa.int32()),
+        pa.field("last_sequence", pa.int32()),
+        pa.field("is_transactional", pa.bool_(), nullable=False),
+        pa.field("is_control", pa.bool_(), nullable=False),
+        pa.field("marker", pa.string()),
+        pa.field("coordinator_epoch", pa.int32()),
+        pa.field("leader_epoch", pa.int32()),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+    ]
+)
+_CODECS: Final = {int(codec): codec.name.lower() for codec in Codec}
+
+
+_PATH: Final = pa.field("path", pa.string(), nullable=False)
+_TIME: Final = pa.timestamp("ms", "UTC")
+OFFSET_INDEX: Final = pa.schema(
+    [pa.field("offset", pa.int64()), pa.field("position", pa.int64()), _PATH]
+)
+TIME_INDEX: Final = pa.schema([pa.field("timestamp", _TIME), pa.field("offset", pa.int64()), _PATH])
+TRANSACTION_INDEX: Final = pa.schema(
+    [
+        pa.field("version", pa.int16()),
+        pa.field("producer_id", pa.int64()),
+        pa.field("first_offset", pa.int64()),
+        pa.field("last_offset", pa.int64()),
+        pa.field("last_stable_offset", pa.int64()),
+        _PATH,
+    ]
+)
+SNAPSHOT: Final = pa.schema(
+    [
+        pa.field("producer_id", pa.int64()),
+        pa.field("producer_epoch", pa.int16()),
+        pa.field("coordinator_epoch", pa.int32()),
+        pa.field("transaction_start", pa.int64()),
+        pa.field("last_timestamp", _TIME),
+        pa.field("first_sequence", pa.int32()),
+        pa.field("last_sequence", pa.int32()),
+        pa.field("last_offset", pa.int64()),
+        pa.field("offset_delta", pa.int32()),
+        _PATH,
+    ]
+)
+_NAME: Final = re.compile(r"(.*)\.(log|index|timeindex|txnindex|snapshot)(\.[a-z]+)?", re.DOTALL)
+_SCHEMAS: Final = {
+    "index": OFFSET_INDEX, "timeindex": TIME_INDEX, "txnindex": TRANSACTION_INDEX,
+    "snapshot": SNAPSHOT,
+}  # fmt: skip
+_MOST_SEQUENCE: Final = (1 << 31) - 1
+
+
+def stored_schema(decode: Decode | None) -> pa.Schema:
+    """Return the columns of stored records: two more if they are decoded."""
+    return pa.schema([*STORED_RECORDS, *(DECODED if decode is not None else ())])
+
+
+def stored_rows(
+    partition: Partition, start_offset: int, end_offset: int, decode: Decode | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a range as they are stored: markers and aborted ones as well.
+
+    Args:
+        partition: the partition.
+        start_offset: the first offset.
+        end_offset: the offset after the last one.
+        decode: shows keys and values of one of Kafka's own topics.
+
+    Returns:
+        Batches with the columns of :func:`stored_schema`. ``position`` is that of the batch, and
+        ``is_valid`` tells whether its CRC is right. A batch that cannot be read has one row, with
+        the reason. ``crc`` is that of a message of format v0 or v1.
+
+    Raises:
+        FileNotFoundError: a segment was deleted.
+        UnreadableFileError: a segment cannot be read.
+
+    Source: DumpLogSegments.scala.
+    """
+    place = partition.topic, partition.partition
+    for window in partition.log().windows(start_offset):
+        heads = window.heads
+        reach = (heads.last_offset >= start_offset) & (heads.base_offset < end_offset)
+        reach |= (heads.magic < 2) & (heads.codec != 0) & (heads.last_offset >= start_offset)
+        yield from records_in(place, window, heads[reach], decode, (start_offset, end_offset))
+        if (window.next_offset or 0) >= end_offset:
+            return
+
+
+def records_in(
+    place: tuple[str, int],
+    window: Window,
+    heads: BatchHeads,
+    decode: Decode | None = None,
+    within: tuple[int, int] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of some batches of a window, those of each batch together.
+
+    Args:
+        place: topic and partition.
+        window: has the batches.
+        heads: the batches.
+        decode: as for :func:`stored_rows`.
+        within: first offset, and the offset after the last one, that are given; by default all.
+    """
+    schema = stored_schema(decode)
+    sound = heads.check_crcs(window.data).tolist()
+    for row, is_valid in enumerate(sound):
+        head = heads[row : row + 1]
+        common = {
+            "topic": place[0],
+            "partition": place[1],
+            "is_valid": is_valid,
+            "position": int(head.position[0]),
+            "path": window.segment.path,
+        }
+        try:
+            records = list(records_of(window.data, head))
+            rows = [common | _row(record, head, decode) for record in records]
+        except MalformedBytesError as err:
+            rows = [common | {"offset": int(head.base_offset[0]), "reason": err.reason}]
+        if within is not None:
+            rows = [row for row in rows if within[0] <= row["offset"] < within[1]]
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def _row(record: Record, head: BatchHeads, decode: Decode | None) -> dict[str, Any]:
+    marker = parse_marker(record) if record.is_control else None
+    base_sequence = int(head.base_sequence[0])
+    sequence = (base_sequence + record.offset - int(head.base_offset[0])) & _MOST_SEQUENCE
+    row = {
+        "offset": record.offset,
+        "timestamp": record.timestamp if record.timestamp != -1 else None,
+        "timestamp_type": record.timestamp_type,
+        "key_size": None if record.key is None else len(record.key),
+        "value_size": None if record.value is None else len(record.value),
+        "sequence": sequence if base_sequence >= 0 else None,
+        "header_keys": [name for name, _ in record.headers],
+        "marker": marker and ("COMMIT" if marker.is_commit else "ABORT"),
+        "coordinator_epoch": marker and marker.coordinator_epoch,
+        "crc": record.crc,
+        "leader_epoch": record.leader_epoch,
+        "key": record.key,
+        "value": record.value,
+    }
+    if decode is None or record.is_control:
+        return row
+    key, value, reason = decode(record.key, record.value)
+    return row | {"decoded_key": _json(key), "decoded_value": _json(value), "reason": reason}
+
+
+def _json(content: dict[str, Any] | None) -> str | None:
+    if content is None:
+        return None
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+
+
+def batch_rows(
+    partitions: Iterable[Partition], start_offset: int | None = None, end_offset: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield a row for each batch, damaged ones as well; nothing is inflated.
+
+    Args:
+        partitions: the partitions.
+        start_offset: leave out batches that end before it.
+        end_offset: leave out batches that begin at or after it.
+
+    Returns:
+        Batches with the columns of BATCHES. ``is_valid`` tells whether the CRC is right; ``count``
+        is null in formats v0 and v1, whose messages wrap others if they are compressed. ``marker``
+        is COMMIT or ABORT in a batch that ends a transaction. ``delete_horizon`` is when a
+        compaction may drop its tombstones; there is no base timestamp then.
+
+    Raises:
+        FileNotFoundError: a segment was deleted.
+        UnreadableFileError: a segment cannot be read.
+
+    Source: DumpLogSegments.scala.
+    """
+    for partition in partitions:
+        log = partition.log()
+        first = log.start_offset if start_offset is None else start_offset
+        for window in log.windows(first):
+            heads = window.heads
+            rows = heads.last_offset >= first
+            if end_offset is not None:
+                rows &= heads.base_offset < end_offset
+            if rows.any():
+                yield batches_of((partition.topic, partition.partition), window, heads[rows])
+            if end_offset is not None and (window.next_offset or 0) >= end_offset:
+                break
+
+
+def batches_of(place: tuple[str, int], window: Window, heads: BatchHeads) -> pa.RecordBatch:
+    """Return a row for each of some batches of a window; ``place`` is topic and partition."""
+    count = len(heads)
+    found = [
+        _marker(window, heads[row : row + 1]) if is_control else None
+        for row, is_control in enumerate(heads.is_control.tolist())
+    ]
+    base_timestamp = np.where(heads.has_delete_horizon, -1, heads.base_timestamp)
+    delete_horizon = np.where(heads.has_delete_horizon, heads.base_timestamp, -1)
+    columns = {
+        "topic": [place[0]] * count,
+        "partition": [place[1]] * count,
+        "base_offset": heads.base_offset,
+        "last_offset": heads.last_offset,
+        "count": _known(heads.record_count),
+        "timestamp_type": timestamp_types(heads),
+        "base_timestamp": _known(base_timestamp),
+        "max_timestamp": _known(heads.max_timestamp),
+        "delete_horizon": _known(delete_horizon),
+        "magic": heads.magic,
+        "codec": [_CODECS.get(codec, f"{codec}") for codec in heads.codec.tolist()],
+        "size": heads.size,
+        "crc": heads.crc,
+        "is_valid": heads.check_crcs(window.data),
+        "producer_id": _known(heads.producer_id),
+        "producer_epoch": _known(heads.producer_epoch),
+        "base_sequence": _known(heads.base_sequence),
+        "last_sequence": _known(_last_sequences(heads)),
+        "is_transactional": heads.is_transactional,
+        "is_control": heads.is_control,
+        "marker": [marker and ("COMMIT" if marker.is_commit else "ABORT") for marker in found],
+        "coordinator_epoch": [marker and marker.coordinator_epoch for marker in found],
+        "leader_epoch": _known(heads.leader_epoch),
+        "position": heads.position,
+        "path": [window.segment.path] * count,
+    }
+    arrays = [pa.array(columns[field.name], field.type) for field in BATCHES]
+    return pa.RecordBatch.from_arrays(arrays, schema=BATCHES)
+
+
+def timestamp_types(heads: BatchHeads) -> NDArray[np.int8]:
+    """Return the types of the timestamps of batches, as in ``layout``, int8 (n,)."""
+    types = np.where(heads.is_log_append_time, LOG_APPEND_TIME, CREATE_TIME)
+    return np.where(heads.magic == 0, NO_TIMESTAMP_TYPE, types).astype(np.int8)
+
+
+def _last_sequences(heads: BatchHeads) -> NDArray[np.int64]:
+    """Return the sequence numbers of the last offsets of batches; they begin again after 2^31-1."""
+    last = (heads.base_sequence + heads.last_offset - heads.base_offset) & _MOST_SEQUENCE
+    return np.where(heads.base_sequence < 0, -1, last)
+
+
+def _known(values: NDArray[np.int64] | NDArray[np.int32]) -> list[int | None]:
+    """Return numbers of which negative ones mean that there is none."""
+    return [None if value < 0 else value for value in values.tolist()]
+
+
+def _marker(window: Window, head: BatchHeads) -> Marker | None:
+    """Return the marker that one batch is; None if it is none, or cannot be read."""
+    try:
+        found = markers(window.data, head)
+    except MalformedBytesError:
+        return None
+    return found[0] if found else None
+
+
+class PartitionFile(NamedTuple):
+    """A file of a partition folder.
+
+    Attributes:
+        path: where it lies.
+        kind: log, index, timeindex, txnindex or snapshot.
+        segment: the segment that its name names.
+    """
+
+    path: str
+    kind: str
+    segment: Segment
+
+
+def parse_file(path: str) -> PartitionFile | None:
+    """Return the file of a partition folder that a path names; None if it names something else.
+
+    Files of segments that are being replaced or deleted have one more suffix.
+    """
+    match = _NAME.fullmatch(path)
+    if match is None:
+        return None
+    stem, kind, suffix = match.groups()
+    base_offset = base_offset_of(f"{stem.rpartition('/')[2]}.")
+    if base_offset is None:
+        return None
+    return PartitionFile(path, kind, Segment(base_offset, stem, suffix or ""))
+
+
+def file_schema(kind: str, decode: Decode | None = None, *, deep: bool = False) -> pa.Schema:
+    """Return the columns of files of one kind; of a log those of batches, or of records."""
+    if kind == "log":
+        return stored_schema(decode) if deep else BATCHES
+    return _SCHEMAS[kind]
+
+
+def file_rows(
+    storage: Storage, file: PartitionFile, decode: Decode | None = None, *, deep: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield what a file holds, with the columns of :func:`file_schema`.
+
+    Args:
+        storage: the storage to read from.
+        file: the file.
+        decode: shows keys and values of records of one of Kafka's own topics.
+        deep: whether a log gives its records and not its batches.
+
+    Raises:
+        FileDeletedError: there is no such file.
+        UnreadableFileError: it cannot be read.
+        CorruptBatchError: a snapshot or a transaction index is damaged, or the chain of batches of
+            a log breaks. What comes before that is given.
+
+    Source: DumpLogSegments.scala.
+    """
+    if not storage.exists(file.path):
+        raise FileDeletedError(file.path)
+    if file.kind == "log":
+        yield from _log_rows(storage, file, decode, deep=deep)
+        return
+    columns = _columns(storage, file)
+    columns["path"] = pa.array([file.path] * len(next(iter(columns.values()))))
+    schema = _SCHEMAS[file.kind]
+    arrays = [columns[field.name].cast(field.type) for field in schema]
+    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _log_rows(
+    storage: Storage, file: PartitionFile, decode: Decode | None, *, deep: bool
+) -> Iterator[pa.RecordBatch]:
+    folder = parse_folder(file.segment.stem.rpartition("/")[0].rpartition("/")[2])
+    place = ("", -1) if folder is None else folder.topic_partition
+    window: Window | None = None
+    for window in walk_segment(storage, file.segment):
+        if deep:
+            yield from records_in(place, window, window.heads, decode)
+        elif len(window.heads):
+            yield batches_of(place, window, window.heads)
+    if window is not None and window.stop is not None and window.stop.reason != "zeros":
+        raise CorruptBatchError(file.path, window.stop.position, window.stop.reason)
+
+
+def _columns(storage: Storage, file: PartitionFile) -> dict[str, pa.Array]:
+    """Return the entries of an index or a snapshot as columns."""
+    if file.kind == "index":
+        offsets, positions = stored_offset_index(storage, file.segment)
+        return {"offset": pa.array(offsets), "position": pa.array(positions)}
+    if file.kind == "timeindex":
+        timestamps, offsets = stored_time_index(storage, file.segment)
+        return {"timestamp": pa.array(timestamps), "offset": pa.array(offsets)}
+    is_snapshot = file.kind == "snapshot"
+    entries = (read_snapshot if is_snapshot else read_transaction_index)(storage, file.path)
+    fields = entries.dtype.names or ()
+    native = {name: entries[name].astype(entries.dtype[name].newbyteorder("=")) for name in fields}
+    if not is_snapshot:
+        return {name: pa.array(values) for name, values in native.items()}
+    has_batch = native["last_sequence"] >= 0
+    first = (native["last_sequence"].astype(np.int64) - native["offset_delta"]) & _MOST_SEQUENCE
+    return {
+        "producer_id": pa.array(native["producer_id"]),
+        "producer_epoch": pa.array(native["epoch"]),
+        "coordinator_epoch": pa.array(native["coordinator_epoch"]),
+        "transaction_start": pa.array(
+            native["transaction_start"], mask=native["transaction_start"] < 0
+        ),
+        "last_timestamp": pa.array(native["timestamp"]),
+        "first_sequence": pa.array(first, mask=~has_batch),
+        "last_sequence": pa.array(native["last_sequence"], mask=~has_batch),
+        "last_offset": pa.array(native["last_offset"], mask=~has_batch),
+        "offset_delta": pa.array(native["offset_delta"], mask=~has_batch),
+    }

@@ -1,1 +1,0 @@
-"""What lies in log directories, as rows: partitions, batches, and disagreements."""

@@ -1,0 +1,376 @@
+"""Disagreements between a partition's log and the files beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from kafkalog.dump import PartitionFile
+from kafkalog.errors import CorruptBatchError
+from kafkalog.format.batch_heads import BatchHeads, Mask
+from kafkalog.format.records import decode_pieces
+from kafkalog.format.reference import markers
+from kafkalog.read.ordered import Ordered, ordered_windows
+from kafkalog.read.partition import Partition
+from kafkalog.storage.indexes import read_offset_index, read_transaction_index, stored_time_index
+from kafkalog.storage.partition_log import PartitionLog
+from kafkalog.storage.producer_snapshots import read_snapshot, snapshot_offsets
+from kafkalog.storage.recovery import Cut
+from kafkalog.storage.segments import Segment
+from kafkalog.storage.windows import Window, lowest_offsets, walk_segment
+from rmqstore.errors import FileDeletedError, Finding, MalformedBytesError
+from rmqstore.storage.files.storage import Storage
+
+PARTITIONS: Final = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("start_offset", pa.int64(), nullable=False),
+        pa.field("end_offset", pa.int64(), nullable=False),
+        pa.field("last_stable_offset", pa.int64(), nullable=False),
+        pa.field("high_watermark", pa.int64()),
+        pa.field("segments", pa.int32(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("leader_epoch", pa.int32()),
+        pa.field("recovery", pa.string()),
+        pa.field("path", pa.string(), nullable=False),
+    ]
+)
+
+
+_INDEX, _TIME_INDEX, _TRANSACTION_INDEX = "index", "timeindex", "txnindex"
+_SNAPSHOT = "snapshot"
+
+
+_LOG: Final = "log"
+_DECODED: Final = ("offset", "headers")  # walks all fields of records, and makes few columns
+_BATCHES: Final = 256  # decoded together
+
+
+def partition_rows(partitions: Iterable[Partition]) -> pa.RecordBatch:
+    """Return a row for each partition.
+
+    Returns:
+        A batch with the columns of PARTITIONS. ``high_watermark`` is the checkpointed one, and
+        ``leader_epoch`` the newest; both are null if no file has them. ``recovery`` says what a
+        broker's recovery would take from the end, null if nothing.
+
+    Raises:
+        UnreadableFileError: a partition folder or a segment cannot be read.
+    """
+    rows = [_row(partition) for partition in partitions]
+    return pa.RecordBatch.from_pylist(rows, schema=PARTITIONS)
+
+
+def _row(partition: Partition) -> dict[str, object]:
+    epochs = partition.leader_epochs
+    cut = partition.recovery
+    recovery = None
+    if cut is not None:
+        dropped = f" and drops {len(cut.dropped)} segments after it" if cut.dropped else ""
+        recovery = f"cuts {cut.path} at {cut.position}{dropped}: {cut.reason}"
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "start_offset": partition.start_offset,
+        "end_offset": partition.end_offset,
+        "last_stable_offset": partition.last_stable_offset,
+        "high_watermark": partition.high_watermark,
+        "segments": len(partition.log().segments),
+        "bytes": partition.n_bytes,
+        "leader_epoch": epochs[-1].epoch if epochs else None,
+        "recovery": recovery,
+        "path": partition.path,
+    }
+
+
+class SegmentFacts:
+    """What the batches of a log say about the indexes of one segment after the other."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        """Begin before the first segment."""
+        self._log = log
+        self._open: dict[int, int] = {}  # first offset of the open transaction, by producer
+        self._begin()
+
+    def _begin(self) -> None:
+        self._begins: dict[int, int] = {}  # lower bounds of offsets, by positions of batches
+        self._last_offsets: list[int] = []
+        self._max_timestamps: list[int] = []
+        # First offset of each transaction that was aborted, by producer and offset of the marker;
+        # None if nothing of it is left.
+        self._aborted: dict[tuple[int, int], int | None] = {}
+        self._is_whole = True
+
+    def add(self, ordered: Ordered, sound: Mask) -> None:
+        """Take the next window of the segment; ``sound`` are the batches whose CRC is right."""
+        window = ordered.window
+        positions, lowest = window.heads.position.tolist(), lowest_offsets(window.heads).tolist()
+        self._begins |= dict(zip(positions, lowest, strict=True))
+        good = sound & ordered.in_order
+        self._is_whole = self._is_whole and window.stop is None and bool(good.all())
+        heads = window.heads[good]
+        self._last_offsets += heads.last_offset.tolist()
+        self._max_timestamps += heads.max_timestamp.tolist()
+        for row in np.flatnonzero(heads.is_transactional).tolist():
+            self._add_transactional(window, heads[row : row + 1])
+
+    def _add_transactional(self, window: Window, head: BatchHeads) -> None:
+        producer, offset = int(head.producer_id[0]), int(head.base_offset[0])
+        if not head.is_control[0]:
+            if head.record_count[0]:
+                self._open.setdefault(producer, offset)
+            return
+        try:
+            found = markers(window.data, head)
+        except MalformedBytesError:
+            self._is_whole = False
+            return
+        for marker in found:
+            first = self._open.pop(producer, None)
+            if not marker.is_commit:
+                self._aborted[producer, offset] = first
+
+    def compare(self, segment: Segment) -> Iterator[Finding]:
+        """Yield what the indexes of a segment say otherwise; then the next segment begins.
+
+        Where a recovery builds indexes again, they are not compared. Where the segment is damaged,
+        only entries of the offset index are.
+        """
+        if not self._log.is_recovered(self._log.number_at(segment.base_offset)):
+            yield from self._offset_index(segment)
+            if self._is_whole:
+                yield from self._time_index(segment)
+                yield from self._transaction_index(segment)
+        self._begin()
+
+    def _offset_index(self, segment: Segment) -> Iterator[Finding]:
+        """Yield the entries of an offset index that point to no batch of their offset."""
+        index = read_offset_index(self._log.storage, segment)
+        for offset, position in zip(index.offsets.tolist(), index.positions.tolist(), strict=True):
+            if self._begins.get(position, offset + 1) > offset:
+                text = f"an entry sends offset {offset} to {position}, where no batch of it begins"
+                yield Finding(_INDEX, segment.index_path, text)
+
+    def _time_index(self, segment: Segment) -> Iterator[Finding]:
+        """Yield the entries of a time index whose batch has another time, and a wrong last one."""
+        path = segment.time_index_path
+        timestamps, offsets = stored_time_index(self._log.storage, segment)
+        if (np.diff(timestamps) <= 0).any() or (np.diff(offsets) < 0).any():
+            yield Finding(_TIME_INDEX, path, "its entries do not rise")
+            return
+        last_offsets, largest = np.array(self._last_offsets), np.array(self._max_timestamps)
+        rows = np.searchsorted(last_offsets, offsets)
+        for row, timestamp, offset in zip(
+            rows.tolist(), timestamps.tolist(), offsets.tolist(), strict=True
+        ):
+            # a message of format v0 has no time, and its broker may have written one here
+            if row == len(last_offsets) or largest[row] not in (timestamp, -1):
+                text = f"an entry gives offset {offset} the time {timestamp}, which no batch has"
+                yield Finding(_TIME_INDEX, path, f"{text} there")
+        latest = int(largest.max(initial=-1))
+        if len(timestamps) and timestamps[-1] < latest:
+            text = f"its last entry has the time {timestamps[-1]}, and a batch has {latest}"
+            yield Finding(_TIME_INDEX, path, text)
+
+    def _transaction_index(self, segment: Segment) -> Iterator[Finding]:
+        """Yield entries without a marker, and aborted transactions without an entry."""
+        path = segment.transaction_index_path
+        listed: dict[tuple[int, int], int] = {}
+        try:
+            for entry in read_transaction_index(self._log.storage, path):
+                key = int(entry["producer_id"]), int(entry["last_offset"])
+                listed[key] = int(entry["first_offset"])
+                if key not in self._aborted:
+                    text = f"producer {key[0]} aborted nothing at offset {key[1]}, as an entry says"
+                    yield Finding(_TRANSACTION_INDEX, path, text)
+        except FileNotFoundError:
+            pass  # as where no transaction was aborted
+        except CorruptBatchError as err:
+            yield Finding(_TRANSACTION_INDEX, f"{path}, {err.offset}", err.reason)
+            return
+        for (producer, offset), first in self._aborted.items():
+            if first is not None and listed.get((producer, offset), first + 1) > first:
+                text = (
+                    f"no entry has the transaction of producer {producer} from {first} to {offset}"
+                )
+                yield Finding(_TRANSACTION_INDEX, path, f"{text}, which was aborted")
+
+
+def compare_snapshots(log: PartitionLog) -> Iterator[Finding]:
+    """Yield what is wrong in the producer snapshots of a log that was closed cleanly."""
+    for offset, path in sorted(snapshot_offsets(log.storage, log.folder).items()):
+        try:
+            entries = read_snapshot(log.storage, path)
+        except FileNotFoundError:
+            continue  # a broker keeps only the newest ones
+        except CorruptBatchError as err:
+            yield Finding(_SNAPSHOT, f"{path}, {err.offset}", err.reason)
+            continue
+        for field in ("last_offset", "transaction_start"):
+            for row in np.flatnonzero(entries[field] >= offset).tolist():
+                producer, later = int(entries["producer_id"][row]), int(entries[field][row])
+                text = f"producer {producer} has offset {later}, which lies after the snapshot"
+                yield Finding(_SNAPSHOT, path, text)
+
+
+def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
+    """Yield what is wrong in partitions: damage, and what a recovery would take from their ends.
+
+    Every batch is read: its head, its CRC, its records, and that its offsets follow those before
+    it. The entries of offset indexes must point to batches of their offsets, those of time indexes
+    to batches of their times, and those of transaction indexes to markers, of which each that
+    aborted records has one. Producer snapshots must have right CRCs. Where a recovery builds these
+    files again, they are not compared.
+
+    Args:
+        partitions: the partitions.
+
+    Raises:
+        FileNotFoundError: a segment was deleted.
+        UnreadableFileError: a segment cannot be read.
+    """
+    for partition in partitions:
+        log = partition.log()
+        cut = log.cut
+        if cut is not None and not _is_preallocated(log, cut):
+            text = f"a recovery cuts the log here: {cut.reason}"
+            yield Finding(_LOG, f"{cut.path}, {cut.position}", text)
+            for path in cut.dropped:
+                yield Finding(_LOG, path, "a recovery deletes the segment")
+        yield from _verify_log(log, partition.cleaner_offset)
+        if partition.is_clean:
+            yield from compare_snapshots(log)
+
+
+def verify_file(storage: Storage, file: PartitionFile) -> Iterator[Finding]:
+    """Yield what is wrong in one file of a log: CRCs, records, and where its batches end.
+
+    Args:
+        storage: the storage to read from.
+        file: the file, of kind ``log``.
+
+    Raises:
+        FileDeletedError: there is no such file.
+        UnreadableFileError: it cannot be read.
+    """
+    if not storage.exists(file.path):
+        raise FileDeletedError(file.path)
+    for window in walk_segment(storage, file.segment):
+        in_order = np.ones(len(window.heads), np.bool_)  # which the folder decides
+        for position, reason in _unsound(window, in_order, window.heads.check_crcs(window.data)):
+            yield Finding(_LOG, f"{file.path}, {position}", reason)
+        if window.stop is not None and window.stop.reason != "zeros":
+            yield Finding(_LOG, f"{file.path}, {window.stop.position}", window.stop.reason)
+
+
+def _is_preallocated(log: PartitionLog, cut: Cut) -> bool:
+    """Tell whether only zeros of a preallocated file are cut."""
+    with log.storage.open(cut.path) as file:
+        return not cut.dropped and file.written_end(file.size) <= cut.position
+
+
+def _verify_log(log: PartitionLog, cleaner_offset: int | None) -> Iterator[Finding]:
+    """Yield what is wrong in the segments of a log, in one walk."""
+    gaps = _Gaps(cleaner_offset)
+    facts = SegmentFacts(log)
+    previous: Segment | None = None
+    for ordered in ordered_windows(log, log.segments[0].base_offset) if log.segments else ():
+        window, segment = ordered.window, ordered.window.segment
+        if previous is not None and segment != previous:
+            yield from facts.compare(previous)
+        previous = segment
+        sound = window.heads.check_crcs(window.data)
+        for position, reason in _unsound(window, ordered.in_order, sound):
+            yield Finding(_LOG, f"{segment.path}, {position}", reason)
+        if window.stop is not None:
+            yield Finding(_LOG, f"{segment.path}, {window.stop.position}", window.stop.reason)
+        facts.add(ordered, sound)
+        is_whole = window.stop is None and bool((sound & ordered.in_order).all())
+        gaps.add(window, is_whole=is_whole)
+    if previous is not None:
+        yield from facts.compare(previous)
+    yield from gaps.findings
+
+
+class _Gaps:
+    """The gaps between segments of a log that was not compacted.
+
+    Attributes:
+        findings: a gap each; none once a window shows that the log was compacted.
+    """
+
+    def __init__(self, cleaner_offset: int | None) -> None:
+        """Look for gaps from the first offset on that was not compacted yet, if it is known."""
+        self.findings: list[Finding] = []
+        self._from = cleaner_offset or 0
+        self._segment: Segment | None = None
+        self._next: int | None = None  # None after damage, up to the next segment
+        self._is_compacted = False
+
+    def add(self, window: Window, *, is_whole: bool) -> None:
+        """Take the next window; ``is_whole`` tells that nothing is damaged in it."""
+        base = window.segment.base_offset
+        if window.segment != self._segment:
+            if self._next is not None and max(self._next, self._from) < base:
+                text = f"offsets {self._next} to {base} are missing before it: a segment is gone"
+                if not self._is_compacted:
+                    self.findings.append(Finding(_LOG, window.segment.path, text))
+            self._segment, self._next = window.segment, base
+        if not is_whole:
+            self._next = None
+        elif self._next is not None:
+            if _was_compacted(window.heads, self._next):
+                self._is_compacted = True
+                self.findings.clear()
+            self._next = window.next_offset or self._next
+
+
+def _was_compacted(heads: BatchHeads, next_offset: int) -> bool:
+    """Tell whether offsets are lacking in a window or before it, as after a compaction."""
+    if not len(heads):
+        return False
+    lowest = lowest_offsets(heads)
+    expected = np.concatenate([[next_offset], heads.last_offset[:-1] + 1])
+    n_offsets = heads.last_offset - heads.base_offset + 1
+    is_thinned = (heads.record_count >= 0) & (heads.record_count < n_offsets)
+    return bool((lowest > expected).any() or is_thinned.any())
+
+
+def _unsound(
+    window: Window, in_order: NDArray[np.bool_], sound: NDArray[np.bool_]
+) -> Iterator[tuple[int, str]]:
+    """Yield position and reason of the batches that are damaged.
+
+    Args:
+        window: the window.
+        in_order: the batches whose offsets follow those before them, (n,).
+        sound: the batches whose CRC is right, (n,).
+    """
+    heads = window.heads
+    for row in np.flatnonzero(~sound | ~in_order).tolist():
+        reason = f"offset {heads.base_offset[row]} is not in order"
+        yield int(heads.position[row]), reason if sound[row] else "the CRC is wrong"
+    rows = np.flatnonzero(sound & ~heads.is_control)
+    for first in range(0, len(rows), _BATCHES):
+        for row, reason in _undecodable(window, rows[first : first + _BATCHES].tolist()):
+            yield int(heads.position[row]), reason
+
+
+def _undecodable(window: Window, rows: list[int]) -> Iterator[tuple[int, str]]:
+    """Yield the batches whose records cannot be read, by halving."""
+    try:
+        heads = window.heads[np.array(rows, np.int64)]
+        for _ in decode_pieces(window.data, heads, columns=_DECODED):
+            pass  # what is wrong is an error
+    except MalformedBytesError as err:
+        if len(rows) == 1:
+            yield rows[0], err.reason
+            return
+        half = len(rows) // 2
+        yield from _undecodable(window, rows[:half])
+        yield from _undecodable(window, rows[half:])

@@ -1,0 +1,454 @@
+"""The report about stores: one HTML file that needs no other file and no network.
+
+Only queue units are read completely.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from shlex import quote
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore.errors import Finding, RmqStoreError, UnsupportedFeatureError
+from rmqstore.format.schema import TIMESTAMP
+from rmqstore.format.topics import is_system_topic
+from rmqstore.inspect.charts import draw_bars, draw_rates, draw_skew, estimate_rates
+from rmqstore.inspect.facts import (
+    FileFacts,
+    GroupFacts,
+    LagLevel,
+    QueueFacts,
+    StoreFacts,
+    TopicFacts,
+)
+from rmqstore.inspect.verify import verify
+from rmqstore.progress import Progress, ignore_progress
+from rmqstore.query.times import in_current_zone, zone_name
+from rmqstore.read.queue_ranges import describe_light_queues
+from rmqstore.read.views.schema import VIEWS
+from rmqstore.spans import QueueSlice
+from rmqstore.storage.queue.queue import total_weight
+from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
+from rmqstore.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+
+# with more messages their bytes are estimated, because counting would read each unit
+_EXACT_UNITS = 20_000_000
+_SIZE_SAMPLES = 16
+_LATE_MESSAGES, _LATE_MILLIS = 1000, 10 * 60_000  # a lag of less needs nobody's attention
+
+
+Severity: TypeAlias = Literal["high", "medium", "low"]
+
+
+_SHOWN_ROWS = 2000
+_STEP = 1024
+_UNKNOWN = "\N{EN DASH}"
+_SEVERITIES = ("high", "medium", "low")
+
+
+def gather(
+    store: MessageStore, *, with_verify: bool = True, progress: Progress = ignore_progress
+) -> StoreFacts:
+    """Gather the numbers of a report.
+
+    Args:
+        store: the store, opened for reading.
+        with_verify: also check the store, which reads all of its log.
+        progress: called with the progress of the check.
+    """
+    store.session.require_local("a report")
+    notes = store.session.kind().lines()
+    if apart := store.session.light_messages_apart:
+        text = f"{describe_light_queues(Counter(apart), apart)} lie in RocksDB alone"
+        notes.append(f"{text}: the numbers lack them")
+    queues, is_estimated = _queues(store)
+    groups = _groups(store, queues, notes)
+    facts = StoreFacts(
+        path=str(store.paths.storage.full_path(store.paths.root)),
+        broker_name=store.session.view_broker_name,
+        topics=_topics(queues),
+        queues=queues,
+        groups=groups,
+        files=_files(store),
+        rates=None,
+        log_end=store.log_end,
+        after_end=store.session.ends.after_end,
+        is_estimated=is_estimated,
+        lacks_rocksdb_queues=are_queues_unreadable(store.paths),
+        notes=notes,
+    )
+    facts.rates = estimate_rates(store, facts)
+    notes += [f"{queue.topic}-{queue.queue_id}: {queue.reason}" for queue in queues if queue.reason]
+    if with_verify:
+        facts.findings = _findings(store, progress)
+    return facts
+
+
+def _queues(store: MessageStore) -> tuple[list[QueueFacts], bool]:
+    """Return all queues, and whether their bytes are estimates."""
+    names = [name for name in VIEWS["queues"].names if name != "bytes"]
+    rows = _rows(store.view("queues", columns=names, include_system_topics=True))
+    is_estimated = sum(row["messages"] or 0 for row in rows) > _EXACT_UNITS
+    sizes = {
+        (row["topic"], row["queueId"]): _n_bytes(store, row, is_estimated=is_estimated)
+        for row in rows
+    }
+    queues = [
+        QueueFacts(
+            topic=row["topic"],
+            is_system=is_system_topic(row["topic"]),
+            queue_id=row["queueId"],
+            min_offset=row["minOffset"],
+            max_offset=row["maxOffset"],
+            messages=row["messages"],
+            n_bytes=sizes.get((row["topic"], row["queueId"])),
+            first=row["firstStoreTimestamp"],
+            last=row["lastStoreTimestamp"],
+            reason=row["reason"],
+        )
+        for row in rows
+    ]
+    return queues, is_estimated
+
+
+def _n_bytes(store: MessageStore, row: dict[str, Any], *, is_estimated: bool) -> int | None:
+    """Return the bytes of the records of a queue, None if they are not known."""
+    if not row["messages"]:
+        return None if row["messages"] is None else 0
+    whole = QueueSlice(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"])
+    try:
+        if is_estimated:
+            sizes = [sample.mean_bytes for sample in store.session.sample(whole, _SIZE_SAMPLES)]
+            return int(row["messages"] * np.mean(sizes)) if sizes else None
+        return total_weight(store.session.queues.open(*whole[:2]), whole.start, whole.end)
+    except (RmqStoreError, OSError) as err:
+        logger.info("%s-%d: %s", *whole[:2], err)
+        return None
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
+    """Return the rows of a view, with times in ms."""
+    rows: list[dict[str, Any]] = []
+    for batch in batches:
+        columns = [_in_millis(column) for column in batch.columns]
+        rows += pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist()
+    return rows
+
+
+def _in_millis(column: pa.Array) -> pa.Array:
+    if column.type != TIMESTAMP:
+        return column
+    return column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+
+
+def _topics(queues: Sequence[QueueFacts]) -> list[TopicFacts]:
+    """Return the topics of queues, the largest first."""
+    by_topic: dict[str, list[QueueFacts]] = {}
+    for queue in queues:
+        by_topic.setdefault(queue.topic, []).append(queue)
+    topics = []
+    for topic, parts in by_topic.items():
+        counts = [queue.messages or 0 for queue in parts]
+        firsts = [queue.first for queue in parts if queue.first is not None]
+        lasts = [queue.last for queue in parts if queue.last is not None]
+        topics.append(
+            TopicFacts(
+                topic=topic,
+                is_system=is_system_topic(topic),
+                queues=len(parts),
+                messages=sum(counts),
+                n_bytes=sum(queue.n_bytes or 0 for queue in parts),
+                first=min(firsts, default=None),
+                last=max(lasts, default=None),
+                skew=max(counts) * len(counts) / sum(counts) if sum(counts) else None,
+            )
+        )
+    return sorted(topics, key=lambda topic: (-topic.n_bytes, -topic.messages, topic.topic))
+
+
+def _groups(
+    store: MessageStore, queues: Sequence[QueueFacts], notes: list[str]
+) -> list[GroupFacts]:
+    """Return the groups, those with the largest lag first, and set the lag of each queue."""
+    try:
+        rows = _rows(store.view("groups"))
+    except RmqStoreError as err:
+        notes.append(f"consumer groups: {err}")
+        return []
+    earlier = _earlier_offsets(store)
+    by_queue = {(queue.topic, queue.queue_id): queue for queue in queues}
+    groups: dict[tuple[str, str], GroupFacts] = {}
+    for row in rows:
+        group = groups.setdefault(
+            (row["consumerGroup"], row["topic"]),
+            GroupFacts(row["consumerGroup"], row["topic"], 0, None, None),
+        )
+        group.queues += 1
+        if row["lag"] is None:
+            continue
+        # What is deleted can no longer be consumed, and being ahead makes up for nothing elsewhere.
+        lag = min(max(row["lag"], 0), row["brokerOffset"] - row["minOffset"])
+        if row["lag"] < 0:
+            notes.append(
+                f"{row['consumerGroup']}: its offset {row['consumerOffset']:,} of "
+                f"{row['topic']}-{row['queueId']} is beyond the end {row['brokerOffset']:,}"
+            )
+        group.lag = (group.lag or 0) + lag
+        before = earlier.get(row["consumerGroup"], {}).get((row["topic"], row["queueId"]))
+        if before is not None:
+            group.consumed = (group.consumed or 0) + max(row["consumerOffset"] - before, 0)
+        if row["lagMillis"] is not None:
+            group.lag_millis = max(group.lag_millis or 0, row["lagMillis"])
+        queue = by_queue.get((row["topic"], row["queueId"]))
+        if queue is not None:
+            queue.lag = max(queue.lag or 0, lag)
+    for group in groups.values():
+        group.level = _level_of(group)
+    return sorted(groups.values(), key=lambda group: (-(group.lag or 0), group.group, group.topic))
+
+
+def _earlier_offsets(store: MessageStore) -> dict[str, dict[tuple[str, int], int]]:
+    try:
+        return store.session.config.earlier_offsets()
+    except (RmqStoreError, OSError) as err:
+        logger.info("%s", err)
+        return {}
+
+
+def _level_of(group: GroupFacts) -> LagLevel:
+    """Judge the lag of a group by its size, in messages and in time, and by its progress."""
+    lag = group.lag or 0
+    if lag <= 0:
+        return "none"
+    if lag < _LATE_MESSAGES and (group.lag_millis or 0) < _LATE_MILLIS:
+        return "small"
+    return "stuck" if group.consumed == 0 else "late"
+
+
+def _files(store: MessageStore) -> list[FileFacts]:
+    kinds: dict[str, FileFacts] = {}
+    states: dict[str, Counter[str]] = {}
+    for row in _rows(store.view("files", columns=["kind", "size", "allocated", "state"])):
+        kind = kinds.setdefault(row["kind"], FileFacts(row["kind"], 0, 0, 0, {}))
+        kind.files += 1
+        kind.n_bytes += row["size"]
+        kind.allocated += row["allocated"]
+        states.setdefault(row["kind"], Counter())[row["state"]] += 1
+    for name, counts in states.items():
+        kinds[name].states = dict(sorted(counts.items()))
+    return sorted(kinds.values(), key=lambda kind: -kind.n_bytes)
+
+
+def _findings(store: MessageStore, progress: Progress) -> list[Finding]:
+    findings: list[Finding] = []
+    try:
+        findings.extend(verify(store, progress))
+    except (RmqStoreError, OSError) as err:
+        findings.append(Finding("check", str(store.paths.root), f"could not be finished: {err}"))
+    return findings
+
+
+class Cure(NamedTuple):
+    """What findings about one part of a store mean, and what to do about them."""
+
+    severity: Severity
+    effect: str
+    advice: str
+    command: str  # has PATH where the store is named
+    # What follows the first command, if that is not all, and the command for it.
+    then: str = ""
+    last_command: str = ""
+
+
+_CURES = {
+    "log": Cure(
+        "high",
+        "Records of the log are damaged or missing, so their messages cannot be read.",
+        "Nothing brings their bytes back but a replica or a backup. A damaged end of the log can "
+        "be cut off, which keeps a copy of what is cut:",
+        "rmqstore rebuild PATH --truncate",
+    ),
+    "end": Cure(
+        "high",
+        "A broker that starts on this store ends the log there and loses these records.",
+        "Before it starts, copy all messages out, these included:",
+        "rmqstore export PATH messages.parquet --scan commitlog --all --ignore-log-end "
+        "--mode DROPMALFORMED",
+        "Then start the broker, or cut the log without it, which keeps a copy of what is cut:",
+        "rmqstore rebuild PATH --truncate",
+    ),
+    "queue": Cure(
+        "medium",
+        "Consumers, and reads by queue, miss messages that the log has, or come upon wrong ones.",
+        "A broker that starts after a crash mends this by itself. Without a broker, this builds "
+        "the queues from the log:",
+        "rmqstore rebuild PATH",
+    ),
+    "index": Cure(
+        "low",
+        "Queries by key miss messages. No message is affected otherwise.",
+        "This builds the index from the log while no broker runs on the store:",
+        "rmqstore rebuild PATH",
+    ),
+    "config": Cure(
+        "medium",
+        "A table of the broker is damaged. What depends on it comes from its backup, or is not "
+        "known. Messages are not affected.",
+        "A broker that starts reads the backup, the .bak file beside the table, and writes the "
+        "table again. Without a sound backup it begins an empty table: see before it starts what "
+        "is left of topics, groups and offsets:",
+        "rmqstore describe PATH",
+    ),
+    "check": Cure(
+        "medium",
+        "The check ended early, so there may be more than is listed.",
+        "Mend what it says, and check again:",
+        "rmqstore verify PATH",
+    ),
+}
+
+
+def cure_of(part: str) -> Cure:
+    """Return what cures findings about a part of a store.
+
+    Args:
+        part: ``log``, ``end``, ``queue``, ``index`` or ``config``, as in
+            :class:`~rmqstore.errors.Finding`, or ``check`` for a check that could not be finished.
+    """
+    return _CURES[part]
+
+
+def cures_of(parts: Collection[str]) -> dict[str, Cure]:
+    """Return what cures findings about the parts of one store that have some.
+
+    A log that records follow cannot be built from before it is cut.
+    """
+    cures = {part: cure_of(part) for part in parts}
+    if "end" in cures:
+        for part in ("queue", "index"):
+            cures[part] = cure_of(part)._replace(
+                advice="Once the records after the end of the log were copied out, the start of "
+                "the broker mends this, and so does the command that cuts the log:",
+                command=cures["end"].last_command,
+            )
+    return cures
+
+
+def require_libraries() -> None:
+    """Check that the libraries for drawing are installed, before any long work begins.
+
+    Raises:
+        UnsupportedFeatureError: a library is missing; the text says what to install.
+    """
+    try:
+        import jinja2  # noqa: F401
+    except ImportError as err:
+        raise UnsupportedFeatureError(
+            f"a report needs jinja2: pip install jinja2, extra report ({err})"
+        ) from err
+
+
+def render(stores: Sequence[StoreFacts], made_at: datetime) -> str:
+    """Return the page as HTML. All text from the stores is escaped.
+
+    Raises:
+        UnsupportedFeatureError: a library for drawing is missing.
+    """
+    require_libraries()
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("rmqstore.inspect.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "count": count,
+        "size": size,
+        "time": time,
+        "span": span,
+        "quote": quote,
+    }
+    return environment.get_template("page.html.j2").render(
+        stores=stores,
+        made_at=in_current_zone(made_at),
+        zone=zone_name(),
+        limit=_SHOWN_ROWS,
+        findings_by_part=findings_by_part,
+        draw_bars=draw_bars,
+        topic_rows=_topic_rows,
+        group_rows=_group_rows,
+        draw_rates=draw_rates,
+        draw_skew=draw_skew,
+    )
+
+
+def findings_by_part(findings: Sequence[Finding]) -> list[tuple[str, Cure, list[Finding]]]:
+    """Return findings with what cures them, by the part of the store, the worst part first."""
+    cures = cures_of({one.part for one in findings})
+    parts = [
+        (part, cure, [one for one in findings if one.part == part])
+        for part, cure in sorted(cures.items())
+        if any(one.part == part for one in findings)
+    ]
+    # What a start of the broker would lose comes first.
+    return sorted(
+        parts, key=lambda one: (one[0] != "end", _SEVERITIES.index(one[1].severity), one[0])
+    )
+
+
+def _topic_rows(topics: Sequence[TopicFacts], attribute: str) -> list[tuple[str, int, str]]:
+    return [(topic.topic, getattr(topic, attribute), "") for topic in topics]
+
+
+def _group_rows(groups: Sequence[GroupFacts]) -> list[tuple[str, int, str]]:
+    return [(f"{one.group} · {one.topic}", one.lag or 0, one.level) for one in groups]
+
+
+def count(number: float | None) -> str:
+    """Return a number with thousands separators."""
+    return _UNKNOWN if number is None else f"{number:,}"
+
+
+def size(n_bytes: int | None) -> str:
+    """Return a number of bytes in the largest unit that fits."""
+    if n_bytes is None:
+        return _UNKNOWN
+    amount, unit = float(n_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if amount < _STEP:
+            break
+        amount, unit = amount / _STEP, larger
+    return f"{n_bytes:,} B" if unit == "B" else f"{amount:,.1f} {unit}"
+
+
+def time(millis: int | None) -> str:
+    """Return a time in ms as text, in the current time zone."""
+    if millis is None:
+        return _UNKNOWN
+    return in_current_zone(datetime.fromtimestamp(millis / 1000, UTC)).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def span(millis: int | None) -> str:
+    """Return a duration in ms as text, in its two largest units."""
+    if millis is None:
+        return _UNKNOWN
+    if millis < 1000:
+        return f"{millis} ms"
+    left, parts = millis // 1000, []
+    for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        if left >= seconds:
+            parts.append(f"{left // seconds} {unit}")
+            left %= seconds
+    return " ".join(parts[:2])

@@ -1,1 +1,0 @@
-"""One HTML page about a store: numbers, charts and the findings of a check."""

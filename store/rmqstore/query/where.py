@@ -1,0 +1,705 @@
+"""A condition on columns as users give it: text, or a pyarrow expression.
+
+It is not RocketMQ's SQL92, which compares properties and has habits of its own: here NOT binds less
+than a comparison, and all of the text counts.
+
+NOT does not stand in the tree: it is moved into the comparisons as the tree is made. So a row that
+SQL neither accepts nor rejects, for a null, need not be distinguished from one that it rejects.
+
+pyarrow shows no parts of an expression. But it pickles one as an Arrow file: the schema's metadata
+spell the tree, one entry a line (``call: 'equal'``, ``field_ref: 'topic'``, ``literal: '0'``,
+``end: 'equal'``), and the columns of its one row are the literals and options that the entries
+number. If another version spells it in another way, nothing is left out: the rows are always
+chosen by pyarrow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from functools import reduce
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.errors import Argument, OptionError, Text, about
+from rmqstore.query.conditions import NO_PRUNING, Pruning, Within
+from rmqstore.query.times import misread, parse_time
+from rmqstore.query.tokens import END, Token, Tokens, shortened
+
+_METADATA: Final = "-- schema metadata --\n"
+_ENTRY: Final = re.compile(r"(\w+): '(.*)'")
+_JOINS: Final[dict[str, Literal["AND", "OR"]]] = {
+    "and_kleene": "AND",
+    "and": "AND",
+    "or_kleene": "OR",
+    "or": "OR",
+}
+_FUNCTIONS: Final[dict[str, Kind]] = {
+    "equal": "IN",
+    "not_equal": "NOT IN",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+}
+_MIRRORED: Final[dict[str, str]] = {
+    "less": "greater",
+    "less_equal": "greater_equal",
+    "greater": "less",
+    "greater_equal": "less_equal",
+}
+
+
+_ALIKE: Final = 0.75  # how alike two names must be, of 1: `price` is not a slip for `topic`
+
+
+Kind: TypeAlias = Literal[
+    "IN", "NOT IN", "<", "<=", ">", ">=", "LIKE", "NOT LIKE", "IS NULL", "IS NOT NULL"
+]
+
+EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_OPPOSITES: Final[dict[Kind, Kind]] = {
+    "IN": "NOT IN", "NOT IN": "IN", "<": ">=", ">=": "<", ">": "<=", "<=": ">", "LIKE": "NOT LIKE",
+    "NOT LIKE": "LIKE", "IS NULL": "IS NOT NULL", "IS NOT NULL": "IS NULL",
+}  # fmt: skip
+_ORDERS: Final = {"<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal}
+# The columns that prune, each with its field of Pruning.
+_TEXTS: Final = {
+    "topic": "topics",
+    "tags": "tags",
+    "keys": "keys",
+    "msgId": "msg_ids",
+    "brokerName": "broker_names",
+}
+_NUMBERS: Final = {"queueOffset": "queue_offsets", "commitLogOffset": "places"}
+PRUNED_COLUMNS: Final = frozenset({*_TEXTS, *_NUMBERS, "queueId", "storeTimestamp"})
+_BEFORE_WILDCARDS = re.compile(r"(?:[^%_\\]|\\[%_\\])*")
+
+
+_MAX_DEPTH: Final = 64  # of parentheses and NOTs; each takes several frames of Python's stack
+_INT64: Final = 1 << 63
+
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<blank>     \s+ )
+    | (?P<integer> [+-]?[0-9]+(?![\w.]) )
+    | (?P<string>  '(?:''|[^'])*' )
+    | (?P<name>    [A-Za-z_][A-Za-z0-9_]* )
+    | (?P<symbol>  <> | != | <= | >= | [<>=(),] )
+    """,
+    re.VERBOSE,
+)
+_NUMBER: Final = re.compile(r"[+-]?[0-9]")
+_KEYWORDS: Final = frozenset({"AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS", "NULL"})
+
+_OPERATORS: Final[dict[str, Kind]] = {
+    "=": "IN", "<>": "NOT IN", "!=": "NOT IN", "<": "<", "<=": "<=", ">": ">", ">=": ">=",
+}  # fmt: skip
+_TRUTHS: Final = {"TRUE": True, "FALSE": False}
+
+
+_PLACE: Final = pa.field("commitLogOffset", pa.int64())
+_ROWS_AT_ONCE: Final = 1 << 15  # pyarrow shares out more among threads, and their order is lost
+
+
+class _Field(NamedTuple):
+    name: str
+
+
+class _Value(NamedTuple):
+    """A literal, or the options of a call, as plain Python has it."""
+
+    value: Any
+
+
+class Expressed(NamedTuple):
+    """What is known of an expression: what it leaves of a read, and every column that it names."""
+
+    pruning: Pruning
+    columns: frozenset[str]
+
+
+def take_apart(expression: pc.Expression) -> Expressed | None:
+    """Return what is known of an expression, None if pyarrow spells it in an unknown way."""
+    try:
+        entries, values = _spelled(expression)
+        columns = frozenset(text for kind, text in entries if kind == "field_ref")
+        return Expressed(pruning_of(_tree(entries, values)), columns)
+    except (pa.ArrowException, ValueError, TypeError, LookupError, RecursionError):
+        return None
+
+
+def _spelled(expression: pc.Expression) -> tuple[list[tuple[str, str]], list[pa.Scalar]]:
+    """Return the entries that spell an expression, and the literals and options that they number.
+
+    Raises:
+        ValueError: a line is not an entry.
+    """
+    pickled = expression.__reduce__()[1][0]
+    with pa.ipc.open_file(pickled) as file:
+        row = file.get_batch(0)
+    schema = row.schema.to_string(truncate_metadata=False, show_schema_metadata=True)
+    metadata = schema.partition(_METADATA)[2]
+    matches = [_ENTRY.fullmatch(line) for line in metadata.splitlines()]
+    if not all(matches):
+        raise ValueError(metadata)
+    entries = [(match[1], match[2]) for match in matches if match]
+    return entries, [column[0] for column in row.columns]
+
+
+def _tree(entries: Sequence[tuple[str, str]], values: Sequence[pa.Scalar]) -> Condition:
+    """Return the tree that entries spell.
+
+    Raises:
+        ValueError, LookupError: they do not spell one.
+    """
+    # A stack: the whole expression at the bottom, then the arguments of each call that is open.
+    calls: list[list[_Part]] = [[]]
+    for kind, text in entries:
+        if kind == "call":
+            calls.append([])
+        elif kind == "end":
+            arguments = calls.pop()
+            calls[-1].append(_call(text, arguments))
+        elif kind == "field_ref":
+            calls[-1].append(_Field(text))
+        elif kind in ("literal", "options"):
+            calls[-1].append(_Value(_plain(values[int(text)])))
+        else:
+            raise ValueError(kind)
+    ((whole,),) = calls
+    return _as_condition(whole)
+
+
+def _call(name: str, arguments: list[_Part]) -> _Part:
+    """Return a call as a condition; an unknown one leaves nothing out."""
+    if name in _JOINS:
+        join = _JOINS[name]
+        conditions = map(_as_condition, arguments)
+        return Joined(join, tuple(part for inner in conditions for part in _parts(inner, join)))
+    match name, arguments:
+        case "invert", [part]:
+            return negated(_as_condition(part))
+        case _, [_Value() as value, _Field() as field]:
+            return _compared(_MIRRORED.get(name, name), field.name, value.value)
+        case _, [_Field() as field, _Value() as value]:
+            return _compared(name, field.name, value.value)
+    return _UNKNOWN
+
+
+def _parts(condition: Condition, by: str) -> tuple[Condition, ...]:
+    """Return the parts of a condition that is joined alike, or itself, so that chains are flat."""
+    return condition.parts if isinstance(condition, Joined) and condition.by == by else (condition,)
+
+
+def _compared(name: str, column: str, value: Any) -> Condition:  # noqa: ANN401 - what pyarrow holds
+    """Return the comparison of a column with a literal, or with what stands in options."""
+    if isinstance(value, dict):
+        return _with_options(name, column, value)
+    if name in _FUNCTIONS and _is_comparable(value):
+        return Comparison(column, _FUNCTIONS[name], (value,))
+    return _UNKNOWN
+
+
+def _with_options(name: str, column: str, options: dict[str, Any]) -> Condition:
+    values = options.get("value_set")
+    pattern = options.get("pattern")
+    # A null among the values would match nulls, and is not comparable.
+    if name == "is_in" and isinstance(values, list) and all(map(_is_comparable, values)):
+        return Comparison(column, "IN", tuple(values))
+    if isinstance(pattern, str) and options.get("ignore_case") is False:
+        if name == "starts_with":
+            return starting_with(column, pattern)
+        if name == "match_like":
+            return Comparison(column, "LIKE", (pattern,))
+    return _UNKNOWN
+
+
+def _is_comparable(value: object) -> bool:
+    """Tell whether a comparison with a value can prune: text, an integer, or a time with a zone."""
+    if isinstance(value, datetime):
+        return value.tzinfo is not None
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+def _as_condition(part: _Part) -> Condition:
+    return _UNKNOWN if isinstance(part, _Field | _Value) else part
+
+
+def _plain(scalar: pa.Scalar) -> Any:  # noqa: ANN401 - of any type
+    """Return a scalar as Python has it; None for nanoseconds, which a datetime would cut off."""
+    kind = scalar.type
+    return None if pa.types.is_timestamp(kind) and kind.unit == "ns" else scalar.as_py()
+
+
+def require_column(name: str, known: Sequence[str], where: str) -> None:
+    """Refuse a name that is not a column's.
+
+    Args:
+        name: as the condition has it.
+        known: the columns that it may name.
+        where: the condition, for the message.
+
+    Raises:
+        OptionError: with the column that may have been meant.
+    """
+    if name in known:
+        return
+    columns = {column.replace("_", "").lower(): column for column in known}
+    matches = get_close_matches(name.replace("_", "").lower(), columns, 1, _ALIKE)
+    if matches:
+        hint = Text(f"did you mean {columns[matches[0]]}?")
+    else:
+        hint = Text(f"there are {', '.join(known)}; properties go into ", Argument("filter", ""))
+    raise OptionError(Text(where, f": {name[:100]!r} is not a column: ", hint))
+
+
+def require_columns(names: Iterable[str], known: Sequence[str], where: str) -> None:
+    """Refuse names that are not those of columns; see :func:`require_column`."""
+    for name in sorted(names):
+        require_column(name, known, where)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison of a column with values. As in SQL, null meets nothing but ``IS NULL``.
+
+    Attributes:
+        column: its name.
+        kind: how it is compared.
+        values: one for an order or a pattern, any number for IN, none for IS NULL.
+    """
+
+    column: str
+    kind: Kind
+    values: tuple[Any, ...] = ()
+
+    def negated(self) -> Comparison:
+        """Return the comparison that is true exactly where this one is false.
+
+        Null meets neither.
+        """
+        return replace(self, kind=_OPPOSITES[self.kind])
+
+    def mask(self, column: pa.Array) -> pa.Array:
+        """Return which values of the column meet the comparison, boolean (n,) without nulls."""
+        if self.kind == "IS NULL":
+            return column.is_null()
+        if self.kind == "IS NOT NULL":
+            return column.is_valid()
+        if pa.types.is_integer(column.type):
+            # A value need not fit into the column's own type.
+            column = column.cast(pa.int64())
+        if self.kind in _ORDERS:
+            return _true(_ORDERS[self.kind](column, pa.scalar(self.values[0], column.type)))
+        if self.kind in ("LIKE", "NOT LIKE"):
+            is_met = pc.match_like(column, self.values[0])
+        else:
+            is_met = pc.is_in(column, value_set=pa.array(self.values, column.type))
+        if self.kind.startswith("NOT"):
+            is_met = pc.invert(is_met)
+        return pc.and_(_true(is_met), column.is_valid())
+
+    def pruning(self) -> Pruning:
+        """Return what the comparison leaves of a read."""
+        if self.kind == "LIKE" and self.column == "topic":
+            return Pruning(topic_prefixes=(_prefix_of(self.values[0]),))
+        if self.kind == "IN" and self.column in _TEXTS:
+            return _pruning(_TEXTS[self.column], frozenset(self.values))
+        if self.kind == "IN" and self.column == "queueId":
+            return _pruning("queue_ids", frozenset(self.values))
+        if self.column in _NUMBERS:
+            return _pruning(_NUMBERS[self.column], self._within(self.values))
+        if self.column == "storeTimestamp":
+            return _pruning("store_timestamps", self._within([*map(_milliseconds, self.values)]))
+        return NO_PRUNING
+
+    def _within(self, values: Sequence[int]) -> Within:
+        """Return the numbers that meet the comparison, the end of an open range included."""
+        if self.kind == "IN":
+            return Within(min(values), max(values)) if values else Within(1, 0)
+        if self.kind in ("<", "<="):
+            return Within(high=values[0])
+        if self.kind in (">", ">="):
+            return Within(low=values[0])
+        return Within()
+
+
+def _true(mask: pa.Array) -> pa.Array:
+    """Return where a mask is true; it is null where the column is."""
+    return pc.fill_null(mask, fill_value=False)
+
+
+def starting_with(column: str, prefix: str) -> Comparison:
+    """Return the comparison of texts that begin with a prefix."""
+    return Comparison(column, "LIKE", (re.sub(r"([%_\\])", r"\\\1", prefix) + "%",))
+
+
+def _prefix_of(pattern: str) -> str:
+    """Return the text before the first wildcard of a pattern, with which every match begins."""
+    match = _BEFORE_WILDCARDS.match(pattern)
+    return re.sub(r"\\(.)", r"\1", match[0]) if match else ""
+
+
+def _pruning(field: str, value: Any) -> Pruning:  # noqa: ANN401 - of the field
+    return replace(NO_PRUNING, **{field: value})
+
+
+def _milliseconds(value: datetime) -> int:
+    """Return epoch ms, rounded down."""
+    return (value - EPOCH) // _MILLISECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Conditions that all hold (AND), or one of which holds (OR); at least one."""
+
+    by: Literal["AND", "OR"]
+    parts: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A part of a pyarrow expression that only pyarrow can compute. It leaves nothing out."""
+
+
+_Part: TypeAlias = Joined | Comparison | Unknown | _Field | _Value
+
+
+_UNKNOWN: Final = Unknown()
+
+
+Condition: TypeAlias = Comparison | Joined | Unknown
+
+
+def negated(condition: Condition) -> Condition:
+    """Return the condition that is true exactly where another one is false."""
+    if isinstance(condition, Joined):
+        parts = tuple(map(negated, condition.parts))
+        return Joined("OR" if condition.by == "AND" else "AND", parts)
+    return condition if isinstance(condition, Unknown) else condition.negated()
+
+
+def pruning_of(condition: Condition) -> Pruning:
+    """Return what a condition leaves of a read."""
+    if isinstance(condition, Joined):
+        join = Pruning.met if condition.by == "AND" else Pruning.joined
+        return reduce(join, map(pruning_of, condition.parts))
+    return NO_PRUNING if isinstance(condition, Unknown) else condition.pruning()
+
+
+def comparisons(condition: Condition) -> Iterator[Comparison]:
+    """Yield every comparison of a condition."""
+    if isinstance(condition, Joined):
+        for part in condition.parts:
+            yield from comparisons(part)
+    elif isinstance(condition, Comparison):
+        yield condition
+
+
+def mask_of(condition: Condition, batch: pa.RecordBatch) -> pa.Array:
+    """Return which rows meet a condition without unknown parts, boolean (n,) without nulls."""
+    if isinstance(condition, Joined):
+        join = pc.and_ if condition.by == "AND" else pc.or_
+        return reduce(join, (mask_of(part, batch) for part in condition.parts))
+    assert isinstance(condition, Comparison)
+    return condition.mask(batch.column(condition.column))
+
+
+def parse(text: str, columns: pa.Schema) -> Condition:
+    """Parse a condition.
+
+    Args:
+        text: as it stands after WHERE in SQL.
+        columns: those that it may name.
+
+    Raises:
+        OptionError: it cannot be understood, or names an unknown column.
+    """
+    return _Parser(text, columns).parse()
+
+
+class _Parser(Tokens):
+    _SUBJECT = Argument("where")
+    _PATTERN = _TOKEN
+    _KEYWORDS = _KEYWORDS
+
+    def __init__(self, text: str, columns: pa.Schema) -> None:
+        super().__init__(text)
+        self._columns = columns
+        self._depth = 0
+
+    def parse(self) -> Condition:
+        condition = self._disjunction()
+        if self._token.kind != END:
+            raise self._unexpected("AND, OR or the end")
+        return condition
+
+    def _unreadable(self, start: int) -> str:
+        first = self._text[start]
+        if first == "'":
+            return "text that does not end"
+        if first == '"':
+            return (
+                "expected a column or a value, found a double quote; text stands in single quotes"
+            )
+        if _NUMBER.match(self._text, start):
+            return "columns hold integers only; write a number without a fraction"
+        return f"{first!r} has no place in a condition"
+
+    # Grammar, from what binds least to what binds most
+
+    def _disjunction(self) -> Condition:
+        parts = [self._conjunction()]
+        while self._accept("OR"):
+            parts.append(self._conjunction())
+        return parts[0] if len(parts) == 1 else Joined("OR", tuple(parts))
+
+    def _conjunction(self) -> Condition:
+        parts = [self._negation()]
+        while self._accept("AND"):
+            parts.append(self._negation())
+        return parts[0] if len(parts) == 1 else Joined("AND", tuple(parts))
+
+    def _negation(self) -> Condition:
+        opened = self._accept("NOT", "(")
+        if opened is None:
+            return self._comparison()
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self._refused(opened.start, f"nested deeper than {_MAX_DEPTH} levels")
+        if opened.kind == "NOT":
+            inner = negated(self._negation())
+        else:
+            inner = self._disjunction()
+            self._expect(")", 'AND, OR or ")"')
+        self._depth -= 1
+        return inner
+
+    def _comparison(self) -> Condition:
+        column = self._expect("name", 'a column, NOT or "("')
+        name = column.text
+        require_column(name, self._columns.names, self._place(column.start))
+        if self._accept("IS"):
+            return self._null_test(name)
+        if operator := self._accept(*_OPERATORS):
+            return Comparison(name, _OPERATORS[operator.kind], (self._value(name),))
+        is_negated = self._accept("NOT") is not None
+        comparison = self._word_comparison(name)
+        return negated(comparison) if is_negated else comparison
+
+    def _null_test(self, name: str) -> Condition:
+        if self._accept("NOT"):
+            self._expect("NULL", "NULL")
+            return Comparison(name, "IS NOT NULL")
+        self._expect("NULL", "NULL or NOT NULL")
+        return Comparison(name, "IS NULL")
+
+    def _word_comparison(self, name: str) -> Condition:
+        """Return the comparison by one of the words that NOT may stand before."""
+        if self._accept("BETWEEN"):
+            low = Comparison(name, ">=", (self._value(name),))
+            self._expect("AND", "AND between the two ends of BETWEEN")
+            high = Comparison(name, "<=", (self._value(name),))
+            return Joined("AND", (low, high))
+        if self._accept("IN"):
+            self._expect("(", '"(" and values after IN')
+            values = [self._value(name)]
+            while self._accept(","):
+                values.append(self._value(name))
+            self._expect(")", '"," or ")"')
+            return Comparison(name, "IN", tuple(values))
+        if operator := self._accept("LIKE"):
+            kind = self._columns.field(name).type
+            if not pa.types.is_string(kind):
+                text = f"LIKE compares text, and {name} holds none"
+                if pa.types.is_binary(kind):
+                    text += "; a pyarrow expression in Python, or Spark's SQL, searches in bytes"
+                raise self._refused(operator.start, text)
+            pattern = self._expect("string", "a pattern in single quotes")
+            return Comparison(name, "LIKE", (self._string(pattern),))
+        raise self._unexpected("=, <>, <, <=, >, >=, IN, BETWEEN, LIKE or IS")
+
+    # Values
+
+    def _value(self, name: str) -> Any:  # noqa: ANN401 - of the column's type
+        """Return the next value, as the column that it is compared with has it."""
+        column_type = self._columns.field(name).type
+        if pa.types.is_integer(column_type):
+            return self._integer(self._expect("integer", f"an integer to compare {name} with"))
+        if pa.types.is_timestamp(column_type):
+            if millis := self._accept("integer"):
+                return self._from_millis(millis)
+            description = f"a time in quotes, or epoch ms, to compare {name} with"
+            return self._time(self._expect("string", description))
+        if pa.types.is_string(column_type) or pa.types.is_binary(column_type):
+            description = f"text in single quotes to compare {name} with"
+            text = self._string(self._expect("string", description))
+            return text if pa.types.is_string(column_type) else text.encode()
+        if pa.types.is_boolean(column_type):
+            return self._truth(self._expect("name", f"TRUE or FALSE to compare {name} with"))
+        raise self._refused(
+            self._token.start,
+            Text(
+                f"{name} cannot be compared; ",
+                Argument("filter", ""),
+                " asks for properties; a pyarrow expression can do more",
+            ),
+        )
+
+    def _string(self, token: Token) -> str:
+        try:
+            token.text.encode()
+        except UnicodeEncodeError as err:
+            raise self._refused(token.start, "text that UTF-8 cannot hold") from err
+        return token.text[1:-1].replace("''", "'")
+
+    def _integer(self, token: Token) -> int:
+        digits = token.text.lstrip("+-").lstrip("0")
+        # Python refuses to convert very long texts, so these count as the first number too large.
+        value = int(token.text) if len(digits) <= len(str(_INT64)) else _INT64
+        if not -_INT64 <= value < _INT64:
+            raise self._refused(token.start, f"{shortened(token.text)} is beyond 64 bits")
+        return value
+
+    def _truth(self, token: Token) -> bool:
+        truth = _TRUTHS.get(token.text.upper())
+        if truth is None:
+            raise self._refused(
+                token.start, f"expected TRUE or FALSE, found {shortened(token.text)}"
+            )
+        return truth
+
+    def _from_millis(self, token: Token) -> datetime:
+        millis = self._integer(token)
+        if meant := misread(millis):
+            raise self._refused(token.start, meant)
+        try:
+            return EPOCH + timedelta(milliseconds=millis)
+        except OverflowError as err:
+            reason = f"{shortened(token.text)} ms is beyond the calendar"
+            raise self._refused(token.start, reason) from err
+
+    def _time(self, token: Token) -> datetime:
+        try:
+            return parse_time(token.text[1:-1]).astimezone(UTC)
+        except (ValueError, OverflowError) as err:
+            reason = f"{shortened(token.text)} is not a time like '2026-11-20T08:00:00' or '-1h'"
+            raise self._refused(token.start, reason) from err
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which rows a read selects. Made by :func:`parse_where`.
+
+    Attributes:
+        columns: the columns that it compares.
+        pruning: conditions that all selected rows meet; other rows may meet them too.
+        condition: as it was parsed, or as pyarrow computes it.
+    """
+
+    columns: tuple[pa.Field, ...]
+    pruning: Pruning
+    condition: Condition | pc.Expression
+
+    def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a batch that meet the condition.
+
+        Raises:
+            OptionError: pyarrow cannot compute the expression for them.
+        """
+        if not batch.num_rows:
+            return batch
+        if isinstance(self.condition, pc.Expression):
+            return _filtered(batch, self.condition)
+        return batch.filter(mask_of(self.condition, batch))
+
+
+def parse_where(where: str | pc.Expression | None, columns: pa.Schema) -> Where | None:
+    """Check a condition; None and empty text ask for all rows.
+
+    Args:
+        where: as text, or as an expression of pyarrow.
+        columns: those that it may name.
+
+    Raises:
+        OptionError: it cannot be understood, or names an unknown column.
+    """
+    if where is None or (isinstance(where, str) and not where.strip()):
+        return None
+    if isinstance(where, str):
+        condition = parse(where, columns)
+        names = {comparison.column for comparison in comparisons(condition)}
+        return Where(_fields(names, columns), pruning_of(condition), condition)
+    if not isinstance(where, pc.Expression):
+        raise OptionError(
+            about("where", f": text or a pyarrow.compute.Expression, got {type(where).__name__}")
+        )
+    expressed = take_apart(where) or _by_name(where, columns)
+    require_columns(expressed.columns, columns.names, about("where", f" {shortened(str(where))}"))
+    _filtered(pa.RecordBatch.from_pylist([], columns), where)
+    return Where(_fields(expressed.columns, columns), expressed.pruning, where)
+
+
+def within_places(where: Where | None, start: int | None, end: int | None) -> Where | None:
+    """Return a condition together with bounds on physical offsets; the end is excluded."""
+    bounds: tuple[tuple[Kind, int | None], ...] = ((">=", start), ("<", end))
+    parts = tuple(
+        Comparison(_PLACE.name, kind, (value,)) for kind, value in bounds if value is not None
+    )
+    if not parts:
+        return where
+    within = Joined("AND", parts)
+    if where is None:
+        return Where((_PLACE,), pruning_of(within), within)
+    columns = {field.name: field for field in (*where.columns, _PLACE)}
+    pruning = where.pruning.met(pruning_of(within))
+    condition = where.condition
+    if not isinstance(condition, pc.Expression):
+        return Where((*columns.values(),), pruning, Joined("AND", (condition, *parts)))
+    place = pc.field(_PLACE.name)
+    if start is not None:
+        condition &= place >= start
+    if end is not None:
+        condition &= place < end
+    return Where((*columns.values(),), pruning, condition)
+
+
+def _fields(names: Iterable[str], columns: pa.Schema) -> tuple[pa.Field, ...]:
+    return tuple(columns.field(name) for name in sorted(names))
+
+
+def _by_name(where: pc.Expression, columns: pa.Schema) -> Expressed:
+    """Return what is known of an expression that cannot be taken apart: the columns in its text."""
+    text = str(where)
+    if "FieldPath(" in text:
+        raise OptionError(
+            about(
+                "where",
+                f" {shortened(text)}: name columns, their numbers change with what a scan reads",
+            )
+        )
+    return Expressed(Pruning(), frozenset(name for name in columns.names if name in text))
+
+
+def _filtered(batch: pa.RecordBatch, expression: pc.Expression) -> pa.RecordBatch:
+    """Return the rows that an expression is true for, in their order.
+
+    Raises:
+        OptionError: pyarrow cannot compute it.
+    """
+    starts = range(0, max(batch.num_rows, 1), _ROWS_AT_ONCE)
+    parts = [pa.Table.from_batches([batch.slice(start, _ROWS_AT_ONCE)]) for start in starts]
+    try:
+        rows = pa.concat_tables([part.filter(expression) for part in parts]).combine_chunks()
+    except (pa.ArrowException, TypeError) as err:
+        raise OptionError(
+            about("where", f" {shortened(str(expression))}: {str(err).partition(chr(10))[0]}")
+        ) from err
+    return next(iter(rows.to_batches()), batch.slice(0, 0))

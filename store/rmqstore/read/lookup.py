@@ -1,0 +1,619 @@
+"""Look-ups by key and id: an index or a table proposes records, and the records decide.
+
+The table of an index in RocksDB says where it ends, but not where it begins, nor what a broker left
+out meanwhile: nothing is indexed while ``indexRocksDBEnable`` is off. A broker puts records into
+the index in the order of the log, so a record in each file of the log, and the last one before the
+end of the table, are looked up in it. Files between two records that it has are taken for indexed,
+as an index file is trusted from its first record to its last.
+
+The index of brokers from 5.4 on has tags too, but no file tells which records it has them of.
+Units have the tags code of every message. They take 20 bytes a message and are read in their order,
+while items of the index are found one by one, so units are as fast unless the tags are rare.
+
+Source: DefaultMessageStore.java#queryMessage; MQAdminImpl.java#queryMessage.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+from typing import Final, NamedTuple, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.errors import (
+    MessageNotFoundError,
+    OffsetOutOfRangeError,
+    StoreFormatError,
+    StoreStateError,
+    Text,
+    UnsupportedFeatureError,
+)
+from rmqstore.format.columns.dispatch_requests import key_hashes, tag_key
+from rmqstore.format.columns.search import know_their_places
+from rmqstore.format.columns.walk import total_sizes
+from rmqstore.format.hashing import tags_code
+from rmqstore.format.layout import (
+    FIXED_PART_V4,
+    LMQ_PREFIX,
+    MAX_EXT_ADDRESS,
+    PROPERTY_UNIQ_KEY,
+    SCHEDULE_TOPIC,
+    Positions,
+    SysFlag,
+)
+from rmqstore.format.record import parse_message_id
+from rmqstore.format.schema import Message, select_columns
+from rmqstore.query.keys import KEY_SEPARATOR, Wanted, is_offset_id
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.scan.assembler import Assembler, plain_pipeline
+from rmqstore.read.scan.record_filter import LogFilter, log_filter, resolve_codes
+from rmqstore.read.scan.rows import UnitRows
+from rmqstore.read.scan.spec import DROPMALFORMED, READS_ON, ReadSpec
+from rmqstore.spans import FOREVER, LogSlice, Span
+from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.index_search import IndexSearch
+from rmqstore.storage.log.commitlog import CommitLog, Place, frame_of, is_blank
+from rmqstore.storage.queue.queue import pieces
+from rmqstore.storage.queue.queue_set import Queues
+from rmqstore.storage.recovery.log_end import find_written_end
+from rmqstore.storage.rocksdb_index import IndexTable, ItemKind, item_prefix
+
+logger = logging.getLogger(__name__)
+
+_RECORDS_TO_TRY = 64  # at the start of a file; some have no UNIQ_KEY, or are rollbacks
+
+
+SMALL_GAPS: Final = 64 << 10  # bytes; uncovered parts of the log up to this total are always read
+
+
+def tagged_places(queues: Queues, topics: Sequence[str], tags: Collection[str]) -> Positions | None:
+    """Return the physical offsets of all records of some topics that may have one of some tags.
+
+    None if queues do not tell: none of the topics has queues, or one cannot be read.
+
+    Args:
+        queues: the queues of the store.
+        topics: names of topics. Light message queues have no records of their own.
+        tags: whole tags.
+    """
+    own = [topic for topic in topics if not topic.startswith(LMQ_PREFIX)]
+    if not any(queues.ids(topic) for topic in own):
+        return None
+    codes = np.array([tags_code(text) for text in tags], np.int64)
+    try:
+        parts = [part for topic in own for part in _places_of_units(queues, topic, codes)]
+    except (StoreFormatError, UnsupportedFeatureError) as err:
+        logger.warning("%s; its units are not used to find tags", err)
+        return None
+    return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
+
+
+def _places_of_units(queues: Queues, topic: str, codes: Positions) -> Iterator[Positions]:
+    for queue_id in queues.ids(topic):
+        queue = queues.open(topic, queue_id)
+        for low, high in pieces(queue, queue.begin, queue.end()):
+            rows = UnitRows.of_queue(topic, queue_id, np.arange(low, high), queue.units(low, high))
+            stored = resolve_codes(rows, queues.open_ext)
+            # In place of a code, some units have an address that leads nowhere, or a time.
+            may_have = np.isin(stored, codes) | (stored <= MAX_EXT_ADDRESS)
+            may_have |= topic == SCHEDULE_TOPIC
+            yield rows.physical_offsets[may_have & (rows.sizes > 0)].astype(np.int64)
+
+
+class _Mark(NamedTuple):
+    """A record that was looked up in the table."""
+
+    start: int  # physical offset of the file's first record, or of this one if it is the last
+    physical_offset: int
+    hour: int  # of its item, ms
+
+
+def table_spans(table: IndexTable, log: CommitLog, end: int) -> list[Span]:
+    """Return the parts of the log that the table has all UNIQ_KEYs of, ascending.
+
+    Each is the range from its first record to its last.
+
+    Args:
+        table: the index.
+        log: the log.
+        end: physical offset where the log ends.
+
+    Raises:
+        CorruptDatabaseError: a block of the database is damaged.
+        FileDeletedError: a file of the log was deleted after it was listed.
+    """
+    spans: list[Span] = []
+    for mark, following in pairwise(_marks(table, log, end)):
+        if mark is None or following is None or table.may_lack_hours((mark.hour, following.hour)):
+            continue
+        if spans and spans[-1].end == mark.physical_offset:
+            spans[-1] = Span(spans[-1].start, following.physical_offset)
+        else:
+            spans.append(Span(mark.start, following.physical_offset))
+    return spans
+
+
+def _marks(table: IndexTable, log: CommitLog, end: int) -> Iterator[_Mark | None]:
+    """Yield what is known of each file, and then of the last record; None if it is not indexed."""
+    last = table.last_offset
+    if not log.min_offset <= last < end:
+        return
+    for segment in log.segments:
+        if segment.start <= last:
+            yield _first_mark(table, log, segment)
+    yield _mark(table, log, _message(log, last), last)
+
+
+def _first_mark(table: IndexTable, log: CommitLog, segment: Segment) -> _Mark | None:
+    """Look up the first record of a file with a UNIQ_KEY, None if it is not in the table."""
+    place = segment.start
+    for _ in range(_RECORDS_TO_TRY):
+        message = _message(log, place)
+        if message is None:
+            return None
+        is_rollback = message.sysFlag & SysFlag.TRANSACTION_TYPE == SysFlag.TRANSACTION_TYPE
+        if message.properties.get(PROPERTY_UNIQ_KEY) and not is_rollback:
+            return _mark(table, log, message, segment.start)
+        place += message.storeSize
+    return None
+
+
+def _message(log: CommitLog, place: int) -> Message | None:
+    try:
+        return log.get(place, check_crc=False)
+    except (StoreFormatError, MessageNotFoundError):
+        return None
+    except OffsetOutOfRangeError:
+        if log.find(place) is None:
+            return None
+        raise
+
+
+def _mark(table: IndexTable, log: CommitLog, message: Message | None, start: int) -> _Mark | None:
+    uniq_key = None if message is None else message.properties.get(PROPERTY_UNIQ_KEY)
+    if message is None or not uniq_key:
+        return None
+    place = message.commitLogOffset
+    hour = table.hour_of(message.topic, uniq_key, place, log.store_timestamp(place))
+    return None if hour is None else _Mark(start, place, hour)
+
+
+class Found(NamedTuple):
+    """Where matching messages may lie.
+
+    The index is not trusted, so the records have to be read and compared.
+    """
+
+    places: Positions  # physical offsets, ascending
+    uncovered: list[Span]  # parts of the log that the index does not cover, ascending
+
+    @property
+    def n_uncovered_bytes(self) -> int:
+        """The number of bytes of the log that the index does not cover."""
+        return sum(span.end - span.start for span in self.uncovered)
+
+    def places_outside(self, pieces: Sequence[LogSlice]) -> Positions:
+        """Return the places outside of ``pieces``, parts of the log that are read as a whole."""
+        bounds = [bound for piece in pieces for bound in (piece.start, piece.end)]
+        n_bounds_before = np.searchsorted(np.array(bounds, np.int64), self.places, side="right")
+        outside: Positions = self.places[n_bounds_before % 2 == 0]
+        return outside
+
+
+@dataclass(frozen=True, repr=False)
+class QueryResult(Sequence[Message]):
+    """The messages that a query found, as a sequence in the order of the log.
+
+    Attributes:
+        messages: the matching messages, oldest first.
+        uncovered: the parts of the log, by physical offset, that the index does not cover.
+        was_scanned: whether those parts were read too. If not, messages in them were not found.
+    """
+
+    messages: tuple[Message, ...]
+    uncovered: tuple[Span, ...]
+    was_scanned: bool
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no part of the log was left out because the index does not cover it."""
+        return self.was_scanned or not self.uncovered
+
+    def __repr__(self) -> str:
+        """Return how many messages there are: a notebook would show all bodies."""
+        left_out = "" if self.is_complete else ", and the index does not cover all of the log"
+        return f"QueryResult of {len(self)} messages{left_out}"
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    @overload
+    def __getitem__(self, row: int) -> Message: ...
+    @overload
+    def __getitem__(self, row: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, row: int | slice) -> Message | tuple[Message, ...]:
+        return self.messages[row]
+
+
+class Lookup:
+    """Finds candidates for look-ups in one store.
+
+    Args:
+        log_end: returns the physical offset where the log ends if the store was not closed, None if
+            it was closed.
+        flushed_until: returns the store time (ms) until which index files were surely on disk.
+            After a crash, items of later messages may be lost.
+        table: returns the index that a broker keeps in RocksDB, None without one. It is used where
+            there are no index files.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        index: IndexSearch,
+        log_end: Callable[[], int | None],
+        flushed_until: Callable[[], int] = lambda: FOREVER,
+        table: Callable[[], IndexTable | None] = lambda: None,
+    ) -> None:
+        self._log, self._index, self._table = log, index, table
+        self._log_end, self._flushed_until = log_end, flushed_until
+        # Physical offset of the last record whose keys were all found in the index.
+        self._indexed_record = -1
+
+    def find(
+        self,
+        wanted: Wanted,
+        topics: Sequence[str],
+        begin: int | None = None,
+        end: int | None = None,
+        tagged: Positions | None = None,
+    ) -> Found:
+        """Return where messages with the wanted keys, ids or tags may lie.
+
+        An index that contradicts itself covers nothing. No file tells whether its items are also of
+        tags, so the index never covers these.
+
+        In RocksDB only records with a UNIQ_KEY are indexed. So such an index covers look-ups by id,
+        but never those by key, which may also be a word in KEYS of another record.
+
+        Args:
+            wanted: the keys, ids and tags.
+            topics: topics to search, which the index hashes together with the key.
+            begin: earliest store time, ms.
+            end: latest store time, ms, included.
+            tagged: physical offsets, (n,), of all records that may have the wanted tags, as queues
+                tell them; None if they do not.
+
+        Raises:
+            FileDeletedError: a file that may hold a message was deleted after it was listed.
+        """
+        # The uncovered parts are found before the index is searched: a record that the broker
+        # indexes in between is then found twice rather than not at all.
+        whole = self._whole()
+        by_id = [parse_message_id(msg_id)[1] for msg_id in wanted.msg_ids if is_offset_id(msg_id)]
+        places = np.array(by_id, np.int64)
+        times = begin or 0, FOREVER if end is None else end
+        try:
+            found = self._find_in_table(wanted, topics, times)
+            by_key, uncovered = found or self._find_in_files(wanted, topics, times)
+            places = np.union1d(by_key, places)
+        except StoreStateError as err:
+            logger.warning("the index is not used: %s", err)
+            uncovered = [whole]
+        if tagged is not None:
+            uncovered, places = [], np.union1d(places, tagged)
+        places = places[(places >= whole.start) & (places < whole.end)]
+        for segment in self._log.segments:
+            if np.searchsorted(places, segment.start) < np.searchsorted(places, segment.end):
+                # Raises if the file is gone, so that the files are listed again.
+                self._log.read(segment, 0, 0)
+        return Found(places, uncovered)
+
+    def _find_in_files(
+        self, wanted: Wanted, topics: Sequence[str], times: tuple[int, int]
+    ) -> tuple[Positions, list[Span]]:
+        is_covered = bool(topics) and not wanted.tags
+        uncovered = self.uncovered() if is_covered else [self._whole()]
+        names = sorted({*wanted.keys, *wanted.msg_ids, *map(tag_key, wanted.tags)})
+        hashes = key_hashes(list(topics), names).ravel()
+        return self._index.find(hashes, *times), uncovered
+
+    def _find_in_table(
+        self, wanted: Wanted, topics: Sequence[str], times: tuple[int, int]
+    ) -> tuple[Positions, list[Span]] | None:
+        """Search the index in RocksDB, None if there is none that can be used."""
+        if self._index.has_files():
+            return None
+        try:
+            table = self._table()
+            if table is None:
+                return None
+            is_covered = bool(topics) and not (wanted.keys or wanted.tags)
+            spans = table_spans(table, self._log, self._whole().end) if is_covered else []
+            names = (
+                *((ItemKind.KEY, key) for key in wanted.keys),
+                *((ItemKind.UNIQUE_KEY, key) for key in wanted.keys | wanted.msg_ids),
+                *((ItemKind.TAGS, tags) for tags in wanted.tags),
+            )
+            prefixes = {item_prefix(topic, *name) for topic in topics for name in names}
+            return table.find(prefixes, *times), self._outside(spans, lambda _: True)
+        except (StoreFormatError, UnsupportedFeatureError) as err:
+            logger.warning("%s; the index in it is not used", err)
+            return None
+
+    def _whole(self) -> Span:
+        end = self._log_end()
+        return Span(self._log.min_offset, self._log.max_offset if end is None else end)
+
+    def uncovered(self) -> list[Span]:
+        """Return the parts of the log whose keys may be in no index file.
+
+        Each part begins where the frame of a record does. An index file covers the records from
+        that of its first item to that of its last item. At both ends a record may be covered in
+        part: its other keys may be in an older file, which may be lost, or in the next file. A
+        broker may still be adding keys to the newest file.
+
+        For example, ten records of 100 bytes each, and files that cover the records at 200 to 400,
+        400 to 500, and 700 to 800, leave three parts uncovered::
+
+            [0, 300)     no file covers the first two records,
+                         and the record at 200 may be covered in part
+            [600, 800)   the same before the third file;
+                         the second file continues where the first ends
+            [900, 1000)  after the newest file;
+                         from 800 on if a key of the record at 800 is not in the index yet
+        """
+        return self._outside(self._index.spans(self._flushed_until()), self._has_all_keys)
+
+    def _outside(self, spans: list[Span], has_all_keys: Callable[[int], bool]) -> list[Span]:
+        """Return the parts of the log outside of what an index covers.
+
+        Each part begins where a record does.
+
+        Args:
+            spans: what is covered, each part from its first record to its last, ascending.
+            has_all_keys: tells of the last record of all whether it is covered in whole.
+        """
+        whole = self._whole()
+        gaps: list[Span] = []
+        covered_until = whole.start
+        for number, span in enumerate(spans):
+            first, last = max(span.start, whole.start), min(span.end, whole.end)
+            first_frame = first if first == whole.start else frame_of(self._log, first)
+            last_frame = last if last == whole.end else frame_of(self._log, last)
+            if first_frame is None or last_frame is None or last_frame < covered_until:
+                continue
+            if first_frame > covered_until:
+                gaps.append(Span(covered_until, self._after(first, whole)))
+            is_newest = number + 1 == len(spans)
+            is_partly_covered = is_newest and not has_all_keys(last)
+            covered_until = last_frame if is_partly_covered else self._after(last, whole)
+        end = self._end_of_records(covered_until, whole)
+        return [*gaps, Span(covered_until, end)] if covered_until < end else gaps
+
+    def _end_of_records(self, covered_until: int, whole: Span) -> int:
+        """Return where the records end.
+
+        Only a log that was closed and is not covered to its end has to be read.
+        """
+        is_known = covered_until >= whole.end or self._log_end() is not None
+        return whole.end if is_known else find_written_end(self._log)
+
+    def _has_all_keys(self, place: int) -> bool:
+        """Tell whether the index holds every key of the record at a physical offset."""
+        if place == self._indexed_record:
+            return True
+        try:
+            message = self._log.get(place, check_crc=False)
+        except (StoreFormatError, LookupError, OffsetOutOfRangeError):
+            return False
+        hashes = key_hashes([message.topic], _keys_of(message)).ravel()
+        if all(place in self._index.find(hashes[row : row + 1]) for row in range(len(hashes))):
+            self._indexed_record = place
+        return place == self._indexed_record
+
+    def _after(self, place: int, whole: Span) -> int:
+        """Return where the frame after the record at a physical offset begins.
+
+        It is the end of the log if no record follows.
+        """
+        segment = self._log.find(place)
+        if segment is None:
+            return place
+        position = place - segment.start
+        size = max(self._log.frame(Place(segment, position))[0], 0)
+        following = position + min(size, segment.size - position)
+        if following >= segment.size or is_blank(self._log, Place(segment, following)):
+            return min(segment.end, whole.end)
+        is_written = self._log.frame(Place(segment, following)) != (0, 0)
+        if not is_written and segment.end >= self._log.max_offset:
+            return whole.end
+        return segment.start + following
+
+
+def _keys_of(message: Message) -> list[str]:
+    """Return the keys under which the index knows a message.
+
+    Source: IndexService.java#buildIndex.
+    """
+    uniq_key = message.properties.get(PROPERTY_UNIQ_KEY, "")
+    words = (message.keys or "").split(KEY_SEPARATOR)
+    return [key for key in (uniq_key, *words) if key]
+
+
+_SIZE_SAMPLES = 64  # records, at least, whose sizes make a mean
+_OVERREAD = 4  # candidates read per requested message, newest first
+
+Find = Callable[[Wanted, Sequence[str], int | None, int | None], Found]
+ReadLog = Callable[[LogSlice, ReadSpec, LogFilter], Iterator[pa.RecordBatch]]
+
+
+class PlaceScan:
+    """Reads the records at physical offsets, and keeps those that are wanted."""
+
+    def __init__(self, log: CommitLog, spec: ReadSpec, wanted: LogFilter) -> None:
+        self._log, self._spec, self._pipeline = log, spec, plain_pipeline(spec, wanted)
+
+    def batches(self, places: Positions) -> Iterator[pa.RecordBatch]:
+        """Yield the records in the order of the log.
+
+        Args:
+            places: physical offsets, int64 (n,), ascending. One where no record stores that offset
+                gives none: after a log was cut, the index may point at such an offset.
+
+        Raises:
+            CorruptRecordError: a record is damaged and the mode is FAILFAST.
+            OffsetOutOfRangeError: a file was deleted meanwhile, and data loss is to fail.
+        """
+        for segment in self._log.segments:
+            first, stop = np.searchsorted(places, (segment.start, segment.end))
+            inside = places[first:stop]
+            if not len(inside):
+                continue
+            try:
+                assembler = Assembler(self._spec, self._log, segment, self._pipeline)
+            except OffsetOutOfRangeError as err:
+                if self._spec.fail_on_data_loss:
+                    text = Text(f"{err}; ", READS_ON, " reads on without it")
+                    raise OffsetOutOfRangeError(text) from err
+                logger.warning("data loss: %s", err)
+                continue
+            starts = inside - segment.start
+            head_size = FIXED_PART_V4.itemsize
+            self._log.want(segment, starts, head_size)
+            heads = self._log.read_in_place(segment, starts, np.full(len(starts), head_size))
+            starts = starts[know_their_places(heads, starts, segment.start)]
+            yield from assembler.batches(starts, total_sizes(heads, starts), None)
+
+
+class Finder:
+    """Reads the candidates of look-ups in one store.
+
+    Args:
+        log: the CommitLog of the store.
+        lookup: finds the candidates.
+        find: ``candidates.Lookup.find``, repeated if retention deletes a file meanwhile.
+        read_log: reads a slice of the log.
+        is_closed: whether the store was closed; see ``spans.LogSlice``.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        lookup: Lookup,
+        find: Find,
+        read_log: ReadLog,
+        is_closed: Callable[[], bool],
+    ) -> None:
+        self._log, self._lookup, self._find = log, lookup, find
+        self._read_log, self._is_closed = read_log, is_closed
+
+    def query(
+        self,
+        topic: str,
+        wanted: Wanted,
+        times: tuple[int, int],
+        limit: int | None,
+        *,
+        scan_uncovered: bool,
+        broker_name: str,
+    ) -> QueryResult:
+        """Return the messages of a topic that have a key or tags; see ``MessageStore.query``.
+
+        Args:
+            times: first and last store time, ms, both included.
+        """
+        chosen = log_filter(parse_selection(subscribe=[topic]), [], wanted)._replace(
+            start_timestamp=times[0], end_timestamp=times[1] + 1
+        )
+        spec = ReadSpec(select_columns(["commitLogOffset"]))
+        candidates = self._find(wanted, [topic], *times)
+        is_scanned = scan_uncovered or candidates.n_uncovered_bytes <= SMALL_GAPS
+        pieces = self.uncovered(candidates) if is_scanned else []
+        places = _places(batch for piece in pieces for batch in self._read_log(piece, spec, chosen))
+        rest = candidates.places_outside(pieces)
+        stop = 0 if limit is None else _OVERREAD * limit
+        while len(rest) and (limit is None or len(places) < limit or places[-limit] < rest[-1]):
+            newest = rest[-stop:]  # most candidates have the key, so the newest few suffice
+            places = np.union1d(places, _places(self.read_places(newest, spec, chosen)))
+            rest = rest[: len(rest) - len(newest)]
+        if limit is not None:
+            places = places[-limit:]
+        messages = tuple(self._log.get(place, broker_name) for place in places.tolist())
+        return QueryResult(messages, tuple(candidates.uncovered), is_scanned)
+
+    def uncovered(self, found: Found) -> list[LogSlice]:
+        """Return the parts of the log that the index does not cover, as slices to read."""
+        is_closed = self._is_closed()
+        return [LogSlice(span.start, span.end, is_closed=is_closed) for span in found.uncovered]
+
+    def read(
+        self,
+        found: Found,
+        spec: ReadSpec,
+        wanted: LogFilter,
+        *,
+        index_only: bool = False,
+        start: int = 0,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a look-up in the order of the log.
+
+        Args:
+            found: where they may lie.
+            spec: how to read them.
+            wanted: which records match.
+            index_only: whether parts of the log that the index does not cover are skipped.
+            start: a physical offset; messages before it may be left out.
+        """
+        pieces = []
+        if not index_only:
+            pieces = [piece for piece in self.uncovered(found) if piece.end > start]
+        places = found.places_outside(pieces)
+        for piece in pieces:
+            before = int(np.searchsorted(places, piece.start))
+            yield from self.read_places(places[:before], spec, wanted)
+            yield from self._read_log(piece, spec, wanted)
+            places = places[before:]
+        yield from self.read_places(places, spec, wanted)
+
+    def mean_size(self, places: Positions) -> float:
+        """Estimate the mean size in bytes of the records at physical offsets (n,) by a sample."""
+        sizes = []
+        for place in places[:: max(1, len(places) // _SIZE_SAMPLES)].tolist():
+            with suppress(OffsetOutOfRangeError):
+                if self._log.is_head(place):
+                    sizes.append(max(self._log.frame(self._log.locate(place))[0], 0))
+        return fmean(sizes) if sizes else 0.0
+
+    def read_places(
+        self, places: Positions, spec: ReadSpec, wanted: LogFilter
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records at physical offsets; see ``record_scan.PlaceScan``."""
+        return PlaceScan(self._log, spec, wanted).batches(places)
+
+    def copies(self, wanted: Wanted, topics: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
+        """Yield topic, msgId and commitLogOffset of matching messages from a physical offset on.
+
+        They are in the order of the log.
+        """
+        spec = ReadSpec(
+            select_columns(["topic", "msgId", "commitLogOffset"]),
+            mode=DROPMALFORMED,
+            check_crc=False,
+        )
+        chosen = log_filter(parse_selection(subscribe=topics), spec.schema.names, wanted)
+        candidates = self._find(wanted, topics, None, None)
+        for batch in self.read(candidates, spec, chosen, start=start):
+            yield batch.filter(pc.greater_equal(batch.column("commitLogOffset"), start))
+
+
+def _places(batches: Iterable[pa.RecordBatch]) -> Positions:
+    columns = [batch.column(0).to_numpy() for batch in batches]
+    return np.concatenate(columns) if columns else np.empty(0, np.int64)

@@ -1,1 +1,0 @@
-"""Look-ups by key and id: the index proposes candidates, the records decide."""

@@ -1,0 +1,514 @@
+"""Pending messages: half messages of open transactions, and messages that are not due yet.
+
+They lie in system topics of the broker, and name the topic and queue of their delivery. Timed
+messages are found by the timer wheel and its log, and a record that the broker has not entered into
+the wheel yet waits too. Without a wheel, they are found in the timer topic.
+
+Source: TransactionalMessageServiceImpl.java#check, ScheduleMessageService.java,
+TimerMessageStore.java.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.format.layout import (
+    FIRST_TIMESTAMP,
+    LAST_TIMESTAMP,
+    SCHEDULE_TOPIC,
+    TIMER_PRECISIONS_MS,
+    Mask,
+    Positions,
+)
+from rmqstore.format.schema import PENDING, TIMESTAMP, select_columns
+from rmqstore.format.topics import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    ROCKSDB_HALF_TOPIC,
+    ROCKSDB_OP_TOPIC,
+    TIMER_TOPIC,
+)
+from rmqstore.query.keys import Wanted
+from rmqstore.query.selection import Selection, choose_topics, parse_selection
+from rmqstore.read.lookup import Finder
+from rmqstore.read.scan.record_filter import LogFilter
+from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.spans import QueueSlice
+from rmqstore.storage.broker.config_files import BrokerConfig, TimerProgress
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.timer import TimerUnits, pending_units
+
+logger = logging.getLogger(__name__)
+
+_QUEUE_ID_DIGITS = 9
+_STORED = ("topic", "queueId", "queueOffset", "commitLogOffset", "properties")
+_QUEUED = (*_STORED, "tags", "body", "tagsCode")
+
+
+_DELETED = "TIMER_DEL_UNIQKEY"
+
+
+_TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+_DECIDED_TAG = "d"  # Source: TransactionalMessageUtil.java#REMOVE_TAG
+_DECIDED_OFFSET = "TRANS_OFFSET"  # Source: MessageConst.java#PROPERTY_TRANS_OFFSET
+
+
+class PendingSource(Protocol):
+    """The methods of ``read.session.StoreSession`` that this module uses."""
+
+    paths: StorePaths
+    config: BrokerConfig
+
+    def topics(self) -> list[str]: ...
+    def queue_ids(self, topic: str) -> list[int]: ...
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
+    def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]: ...
+    def read_queues(
+        self, slices: Sequence[QueueSlice], spec: ReadSpec
+    ) -> Iterator[pa.RecordBatch]: ...
+
+    @property
+    def finder(self) -> Finder: ...
+
+
+class PendingRows(NamedTuple):
+    """Pending messages, (n,) each, in the order of the log."""
+
+    places: Positions
+    topics: pa.Array  # string, the real topics
+    queue_ids: pa.Array  # int32
+    kinds: pa.Array  # string: transaction, delay or timer
+    due: pa.Array  # int64, ms; null for transactions
+
+    def take(self, rows: Positions | Mask) -> PendingRows:
+        """Return the chosen rows."""
+        numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        columns = (column.take(pa.array(numbers)) for column in self[1:])
+        return PendingRows(self.places[numbers], *columns)
+
+    @classmethod
+    def joined(cls, parts: Sequence[PendingRows]) -> PendingRows:
+        """Return the rows of all parts, in the order of the log."""
+        places = np.concatenate([part.places for part in parts])
+        columns = (
+            pa.concat_arrays(column) for column in zip(*(part[1:] for part in parts), strict=True)
+        )
+        return cls(places, *columns).take(np.argsort(places, kind="stable"))
+
+
+# pa.nulls rather than pa.array: at its first call pa.array imports pandas, if that is installed,
+# and this line runs in every process.
+NOTHING_PENDING: Final = PendingRows(
+    np.empty(0, np.int64),
+    *(pa.nulls(0, kind) for kind in (pa.string(), pa.int32(), pa.string(), pa.int64())),
+)
+
+
+class Waiting(NamedTuple):
+    """Messages of a system topic, and what their properties say about delivery, (n,) each."""
+
+    table: pa.Table
+    topics: pa.Array
+    queue_ids: pa.Array
+    uniq_keys: pa.Array
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Self | None:
+        """Return the messages of a table, None if it has no rows."""
+        table = table.combine_chunks()
+        if not table.num_rows:
+            return None
+        queue_ids = integers(_property(table, "REAL_QID"), _QUEUE_ID_DIGITS).cast(pa.int32())
+        return cls(table, _property(table, "REAL_TOPIC"), queue_ids, _property(table, "UNIQ_KEY"))
+
+    @property
+    def places(self) -> Positions:
+        places: Positions = self.table.column("commitLogOffset").to_numpy()
+        return places
+
+    def property(self, name: str) -> pa.Array:
+        return _property(self.table, name)
+
+    def rows(self, is_pending: Mask, kind: str, due: pa.Array) -> PendingRows:
+        """Return the pending messages among these.
+
+        Those that name no real topic and queue are logged and left out.
+        """
+        has_target = pc.and_(self.topics.is_valid(), self.queue_ids.is_valid())
+        is_addressed = has_target.to_numpy(zero_copy_only=False)
+        n_lost = np.count_nonzero(is_pending & ~is_addressed)
+        if n_lost:
+            logger.warning("%d pending messages name no real topic and queue: left out", n_lost)
+        kinds = pa.array([kind] * len(due), pa.string())
+        rows = PendingRows(self.places, self.topics, self.queue_ids, kinds, due)
+        return rows.take(is_pending & is_addressed)
+
+
+def read_waiting(
+    store: PendingSource, topic: str, starts: dict[int, int], spec: ReadSpec
+) -> Waiting | None:
+    """Read a system topic, each queue from the offset up to which the broker has delivered.
+
+    None if there is nothing to read.
+    """
+    if topic not in store.topics():
+        return None
+    spans = {queue_id: store.queue_range(topic, queue_id) for queue_id in store.queue_ids(topic)}
+    offsets = {
+        queue_id: min(max(starts.get(queue_id, 0), low), high)
+        for queue_id, (low, high) in spans.items()
+    }
+    own = _own_spec(spec, _QUEUED)
+    selection = parse_selection(subscribe=[topic], starting_offsets={topic: offsets})
+    slices = store.plan_queues(selection, own)
+    return Waiting.of(pa.Table.from_batches(store.read_queues(slices, own), own.schema))
+
+
+def read_waiting_at(
+    store: PendingSource, topic: str, places: Positions, spec: ReadSpec
+) -> Waiting | None:
+    """Read records of a system topic at physical offsets (n,), rising.
+
+    Where there is none, any more or at all, nothing is read; None if there is nothing to read.
+    """
+    own = _own_spec(spec, _STORED)
+    batches = store.finder.read_places(places, own, LogFilter())
+    table = pa.Table.from_batches(batches, own.schema)
+    return Waiting.of(table.filter(pc.equal(table.column("topic"), topic)))
+
+
+def _own_spec(spec: ReadSpec, columns: Sequence[str]) -> ReadSpec:
+    return replace(
+        spec,
+        schema=select_columns(columns),
+        mode=FAILFAST if spec.mode == FAILFAST else DROPMALFORMED,
+        tags=None,
+        filter=None,
+    )
+
+
+def _property(table: pa.Table, name: str) -> pa.Array:
+    values = pc.map_lookup(table.column("properties"), name, "last")
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def integers(texts: pa.Array, digits: int = 18) -> pa.Array:
+    """Return integers of at most ``digits`` digits, int64 (n,); null for any other text."""
+    is_integer = pc.match_substring_regex(texts, f"^[0-9]{{1,{digits}}}$")
+    return pc.if_else(is_integer, texts, None).cast(pa.int64())
+
+
+def are_newest(waiting: Waiting) -> Mask:
+    """Return a mask (n,) of the newest message of each UNIQ_KEY.
+
+    Checks of transactions and rolls of the timer store a message again.
+    """
+    newest = np.zeros(len(waiting.places), np.bool_)
+    seen = set[str]()
+    for row in np.argsort(-waiting.places, kind="stable").tolist():
+        key = waiting.uniq_keys[row].as_py()
+        newest[row] = key is None or key not in seen
+        if key is not None:
+            seen.add(key)
+    return newest
+
+
+def have_copies(
+    store: PendingSource, waiting: Waiting, candidates: Mask, *, later: bool = True
+) -> Mask:
+    """Return a mask (n,) of the candidates whose UNIQ_KEY a later record of their real topic has.
+
+    Args:
+        store: the store to read from.
+        waiting: the messages of the system topic.
+        candidates: mask (n,) of those to look up.
+        later: whether that record must be later than the candidate itself; if not, than the first
+            of all messages.
+    """
+    are_delivered = np.zeros(len(waiting.places), np.bool_)
+    rows = np.flatnonzero(candidates & waiting.uniq_keys.is_valid().to_numpy(zero_copy_only=False))
+    keys = set(waiting.uniq_keys.take(pa.array(rows)).to_pylist())
+    topics = sorted(set(waiting.topics.take(pa.array(rows)).drop_null().to_pylist()))
+    if not keys or not topics:
+        return are_delivered
+    latest: dict[tuple[str, str], int] = {}
+    first = int(waiting.places.min())
+    for batch in store.finder.copies(Wanted(msg_ids=frozenset(keys)), topics, first):
+        for row in batch.to_pylist():
+            # Physical offsets ascend, so the last one stays.
+            latest[row["topic"], row["msgId"]] = row["commitLogOffset"]
+    for row in rows.tolist():
+        key = (waiting.topics[row].as_py(), waiting.uniq_keys[row].as_py())
+        are_delivered[row] = latest.get(key, -1) > (waiting.places[row] if later else first)
+    return are_delivered
+
+
+def timed(store: PendingSource, spec: ReadSpec) -> PendingRows:
+    """Return the messages that wait for the second that they are due in.
+
+    With timerRocksDBEnable a broker keeps no timer log. Then the timer topic tells what waits,
+    though the database ``rocksdbstore`` has it as well.
+    """
+    progress = store.config.timer_progress()
+    units = pending_units(store.paths, progress)
+    if units is None:
+        return _timed_by_topic(store, progress.read_time, spec)
+    following = _following_offset(store, units, progress, spec)
+    entered = read_waiting_at(store, TIMER_TOPIC, units.places, spec)
+    # a second entry of a record that is in the wheel would be the same message
+    waiting = _without(read_waiting(store, TIMER_TOPIC, {0: following}, spec), units)
+    parts = [_Timed.entered(entered, units), _Timed.waiting(waiting, units.precision)]
+    rows = [_pending(store, part, parts) for part in parts if part is not None]
+    return PendingRows.joined(rows) if rows else NOTHING_PENDING
+
+
+class _Timed(NamedTuple):
+    """Messages of the timer topic, cancellations among them, (n,) each."""
+
+    messages: Waiting
+    due: pa.Array  # int64, ms
+    finals: pa.Array  # int64, the seconds that they are due in, in units of the precision
+    seconds: pa.Array  # int64, the seconds of their slots: an earlier one if they are due far ahead
+    are_entered: bool  # whether they are in the wheel
+
+    @classmethod
+    def entered(cls, messages: Waiting | None, units: TimerUnits) -> _Timed | None:
+        """Return the messages of units."""
+        if messages is None:
+            return None
+        due = integers(messages.property("TIMER_OUT_MS"))
+        rows = np.searchsorted(units.places, messages.places)
+        seconds = pa.array(units.seconds[rows])
+        are_final = pa.array(~units.are_rolled[rows])
+        finals = pc.if_else(are_final, seconds, _seconds_of(due, units.precision))
+        return cls(messages, due, finals, seconds, are_entered=True)
+
+    @classmethod
+    def waiting(cls, messages: Waiting | None, precision: int) -> _Timed | None:
+        """Return messages that are in no slot yet."""
+        if messages is None:
+            return None
+        due = integers(messages.property("TIMER_OUT_MS"))
+        seconds = _seconds_of(due, precision)
+        return cls(messages, due, seconds, seconds, are_entered=False)
+
+    @property
+    def deletes(self) -> pa.Array:
+        """What each message cancels: a UNIQ_KEY, after "topic+" in some versions; else null."""
+        return self.messages.property(_DELETED)
+
+
+def _seconds_of(due: pa.Array, precision: int) -> pa.Array:
+    return pc.divide(due, precision)
+
+
+def _following_offset(
+    store: PendingSource, units: TimerUnits, progress: TimerProgress, spec: ReadSpec
+) -> int:
+    """Return the queue offset of the record that a broker enters next when it starts.
+
+    Source: TimerMessageStore.java#recover, #reviseQueueOffset.
+    """
+    last = read_waiting_at(store, TIMER_TOPIC, np.array([units.last_place]), spec)
+    if last is None:
+        return progress.queue_offset
+    return int(last.table.column("queueOffset")[0].as_py()) + 1
+
+
+def _without(messages: Waiting | None, units: TimerUnits) -> Waiting | None:
+    """Leave out messages that have a pending unit."""
+    if messages is None:
+        return None
+    return Waiting.of(messages.table.filter(pa.array(~np.isin(messages.places, units.places))))
+
+
+def _pending(store: PendingSource, part: _Timed, parts: list[_Timed | None]) -> PendingRows:
+    is_pending = ~_are_cancelled(part, [other for other in parts if other is not None])
+    if not part.are_entered or store.paths.has_abort:
+        # Of a store that was not closed, the wheel may be older than what was delivered.
+        is_pending &= are_newest(part.messages)
+        is_pending &= ~have_copies(store, part.messages, is_pending)
+    return part.messages.rows(is_pending, "timer", part.due)
+
+
+def _are_cancelled(part: _Timed, others: list[_Timed]) -> Mask:
+    """Return a mask (n,) of the messages that are cancelled, and of what cancels them.
+
+    A cancellation holds for messages of its own slot alone. Slots of messages that are due far
+    ahead are in between: such a message meets all those of the same final second in the end.
+
+    Args:
+        part: the messages.
+        others: all messages that may cancel them.
+
+    Source: TimerMessageStore.java#dequeue, #TimerDequeueGetMessageService.
+    """
+    cancelled = part.deletes.is_valid()
+    topics, uniq_keys = part.messages.topics, part.messages.uniq_keys
+    names = (uniq_keys, pc.binary_join_element_wise(topics, uniq_keys, "+"))
+    for other in others:
+        in_last_slot = pc.equal(other.seconds, other.finals)
+        in_slot = pc.if_else(in_last_slot, other.seconds, None)
+        for own, of_other in ((part.finals, other.finals), (part.seconds, in_slot)):
+            targets = _joined(other.deletes, of_other).drop_null()
+            for name in names:
+                found = pc.is_in(_joined(name, own), value_set=targets, skip_nulls=True)
+                cancelled = pc.or_(cancelled, found)
+    mask: Mask = cancelled.to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _joined(names: pa.Array, seconds: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(seconds.cast(pa.string()), names, "@")
+
+
+def _timed_by_topic(store: PendingSource, read_time: int, spec: ReadSpec) -> PendingRows:
+    """Return the timed messages of a store without a timer wheel, by the timer topic alone."""
+    messages = read_waiting(store, TIMER_TOPIC, {}, spec)
+    part = _Timed.waiting(messages, TIMER_PRECISIONS_MS[-1])
+    if part is None:
+        return NOTHING_PENDING
+    late = pc.less(part.due, read_time).fill_null(False)  # noqa: FBT003 - Arrow's name for a value
+    is_pending = are_newest(part.messages) & ~late.to_numpy(zero_copy_only=False)
+    is_pending &= ~_are_cancelled(part, [part])
+    is_pending &= ~have_copies(store, part.messages, is_pending)
+    return part.messages.rows(is_pending, "timer", part.due)
+
+
+def find_pending(store: PendingSource, selection: Selection, spec: ReadSpec) -> PendingRows:
+    """Return the messages that are pending for the chosen topics and queues.
+
+    The offsets that the broker keeps show which messages it has delivered. It saves them only now
+    and then, so a message of the same UNIQ_KEY in the real topic shows it too.
+
+    Args:
+        store: the store to read from.
+        selection: real topics and queues.
+        spec: says what to do with damage. A damaged message is pending for no topic.
+    """
+    kinds = (_halves, _rocksdb_halves, _delayed, timed)
+    pending = PendingRows.joined([kind(store, spec) for kind in kinds])
+    names = pc.unique(pending.topics).to_pylist()
+    chosen_topics = pa.array(choose_topics(selection, names), pa.string())
+    in_topics = pc.is_in(pending.topics, value_set=chosen_topics)
+    is_chosen: Mask = in_topics.to_numpy(zero_copy_only=False)
+    for topic, queue_ids in (selection.assign or {}).items():
+        of_topic = pc.equal(pending.topics, topic).to_numpy(zero_copy_only=False)
+        is_chosen &= ~of_topic | np.isin(pending.queue_ids.to_numpy(), list(queue_ids))
+    return pending.take(is_chosen)
+
+
+def read_pending(
+    store: PendingSource, rows: PendingRows, spec: ReadSpec, selection: Selection
+) -> Iterator[pa.RecordBatch]:
+    """Yield pending messages with their real topic and queue. They have no queue offset yet.
+
+    Args:
+        store: the store to read from.
+        rows: the messages, from :func:`find_pending`.
+        spec: how to read them.
+        selection: its start and end times apply.
+    """
+    own = {"topic", "queueId", "queueOffset", "tagsCode", *PENDING.names}
+    stored = [
+        field for field in spec.schema if field.name not in own and field.name != "commitLogOffset"
+    ]
+    place = pa.field("commitLogOffset", pa.int64())
+    times = LogFilter(
+        start_timestamp=selection.start.timestamp, end_timestamp=selection.end.timestamp
+    )
+    record_spec = replace(spec, schema=pa.schema([*stored, place]))
+    for batch in store.finder.read_places(rows.places, record_spec, times):
+        places = batch.column("commitLogOffset").to_numpy()
+        pending = rows.take(np.searchsorted(rows.places, places))
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        columns |= {"topic": pending.topics, "queueId": pending.queue_ids, "pending": pending.kinds}
+        columns["queueOffset"] = columns["tagsCode"] = pa.nulls(batch.num_rows, pa.int64())
+        is_time = pc.and_(
+            pc.greater_equal(pending.due, FIRST_TIMESTAMP),
+            pc.less_equal(pending.due, LAST_TIMESTAMP),
+        )
+        # The broker never delivers a message whose time is out of range.
+        due = pc.if_else(is_time, pending.due, None)
+        columns["dueTimestamp"] = pc.multiply(due, 1000).cast(TIMESTAMP)
+        yield pa.RecordBatch.from_arrays(
+            [columns[field.name].cast(field.type) for field in spec.schema], schema=spec.schema
+        )
+
+
+def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
+    """Return the half messages of undecided transactions.
+
+    No op record names them, and no commit followed.
+    """
+    starts: dict[str, dict[int, int]] = {HALF_TOPIC: {}, OP_TOPIC: {}}
+    committed = store.config.consumer_offsets(_TRANSACTION_GROUP)
+    for (topic, queue_id), queue_offset in committed.items():
+        if topic in starts:
+            starts[topic][queue_id] = queue_offset
+    halves = read_waiting(store, HALF_TOPIC, starts[HALF_TOPIC], spec)
+    ops = read_waiting(store, OP_TOPIC, starts[OP_TOPIC], spec)
+    if halves is None:
+        return NOTHING_PENDING
+    is_pending = np.ones(len(halves.places), np.bool_)
+    queue_offsets = halves.table.column("queueOffset").to_numpy()
+    queue_ids = halves.table.column("queueId").to_numpy()
+    if ops is not None:
+        decisions = ops.table.filter(pc.equal(ops.table.column("tags"), _DECIDED_TAG))
+        for queue_id in pc.unique(decisions.column("queueId")).to_pylist():
+            of_queue = decisions.filter(pc.equal(decisions.column("queueId"), queue_id))
+            texts = b",".join(of_queue.column("body").to_pylist()).split(b",")
+            decided = [int(text) for text in texts if text.isdigit() and len(text) < 19]
+            is_pending &= ~((queue_ids == queue_id) & np.isin(queue_offsets, decided))
+        # The broker stores a half message again when it checks the transaction; a decision on
+        # either copy counts.
+        keys = halves.uniq_keys.filter(pa.array(~is_pending)).drop_null()
+        is_pending &= ~pc.is_in(halves.uniq_keys, value_set=keys, skip_nulls=True).to_numpy(
+            zero_copy_only=False
+        )
+    is_pending &= are_newest(halves) & ~have_copies(store, halves, is_pending, later=False)
+    return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
+
+
+def _rocksdb_halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
+    """Return the half messages of undecided transactions of a broker that keeps them in RocksDB.
+
+    The log tells them too: an op record names the physical offset of the half that it decides. Only
+    a half that the broker no longer asks for is gone from RocksDB without an op record.
+
+    Source: TransMessageRocksDBStore.java#deletePrepareMessage.
+    """
+    halves = read_waiting(store, ROCKSDB_HALF_TOPIC, {}, spec)
+    if halves is None:
+        return NOTHING_PENDING
+    is_pending = np.ones(len(halves.places), np.bool_)
+    ops = read_waiting(store, ROCKSDB_OP_TOPIC, {}, spec)
+    if ops is not None:
+        decided = integers(ops.property(_DECIDED_OFFSET)).drop_null()
+        is_pending &= ~np.isin(halves.places, decided.to_numpy())
+    is_pending &= ~have_copies(store, halves, is_pending)
+    return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
+
+
+def _delayed(store: PendingSource, spec: ReadSpec) -> PendingRows:
+    """Return the delayed messages after the delivered offset of their level.
+
+    The messages of a level are in queue ``level - 1``.
+    """
+    levels = store.config.delay_offsets()
+    starts = {level - 1: queue_offset for level, queue_offset in levels.items()}
+    waiting = read_waiting(store, SCHEDULE_TOPIC, starts, spec)
+    if waiting is None:
+        return NOTHING_PENDING
+    # The offsets of a store that was not closed may be out of date, and the file may lack a level.
+    own_levels = waiting.table.column("queueId").to_numpy() + 1
+    unsure = ~np.isin(own_levels, list(levels)) | store.paths.has_abort
+    is_pending = ~have_copies(store, waiting, unsure)
+    return waiting.rows(is_pending, "delay", waiting.table.column("tagsCode").combine_chunks())

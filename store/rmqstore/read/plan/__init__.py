@@ -1,1 +1,0 @@
-"""Ranges and samples of queues and of the log, for planning."""

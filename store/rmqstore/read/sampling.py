@@ -1,0 +1,361 @@
+"""Samples of queues and of the log, by which planning cuts a read into tasks."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmqstore.errors import (
+    CorruptRecordError,
+    FileDeletedError,
+    OffsetOutOfRangeError,
+    UnreadableFileError,
+)
+from rmqstore.format.framing import StopKind
+from rmqstore.format.layout import MAX_FIXED_BYTES, Mask, Positions
+from rmqstore.query.conditions import Points
+from rmqstore.read.queue_ranges import QueueRanges
+from rmqstore.read.time_search import short_units
+from rmqstore.spans import LogSlice, QueueKey, QueueSlice
+from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.log.commitlog import CommitLog, frame_of, records_in
+from rmqstore.storage.log.walks import window_at
+from rmqstore.storage.queue.queue import Queue, Units
+from rmqstore.storage.queue.queue_set import Queues
+
+QUEUE_COLUMNS: Final = ("topic", "queueId", "queueOffset")
+_GROWTH: Final = 4
+
+ReadQueues = Callable[[list[QueueSlice]], Iterator[pa.RecordBatch]]
+ReadLog = Callable[[LogSlice], Iterator[pa.RecordBatch]]
+
+
+_SAMPLED_UNITS = 16  # units whose mean size stands for the messages around a sample
+_UNITS_AT_ONCE = 1 << 12
+_SAMPLED_QUEUES = 256
+_SAMPLED_HEADS = 1024  # samples taken of all queues together
+_MIN_HEADS = 64  # samples taken of each queue
+# Each head of a remote log takes two requests.
+_REMOTE_QUEUES = 2
+_BYTES_PER_REMOTE_HEAD = 128 << 20
+_SHORT_LOG = 32 << 20  # bytes; reading such a log takes no longer than sampling it
+
+
+def newest_of_queues(
+    slices: Sequence[QueueSlice], count: int, read: ReadQueues, schema: pa.Schema
+) -> pa.Table:
+    """Return the newest messages of each queue that meet the conditions of a read.
+
+    Args:
+        slices: ranges of queues, those of one queue in their order.
+        count: how many messages of each queue.
+        read: reads ranges, and may leave messages out.
+        schema: the columns that ``read`` gives, with those in :data:`QUEUE_COLUMNS`.
+    """
+    left: dict[QueueKey, list[QueueSlice]] = {}
+    for piece in slices:
+        if piece.start < piece.end:
+            left.setdefault((piece.topic, piece.queue_id), []).append(piece)
+    missing = dict.fromkeys(left, count)
+    tables: list[pa.Table] = []
+    n_read = count
+    while left:
+        parts = [part for pieces in left.values() for part in _take_last(pieces, n_read)]
+        rows = pa.Table.from_batches(read(parts), schema)
+        tables.append(rows.filter(pa.array(_newest_rows(rows, missing))))
+        left = {key: pieces for key, pieces in left.items() if pieces and missing[key] > 0}
+        n_read *= _GROWTH
+    return pa.concat_tables([schema.empty_table(), *reversed(tables)])
+
+
+def newest_of_log(
+    parts: Sequence[LogSlice], count: int, read: ReadLog, schema: pa.Schema
+) -> pa.Table:
+    """Return the newest records of the log that meet the conditions of a read.
+
+    Args:
+        parts: parts of the log in their order, small ones.
+        count: how many records.
+        read: reads a part, and may leave records out.
+        schema: the columns that ``read`` gives.
+    """
+    left = [*parts]
+    tables: list[pa.Table] = []
+    n_rows, n_parts = 0, 1
+    while left and n_rows < count:
+        left, taken = left[:-n_parts], left[-n_parts:]
+        table = pa.Table.from_batches((batch for part in taken for batch in read(part)), schema)
+        tables.append(table)
+        n_rows += len(table)
+        n_parts *= _GROWTH
+    table = pa.concat_tables([schema.empty_table(), *reversed(tables)])
+    return table.slice(max(len(table) - count, 0))
+
+
+def _take_last(pieces: list[QueueSlice], count: int) -> list[QueueSlice]:
+    """Take the last ``count`` messages away from ranges of a queue, and return their ranges."""
+    taken: list[QueueSlice] = []
+    while pieces and count > 0:
+        piece = pieces.pop()
+        start = max(piece.start, piece.end - count)
+        if start > piece.start:
+            pieces.append(piece._replace(end=start))
+        taken.insert(0, piece._replace(start=start))
+        count -= piece.end - start
+    return taken
+
+
+def _newest_rows(rows: pa.Table, missing: dict[QueueKey, int]) -> Mask:
+    """Return which rows (n,) are among the newest that a queue misses; these are counted."""
+    if not len(rows):
+        return np.zeros(0, np.bool_)
+    names = rows.column("topic").combine_chunks().dictionary_encode()
+    topics = names.dictionary.to_pylist()
+    codes = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    queue_ids = rows.column("queueId").to_numpy()
+    offsets = pc.fill_null(rows.column("queueOffset"), -1).to_numpy()
+    order = np.lexsort((-offsets, queue_ids, codes))
+    firsts = np.flatnonzero(_is_first(codes[order], queue_ids[order]))
+    ends = np.append(firsts[1:], len(order))
+    is_chosen = np.zeros(len(order), np.bool_)
+    for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
+        row = order[first]
+        key = topics[codes[row]], int(queue_ids[row])
+        n_chosen = min(missing[key], end - first)
+        missing[key] -= n_chosen
+        is_chosen[order[first : first + n_chosen]] = True
+    return is_chosen
+
+
+def _is_first(codes: NDArray[np.int64], queue_ids: NDArray[np.int64]) -> Mask:
+    """Return which of sorted rows (n,) is the first of its queue."""
+    is_first: Mask = np.diff(codes, prepend=-1) != 0
+    is_first[1:] |= np.diff(queue_ids) != 0
+    return is_first
+
+
+class Sample(NamedTuple):
+    """One message of a queue: where it lies in the log, and the mean record size around it."""
+
+    queue_offset: int
+    physical_offset: int
+    mean_bytes: float
+
+
+class LogPart(NamedTuple):
+    """A range of the log in which no cut is possible, and its bytes, without holes of the file."""
+
+    piece: LogSlice
+    n_bytes: int
+
+
+class Sampler:
+    """Takes samples of one store."""
+
+    def __init__(self, log: CommitLog, queues: Queues, ranges: QueueRanges) -> None:
+        self._log, self._queues, self._ranges = log, queues, ranges
+
+    def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
+        """Return up to ``count`` samples of a range, from its first to its last message.
+
+        They are evenly spaced by queue offset. A range of at most ``_SAMPLED_UNITS`` messages gives
+        one sample, which covers all of them.
+        """
+        queue = self._queues.open(piece.topic, piece.queue_id)
+        return sample_queue(queue, piece.start, piece.end, count)
+
+    def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
+        """Return how many messages at the start of a range have records of ``n_bytes`` at most."""
+        queue = self._queues.open(piece.topic, piece.queue_id)
+        return rows_that_fit(queue, piece.start, piece.end, n_bytes)[0]
+
+    def log_heads(self) -> list[int]:
+        """Return the physical offsets where a scan of the log may be cut, sorted.
+
+        These are the starts of files, and the frames of sampled records that store their own
+        physical offset.
+        Without queues only the starts of files are sure.
+        """
+        heads = {segment.start for segment in self._log.segments}
+        queues = self._queues.plain()
+        sampled = queues[:: max(1, len(queues) // _SAMPLED_QUEUES)]
+        count = max(_MIN_HEADS, _SAMPLED_HEADS // max(len(sampled), 1))
+        if self._log.is_remote:
+            n_bytes = self._log.max_offset - self._log.min_offset
+            sampled = sampled[:_REMOTE_QUEUES]
+            count = max(2, min(count, n_bytes // (_BYTES_PER_REMOTE_HEAD * max(len(sampled), 1))))
+        samples: list[Sample] = []
+        for number, (topic, queue_id) in enumerate(sampled):
+            start, end = self._ranges.range(topic, queue_id)
+            # Round-robin producers put the same offsets of all queues next to each other, so
+            # samples are staggered.
+            start += (end - start) * number // (count * len(sampled))
+            piece = QueueSlice(topic, queue_id, start, end)
+            if self._log.is_remote:
+                self._want_samples(piece, count)
+            samples += self.sample(piece, count)
+        if self._log.is_remote:
+            self._want_heads([sample.physical_offset for sample in samples])
+        for sample in samples:
+            frame = frame_of(self._log, sample.physical_offset)
+            if frame is not None:
+                heads.add(frame)
+        return sorted(heads)
+
+    def _want_samples(self, piece: QueueSlice, count: int) -> None:
+        queue = self._queues.open(piece.topic, piece.queue_id)
+        queue_offsets = np.array(_spaced(piece.start, piece.end, count), np.int64)
+        queue.want(queue_offsets, min(_SAMPLED_UNITS, piece.end - piece.start))
+
+    def _want_heads(self, physical_offsets: Iterable[int]) -> None:
+        """Let the heads of records, and of the frames that they are in, come together."""
+        by_segment: dict[Segment, list[int]] = {}
+        for physical_offset in physical_offsets:
+            segment = self._log.find(physical_offset)
+            if segment is not None:
+                by_segment.setdefault(segment, []).append(physical_offset - segment.start)
+        for segment, positions in by_segment.items():
+            starts = np.maximum(np.array(positions, np.int64) - MAX_FIXED_BYTES, 0)
+            with suppress(FileDeletedError, UnreadableFileError):
+                self._log.want(segment, starts, 2 * MAX_FIXED_BYTES)
+
+    def log_parts(self, slices: Iterable[LogSlice], heads: Sequence[int]) -> list[LogPart]:
+        """Cut ranges of the log at all heads in them; see :func:`join_parts`.
+
+        Args:
+            slices: the ranges; empty ones are left out.
+            heads: physical offsets where records surely begin, sorted, also outside of the ranges.
+        """
+        parts: list[LogPart] = []
+        for whole in slices:
+            if whole.start >= whole.end:
+                continue
+            inner = heads[bisect_right(heads, whole.start) : bisect_left(heads, whole.end)]
+            points = [whole.start, *inner, whole.end]
+            lengths = self._log.data_lengths(np.array(points, np.int64)).tolist()
+            parts += [
+                LogPart(whole._replace(start=start, end=end), n_bytes)
+                for (start, end), n_bytes in zip(pairwise(points), lengths, strict=True)
+            ]
+        return parts
+
+    def log_points(self, whole: LogSlice, heads: Callable[[], Iterable[int]]) -> Points:
+        """Return records of the log with their store times.
+
+        They are all records of a short, sound log, else those at ``heads``.
+        """
+        return self._every_record(whole) or self._records_at(heads())
+
+    def _records_at(self, heads: Iterable[int]) -> Points:
+        """Return the records in frames; those that cannot be read are left out."""
+        physical_offsets = np.array([*heads], np.int64)
+        records = records_in(self._log, physical_offsets)
+        times, are_right = self._log.store_timestamps(records)
+        for row in np.flatnonzero(~are_right).tolist():
+            with suppress(CorruptRecordError, OffsetOutOfRangeError):
+                times[row] = self._log.store_timestamp(int(records[row]))
+                are_right[row] = True
+        return Points(physical_offsets[are_right], times[are_right])
+
+    def _every_record(self, whole: LogSlice) -> Points | None:
+        """Return all records of a range of the log, or None if the range is long or damaged."""
+        physical_offsets = [np.empty(0, np.int64)]
+        times = [np.empty(0, np.int64)]
+        left = _SHORT_LOG
+        for start, end, segment in self._log.stretches(whole.start, whole.end):
+            if segment is None:
+                continue
+            window = window_at(self._log, segment, start, end, left)
+            stop = window.records
+            left -= window.stopped - start
+            is_done = stop.kind is not StopKind.END or window.stopped == end
+            is_lost = stop.kind is StopKind.EMPTY and self._log.written_end(segment) > stop.position
+            is_damaged = stop.kind in (StopKind.DAMAGE, StopKind.STALE)
+            if is_damaged or is_lost or not is_done:
+                return None
+            for starts, heads, are_whole in window.heads():
+                if not are_whole.all():
+                    return None
+                physical_offsets.append(starts + (segment.start - stop.head_bytes))
+                times.append(heads.column("store_timestamp").astype(np.int64))
+        return Points(np.concatenate(physical_offsets), np.concatenate(times), are_all=True)
+
+
+def sample_queue(queue: Queue, start: int, end: int, count: int) -> list[Sample]:
+    """Return samples of a range of a queue; see :meth:`Sampler.sample`."""
+    if start >= end:
+        return []
+    units = short_units(queue, (start, end))
+    whole = None if units is None else _weigh(queue, units, start, end)
+    samples = []
+    for queue_offset in _spaced(start, end, count):
+        stop = min(queue_offset + _SAMPLED_UNITS, end)
+        if whole is not None:
+            rows = slice(queue_offset - start, stop - start)
+            physical_offsets, weights = whole[0][rows], whole[1][rows]
+        else:
+            run = next(queue.runs(queue_offset, stop), None)
+            if run is None or run[0] != queue_offset:
+                continue
+            physical_offsets, weights = _weigh(queue, queue.units(*run), *run)
+        mean_bytes = float(weights.sum()) / len(weights)
+        samples.append(Sample(queue_offset, int(physical_offsets[0]), mean_bytes))
+    return samples
+
+
+def rows_that_fit(queue: Queue, start: int, end: int, n_bytes: int) -> tuple[int, int]:
+    """Return how many messages at the start of a range fit into ``n_bytes``, and what is left."""
+    left = n_bytes
+    for low, high in queue.runs(start, end):
+        for first in range(low, high, _UNITS_AT_ONCE):
+            sizes = np.cumsum(queue.weights(first, min(first + _UNITS_AT_ONCE, high)))
+            fitting = int(np.searchsorted(sizes, left, side="right"))
+            if fitting < len(sizes):
+                return first - start + fitting, 0
+            left -= int(sizes[-1])
+    return end - start, left
+
+
+def _spaced(start: int, end: int, count: int) -> list[int]:
+    """Return the queue offsets at which a range is sampled."""
+    if end - start <= _SAMPLED_UNITS:
+        return [start]
+    if count <= 2:
+        return [start, end - 1]
+    spaced: list[int] = np.unique(np.linspace(start, end - 1, count).astype(np.int64)).tolist()
+    return spaced
+
+
+def _weigh(queue: Queue, units: Units, start: int, end: int) -> tuple[Positions, NDArray[np.int64]]:
+    """Return where the records of the messages in ``[start, end)`` lie, and their bytes, (n,)."""
+    if queue.is_batch:  # messages share the bytes of a record
+        return units.physical_offsets, queue.weights(start, end)
+    return units.physical_offsets, np.maximum(units.sizes, 0)
+
+
+def join_parts(parts: Iterable[LogPart], max_bytes: int) -> list[tuple[LogSlice, ...]]:
+    """Join parts of the log, in their order, to groups of at most ``max_bytes``.
+
+    A part that is larger makes a group of its own. Parts that touch each other become one slice.
+    """
+    groups: list[list[LogSlice]] = []
+    n_bytes = 0
+    for part in parts:
+        if not groups or (n_bytes and n_bytes + part.n_bytes > max_bytes):
+            groups.append([])
+            n_bytes = 0
+        group = groups[-1]
+        if group and group[-1].end == part.piece.start:
+            group[-1] = group[-1]._replace(end=part.piece.end)
+        else:
+            group.append(part.piece)
+        n_bytes += part.n_bytes
+    return [tuple(group) for group in groups]

@@ -1,0 +1,223 @@
+"""Look-ups in the index: from hashes of keys to the physical offsets of candidate records.
+
+Source: IndexService.java#queryOffset, IndexFile.java#selectPhyOffset.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import UnreadableFileError
+from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask, Positions
+from rmqstore.spans import FOREVER, LATEST_TIME, Span
+from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.storage import Storage, StoredFile
+from rmqstore.storage.index_files import IndexSizes, find_sizes_in_any, index_files, read_header
+
+logger = logging.getLogger(__name__)
+_MAX_SECONDS = (1 << 31) - 1
+_MAX_STEPS = 512  # along a chain; for a longer one all items are read
+_ITEMS_AT_ONCE = 1 << 20
+_NO_OFFSETS = np.empty(0, np.int64)
+
+
+def may_be_stored_within(
+    items: NDArray[np.void],
+    numbers: Positions,
+    begin_timestamp: int,
+    begin: Positions | int,
+    end: Positions | int,
+) -> Mask:
+    """Return a mask (n,) of items whose records may have been stored in ``[begin, end]``.
+
+    Items hold whole seconds since the first record of their file. The first item of a file counts
+    from another time, and 0 can also mean an earlier time, for instance after a clock was set back.
+
+    Args:
+        items: INDEX_ITEM (n,).
+        numbers: numbers of the items in their file, (n,).
+        begin_timestamp: begin time in the header of the file, ms.
+        begin: earliest store time, ms; one for all items or (n,).
+        end: latest store time, ms; one for all items or (n,).
+    """
+    seconds = items["seconds"].astype(np.int64)
+    stored = begin_timestamp + seconds * 1000
+    is_vague = (seconds <= 0) | (seconds == _MAX_SECONDS) | (numbers == 1)
+    may_match: Mask = is_vague | ((stored > np.subtract(begin, 1000)) & (stored <= end))
+    return may_match
+
+
+class _OpenIndexFile:
+    """One file, open for a look-up, and not trusted.
+
+    Item numbers are checked against its size, and a chain is followed only to older items.
+    """
+
+    def __init__(self, file: StoredFile, sizes: IndexSizes) -> None:
+        header = file.read(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]
+        self._begin_timestamp = int(header["begin_timestamp"])
+        self._first_offset = int(header["begin_phy_offset"])
+        self._last_offset = int(header["end_phy_offset"])
+        self._n_slots = sizes.n_slots
+        self._file = file
+        self._items_at = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
+        self._end_timestamp = int(header["end_timestamp"])
+        # A running broker sets slots before it counts their items, so a slot may lead to an item
+        # past the count.
+        self._n_items = sizes.n_items
+        self._count = min(int(header["index_count"]), sizes.n_items)
+
+    def _read(self, numbers: Positions) -> NDArray[np.void]:
+        starts = self._items_at + numbers * INDEX_ITEM.itemsize
+        self._file.want(starts, INDEX_ITEM.itemsize)
+        return self._file.read_each(starts, INDEX_ITEM.itemsize).view(INDEX_ITEM)
+
+    def find(self, hashes: NDArray[np.int64], begin: int, end: int) -> Iterator[Positions]:
+        """Yield physical offsets of items with these hashes, in no particular order."""
+        slots = INDEX_HEADER.itemsize + hashes % self._n_slots * INDEX_SLOT.itemsize
+        self._file.want(slots, INDEX_SLOT.itemsize)
+        numbers = self._file.read_each(slots, INDEX_SLOT.itemsize).view(INDEX_SLOT).astype(np.int64)
+        for _ in range(_MAX_STEPS):
+            inside = (numbers > 0) & (numbers < self._n_items)
+            numbers, hashes = numbers[inside], hashes[inside]
+            if not len(numbers):
+                return
+            items = self._read(numbers)
+            yield self._chosen(items, numbers, items["key_hash"] == hashes, begin, end)
+            previous = items["previous"].astype(np.int64)
+            # A sound item leads to an older one. Any other would make a loop.
+            numbers = np.where(previous < numbers, previous, 0)
+        yield from self._find_among(int(numbers.max()) + 1, np.unique(hashes), begin, end)
+
+    def _find_among(
+        self, stop: int, hashes: NDArray[np.int64], begin: int, end: int
+    ) -> Iterator[Positions]:
+        """Search all items before ``stop``, which is faster than to follow long chains."""
+        for low in range(1, stop, _ITEMS_AT_ONCE):
+            numbers = np.arange(low, min(low + _ITEMS_AT_ONCE, stop))
+            stored = np.zeros(len(numbers) * INDEX_ITEM.itemsize, np.uint8)
+            self._file.read_into(stored, self._items_at + low * INDEX_ITEM.itemsize)
+            items = stored.view(INDEX_ITEM)
+            rows = np.flatnonzero(np.isin(items["key_hash"], hashes))
+            yield self._chosen(items[rows], numbers[rows], np.ones(len(rows), np.bool_), begin, end)
+
+    def _chosen(
+        self, items: NDArray[np.void], numbers: Positions, hits: Mask, begin: int, end: int
+    ) -> Positions:
+        if begin > 0 or end < LATEST_TIME:
+            hits = hits & may_be_stored_within(items, numbers, self._begin_timestamp, begin, end)
+        offsets: Positions = items["physical_offset"][hits].astype(np.int64)
+        return offsets
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the header counts no items."""
+        return self._count <= 1
+
+    def was_flushed(self, until: int) -> bool:
+        """Tell whether all records of the file were stored by a time, ms."""
+        return self._end_timestamp <= until
+
+    def span(self) -> Span | None:
+        """Return the range from the first to the last record with keys in the file.
+
+        None if the file is damaged. Header and items both hold these physical offsets. If they
+        differ, the range that both cover counts: a running broker sets the header after the item.
+        """
+        first, last = self._read(np.array([1, self._count - 1]))["physical_offset"].tolist()
+        span = Span(max(self._first_offset, first), min(self._last_offset, last))
+        return span if 0 <= span.start <= span.end else None
+
+
+class IndexSearch:
+    """The index files of one store, opened for each look-up: a broker creates and deletes them.
+
+    Args:
+        folder: the folder that holds the files.
+        sizes: sizes in the broker's configuration; if they do not fit, the files show their own.
+        storage: the storage to read the files from.
+    """
+
+    def __init__(self, folder: Path, sizes: IndexSizes, storage: Storage = LOCAL) -> None:
+        self.folder = folder
+        self._sizes = sizes
+        self._storage = storage
+
+    def _each(self) -> Iterator[_OpenIndexFile]:
+        """Yield the files that hold items, oldest first, one open at a time.
+
+        A file of another length is skipped with a warning.
+        """
+        min_length = INDEX_HEADER.itemsize + 1
+        lengths = {path: length for path, length in self._lengths() if length >= min_length}
+        if self._sizes.file_size not in lengths.values():
+            filled = [path for path in lengths if self._holds_items(path)]
+            if not filled:
+                return
+            self._sizes = find_sizes_in_any(filled, self._sizes, self._storage)
+        for path, length in lengths.items():
+            if length != self._sizes.file_size:
+                logger.warning(
+                    "%s has %d bytes, %d are expected of an index file: it is passed over",
+                    path, length, self._sizes.file_size,
+                )  # fmt: skip
+                continue
+            try:
+                with self._storage.open(path, scattered=True) as file:
+                    opened = _OpenIndexFile(file, self._sizes)
+                    if not opened.is_empty:
+                        yield opened
+            except FileNotFoundError:
+                continue  # deleted together with its records
+
+    def has_files(self) -> bool:
+        """Tell whether there are index files, whatever they hold."""
+        return bool(index_files(self.folder, self._storage))
+
+    def find(self, hashes: NDArray[np.int32], begin: int = 0, end: int = FOREVER) -> Positions:
+        """Return the physical offsets of candidate records, rising and distinct.
+
+        A candidate may have a key with one of these hashes, perhaps another key than the one that
+        is looked for. Every item that a chain leads to is included.
+
+        Args:
+            hashes: int32 (k,), see ``index_keys.key_hashes``; never negative.
+            begin: earliest store time, ms.
+            end: latest store time, ms, included.
+
+        Raises:
+            StoreStateError: no numbers of slots and items fit the files.
+        """
+        distinct = np.unique(hashes).astype(np.int64)
+        begin, end = max(begin, 0), min(end, FOREVER)
+        parts = [offsets for file in self._each() for offsets in file.find(distinct, begin, end)]
+        return np.unique(np.concatenate(parts)) if parts else _NO_OFFSETS
+
+    def spans(self, flushed_until: int = FOREVER) -> list[Span]:
+        """Return the range of the log whose keys each file holds, sorted.
+
+        Args:
+            flushed_until: files with records that were stored later are left out, ms.
+        """
+        spans = [file.span() for file in self._each() if file.was_flushed(flushed_until)]
+        return sorted(span for span in spans if span is not None)
+
+    def _lengths(self) -> Iterator[tuple[Path, int]]:
+        for path in index_files(self.folder, self._storage):
+            try:
+                yield path, self._storage.size(path)
+            except FileNotFoundError:
+                continue
+            except UnreadableFileError as err:
+                logger.warning("%s: it is passed over", err)
+
+    def _holds_items(self, path: Path) -> bool:
+        try:
+            return int(read_header(path, self._storage)["index_count"]) > 1
+        except FileNotFoundError:
+            return False

@@ -1,0 +1,537 @@
+"""Queues that have a log of their own: in tiered storage, or compacted.
+
+Physical offsets in a unit, and in the record that it points to, are offsets in the log of the
+queue. Everything else in a record is as the broker first stored it.
+
+Messages are moved to tiered storage queue by queue. The hash of a name spreads the keys of an
+object store; nothing is found by it::
+
+    <tieredStoreFilePath>/<hash>_<cluster>/<broker>/<topic>/<queue id>/COMMIT_LOG/<hash><offset>
+                                                                      /CONSUME_QUEUE/<hash><offset>
+
+A file begins at the offset in its name and ends where it ends: none is preallocated or padded, and
+any length is right.
+
+A topic with ``cleanup.policy=COMPACTION`` keeps the newest message of each key beyond the retention
+of the CommitLog. The broker serves its queues from here::
+
+    compaction/compactionLog/<topic>/<queue id>/<offset>    # records
+              /compactionCq/<topic>/<queue id>/<offset>     # units of a SparseConsumeQueue
+
+Source: FlatMessageFile.java, FlatCommitLogFile.java, FlatConsumeQueueFile.java,
+TieredFileSegment.java, FlatAppendFile.java, MessageStoreUtil.java, PosixFileSegment.java;
+CompactionStore.java, CompactionLog.java.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Container, Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rmqstore.errors import (
+    NotAStoreError,
+    OffsetOutOfRangeError,
+    OptionError,
+    StoreFormatError,
+    UnreadableFileError,
+)
+from rmqstore.format.layout import QUEUE_UNIT, SysFlag
+from rmqstore.format.schema import Message
+from rmqstore.spans import QueueKey
+from rmqstore.storage.broker.folders import COMPACTION_LOGS
+from rmqstore.storage.files.mapped_file_queue import Segment, cut_overlaps
+from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.storage import (
+    A_DANGLING_LINK,
+    AnyPath,
+    Entry,
+    Status,
+    Storage,
+    StoredFile,
+    is_folder,
+    path_of,
+)
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
+from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.sparse_consumequeue import SparseConsumeQueue
+
+logger = logging.getLogger(__name__)
+
+_FILES_AT_ONCE = 32
+_QUEUES_AT_ONCE = 1 << 14  # whose listings are kept
+
+
+_QUEUES: Final = "compactionCq"
+
+
+COMMIT_LOG: Final = "COMMIT_LOG"
+CONSUME_QUEUE: Final = "CONSUME_QUEUE"
+INDEX_TOPIC: Final = "rmq_sys_INDEX"  # its folder has files of the index in place of queues
+
+_HASH_DIGITS = 8
+_CLUSTER = re.compile(rf"([0-9a-f]{{{_HASH_DIGITS}}})_(.+)", re.DOTALL)
+_MAX_QUEUE_ID = (1 << 31) - 1
+_TOPICS_TO_LOOK_AT = 64  # to tell the folder of a broker from any other
+
+
+_NAME = re.compile(r"[0-9a-f]{8}([0-9]{20})", re.ASCII)
+_MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an int64
+
+
+_SYS_FLAG = slice(36, 40)  # of a record; see ``layout.FIXED_PART``
+
+
+class NoFiles:
+    """A storage in which no path exists; see :class:`Storage` for the methods."""
+
+    window_bytes = 1 << 20  # never asked for
+
+    def list_folder(self, _folder: AnyPath) -> list[Entry]:
+        return []
+
+    def status(self, _path: AnyPath) -> Status | None:
+        return None
+
+    def exists(self, _path: AnyPath) -> bool:
+        return False
+
+    def size(self, path: AnyPath) -> int:
+        raise FileNotFoundError(path)
+
+    def read_bytes(self, path: AnyPath, _count: int) -> bytes:
+        raise FileNotFoundError(path)
+
+    def open(self, path: AnyPath, *, scattered: bool = False) -> StoredFile:
+        raise FileNotFoundError(path, scattered)
+
+    def prepare(
+        self, files: set[str], *, first: Container[str] = (), last: Container[str] = ()
+    ) -> None:
+        pass
+
+    def full_path(self, path: Path) -> Path:
+        return path
+
+    def is_locked(self, _path: Path) -> bool:
+        return False
+
+    def requests_made(self) -> str | None:
+        return None
+
+    def refresh(self) -> None:
+        pass
+
+
+NO_FILES: Final[Storage] = NoFiles()
+
+
+class TieredQueues:
+    """The queues of a broker by topic and id; few of their files stay open.
+
+    The listings are kept until :meth:`refresh`.
+    """
+
+    def __init__(self, tier: Tier | CompactedLogs) -> None:
+        self.tier = tier
+        self._unit_files = OpenFiles(tier.storage, _FILES_AT_ONCE)
+        self._log_files = OpenFiles(tier.storage, _FILES_AT_ONCE)
+        self._open: OrderedDict[QueueKey, TieredQueue] = OrderedDict()
+        self._ids: dict[str, list[int]] | None = None
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether queue offsets between those of messages may have no message."""
+        return isinstance(self.tier, CompactedLogs)
+
+    def topics(self) -> list[str]:
+        """Return every topic with a queue, sorted."""
+        return [topic for topic, queue_ids in self._queue_ids().items() if queue_ids]
+
+    def ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, sorted."""
+        return self._queue_ids().get(topic, [])
+
+    def queue(self, topic: str, queue_id: int) -> TieredQueue:
+        """Return a queue; it is empty if there are no files."""
+        key = (topic, queue_id)
+        queue = self._open.get(key)
+        if queue is None:
+            files = (self._unit_files, self._log_files)
+            queue = self._open[key] = self.tier.open_queue(topic, queue_id, *files)
+            if len(self._open) > _QUEUES_AT_ONCE:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(key)
+        return queue
+
+    def _queue_ids(self) -> dict[str, list[int]]:
+        if self._ids is None:
+            self._ids = {topic: self.tier.queue_ids(topic) for topic in self.tier.topics()}
+        return self._ids
+
+    def refresh(self) -> None:
+        """List the files again."""
+        self.tier.storage.refresh()
+        self.close()
+        self._ids = None
+
+    def close(self) -> None:
+        """Close all files, and forget their listings."""
+        self._unit_files.close()
+        self._log_files.close()
+        self._open.clear()
+
+
+class CompactedLogs(NamedTuple):
+    """The compacted logs of one broker.
+
+    Attributes:
+        folder: the folder ``compaction``.
+        broker_name: the name of the broker.
+        storage: the storage that the files are read from.
+    """
+
+    folder: Path
+    broker_name: str
+    storage: Storage
+
+    @property
+    def what(self) -> str:
+        """What is read, in words."""
+        return "compacted logs"
+
+    def topics(self) -> list[str]:
+        """Return the topics that have a folder, sorted."""
+        return subfolders(self.storage, self.folder / COMPACTION_LOGS)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, sorted."""
+        names = subfolders(self.storage, self.folder / COMPACTION_LOGS / topic)
+        return sorted(int(name) for name in names if is_queue_id(name))
+
+    def open_queue(
+        self, topic: str, queue_id: int, unit_files: OpenFiles, log_files: OpenFiles
+    ) -> CompactedQueue:
+        """Return a queue; see :meth:`Tier.open_queue` for the arguments."""
+        folder = self.folder / _QUEUES / topic / str(queue_id)
+        # A broker writes records before their units, so units are listed first.
+        units = SparseConsumeQueue(folder, unit_files)
+        log = CommitLog([self.folder / COMPACTION_LOGS / topic / str(queue_id)], files=log_files)
+        return CompactedQueue(units, log)
+
+
+class Tier(NamedTuple):
+    """What one broker has in tiered storage.
+
+    Attributes:
+        folder: the folder of the broker, which holds those of topics.
+        broker_name: the name of the broker, which is that of the folder.
+        storage: the storage that the files are read from.
+    """
+
+    folder: Path
+    broker_name: str
+    storage: Storage
+
+    @property
+    def what(self) -> str:
+        """What is read, in words."""
+        return "tiered storage"
+
+    def topics(self) -> list[str]:
+        """Return the topics that have a folder, sorted."""
+        return sorted({*subfolders(self.storage, self.folder)} - {INDEX_TOPIC})
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues, sorted."""
+        names = subfolders(self.storage, self.folder / topic)
+        return sorted(int(name) for name in names if is_queue_id(name))
+
+    def open_queue(
+        self, topic: str, queue_id: int, unit_files: OpenFiles, log_files: OpenFiles
+    ) -> TieredQueue:
+        """Return a queue; it is empty if there are no files.
+
+        Args:
+            topic: topic name.
+            queue_id: queue id.
+            unit_files: opens the files of units.
+            log_files: opens those of the log.
+        """
+        folder = self.folder / topic / str(queue_id)
+        listers = SegmentLister(QUEUE_UNIT.itemsize), SegmentLister()
+        # A broker writes records before their units, so units are listed first.
+        units = ConsumeQueue(folder / CONSUME_QUEUE, unit_files, listers[0])
+        log = CommitLog([folder / COMMIT_LOG], files=log_files, lister=listers[1])
+        return TieredQueue(units, log, listers)
+
+
+def hash_of(name: str) -> str:
+    """Return the digits that stand before a name.
+
+    Source: MessageStoreUtil.java#getHash.
+    """
+    digest = hashlib.md5(name.encode(), usedforsecurity=False)
+    return digest.hexdigest()[:_HASH_DIGITS]
+
+
+def is_tier(path: str | os.PathLike[str], storage: Storage) -> bool:
+    """Tell whether a path is a folder of tiered storage: of a broker, a cluster or several."""
+    base = path_of(path if isinstance(path, Path) else os.fspath(path))
+    try:
+        return _is_of_broker(storage, base) or any(_brokers(storage, base))
+    except UnreadableFileError:
+        return False
+
+
+def find_tier(
+    path: str | os.PathLike[str], storage: Storage, broker_name: str | None = None
+) -> Tier:
+    """Return what a broker has in the tiered storage at a path.
+
+    Args:
+        path: the folder of a broker, that of a cluster, or ``tieredStoreFilePath``.
+        storage: the storage that holds the folder.
+        broker_name: the broker that is meant, if there are several.
+
+    Raises:
+        NotAStoreError: the path is not a folder of tiered storage.
+        OptionError: it is not clear which broker is meant.
+    """
+    base = path_of(path if isinstance(path, Path) else os.fspath(path))
+    if _is_of_broker(storage, base):
+        return Tier(base, storage.full_path(base).name, storage)
+    tiers = [Tier(folder, folder.name, storage) for folder in _brokers(storage, base)]
+    if not tiers:
+        raise NotAStoreError(
+            f"{base} is not a folder of tiered storage: give the broker's tieredStoreFilePath, or "
+            "the folder <hash>_<cluster>/<broker> in it"
+        )
+    chosen = (
+        tiers if len(tiers) == 1 else [tier for tier in tiers if tier.broker_name == broker_name]
+    )
+    if len(chosen) != 1:
+        listed = ", ".join(str(tier.folder) for tier in tiers)
+        raise OptionError(
+            f"{base} holds the messages of several brokers; give the folder of one of them: "
+            f"{listed}"
+        )
+    return chosen[0]
+
+
+def _is_of_broker(storage: Storage, base: Path) -> bool:
+    """Tell whether a folder is that of a broker, by its place or by the queues in it."""
+    if not is_folder(storage, base):
+        return False
+    if _is_cluster(storage.full_path(base).parent.name):
+        return True
+    return any(
+        is_queue_id(queue_id) and _is_of_queue(storage, base / topic / queue_id)
+        for topic in subfolders(storage, base)[:_TOPICS_TO_LOOK_AT]
+        for queue_id in subfolders(storage, base / topic)
+    )
+
+
+def _is_of_queue(storage: Storage, folder: Path) -> bool:
+    return any(is_folder(storage, folder / kind) for kind in (COMMIT_LOG, CONSUME_QUEUE))
+
+
+def _brokers(storage: Storage, base: Path) -> Iterator[Path]:
+    """Yield the folders of brokers in the folder of a cluster, or in that of several clusters."""
+    if not is_folder(storage, base):
+        return
+    names = subfolders(storage, base)
+    is_one = _is_cluster(storage.full_path(base).name)
+    clusters = [base] if is_one else [base / name for name in names if _is_cluster(name)]
+    for cluster in clusters:
+        yield from (cluster / name for name in subfolders(storage, cluster))
+
+
+def _is_cluster(name: str) -> bool:
+    match = _CLUSTER.fullmatch(name)
+    return match is not None and match[1] == hash_of(match[2])
+
+
+def is_queue_id(name: str) -> bool:
+    """Tell whether the name of a folder is the id of a queue."""
+    return re.fullmatch(r"0|[1-9][0-9]{0,9}", name) is not None and int(name) <= _MAX_QUEUE_ID
+
+
+def subfolders(storage: Storage, folder: Path) -> list[str]:
+    """Return the names of the folders in a folder, sorted."""
+    names = (entry.name for entry in storage.list_folder(folder) if entry.is_folder)
+    return sorted(name for name in names if _is_text(name))
+
+
+def _is_text(name: str) -> bool:
+    """Tell whether a name is UTF-8 on the disk: Python escapes any other as lone surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in name)
+
+
+class Misfit(NamedTuple):
+    """A file that contradicts its name or the other files, so that messages may be lost."""
+
+    path: str
+    position: int
+    reason: str
+
+
+class SegmentLister:
+    """Lists segments, and keeps what is wrong with them.
+
+    Args:
+        unit: the number of bytes of which each segment holds a multiple; 1 for any number.
+
+    Attributes:
+        misfits: what the last listing found to be wrong.
+    """
+
+    __slots__ = ("_unit", "misfits")
+
+    def __init__(self, unit: int = 1) -> None:
+        self._unit = unit
+        self.misfits: list[Misfit] = []
+
+    def __call__(self, folders: Sequence[str], storage: Storage) -> list[Segment]:
+        """Return the segments in some folders, by offset, without overlaps."""
+        self.misfits = []
+        segments = [
+            segment
+            for folder in folders
+            for entry in storage.list_folder(folder)
+            if (segment := self._segment(f"{folder}/{entry.name}", entry, storage)) is not None
+        ]
+        segments.sort()
+        for before, after in pairwise(segments):
+            if after.start < before.end:
+                reason = f"the file begins inside of {before.file}, which ends at {before.end}"
+                self.misfits.append(Misfit(after.file, 0, reason))
+        return cut_overlaps(segments) if segments else []
+
+    def _segment(self, file: str, entry: Entry, storage: Storage) -> Segment | None:
+        match = _NAME.fullmatch(entry.name)
+        if match is None:
+            logger.warning("%s: not named as a file of tiered storage; it is passed over", file)
+            return None
+        start = int(match[1])
+        if start >= _MAX_OFFSET or start % self._unit:
+            reason = f"no file begins at offset {start}"
+            if start % self._unit:
+                reason += f", which is not a multiple of {self._unit}"
+            self.misfits.append(Misfit(file, 0, reason))
+            return None
+        try:
+            size = storage.size(file)
+        except FileNotFoundError:
+            if entry.is_link:
+                self.misfits.append(Misfit(file, 0, f"the path is {A_DANGLING_LINK}"))
+            return None  # retention deleted the file during the listing
+        except UnreadableFileError as err:
+            reason = f"the path is {err.found}; {err.wanted} is expected"
+            self.misfits.append(Misfit(file, 0, reason))
+            return None
+        if size % self._unit:
+            reason = f"the file ends inside of a unit of {self._unit} bytes"
+            self.misfits.append(Misfit(file, size - size % self._unit, reason))
+        return Segment(start, size, file)
+
+
+class TieredQueue:
+    """One queue in tiered storage.
+
+    Args:
+        units: its units.
+        log: the log that they point into.
+        listers: what lists the files of the two.
+    """
+
+    is_sparse = False  # whether queue offsets between those of messages may have no message
+
+    def __init__(self, units: Queue, log: CommitLog, listers: tuple[SegmentLister, ...]) -> None:
+        self.units, self.log, self._listers = units, log, listers
+
+    def misfits(self) -> list[Misfit]:
+        """Return the files that contradict their names or one another."""
+        return [misfit for lister in self._listers for misfit in lister.misfits]
+
+    def range(self) -> tuple[int, int]:
+        """Return the first queue offset whose record is there, and the one after the last unit.
+
+        Retention deletes units and records each for itself, so the first units may point at
+        records that are gone.
+
+        Source: FlatMessageFile.java#getConsumeQueueMinOffset.
+        """
+        end = self.units.end()
+        return self.units.first(end, self.log.min_offset), end
+
+    def message(self, queue_offset: int) -> Message:
+        """Return the message that a unit points at; raises as ``CommitLog.get`` does."""
+        return self.log.get(self.units.unit(queue_offset)[0], check_crc=False)
+
+    def holds_inner_batches(self, start: int, end: int) -> bool:
+        """Tell whether the first or the last record of a range holds an inner batch.
+
+        A broker uploads such a record with each of its messages.
+        """
+        for queue_offset in {start, end - 1}:
+            with suppress(StoreFormatError, OffsetOutOfRangeError):
+                place = self.log.locate(self.units.unit(queue_offset)[0])
+                head = self.log.read(*place, _SYS_FLAG.stop)
+                if int.from_bytes(head.data[_SYS_FLAG]) & SysFlag.INNER_BATCH:
+                    return True
+        return False
+
+    def refresh(self) -> None:
+        """List the files again."""
+        self.units.refresh()
+        self.log.refresh()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.units.close()
+        self.log.close()
+
+
+class CompactedQueue(TieredQueue):
+    """One queue of a topic with ``cleanup.policy=COMPACTION``, whose messages have gaps between.
+
+    Source: CompactionLog.java.
+    """
+
+    is_sparse = True
+
+    def __init__(self, units: SparseConsumeQueue, log: CommitLog) -> None:
+        super().__init__(units, log, ())
+        self._sparse = units
+
+    def misfits(self) -> list[Misfit]:
+        """Return the files of units without one of the log, and the reverse; see #sanityCheck."""
+        found = [Misfit(file, 0, reason) for file, reason in self._sparse.overlaps()]
+        logged = {segment.path.name: segment.file for segment in self.log.segments}
+        named = self._sparse.files()
+        for files, others, wanted in ((named, logged, "log"), (logged, named, "units")):
+            found += [
+                Misfit(files[name], 0, f"there is no file of the {wanted} with its name")
+                for name in sorted(files.keys() - others.keys())
+            ]
+        return found
+
+    def range(self) -> tuple[int, int]:
+        """Return 0, and the queue offset after the last message.
+
+        The broker serves the first message that is left for any offset before it.
+        """
+        return 0, self.units.end()
+
+    def holds_inner_batches(self, _start: int, _end: int) -> bool:
+        """Return False: such a record has no keys of its own, and so it is not in this log."""
+        return False

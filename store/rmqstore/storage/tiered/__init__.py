@@ -1,1 +1,0 @@
-"""Tiered storage: the messages that a broker has moved out of its CommitLog."""
