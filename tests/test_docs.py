@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ def test_the_snippets_of_a_page_run(
     manual.make_places(golden_store, tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "180")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     names: dict[str, Any] = {"__name__": "__main__"}
     if manual.uses_spark(page):
         names["spark"] = request.getfixturevalue("spark")
