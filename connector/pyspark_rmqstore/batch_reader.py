@@ -34,7 +34,7 @@ _REQUEST_BYTES = 4 << 20  # that a long read of a remote store fetches by one re
 class _StorePlan(NamedTuple):
     """What is to be read of one store."""
 
-    named_queues: dict[str, set[int]]  # by topic; see `OpenStore.named_queues`
+    named_queues: dict[str, set[int]]  # by topic; see `StoreSession.named_queues`
     portions: list[AnyPortion]
 
 

@@ -19,11 +19,11 @@ from pyspark_rmqstore.opened_stores import open_ref, paths_of, stores_to_read
 from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.read.follower import TieredTail, follow
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
 from rmqstore.read.session import StoreSession
 from rmqstore.read.tail import StoreTail
-from rmqstore.read.tiered.follower import TieredTail, follow
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.files.retry import ChangingStore

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.errors import NotAStoreError, StoreStateError
+from rmqstore.read.opening import open_session, paths_for
 from rmqstore.read.session import StoreSession
-from rmqstore.read.tiered.opening import open_session, paths_for
 from rmqstore.read.views.replicas import brokers_of
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.remote.location import locate

@@ -189,7 +189,7 @@ class _StorePlan(NamedTuple):
     """What is to be read of one store.
 
     Attributes:
-        named_queues: topics and queues that the options name, see ``OpenStore.named_queues``.
+        named_queues: topics and queues that the options name, see ``StoreSession.named_queues``.
         portions: its part of the view.
     """
 

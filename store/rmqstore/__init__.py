@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rmqstore import polars
     from rmqstore.copying.copier import copy
     from rmqstore.format.schema import Message
-    from rmqstore.read.open_store import QueueInfo
+    from rmqstore.read.store_queues import QueueInfo
     from rmqstore.replica.cluster import ClusterProgress, follow, follow_cluster
     from rmqstore.replica.progress import FollowProgress, follow_cluster_status, follow_status
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
@@ -95,7 +95,7 @@ _HOMES = {
     "FollowProgress": "replica.progress:FollowProgress",
     "Message": "format.schema:Message",
     "MessageStore": "store.message_store:MessageStore",
-    "QueueInfo": "read.open_store:QueueInfo",
+    "QueueInfo": "read.store_queues:QueueInfo",
     "Scan": "store.scan:Scan",
     "StoreCluster": "store.cluster:StoreCluster",
     "StoreConfig": "storage.broker.store_config:StoreConfig",

@@ -14,7 +14,7 @@ from interop.test_other_queues import configured
 from interop.test_rocksdb_queues import COLUMNS, Rows, by_queue, follow, joined, put
 from interop.tiered import RealTieringStore
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.tiered import follower as tail
+from rmqstore.read import follower as tail
 
 pytestmark = pytest.mark.interop
 

@@ -26,8 +26,8 @@ from rmqstore import (
 )
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.opening import open_session
 from rmqstore.read.tail import StoreTail
-from rmqstore.read.tiered.opening import open_session
 
 GoldenStore = Callable[[str], Path]
 SEGMENT = 4096

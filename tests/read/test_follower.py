@@ -15,9 +15,9 @@ import rmqstore
 from rmqstore.errors import OptionError
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.follower import Follower
 from rmqstore.read.message_scan import MessageScan, parse_scan
-from rmqstore.read.tiered.follower import Follower
-from rmqstore.read.tiered.opening import open_session
+from rmqstore.read.opening import open_session
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter
 

@@ -16,8 +16,8 @@ import rmqstore.read.tail as tail_module
 import store_builder as build
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.log_cursor import LogCursor, LogMark
+from rmqstore.read.opening import open_session
 from rmqstore.read.tail import StoreTail
-from rmqstore.read.tiered.opening import open_session
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog

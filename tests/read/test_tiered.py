@@ -32,8 +32,9 @@ from rmqstore.errors import (
 from rmqstore.format.schema import select_columns
 from rmqstore.query.conditions import Pruning, Within
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.opening import open_session
+from rmqstore.read.pruner import prune_tiered
 from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.tiered.opening import open_session
 from tier_builder import Stored, files_of, stored_messages, write_tier
 
 GoldenStore = Callable[[str], Path]
@@ -177,7 +178,7 @@ def test_conditions_leave_most_of_a_tier_unread(golden_store: GoldenStore, name:
         assert n_read < sum(row["storeSize"] for row in every) / 10
         pruning = Pruning(store_timestamps=Within(times[-10], times[-1]))
         slices = store.session.plan_queues(parse_selection(), ReadSpec(select_columns(["body"])))
-        left = store.session.prune_tiered(slices, pruning)
+        left = prune_tiered(store.session, slices, pruning)
         assert sum(part.end - part.start for part in left) < len(every) / 2
 
 
@@ -536,7 +537,7 @@ def test_the_tier_of_another_store_is_refused(golden_store: GoldenStore, tmp_pat
     root = golden_store("tiered")
     key = ("TierA", 0)
     with rmqstore.open(tier_of(root)) as store:
-        queue = store.session._tiered.queue(*key)
+        queue = store.session.tier.queue(*key)
         messages = []
         for queue_offset in range(*store.queue_range(*key)):
             place, size, code = queue.units.unit(queue_offset)
@@ -583,10 +584,10 @@ def test_what_is_deleted_after_planning_comes_from_the_tier(
         expected = {(piece.topic, piece.queue_id): 0 for piece in slices}
         for piece in slices:
             expected[piece.topic, piece.queue_id] += piece.end - piece.start
-        starts = {key: planned.ranges.range(*key)[0] for key in expected}
+        starts = {key: planned.store_queues.local_range(*key)[0] for key in expected}
     min(root.joinpath("commitlog").iterdir()).unlink()
     with open_session(root, tiered=tier_of(root)) as store:
-        later = {key: store.ranges.range(*key)[0] for key in expected}
+        later = {key: store.store_queues.local_range(*key)[0] for key in expected}
         assert later != starts
         found = by_queue(rows(store.read_queues(slices, spec)))
         for key, count in expected.items():
@@ -786,7 +787,7 @@ def test_a_unit_that_a_broker_is_writing_is_waited_for(
     content = newest.read_bytes()
     newest.write_bytes(content[:-3])
     monkeypatch.setattr(
-        "rmqstore.read.tiered.ranges.sleep", lambda _seconds: newest.write_bytes(content)
+        "rmqstore.read.store_queues.sleep", lambda _seconds: newest.write_bytes(content)
     )
     with rmqstore.open(tmp_path) as store:
         assert store.count() == 100

@@ -15,8 +15,8 @@ from mutations import damage
 from reading import by_queue, read, rows
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.follower import follow
 from rmqstore.read.scan.spec import ReadSpec, scan_schema
-from rmqstore.read.tiered.follower import follow
 
 GoldenStore = Callable[[str], Path]
 COLUMNS = "topic,queueId,queueOffset,body"

@@ -16,11 +16,11 @@ import tiers
 from reading import by_queue, read, rows
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.follower import TieredTail, follow
 from rmqstore.read.log_cursor import LogMark
+from rmqstore.read.opening import open_session, paths_for
 from rmqstore.read.scan.spec import ReadSpec, scan_schema
 from rmqstore.read.tail import StoreTail
-from rmqstore.read.tiered.follower import TieredTail, follow
-from rmqstore.read.tiered.opening import open_session, paths_for
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.remote.location import locate
 from tier_builder import KEYS, Key, TieringBroker
@@ -136,7 +136,7 @@ def test_times_and_offsets_tell_where_a_stream_starts(broker: TieringBroker) -> 
             assert starts[KEYS[0]] == stored.index(time)
         chosen = parse_selection(starting_offsets={"A": {"0": 7}}, streaming=True)
         assert session.starts(chosen, tail.spans, fail_on_data_loss=True)[KEYS[0]] == 7
-        n_bytes = session.n_bytes(*KEYS[0], 0, 80)
+        n_bytes = session.store_queues.n_bytes(*KEYS[0], 0, 80)
         whole = QueueSlice(*KEYS[0], 0, 80)
         assert session.rows_within(whole, 1 << 30) == 80
         assert session.rows_within(whole, n_bytes // 2) in range(30, 50)
@@ -151,7 +151,7 @@ def test_what_a_recovery_cuts_off_is_not_in_tiered_storage(broker: TieringBroker
     reader = Reader(broker, broker.root, tiered=broker.tier)
     start, end = reader.tail.spans()[KEYS[0]]
     assert (start, end) == (0, 60)
-    local_start = reader.session.ranges.oldest(*KEYS[0])
+    local_start = reader.session.store_queues.boundary(*KEYS[0])
     assert local_start is not None
     before_all = LogMark(reader.session.log.min_offset - 1, 0)
     assert reader.tail.first_after(KEYS[0], before_all) == local_start
@@ -177,7 +177,7 @@ def test_messages_that_are_in_neither_are_a_loss(broker: TieringBroker) -> None:
     spec = replace(SPEC, fail_on_data_loss=False)
     before, after = reader.session.slices(*KEYS[0], 0, 70, spec)
     assert (before.start, before.end, after.end) == (0, 10, 70)
-    assert after.start == reader.session.ranges.oldest(*KEYS[0])
+    assert after.start == reader.session.store_queues.boundary(*KEYS[0])
 
 
 def test_a_store_without_a_tier_has_a_plain_tail(golden_store: GoldenStore) -> None:

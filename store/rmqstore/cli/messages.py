@@ -18,8 +18,8 @@ from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE
 from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
 from rmqstore.query.keys import NOTHING_WANTED
 from rmqstore.query.selection import is_pattern, match_topics, parse_selection, regular_expression
+from rmqstore.read.follower import Follower
 from rmqstore.read.message_scan import parse_scan
-from rmqstore.read.tiered.follower import Follower
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.scan import Scan

@@ -23,7 +23,7 @@ from rmqstore.errors import (
 )
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.topics import is_system_topic
-from rmqstore.read.open_store import OpenStore
+from rmqstore.read.session import StoreSession
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Entry
@@ -194,7 +194,7 @@ def _newest_time(log: CommitLog, segment: Segment) -> int:
 
 
 def plan_copy(
-    store: OpenStore, request: CopyRequest, log_start: int, log_end: int | None
+    store: StoreSession, request: CopyRequest, log_start: int, log_end: int | None
 ) -> CopyPlan:
     """List the files of a copy.
 
@@ -211,7 +211,7 @@ def plan_copy(
     return _Planner(store, request, log_start, log_end).plan()
 
 
-def plan_database(store: OpenStore) -> list[PlannedFile]:
+def plan_database(store: StoreSession) -> list[PlannedFile]:
     """Return the files of the index in RocksDB as they are now, of a store that is open."""
     planner = _Planner(store, CopyRequest(), store.log.min_offset, store.log.max_offset)
     return [*planner.database()]
@@ -222,7 +222,7 @@ def is_of_database(file: PlannedFile) -> bool:
     return file.name.startswith(f"{_DATABASE}/")
 
 
-def require_possible(store: OpenStore, request: CopyRequest) -> None:
+def require_possible(store: StoreSession, request: CopyRequest) -> None:
     """Refuse a request that the store cannot meet.
 
     Raises:
@@ -252,7 +252,7 @@ def require_possible(store: OpenStore, request: CopyRequest) -> None:
 
 class _Planner:
     def __init__(
-        self, store: OpenStore, request: CopyRequest, log_start: int, log_end: int | None
+        self, store: StoreSession, request: CopyRequest, log_start: int, log_end: int | None
     ) -> None:
         self._store, self._paths, self._storage = store, store.paths, store.paths.storage
         self._request, self._log_start, self._log_end = request, log_start, log_end

@@ -66,14 +66,14 @@ def _counts(
     at, end = store.queue_range(topic, queue_id)
     while at < end:
         try:
-            stored = session.view_source.viewed.stored_at(topic, queue_id, at)
+            stored = session.store_queues.stored_at(topic, queue_id, at)
         except (CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError):
             yield None, 1
             at += 1
             continue
         start, stop = _span(stored, unit)
         following = session.first_stored_at(topic, queue_id, stop, (at + 1, end))
-        yield start, session.view_source.viewed.n_messages(topic, queue_id, at, following)
+        yield start, session.store_queues.n_messages(topic, queue_id, at, following)
         at = following
 
 

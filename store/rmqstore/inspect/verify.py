@@ -166,7 +166,7 @@ def _end_of_closed(store: MessageStore) -> LogEnd | None:
         return None
     first = log.segments[-_RECOVERED_FILES:][0].start
     end = find_log_end(log, Checkpoint.all_safe(), first)
-    is_beyond = bool(end.reason) and store.session.ranges.vouched_end() > end.physical_offset
+    is_beyond = bool(end.reason) and store.session.store_queues.vouched_end() > end.physical_offset
     return end if is_beyond else None
 
 
@@ -224,7 +224,7 @@ def _whole_heads(
 
 def _is_end(store: MessageStore, window: Window) -> bool:
     """Tell whether the log of a store that was closed ends where a walk ended."""
-    queues_end = store.session.ranges.vouched_end()
+    queues_end = store.session.store_queues.vouched_end()
     return damage_met(window, queues_end) is None
 
 

@@ -162,7 +162,7 @@ class MessageScan:
         slices = session.plan_queues(self.selection, spec)
         if session.lost(slices, spec):
             return None
-        count = session.view_source.viewed.n_messages
+        count = session.store_queues.n_messages
         return sum(count(*piece) for piece in slices)
 
     def count(self, session: StoreSession, limit: int | None) -> int:

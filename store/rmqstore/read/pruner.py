@@ -14,18 +14,24 @@ import pyarrow as pa
 from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.schema import select_columns
-from rmqstore.query.conditions import LogParts, Pruning, parts_that_meet
+from rmqstore.query.conditions import LogParts, Points, Pruning, parts_that_meet
 from rmqstore.read.lookup import Found
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import DROPMALFORMED, ReadSpec
 from rmqstore.read.session import StoreSession
+from rmqstore.read.slices_within import slices_within
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice, Span
+from rmqstore.storage.files.retry import retry_if_deleted
+from rmqstore.storage.queue.tiered import TieredQueue
 
 logger = logging.getLogger(__name__)
 
 # share of the log that the index may leave uncovered; with more it saves little
 _MAX_UNCOVERED = 0.5
+_SHORT_LOG = 32 << 20  # bytes of the log of one queue, of which every record is looked at
+_SHORT_RANGE = 1 << 17  # units of such a log
+_SAMPLES = 1 << 10  # records of a longer one
 _HEADS = select_columns(["topic", "queueId", "queueOffset", "commitLogOffset"])
 
 
@@ -67,7 +73,7 @@ class StorePruner:
         in_tier, bounded = self._store.divide(
             [piece for piece in bounded if piece.start < piece.end]
         )
-        in_tier = self._store.prune_tiered(in_tier, pruning)
+        in_tier = prune_tiered(self._store, in_tier, pruning)
         if not bounded:
             return PrunedQueues([], None, in_tier)
         whole = self._whole()
@@ -181,3 +187,56 @@ class StorePruner:
             return None
         joined = UnitRows.joined(parts)
         return joined.take(np.argsort(joined.physical_offsets, kind="stable"))
+
+
+@retry_if_deleted
+def prune_tiered(
+    store: StoreSession, slices: list[QueueSlice], pruning: Pruning
+) -> list[QueueSlice]:
+    """Return the parts of ranges in tiered storage that can meet conditions.
+
+    Each queue has a log of its own there, so the conditions are applied to each by itself.
+    """
+    tier = store.tier
+    if tier is None:
+        return slices
+    return [
+        part
+        for piece in slices
+        for part in _prune_queue(tier.queue(piece.topic, piece.queue_id), piece, pruning)
+    ]
+
+
+def _prune_queue(queue: TieredQueue, piece: QueueSlice, pruning: Pruning) -> list[QueueSlice]:
+    """Return the parts of a range whose messages can meet conditions.
+
+    Args:
+        queue: the queue in tiered storage.
+        piece: a range of it.
+        pruning: the conditions; those on topics, queues and queue offsets have been applied.
+    """
+    whole = Span(queue.log.min_offset, queue.log.max_offset)
+    parts = parts_that_meet(pruning, whole, lambda: _points(queue, piece))
+    if parts.spans == (whole,):
+        return [piece]
+    return slices_within(queue.units, piece, parts.spans, whole.end)
+
+
+def _points(queue: TieredQueue, piece: QueueSlice) -> Points:
+    """Return records of a range with their times; none if their physical offsets do not rise.
+
+    They are all records where the log of the queue is short.
+    """
+    n_units = piece.end - piece.start
+    n_bytes = queue.log.max_offset - queue.log.min_offset
+    are_all = n_units <= _SHORT_RANGE and n_bytes <= _SHORT_LOG
+    count = n_units if are_all else min(n_units, _SAMPLES)
+    spaced = np.linspace(piece.start, piece.end - 1, count).astype(np.int64)
+    units = queue.units.units_of(np.unique(spaced))
+    offsets = units.physical_offsets[units.may_be_right(queue.log.max_offset)]
+    times, are_right = queue.log.store_timestamps(offsets)
+    are_all &= len(offsets) == n_units and bool(are_right.all())
+    offsets, times = offsets[are_right], times[are_right]
+    if (np.diff(offsets) <= 0).any():
+        return Points(offsets[:0], times[:0])
+    return Points(offsets, times, are_all=are_all)

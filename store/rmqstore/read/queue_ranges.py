@@ -1,4 +1,4 @@
-"""Where queues begin and end, and which ranges of them a selection names.
+"""The ranges of queues that a selection names.
 
 With combineCQUseRocksdbForLmq the broker keeps plain queues in files, and light queues in a RocksDB
 database in a folder of its own, so only the log shows which light queues there are.
@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
-from typing import Final, NamedTuple, Protocol
-
-import numpy as np
+from typing import NamedTuple
 
 from rmqstore.errors import (
     Argument,
-    CorruptQueueError,
     OffsetOutOfRangeError,
     OptionError,
     Text,
@@ -30,17 +25,19 @@ from rmqstore.errors import (
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import have_units
 from rmqstore.format.columns.lmq import lmq_heads
-from rmqstore.format.layout import LMQ_PREFIX, Mask
-from rmqstore.format.schema import Message
+from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import EARLIEST, LATEST, Bound, Selection, choose_topics
-from rmqstore.read.time_search import FoundTimes, first_stored_at, search_together, short_units
+from rmqstore.read.slices_within import (
+    slices_within,
+)
+from rmqstore.read.store_queues import StoreQueues, slices_of
+from rmqstore.read.time_search import FoundTimes, search_together
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
-from rmqstore.storage.queue.queue import NO_UNITS, Queue, Units, find_first, reach
 from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, look_confirmed
@@ -51,24 +48,7 @@ logger = logging.getLogger(__name__)
 _MAX_NAMES = 5
 
 
-VOTING_UNITS: Final = 64  # consulted on each side of a queue offset
-
-
 _QUEUES_TOGETHER = 128  # whose ends a remote storage fetches together
-
-
-class QueueOffsets(Protocol):
-    """The method of ``queue_ranges.QueueRanges`` that this module uses."""
-
-    def at_time(
-        self,
-        topic: str,
-        queue_id: int,
-        timestamp: int,
-        span: tuple[int, int],
-        *,
-        tolerant: bool = False,
-    ) -> int: ...
 
 
 class _Side(NamedTuple):
@@ -83,7 +63,7 @@ class BoundResolver:
     """Turns the bounds of one selection into offsets of one store's queues.
 
     Args:
-        queues: tells where queues begin and end.
+        queues: the queues, which are searched by time.
         selection: the selection with the bounds.
         config: configuration of the store's broker, which has the committed offsets of groups.
         broker: name of the broker.
@@ -96,7 +76,7 @@ class BoundResolver:
 
     def __init__(
         self,
-        queues: QueueOffsets,
+        queues: StoreQueues,
         selection: Selection,
         config: BrokerConfig,
         broker: str,
@@ -240,229 +220,31 @@ def describe_light_queues(counts: Counter[str], names: Collection[str]) -> str:
     return f"{total} messages of light message queues {', '.join(listed)}{others}"
 
 
-def estimate_physical_offset(
-    queue: Queue, queue_offset: int, start: int, end: int, log_end: int
-) -> int | None:
-    """Return the median physical offset of the plausible units around a queue offset.
-
-    The median is the physical offset of a unit at most ``VOTING_UNITS`` away, and a few damaged
-    units do not move it far. A unit is plausible if it has the size of a record and points before
-    the end of the log. If no unit is plausible, the result is None.
-
-    An example with two voting units on each side, for queue offset 7 in a log of 1,000 bytes::
-
-        queue offsets      4     5     6     7      8     9    10
-        physical offsets  300   500   600    7  99999   900   950
-        voters                  500   600    7          900        # 99999 is after the log end
-        sorted              7   500   600   900
-        estimate                      600                          # upper one of the middle two
-
-    Args:
-        queue: any kind of queue.
-        queue_offset: in the range.
-        start: first queue offset of the range whose units may vote.
-        end: queue offset after the last of them.
-        log_end: physical offset where the log ends.
-    """
-    low = max(queue_offset - VOTING_UNITS, start)
-    high = min(queue_offset + VOTING_UNITS + 1, end)
-    units = _units_there(queue, low, high)
-    voters = np.sort(units.physical_offsets[units.may_be_right(log_end)])
-    return int(voters[len(voters) // 2]) if len(voters) else None
-
-
-def _units_there(queue: Queue, start: int, end: int) -> Units:
-    """Return the units of a range that the files have, in most cases all."""
-    with suppress(OffsetOutOfRangeError):
-        return queue.units(start, end)
-    return Units.joined(NO_UNITS, *(queue.units(*run) for run in queue.runs(start, end)))
-
-
-def trim(
-    queue: Queue, start: int, end: int, places: tuple[int, int], log_end: int
-) -> tuple[int, int]:
-    """Shrink a range by the messages at its ends that lie outside of a part of the log.
-
-    No more than ``2 * VOTING_UNITS`` units are looked at on each side. A unit that is not plausible
-    ends the search, for its message may lie anywhere.
-
-    An example, for the part of the log from 250 to 450 and a log of 1,000 bytes::
-
-        queue offsets     10    11    12    13    14    15    16
-        physical offsets 100   200   300   400   500  9999   600
-        outside          yes   yes                            yes  # 9999 may belong inside
-        trimmed range                 12 ... ... ... ... 16        # (12, 16)
-
-    Args:
-        queue: any kind of queue.
-        start: first queue offset of the range.
-        end: queue offset after its last.
-        places: physical offsets where the part of the log begins and ends.
-        log_end: physical offset where the log ends.
-    """
-    max_units = 2 * VOTING_UNITS
-    for low, high in queue.runs(start, min(start + max_units, end)):
-        if low == start:
-            units = queue.units(low, high)
-            is_before = units.may_be_right(log_end) & (units.physical_offsets < places[0])
-            start += _n_leading(is_before)
-        break
-    for low, high in queue.runs(max(end - max_units, start), end):
-        if high == end:
-            units = queue.units(low, high)
-            is_after = units.may_be_right(log_end) & (units.physical_offsets >= places[1])
-            end -= _n_leading(is_after[::-1])
-    return start, end
-
-
-def _n_leading(mask: Mask) -> int:
-    """Return how many rows a mask sets before the first that it does not."""
-    return len(mask) if mask.all() else int(np.argmin(mask))
-
-
-def slices_within(
-    queue: Queue, piece: QueueSlice, spans: Sequence[Span], log_end: int
-) -> list[QueueSlice]:
-    """Return the parts of a range whose messages may lie in parts of the log, ascending.
-
-    Around damaged units the parts also include some neighbouring messages.
-
-    Args:
-        queue: any kind of queue.
-        piece: the range of it.
-        spans: the parts of the log, rising.
-        log_end: physical offset where the log ends.
-    """
-    parts = _sound_within(queue, piece, spans, log_end)
-    if parts is not None:
-        return parts
-
-    def first_at(physical_offset: int, start: int) -> int:
-        def is_reached(queue_offset: int) -> bool:
-            estimate = estimate_physical_offset(
-                queue, queue_offset, piece.start, piece.end, log_end
-            )
-            if estimate is None:
-                raise CorruptQueueError(*queue.place(queue_offset), "no unit around is sound")
-            return estimate >= physical_offset
-
-        return find_first(start, piece.end, is_reached)
-
-    parts = []
-    stop = piece.start
-    try:
-        for span in spans:
-            start = first_at(span.start, stop)
-            stop = first_at(span.end, start)
-            low = max(start - VOTING_UNITS, piece.start)
-            high = min(stop + VOTING_UNITS, piece.end)
-            low, high = trim(queue, low, high, span, log_end)
-            if low >= high:
-                continue
-            if parts and low <= parts[-1].end:
-                parts[-1] = parts[-1]._replace(end=max(high, parts[-1].end))
-            else:
-                parts.append(piece._replace(start=low, end=high))
-    except CorruptQueueError as err:
-        logger.info("%s: all of the range is read", err)
-        return [piece]
-    return parts
-
-
-def _sound_within(
-    queue: Queue, piece: QueueSlice, spans: Sequence[Span], log_end: int
-) -> list[QueueSlice] | None:
-    """Return the parts of a short range in parts of the log; None unless all units are sound."""
-    units = short_units(queue, (piece.start, piece.end))
-    if units is None or not units.may_be_right(log_end).all():
-        return None
-    physical_offsets = units.physical_offsets
-    if (np.diff(physical_offsets) < 0).any():
-        return None
-    parts: list[QueueSlice] = []
-    for low, high in (piece.start + np.searchsorted(physical_offsets, spans)).tolist():
-        if parts and low == parts[-1].end:
-            parts[-1] = parts[-1]._replace(end=high)
-        elif low < high:
-            parts.append(piece._replace(start=low, end=high))
-    return parts
-
-
 class QueueRanges:
-    """The queues of one store.
+    """The ranges of queues that a selection names.
 
     Args:
-        log_end: returns the physical offset where the log ends if the store was not closed, None if
-            it was closed.
+        paths: paths of the local store.
+        config: configuration of its broker.
+        log: its CommitLog.
+        queues: its queues.
+        store_queues: the same queues, with what tiered storage has of them.
+        log_end: the physical offset where the log ends if the store was not closed, None if it was
+            closed; called when it is needed.
     """
 
     def __init__(
-        self, paths: StorePaths, log: CommitLog, queues: Queues, log_end: Callable[[], int | None]
-    ) -> None:
-        self._paths, self._log, self._queues, self._log_end = paths, log, queues, log_end
-        self._has_warned_of_light_queues = False
-
-    def range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset whose message is there, and the one after the last.
-
-        Damaged units between the two count as messages; reading them reports the damage.
-        """
-        queue = self._queues.open(topic, queue_id)
-        end = queue.end()
-        log_end = self._log_end()
-        first = queue.first(end, self._log.min_offset)
-        if log_end is None or queue.is_recovered:
-            return first, end
-        cut = queue.cut(first, end, log_end)
-        end = confirmed_end(self._log, queue, (topic, queue_id), cut, log_end)
-        return min(first, end), end
-
-    def first(self, topic: str, queue_id: int) -> int | None:
-        """Return the first queue offset whose message is there, or the end if none is.
-
-        None for a queue without files.
-        """
-        queue = self._queues.open(topic, queue_id)
-        if not queue.is_present:
-            return None
-        return queue.first(queue.end(), self._log.min_offset)
-
-    def oldest(self, topic: str, queue_id: int) -> int | None:
-        """Return the first queue offset whose message is there, None if none is."""
-        queue = self._queues.open(topic, queue_id)
-        end = queue.end()
-        first = queue.first(end, self._log.min_offset)
-        return first if first < end else None
-
-    def at_time(
         self,
-        topic: str,
-        queue_id: int,
-        timestamp: int,
-        span: tuple[int, int],
-        *,
-        tolerant: bool = False,
-    ) -> int:
-        """Return the first queue offset in ``span`` whose message was stored at or after a time.
-
-        Args:
-            topic: topic name.
-            queue_id: queue id.
-            timestamp: the time, in ms.
-            span: the queue offsets to search; its end is returned if no message is late enough.
-            tolerant: take the time of the next readable message where one is damaged.
-
-        Raises:
-            CorruptRecordError: a message whose time is needed is damaged.
-            OffsetOutOfRangeError: a message whose time is needed is missing.
-        """
-        queue = self._queues.open(topic, queue_id)
-        return first_stored_at(self._log, queue, timestamp, span, tolerant=tolerant)
-
-    def message(self, topic: str, queue_id: int, queue_offset: int) -> Message:
-        """Return the message that a unit points at; raises as ``CommitLog.get`` does."""
-        place = self._queues.open(topic, queue_id).unit(queue_offset)[0]
-        return self._log.get(place, check_crc=False)
+        paths: StorePaths,
+        config: BrokerConfig,
+        log: CommitLog,
+        queues: Queues,
+        store_queues: StoreQueues,
+        log_end: Callable[[], int | None],
+    ) -> None:
+        self._paths, self._config, self._log, self._queues = paths, config, log, queues
+        self._store_queues, self._log_end = store_queues, log_end
+        self._has_warned_of_light_queues = False
 
     def require_plain_queues(self, selection: Selection | None = None) -> None:
         """Refuse a store whose queues this version cannot read.
@@ -517,53 +299,42 @@ class QueueRanges:
         in_files = set(self._queues.topics())
         return Counter({topic: count for topic, count in counts.items() if topic not in in_files})
 
-    def choose(
-        self, selection: Selection, config: BrokerConfig, pruning: Pruning = NO_PRUNING
-    ) -> dict[str, list[int]]:
+    def choose(self, selection: Selection, pruning: Pruning = NO_PRUNING) -> dict[str, list[int]]:
         """Return the chosen topics and their queues, without topics that pruning rules out.
 
         A topic that only another store of the same read has is not an error here; see
-        ``known_topics``.
+        ``StoreQueues.known_topics``.
 
         Raises:
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
         self.require_plain_queues(selection)
-        return choose_queues(selection, self.known_topics(config), self._queues.ids, pruning)
+        queues = self._store_queues
+        topics = choose_topics(selection, queues.known_topics(self._config))
+        chosen = {topic: queues.ids(topic) for topic in topics if pruning.keeps_topic(topic)}
+        assign = selection.assign
+        if not assign:
+            return chosen
+        return {
+            topic: [queue_id for queue_id in queue_ids if queue_id in assign[topic]]
+            for topic, queue_ids in chosen.items()
+        }
 
-    def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues, sorted."""
-        return self._queues.ids(topic)
-
-    def known_topics(self, config: BrokerConfig) -> list[str]:
-        """Return every topic with a queue folder or an entry in ``config/topics.json``, sorted."""
-        return sorted({*self._queues.topics(), *config.topics()})
-
-    def end_in_log(self, but: Container[QueueKey] = ()) -> int:
-        """Return the physical offset after the last record that a queue points at.
-
-        Without queues it is -1.
-
-        Args:
-            but: queues that are left out.
-        """
-        ends = [-1]
-        for key in self._announced(key for key in self._queues.plain() if key not in but):
-            queue = self._queues.open(*key)
-            ends.append(reach(queue, queue.end()))
-        return max(ends)
-
-    def vouched_end(self) -> int:
-        """Return :meth:`end_in_log`, or -1 if the queues cannot show where the log ends.
-
-        They cannot where their files lack records.
-        """
-        return -1 if self._queues.lack_records else self.end_in_log()
+    def chosen_in_tier(self, selection: Selection) -> list[QueueKey]:
+        """Return the queues in tiered storage that a selection names."""
+        tier = self._store_queues.tier
+        if tier is None:
+            return []
+        return [
+            (topic, queue_id)
+            for topic in tier.topics()
+            for queue_id in tier.ids(topic)
+            if self.is_chosen(selection, topic, queue_id)
+        ]
 
     def resolve(
         self,
         selection: Selection,
-        config: BrokerConfig,
         broker: str,
         *,
         fail_on_data_loss: bool,
@@ -576,7 +347,6 @@ class QueueRanges:
 
         Args:
             selection: topics, queues and bounds.
-            config: configuration of the store's broker, which has the committed offsets of groups.
             broker: name of the broker.
             fail_on_data_loss: whether a bound outside of the messages that are left is an error.
             tolerant: whether to warn and go on where a file of a queue is missing or cut.
@@ -590,32 +360,38 @@ class QueueRanges:
             OptionError: the group has no offsets.
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
+        queues = self._store_queues
         resolver = BoundResolver(
-            self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=tolerant
+            queues,
+            selection,
+            self._config,
+            broker,
+            fail_on_data_loss=fail_on_data_loss,
+            tolerant=tolerant,
         )
         keys = (
             (topic, queue_id)
-            for topic, queue_ids in self.choose(selection, config, pruning).items()
+            for topic, queue_ids in self.choose(selection, pruning).items()
             for queue_id in queue_ids
             if pruning.keeps(topic, queue_id)
         )
-        queues = ((key, self.range(*key)) for key in self._announced(keys))
-        for key, span, found in search_together(
-            self._log, self._queues.open, queues, resolver.times
-        ):
-            start, end = resolver.bounds(*key, span, found)
-            yield from self.slices(*key, start, end, tolerant=tolerant)
-
-    def _announced(self, keys: Iterable[QueueKey]) -> Iterator[QueueKey]:
-        """Yield queues; the ends of some of them are fetched together from a remote storage."""
-        left = iter(keys)
-        while together := list(islice(left, _QUEUES_TOGETHER)):
-            if self._log.is_remote:
-                self._queues.want_ends([self._queues.open(*key) for key in together])
-            yield from together
+        if queues.tier is None:
+            ranges = ((key, queues.local_range(*key)) for key in queues.announced(keys))
+            for key, span, found in search_together(
+                self._log, self._queues.open, ranges, resolver.times
+            ):
+                start, end = resolver.bounds(*key, span, found)
+                yield from slices_of(self._queues.open(*key), key, start, end, tolerant=tolerant)
+            return
+        for key in keys:
+            parts = queues.parts(*key)
+            bounds = resolver.bounds(*key, (parts[0].start, parts[-1].end), {})
+            yield from queues.slices_of_parts(
+                key, parts, bounds, fail_on_data_loss=fail_on_data_loss, tolerant=tolerant
+            )
 
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
-        """Tell whether a selection names a queue, whether or not the queue exists."""
+        """Return whether a selection names a queue, whether or not the queue exists."""
         if not choose_topics(selection, [topic]):
             return False
         if not can_name_queues(topic):
@@ -628,7 +404,6 @@ class QueueRanges:
     def starts(
         self,
         selection: Selection,
-        config: BrokerConfig,
         broker: str,
         spans: Callable[[], Mapping[QueueKey, tuple[int, int]]],
         *,
@@ -639,13 +414,23 @@ class QueueRanges:
         Raises the errors of :meth:`resolve`.
 
         Args:
+            selection: topics, queues and bounds.
+            broker: name of the broker.
             spans: returns the queues and where each begins and ends. Called after the committed
                 offsets of a group were read, because a running consumer may commit messages that
                 were only just written.
+            fail_on_data_loss: whether a bound outside of the messages that are left is an error.
         """
         resolver = BoundResolver(
-            self, selection, config, broker, fail_on_data_loss=fail_on_data_loss, tolerant=False
+            self._store_queues,
+            selection,
+            self._config,
+            broker,
+            fail_on_data_loss=fail_on_data_loss,
+            tolerant=False,
         )
+        if self._store_queues.tier is not None:
+            return {key: resolver.start(*key, span, {}) for key, span in spans().items()}
         return {
             key: resolver.start(*key, span, found)
             for key, span, found in search_together(
@@ -653,24 +438,21 @@ class QueueRanges:
             )
         }
 
-    def slices(
-        self, topic: str, queue_id: int, start: int, end: int, *, tolerant: bool
-    ) -> list[QueueSlice]:
-        """Return the parts of a range that the queue's files have.
-
-        Raises the errors of :meth:`resolve`.
-        """
-        queue = self._queues.open(topic, queue_id)
-        return slices_of(queue, (topic, queue_id), start, end, tolerant=tolerant)
-
     def look_confirmed(self, piece: QueueSlice, log_end: int) -> bool:
-        """Tell whether the log confirms a range's units; see ``unit_checks.look_confirmed``."""
-        key = (piece.topic, piece.queue_id)
-        queue = self._queues.open(*key)
-        return look_confirmed(self._log, queue, key, piece.start, piece.end, log_end)
+        """Return whether the log confirms a range's units; see ``unit_checks.look_confirmed``.
+
+        Units in tiered storage need no confirmation.
+        """
+        return all(
+            look_confirmed(self._log, self._queues.open(*part[:2]), part[:2], *part[2:], log_end)
+            for part in self._store_queues.divide([piece])[1]
+        )
 
     def stands(self, piece: QueueSlice) -> bool:
-        """Tell whether the queue files and the last record of a planned range still exist."""
+        """Return whether the queue files and the last record of a planned range still exist."""
+        return all(self._stands(part) for part in self._store_queues.divide([piece])[1])
+
+    def _stands(self, piece: QueueSlice) -> bool:
         key = (piece.topic, piece.queue_id)
         queue = self._queues.open(*key)
         if [*queue.runs(piece.start, piece.end)] != [(piece.start, piece.end)]:
@@ -681,7 +463,7 @@ class QueueRanges:
     def confirmed(
         self, piece: QueueSlice, log_end: int, stored_until: int = LATEST_TIME
     ) -> list[QueueSlice]:
-        """Return the parts of a range whose units the log confirms.
+        """Return the parts of a range whose units the log confirms, or that are in tiered storage.
 
         A warning names the parts that are left out.
 
@@ -690,62 +472,30 @@ class QueueRanges:
             log_end: the physical offset where the log ends.
             stored_until: the latest store time (ms) of a record that confirms a unit.
         """
-        key = (piece.topic, piece.queue_id)
-        queue = self._queues.open(*key)
-        runs = list(
-            confirmed_runs(self._log, queue, key, piece.start, piece.end, log_end, stored_until)
-        )
-        gap_bounds = [piece.start, *(bound for run in runs for bound in run), piece.end]
-        for start, end in zip(gap_bounds[::2], gap_bounds[1::2], strict=True):
-            if start < end:
-                logger.warning(
-                    "%s-%d: the log has no records for the messages from queue offset %d to %d "
-                    "(excluded); going on without them", *key, start, end,
-                )  # fmt: skip
-        return [QueueSlice(*key, *run) for run in runs]
+        slices, local = self._store_queues.divide([piece])
+        for part in local:
+            key = (part.topic, part.queue_id)
+            queue = self._queues.open(*key)
+            runs = list(
+                confirmed_runs(self._log, queue, key, part.start, part.end, log_end, stored_until)
+            )
+            gap_bounds = [part.start, *(bound for run in runs for bound in run), part.end]
+            for start, end in zip(gap_bounds[::2], gap_bounds[1::2], strict=True):
+                if start < end:
+                    logger.warning(
+                        "%s-%d: the log has no records for the messages from queue offset %d to "
+                        "%d (excluded); going on without them", *key, start, end,
+                    )  # fmt: skip
+            slices += (QueueSlice(*key, *run) for run in runs)
+        return slices
 
     def within(self, piece: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
-        """Return the parts of a range that may lie in parts of the log; see ``slices_within``."""
+        """Return the parts of a local range that may lie in parts of the log.
+
+        See ``slices_within``.
+        """
         queue = self._queues.open(piece.topic, piece.queue_id)
         return slices_within(queue, piece, spans, self._log.max_offset)
-
-
-def choose_queues(
-    selection: Selection,
-    known_topics: list[str],
-    ids_of: Callable[[str], list[int]],
-    pruning: Pruning = NO_PRUNING,
-) -> dict[str, list[int]]:
-    """Return the topics and queues that a selection names; see :meth:`QueueRanges.choose`."""
-    chosen_topics = choose_topics(selection, known_topics)
-    topics = filter(pruning.keeps_topic, chosen_topics)
-    assign = selection.assign
-    chosen = {topic: ids_of(topic) for topic in topics}
-    if not assign:
-        return chosen
-    return {
-        topic: [queue_id for queue_id in queue_ids if queue_id in assign[topic]]
-        for topic, queue_ids in chosen.items()
-    }
-
-
-def slices_of(
-    queue: Queue, key: QueueKey, start: int, end: int, *, tolerant: bool
-) -> list[QueueSlice]:
-    """Return the parts of a range that the files of a queue have.
-
-    Raises:
-        CorruptQueueError: some of it is missing, and ``tolerant`` is false.
-    """
-    runs = list(queue.runs(start, end))
-    if start < end and runs != [(start, end)]:
-        missing = runs[0][1] if runs and runs[0][0] == start else start
-        path, byte = queue.place(missing)
-        reason = f"a file is missing or cut: queue offset {missing} should be there"
-        if not tolerant:
-            raise CorruptQueueError(path, byte, reason)
-        logger.warning("%s, byte %d: %s; going on with what is left", path, byte, reason)
-    return [QueueSlice(*key, *run) for run in runs]
 
 
 def may_choose_light_queues(selection: Selection) -> bool:

@@ -22,7 +22,7 @@ from rmqstore.errors import (
 from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import MAX_FIXED_BYTES, Mask, Positions
 from rmqstore.query.conditions import Points
-from rmqstore.read.queue_ranges import QueueRanges
+from rmqstore.read.store_queues import StoreQueues
 from rmqstore.read.time_search import short_units
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice
 from rmqstore.storage.files.mapped_file_queue import Segment
@@ -30,6 +30,7 @@ from rmqstore.storage.log.commitlog import CommitLog, frame_of, records_in
 from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.queue.queue import Queue, Units
 from rmqstore.storage.queue.queue_set import Queues
+from rmqstore.storage.queue.tiered import TieredQueue
 
 QUEUE_COLUMNS: Final = ("topic", "queueId", "queueOffset")
 _GROWTH: Final = 4
@@ -160,22 +161,59 @@ class LogPart(NamedTuple):
 class Sampler:
     """Takes samples of one store."""
 
-    def __init__(self, log: CommitLog, queues: Queues, ranges: QueueRanges) -> None:
-        self._log, self._queues, self._ranges = log, queues, ranges
+    def __init__(self, log: CommitLog, queues: Queues, store_queues: StoreQueues) -> None:
+        self._log, self._queues, self._store_queues = log, queues, store_queues
+        self._bases: dict[QueueKey, int] = {}
+        self._lowest_base = 0
 
     def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
         """Return up to ``count`` samples of a range, from its first to its last message.
 
         They are evenly spaced by queue offset. A range of at most ``_SAMPLED_UNITS`` messages gives
         one sample, which covers all of them.
+
+        The logs of queues in tiered storage have no order among them. For planning, each of them
+        lies before the log of the local store, at offsets below 0.
         """
-        queue = self._queues.open(piece.topic, piece.queue_id)
-        return sample_queue(queue, piece.start, piece.end, count)
+        in_tier, local = self._store_queues.divide([piece])
+        samples: list[Sample] = []
+        for part in in_tier:
+            base = self._base(part)
+            units = self._tiered(part).units
+            samples += [
+                sample._replace(physical_offset=sample.physical_offset + base)
+                for sample in sample_queue(units, part.start, part.end, count)
+            ]
+        for part in local:
+            queue = self._queues.open(part.topic, part.queue_id)
+            samples += sample_queue(queue, part.start, part.end, count)
+        return samples
+
+    def _tiered(self, piece: QueueSlice) -> TieredQueue:
+        tier = self._store_queues.tier
+        assert tier is not None
+        return tier.queue(piece.topic, piece.queue_id)
+
+    def _base(self, piece: QueueSlice) -> int:
+        key = (piece.topic, piece.queue_id)
+        if key not in self._bases:
+            log = self._tiered(piece).log
+            self._lowest_base -= max(log.max_offset - log.min_offset, 1)
+            self._bases[key] = self._lowest_base - log.min_offset
+        return self._bases[key]
 
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
         """Return how many messages at the start of a range have records of ``n_bytes`` at most."""
-        queue = self._queues.open(piece.topic, piece.queue_id)
-        return rows_that_fit(queue, piece.start, piece.end, n_bytes)[0]
+        in_tier, local = self._store_queues.divide([piece])
+        queues = [(self._tiered(part).units, part) for part in in_tier]
+        queues += ((self._queues.open(part.topic, part.queue_id), part) for part in local)
+        count = 0
+        for queue, part in queues:
+            fitting, n_bytes = rows_that_fit(queue, part.start, part.end, n_bytes)
+            count += fitting
+            if fitting < part.end - part.start:
+                break
+        return count
 
     def log_heads(self) -> list[int]:
         """Return the physical offsets where a scan of the log may be cut, sorted.
@@ -194,14 +232,14 @@ class Sampler:
             count = max(2, min(count, n_bytes // (_BYTES_PER_REMOTE_HEAD * max(len(sampled), 1))))
         samples: list[Sample] = []
         for number, (topic, queue_id) in enumerate(sampled):
-            start, end = self._ranges.range(topic, queue_id)
+            start, end = self._store_queues.local_range(topic, queue_id)
             # Round-robin producers put the same offsets of all queues next to each other, so
             # samples are staggered.
             start += (end - start) * number // (count * len(sampled))
             piece = QueueSlice(topic, queue_id, start, end)
             if self._log.is_remote:
                 self._want_samples(piece, count)
-            samples += self.sample(piece, count)
+            samples += sample_queue(self._queues.open(topic, queue_id), start, end, count)
         if self._log.is_remote:
             self._want_heads([sample.physical_offset for sample in samples])
         for sample in samples:

@@ -285,7 +285,7 @@ class StoreTail:
             # The queues tell where the log ends, because stale records may follow in the log. The
             # newest record may be walked once more.
             newest_frame = newest if newest < 0 else frame_start(store.log, newest)
-            position = max(newest_frame, store.ranges.end_in_log(but=keys))
+            position = max(newest_frame, store.store_queues.end_in_log(but=keys))
             self._seen = LogCursor(find_written_end(store.log) if position < 0 else position)
         self.mark = LogMark.at(store.log, newest)
         self.ends |= {key: queue_end for key, (queue_end, _) in ends_and_lasts.items()}

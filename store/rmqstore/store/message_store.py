@@ -27,9 +27,9 @@ from rmqstore.query.times import parse_timestamp
 from rmqstore.query.where import parse_where
 from rmqstore.read.lookup import QueryResult
 from rmqstore.read.message_scan import parse_scan
-from rmqstore.read.open_store import QueueInfo
 from rmqstore.read.scan.record_filter import matched_groups
 from rmqstore.read.session import StoreSession
+from rmqstore.read.store_queues import QueueInfo
 from rmqstore.read.views.schema import view_columns, view_spec
 from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.files.paths import StorePaths

@@ -18,7 +18,7 @@ from rmqstore.errors import (
 )
 from rmqstore.query.arguments import FolderArguments, spells_out
 from rmqstore.query.selection import require_arguments
-from rmqstore.read.tiered.opening import open_session
+from rmqstore.read.opening import open_session
 from rmqstore.storage.broker.folders import find_store, names_by_path, read_brokers, refuse_part
 from rmqstore.storage.broker.store_config import (
     StoreConfig,

@@ -9,9 +9,9 @@ import pytest
 
 import store_builder as build
 import tiers
-from rmqstore.read import queue_ranges as module
-from rmqstore.read.queue_ranges import slices_within
-from rmqstore.read.tiered.opening import open_session
+from rmqstore.read import slices_within as module
+from rmqstore.read.opening import open_session
+from rmqstore.read.slices_within import slices_within
 from rmqstore.spans import QueueSlice, Span
 
 
@@ -31,7 +31,7 @@ def test_a_short_range_gives_what_a_long_one_would(
         log_end = session.log.max_offset
         for queue_id in range(3):
             queue = session.queues.open("T", queue_id)
-            start, end = session.ranges.range("T", queue_id)
+            start, end = session.store_queues.range("T", queue_id)
             for _ in range(20):
                 bounds = sorted(rng.choices(range(start, end + 1), k=2))
                 piece = QueueSlice("T", queue_id, *bounds)

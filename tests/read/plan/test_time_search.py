@@ -18,9 +18,9 @@ from rmqstore.errors import CorruptRecordError
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.query.selection import parse_selection
 from rmqstore.read import time_search
+from rmqstore.read.opening import open_session
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.session import StoreSession
-from rmqstore.read.tiered.opening import open_session
 from rmqstore.spans import QueueSlice
 
 N_QUEUES = 12
@@ -50,9 +50,9 @@ def alone(store: StoreSession, times: tuple[int, int], *, tolerant: bool) -> lis
     slices = []
     for topic in store.topics():
         for queue_id in store.queue_ids(topic):
-            span = store.ranges.range(topic, queue_id)
+            span = store.store_queues.range(topic, queue_id)
             start, end = (
-                store.ranges.at_time(topic, queue_id, time, span, tolerant=tolerant)
+                store.store_queues.at_time(topic, queue_id, time, span, tolerant=tolerant)
                 for time in times
             )
             if start < end:
@@ -110,7 +110,7 @@ def test_times_of_many_records_are_those_of_each(tmp_path: Path, seed: int) -> N
         places = [*random.Random(seed).choices(range(-50, end + 50), k=200)]
         for topic in store.topics():
             for queue_id in store.queue_ids(topic):
-                span = store.ranges.range(topic, queue_id)
+                span = store.store_queues.range(topic, queue_id)
                 units = store.queues.open(topic, queue_id).units(*span)
                 places += units.physical_offsets.tolist()
         random.Random(seed).shuffle(places)

@@ -18,8 +18,8 @@ from reading import by_queue, offsets, read
 from rmqstore.errors import CorruptRecordError, RmqStoreError
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.opening import open_session
 from rmqstore.read.tail import StoreTail
-from rmqstore.read.tiered.opening import open_session
 from rmqstore.storage.broker.store_config import StoreConfig
 
 GoldenStore = Callable[[str], Path]

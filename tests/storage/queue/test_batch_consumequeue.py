@@ -30,9 +30,9 @@ from rmqstore.errors import (
 from rmqstore.format.schema import select_columns
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.opening import open_session
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.tail import StoreTail
-from rmqstore.read.tiered.opening import open_session
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.queue import total_weight

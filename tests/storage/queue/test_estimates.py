@@ -8,7 +8,7 @@ import pytest
 
 import store_builder as build
 from rmqstore.read import queue_ranges as estimates
-from rmqstore.read.queue_ranges import estimate_physical_offset, trim
+from rmqstore.read.slices_within import estimate_physical_offset, trim
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 
 

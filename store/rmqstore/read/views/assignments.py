@@ -103,7 +103,7 @@ def assign(
             for queue_id in range(numbers.get(topic, 0))
         ]
         existing = {
-            name: {*source.viewed.queue_ids(topic)} if can_name_queues(topic) else set()
+            name: {*source.store_queues.ids(topic)} if can_name_queues(topic) else set()
             for name, source in by_name.items()
         }
         shares = sharing.allocation.shares(queues, sharing.clients)
@@ -168,9 +168,9 @@ def _backlog(
         lag = -committed if committed is not None else 0
         return Assignment(client, *queue, committed, 0, lag, 0)
     try:
-        start, end = source.viewed.queue_range(queue.topic, queue.queue_id)
+        start, end = source.store_queues.range(queue.topic, queue.queue_id)
         first = min(max(start, committed or 0), end)
-        n_bytes = source.viewed.n_bytes(queue.topic, queue.queue_id, first, end)
+        n_bytes = source.store_queues.n_bytes(queue.topic, queue.queue_id, first, end)
     except (RmqStoreError, OSError) as err:
         return Assignment(client, *queue, committed, None, None, None, str(err))
     lag = end - (start if committed is None else committed)

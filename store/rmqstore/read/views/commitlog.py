@@ -96,7 +96,7 @@ class _LogView:
     @cached_property
     def _queues_end(self) -> int:
         try:
-            return self._source.ranges.vouched_end()
+            return self._source.store_queues.vouched_end()
         except RmqStoreError as err:
             logger.warning("%s: no queue tells where the log ends: %s", self._log.folders, err)
             return -1

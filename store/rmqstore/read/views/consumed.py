@@ -55,7 +55,7 @@ def plan_consumed(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> lis
         if spec.consumer_group in (None, group):
             for (topic, queue_id), offset in offsets.items():
                 committed.setdefault(topic, {}).setdefault(group, {})[queue_id] = offset
-    topics = choose_topics(spec.selection, source.viewed.topics())
+    topics = choose_topics(spec.selection, source.topics())
     if spec.consumer_group is not None:
         topics = [topic for topic in topics if topic in committed]
     pieces = plan_messages(source, spec, limits, choose_among(source, spec, topics))

@@ -43,7 +43,7 @@ _OF_PROPERTIES = ("consumerGroup", "originTopic", "originMsgId")
 
 def plan_dead_letters(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return the messages of the topics of retries and dead letters in pieces."""
-    topics = [topic for topic in source.viewed.topics() if is_copy_topic(topic)]
+    topics = [topic for topic in source.topics() if is_copy_topic(topic)]
     if spec.consumer_group is not None:
         topics = [topic for topic in topics if may_hold_copies(topic, spec.consumer_group)]
     return plan_messages(source, spec, limits, choose_among(source, spec, topics))
@@ -80,7 +80,7 @@ def known_names(source: ViewSource) -> KnownNames:
         groups.update(source.config.subscribed_groups())
     with suppress(OSError):
         topics.update(source.config.topics())
-    topics.update(source.viewed.topics())
+    topics.update(source.topics())
     return KnownNames(groups, {topic for topic in topics if not is_copy_topic(topic)})
 
 

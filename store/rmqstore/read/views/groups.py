@@ -39,7 +39,7 @@ def _rows(source: ViewSource, spec: ViewSpec) -> Iterator[dict[str, object]]:
     @cache
     def facts_of(topic: str, queue_id: int) -> QueueFacts:
         if topic not in existing:
-            queue_ids = source.viewed.queue_ids(topic) if can_name_queues(topic) else ()
+            queue_ids = source.store_queues.ids(topic) if can_name_queues(topic) else ()
             existing[topic] = set(queue_ids)
         if queue_id not in existing[topic]:
             return QueueFacts(reason="there is no such queue")
@@ -81,7 +81,7 @@ def _lag(
     if queue_offset >= facts.max_offset:
         return columns | {"lagMillis": 0}
     try:
-        next_time = source.viewed.stored_at(topic, queue_id, queue_offset)
+        next_time = source.store_queues.stored_at(topic, queue_id, queue_offset)
     except (RmqStoreError, OSError) as err:
         return columns | {"reason": facts.reason or f"queue offset {queue_offset}: {err}"}
     columns["nextStoreTimestamp"] = next_time

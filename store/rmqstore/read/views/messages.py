@@ -67,7 +67,7 @@ def _one_by_one(
     read_spec = _read_spec(source, spec, ())
     for topic in selection.subscribe or selection.assign or ():
         assigned = (selection.assign or {}).get(topic)
-        for queue_id in source.viewed.queue_ids(topic):
+        for queue_id in source.store_queues.ids(topic):
             if assigned is not None and queue_id not in assigned:
                 continue
             alone = replace(selection, subscribe=None, assign={topic: frozenset([queue_id])})

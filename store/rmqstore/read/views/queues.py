@@ -48,7 +48,7 @@ def chosen_topics(source: ViewSource, spec: ViewSpec, *, known: bool = False) ->
 
     With ``known`` they include those of ``config/topics.json``.
     """
-    topics = set(source.viewed.topics())
+    topics = set(source.topics())
     if known:
         configured = {*source.config.topics()}
         if not spec.selection.include_system_topics:
@@ -90,7 +90,7 @@ def queue_ids(
         topic: topic name.
         known: the queues that there are; by default those of the store.
     """
-    existing = set(source.viewed.queue_ids(topic) if known is None else known)
+    existing = set(source.store_queues.ids(topic) if known is None else known)
     assigned = (spec.selection.assign or {}).get(topic)
     return sorted(
         queue_id
@@ -121,8 +121,8 @@ def queue_facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bo
 
 
 def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
-    queues = source.viewed
-    start, end = queues.queue_range(topic, queue_id)
+    queues = source.store_queues
+    start, end = queues.range(topic, queue_id)
     facts = QueueFacts(start, end, 0 if with_bytes else None, messages=0)
     if start >= end:
         return facts
@@ -187,7 +187,7 @@ def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
     for key in keys:
         n_bytes += QUEUE_UNIT.itemsize
         with suppress(RmqStoreError):
-            n_bytes += source.viewed.n_unit_bytes(*key)
+            n_bytes += source.store_queues.n_unit_bytes(*key)
     return n_bytes
 
 

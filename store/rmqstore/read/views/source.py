@@ -25,12 +25,13 @@ from rmqstore.query.selection import Selection
 from rmqstore.read.queue_ranges import QueueRanges
 from rmqstore.read.sampling import Sample, Sampler
 from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.store_queues import StoreQueues
 from rmqstore.read.views.schema import BROKER_NAME, ViewSpec
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.queue.queue import RecoveredUnits, total_weight
+from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.store_ends import StoreEnds
@@ -42,69 +43,6 @@ _ROWS = 1 << 14
 Column: TypeAlias = NDArray[Any] | pa.Array
 # By topic, group and queue id: the next queue offset to consume.
 CommittedOffsets: TypeAlias = dict[str, dict[str, dict[int, int]]]
-
-
-class ViewedQueues(Protocol):
-    """The queues that views count, wherever their messages are."""
-
-    def topics(self) -> list[str]:
-        """Return every topic with queues, sorted."""
-
-    def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues, sorted."""
-
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset whose message is there, and the one after the last."""
-
-    def stored_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Return the store time of a message, ms."""
-
-    def n_messages(self, topic: str, queue_id: int, start: int, end: int) -> int:
-        """Return how many messages a range of a queue has."""
-
-    def n_bytes(self, topic: str, queue_id: int, start: int, end: int) -> int:
-        """Return the bytes of the records of a range of a queue, as its units say."""
-
-    def n_unit_bytes(self, topic: str, queue_id: int) -> int:
-        """Estimate the bytes of the units of a queue without a look into its files."""
-
-
-@dataclass(frozen=True, slots=True)
-class LocalQueues:
-    """The queues of the store itself; see :class:`ViewedQueues`."""
-
-    paths: StorePaths
-    log: CommitLog
-    queues: Queues
-    ranges: QueueRanges
-
-    def topics(self) -> list[str]:
-        """Return every topic with queues, also those of which only empty folders are there."""
-        return sorted({*self.queues.topics(), *self.paths.batch_topics()})
-
-    def queue_ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues, sorted."""
-        return self.queues.ids(topic)
-
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return the first queue offset whose message is there, and the one after the last."""
-        return self.ranges.range(topic, queue_id)
-
-    def stored_at(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Return the store time of a message, ms."""
-        return self.log.store_timestamp(self.queues.open(topic, queue_id).unit(queue_offset)[0])
-
-    def n_messages(self, _topic: str, _queue_id: int, start: int, end: int) -> int:
-        """Return how many messages a range of a queue has: each queue offset has one."""
-        return end - start
-
-    def n_bytes(self, topic: str, queue_id: int, start: int, end: int) -> int:
-        """Return the bytes of the records of a range of a queue, as its units say."""
-        return total_weight(self.queues.open(topic, queue_id), start, end)
-
-    def n_unit_bytes(self, topic: str, queue_id: int) -> int:
-        """Estimate the bytes of the units of a queue without a look into its files."""
-        return self.queues.open(topic, queue_id).n_full_bytes
 
 
 class ViewedMessages(Protocol):
@@ -132,9 +70,13 @@ class ViewSource:
     ranges: QueueRanges
     ends: StoreEnds
     sampler: Sampler
-    viewed: ViewedQueues
+    store_queues: StoreQueues
     messages: ViewedMessages
     is_name_given: bool = False  # whether the broker's name does not come from the store
+
+    def topics(self) -> list[str]:
+        """Return every topic with queues, also those of which only empty folders are there."""
+        return sorted({*self.store_queues.topics(), *self.paths.batch_topics()})
 
 
 class IndexSlice(NamedTuple):

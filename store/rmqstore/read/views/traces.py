@@ -39,7 +39,7 @@ _OF_MESSAGE: Final = {
 
 def plan_traces(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return the messages of the topics of traces in pieces; other topics have to be named."""
-    topics = source.viewed.topics()
+    topics = source.topics()
     if spec.selection.is_open:
         topics = [topic for topic in topics if is_trace_topic(topic)]
     return plan_messages(source, spec, limits, choose_among(source, spec, topics))

@@ -18,7 +18,6 @@ from rmqstore.read.message_scan import MessageScan
 from rmqstore.read.scan.spec import READS_ON
 from rmqstore.read.session import StoreSession
 from rmqstore.read.tail import StoreTail
-from rmqstore.read.tiered.session import TieredSession
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.files.retry import ChangingStore
@@ -33,7 +32,7 @@ class TieredTail:
     where tiered storage ends. See :class:`StoreTail` for the attributes and methods.
     """
 
-    def __init__(self, store: TieredSession, selection: Selection) -> None:
+    def __init__(self, store: StoreSession, selection: Selection) -> None:
         self.store, self._selection = store, selection
         self._local = StoreTail(store, selection)
         self._has_looked = False
@@ -52,7 +51,7 @@ class TieredTail:
     def look(self) -> None:
         """Take in what was written, cut off, moved or deleted since the last look."""
         self._local.look()
-        in_tier = self.store.chosen_in_tier(self._selection)
+        in_tier = self.store.ranges.chosen_in_tier(self._selection)
         if not self._has_looked:
             self._has_looked = True
             for key in in_tier:
@@ -60,7 +59,7 @@ class TieredTail:
         ends = dict(self._local.ends)
         for key in in_tier:
             if not ends.get(key):
-                ends[key] = self.store.with_local(key, (0, 0)).end
+                ends[key] = self.store.store_queues.with_local(key, (0, 0))[-1].end
         self.ends |= ends
 
     def holds(self, mark: LogMark) -> bool:
@@ -74,8 +73,8 @@ class TieredTail:
 
     def first(self, key: QueueKey) -> int:
         """Return the first queue offset whose message is there, or the queue's end."""
-        joined = self.store.with_local(key, self._in_local(key))
-        return min(joined.start, self.ends.get(key, 0))
+        parts = self.store.store_queues.with_local(key, self._in_local(key))
+        return min(parts[0].start, self.ends.get(key, 0))
 
     def _in_local(self, key: QueueKey) -> tuple[int, int]:
         return self._local.first(key), self._local.ends.get(key, 0)
@@ -108,9 +107,7 @@ class TieredTail:
 
 def follow(store: StoreSession, selection: Selection) -> StoreTail | TieredTail:
     """Return the tail of a store, with its tiered storage if that is read too."""
-    if isinstance(store, TieredSession):
-        return TieredTail(store, selection)
-    return StoreTail(store, selection)
+    return StoreTail(store, selection) if store.tier is None else TieredTail(store, selection)
 
 
 class Follower:

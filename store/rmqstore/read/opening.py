@@ -18,7 +18,6 @@ from rmqstore.errors import (
 )
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.read.session import StoreSession
-from rmqstore.read.tiered.session import TieredSession
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import are_compacted_logs, find_store, root_for
 from rmqstore.storage.files.local import LOCAL
@@ -72,7 +71,7 @@ def open_session(
         )
     name = broker_name or BrokerConfig(paths).broker_name()
     tier = find_tier(tiered, storage, name)
-    return TieredSession(paths, tier, broker_name=broker_name, ignore_log_end=ignore_log_end)
+    return StoreSession(paths, tier, broker_name=broker_name, ignore_log_end=ignore_log_end)
 
 
 def paths_for(
@@ -104,12 +103,12 @@ def _open_tier(
     broker_name: str | None,
     storage: Storage,
     others: dict[str, object],
-) -> TieredSession:
+) -> StoreSession:
     """Open tiered storage alone."""
     _refuse_others(f"{path} is tiered storage, not a store", others)
     tier = find_tier(path, storage, broker_name)
     name = broker_name or tier.broker_name
-    return TieredSession(_no_store(tier.folder), tier, broker_name=name)
+    return StoreSession(_no_store(tier.folder), tier, broker_name=name)
 
 
 def _open_compacted(
@@ -117,7 +116,7 @@ def _open_compacted(
     broker_name: str | None,
     storage: Storage,
     others: dict[str, object],
-) -> TieredSession:
+) -> StoreSession:
     """Open the compacted logs of a broker alone."""
     _refuse_others(f"{path} holds compacted logs, not a store", others)
     folder = path_of(path if isinstance(path, Path) else os.fspath(path))
@@ -126,7 +125,7 @@ def _open_compacted(
     if broker_name is None:
         with suppress(RmqStoreError):
             name = BrokerConfig(find_store(root, storage=storage)).broker_name()
-    return TieredSession(_no_store(folder), CompactedLogs(folder, name, storage), broker_name=name)
+    return StoreSession(_no_store(folder), CompactedLogs(folder, name, storage), broker_name=name)
 
 
 def _refuse_others(text: str, others: dict[str, object]) -> None:

@@ -1,1 +1,0 @@
-"""Reads tiered storage, alone or before the local store that it continues."""
