@@ -211,7 +211,6 @@ def _messages(
     tables = []
     with progress_bar("searching", stays=False) as progress:
         for one in stores:
-            one.session.progress = progress
             found = one.scan(
                 **chosen,
                 starting_timestamp=begin,
@@ -222,6 +221,7 @@ def _messages(
                 msg_tags=tags or None,
                 index_only=index_only,
                 columns=columns if is_in_order else None,
+                progress=progress,
             )
             tables.append(found.read_all())
     rows = pa.concat_tables(tables)
@@ -266,10 +266,7 @@ def get(
         progress_bar("searching", stays=False) as progress,
     ):
         chosen = topic_arguments(opened, topics, (), with_system=True, by_log=False)
-        results = []
-        for store in each_store(opened):
-            store.session.progress = progress
-            results.append(find_messages(store, ids, chosen))
+        results = [find_messages(store, ids, chosen, progress) for store in each_store(opened)]
     found = pa.concat_tables([result.table(schema) for result in results])
     output.write_any(*in_form(found.to_reader(), bodies))
     missing = [
@@ -322,9 +319,8 @@ def _traced(stores: Sequence[MessageStore], message_id: str, progress: Progress)
     tables = []
     not_found: MessageNotFoundError | None = None
     for store in stores:
-        store.session.progress = progress
         try:
-            rows = trace(store, message_id)
+            rows = trace(store, message_id, progress)
         except MessageNotFoundError as err:
             not_found = not_found or err
             continue

@@ -190,8 +190,8 @@ def dump(
                 stores = each_store(store)
                 unit = SCAN_UNITS[choice["scan_by"]] if output.limit is None else "messages"
                 progress = stack.enter_context(progress_bar(f"reading {_names(stores)}", unit))
-                for one in stores if output.limit is None else ():
-                    one.session.progress = _without_total(progress) if choice["last"] else progress
+                if output.limit is None:
+                    choice["progress"] = _without_total(progress) if choice["last"] else progress
             _show_all(store, output, bodies, choice, damaged, progress)
     if damaged.count:
         click.echo(f"damage: {damaged.count} records; see {CORRUPT_RECORD}", err=True)
@@ -307,10 +307,8 @@ def export_messages(
         open_as_one(paths, brokers, ignore_log_end=ignore_log_end) as store,
         progress_bar(f"exporting to {target}", SCAN_UNITS[choice["scan_by"]]) as progress,
     ):
-        for one in each_store(store):
-            one.session.progress = progress
         columns = columns_to_read(columns, bodies)
-        reader = scan(store, verbatim=verbatim, columns=columns, **choice)
+        reader = scan(store, verbatim=verbatim, columns=columns, progress=progress, **choice)
         n_rows = output.write(*in_form(reader, bodies))
     if n_rows:
         click.echo(f"{target}: {n_rows:,} messages", err=True)

@@ -23,6 +23,7 @@ from rmqstore.format.topics import (
     ROCKSDB_HALF_TOPIC,
     TIMER_TOPIC,
 )
+from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import TopicArguments
 from rmqstore.query.keys import is_offset_id
 from rmqstore.read.views.dead_letters import known_names
@@ -81,7 +82,10 @@ class FoundMessages(NamedTuple):
 
 
 def find_messages(
-    store: MessageStore, ids: Sequence[str], topics: TopicArguments | None = None
+    store: MessageStore,
+    ids: Sequence[str],
+    topics: TopicArguments | None = None,
+    progress: Progress = ignore_progress,
 ) -> FoundMessages:
     """Find the messages that some ids name, whatever kind of id each of them is.
 
@@ -92,6 +96,7 @@ def find_messages(
         store: the store.
         ids: physical offsets in decimal, offset message ids, or unique keys.
         topics: the topics in which unique keys are looked up; all topics by default.
+        progress: called with the bytes of the log that are read, and their total.
 
     Raises:
         CorruptRecordError: the record of one is damaged.
@@ -122,7 +127,7 @@ def find_messages(
         else:
             looked_up.append(name)
             of_copies[name] = row
-    for name, found in _look_up(store, looked_up, topics).items():
+    for name, found in _look_up(store, looked_up, topics, progress).items():
         if found:
             rows[name] = found
         elif name in of_copies:
@@ -133,7 +138,10 @@ def find_messages(
 
 
 def _look_up(
-    store: MessageStore, ids: Sequence[str], topics: TopicArguments | None
+    store: MessageStore,
+    ids: Sequence[str],
+    topics: TopicArguments | None,
+    progress: Progress,
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the messages with unique keys or offset message ids, by id."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in ids}
@@ -142,7 +150,10 @@ def _look_up(
     chosen: TopicArguments = topics or {"include_system_topics": True}
     names = [name for name in ALL_COLUMNS.names if name != "tagsCode"]
     # Damage elsewhere, which a warning names, must not hide what is intact.
-    for batch in store.scan(msg_id=list(ids), columns=names, mode="DROPMALFORMED", **chosen):
+    scan = store.scan(
+        msg_id=list(ids), columns=names, mode="DROPMALFORMED", progress=progress, **chosen
+    )
+    for batch in scan:
         for row in batch.to_pylist():
             for name in ids:
                 upper = name.upper() if is_offset_id(name) else name
@@ -151,7 +162,7 @@ def _look_up(
     return found
 
 
-def trace(store: MessageStore, message_id: str) -> pa.Table:
+def trace(store: MessageStore, message_id: str, progress: Progress = ignore_progress) -> pa.Table:
     """Return what became of a message, with the columns :data:`COLUMNS`, oldest record first.
 
     Each record has a row for each consumer group that has committed an offset of its topic, and at
@@ -160,13 +171,14 @@ def trace(store: MessageStore, message_id: str) -> pa.Table:
 
     Args:
         store: the store.
-        message_id: any id of any record of the message; see ``message_ids``.
+        message_id: any id of any record of the message; see :func:`find_messages`.
+        progress: called with the bytes of the log that are read, and their total.
 
     Raises:
         MessageNotFoundError: no message has the id.
         CorruptRecordError: a record is damaged.
     """
-    found = find_messages(store, [message_id])
+    found = find_messages(store, [message_id], progress=progress)
     if not found.rows:
         raise MessageNotFoundError(f"{message_id}: {found.missing[message_id]}")
     records: dict[tuple[Any, ...], Row] = {}
@@ -186,9 +198,9 @@ def trace(store: MessageStore, message_id: str) -> pa.Table:
         seen |= ids
         if not ids:
             break
-        rows = find_messages(store, sorted(ids)).rows
+        rows = find_messages(store, sorted(ids), progress=progress).rows
     without_key = [row["offsetMsgId"] for row in records.values() if not _unique_key(row)]
-    for row in _copies(store, without_key):
+    for row in _copies(store, without_key, progress):
         records[_place(row)] = row
     # Each queue in tiered storage has a log of its own.
     order = "storeTimestamp" if store.session.is_tiered else "commitLogOffset"
@@ -213,7 +225,7 @@ def _unique_key(row: Row) -> str | None:
     return dict(row["properties"]).get(PROPERTY_UNIQ_KEY)
 
 
-def _copies(store: MessageStore, ids: Iterable[str]) -> list[Row]:
+def _copies(store: MessageStore, ids: Iterable[str], progress: Progress) -> list[Row]:
     """Return the retries and dead letters whose origin has one of some ids."""
     names = ", ".join(f"'{one}'" for one in ids)
     if not names:
@@ -222,8 +234,10 @@ def _copies(store: MessageStore, ids: Iterable[str]) -> list[Row]:
     where = f"originMsgId IN ({names})"
     copies = store.view("deadLetters", columns=columns, where=where).to_arrow().to_pylist()
     if store.session.is_tiered:
-        return find_messages(store, [copy["msgId"] for copy in copies]).rows
-    return find_messages(store, [str(copy["commitLogOffset"]) for copy in copies]).rows
+        found = [copy["msgId"] for copy in copies]
+    else:
+        found = [str(copy["commitLogOffset"]) for copy in copies]
+    return find_messages(store, found, progress=progress).rows
 
 
 def _rows(

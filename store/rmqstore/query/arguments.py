@@ -11,6 +11,8 @@ from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar
 
 import pyarrow.compute as pc
 
+from rmqstore.progress import Progress
+
 Mode: TypeAlias = Literal["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]
 ScanOrder: TypeAlias = Literal["queue", "commitlog"]
 Boundary: TypeAlias = Literal["lower", "upper"]
@@ -95,6 +97,7 @@ class ScanArguments(SelectionArguments, total=False):
     last: int | None
     starting_physical_offset: int | None
     ending_physical_offset: int | None
+    progress: Progress
 
 
 _LINES: Final = {

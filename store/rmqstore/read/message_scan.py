@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from rmqstore.errors import Argument, OptionError, Text, about
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING, VERBATIM, select_columns
-from rmqstore.progress import Tally, ignore_progress
+from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.conditions import NO_PRUNING
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import BY_LOG, Selection, parse_tags
@@ -97,6 +97,8 @@ class MessageScan:
         index_only: whether a look-up skips what the index does not cover.
         include_pending: whether pending messages follow at the end.
         last: only this many messages of each queue, the newest ones; of a scan by log in all.
+        progress: called while the scan is read, with what is done and the total: messages of a scan
+            by queue, else bytes of the log.
         tally: while the scan is read, adds up what was read; None if nobody wants to know.
     """
 
@@ -109,6 +111,7 @@ class MessageScan:
     index_only: bool
     include_pending: bool
     last: int | None = None
+    progress: Progress = ignore_progress
     tally: Tally | None = None
 
     def __post_init__(self) -> None:
@@ -141,7 +144,7 @@ class MessageScan:
         """Return the messages of a store as batches with the columns of ``spec``."""
         if self.include_pending:
             session.require_store(Text(Argument("include_pending")))
-        batches = self._told(session)._read(session)  # noqa: SLF001 - another one of this class
+        batches = self._counted()._read(session)  # noqa: SLF001 - another one of this class
         if self.include_pending:
             batches = chain(batches, self.kept(self._pending(session)))
         return batches
@@ -192,11 +195,11 @@ class MessageScan:
             return batches
         return (batch.select(self.schema.names) for batch in batches)
 
-    def _told(self, session: StoreSession) -> MessageScan:
-        """Return the same scan, which lets the store tell how far it is."""
-        if session.progress is ignore_progress:
+    def _counted(self) -> MessageScan:
+        """Return the same scan, which reports its progress."""
+        if self.progress is ignore_progress:
             return self
-        tally = Tally(session.progress)
+        tally = Tally(self.progress)
         is_by_queue = self.by == "queue" and not self.wanted
         advance = tally.add_records if is_by_queue else tally.add_bytes
         return replace(self, tally=tally, spec=replace(self.spec, advance=advance))
@@ -368,6 +371,7 @@ def parse_scan(
     places: tuple[int | None, int | None],
     last: int | None,
     broker_name: str,
+    progress: Progress = ignore_progress,
 ) -> MessageScan:
     """Check the arguments of a scan, which ``MessageStore.scan`` describes.
 
@@ -397,5 +401,14 @@ def parse_scan(
         inflate=not verbatim,
     )
     return MessageScan(
-        schema, selection, spec, by, wanted, condition, index_only, include_pending, last
+        schema,
+        selection,
+        spec,
+        by,
+        wanted,
+        condition,
+        index_only,
+        include_pending,
+        last,
+        progress,
     )

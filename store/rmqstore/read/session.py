@@ -25,7 +25,6 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.layout import LMQ_PREFIX, Positions
-from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.conditions import NO_PRUNING, Points, Pruning
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import BY_LOG, LATEST, Bound, Selection, choose_topics, require_named
@@ -97,10 +96,6 @@ class StoreSession(Closing):
         broker_name: value of column ``brokerName``.
         ignore_log_end: read the local store past the end of a log that was not closed.
 
-    Attributes:
-        progress: told how far a scan is, from when it is planned: in messages if it is by queue, in
-            bytes of the log otherwise.
-
     Source: DefaultMessageStore.java.
     """
 
@@ -113,7 +108,6 @@ class StoreSession(Closing):
         ignore_log_end: bool = False,
     ) -> None:
         self.paths = paths
-        self.progress: Progress = ignore_progress
         self.config = BrokerConfig(paths)
         self._given_name = broker_name
         self._has_warned_of_elsewhere = False

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from rmqstore.errors import OffsetOutOfRangeError, OptionError, about
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
+from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import (
     Boundary,
     Mode,
@@ -274,6 +275,7 @@ class MessageStore(Closing):
         last: int | None = None,
         starting_physical_offset: int | None = None,
         ending_physical_offset: int | None = None,
+        progress: Progress = ignore_progress,
         **selection: Unpack[SelectionArguments],
     ) -> Scan:
         """Return the chosen messages, which are read when they are asked for.
@@ -307,6 +309,8 @@ class MessageStore(Closing):
             last: return only the newest messages: this many of each queue, or of the log in all.
             starting_physical_offset: leave out what lies before it in the log.
             ending_physical_offset: leave out what lies at it or after it in the log.
+            progress: called while the scan is read, with what is done and the total: messages of a
+                scan by queue, else bytes of the log.
             selection: topics and bounds; ``query.selection.parse_selection`` lists the arguments.
 
         Raises:
@@ -332,6 +336,7 @@ class MessageStore(Closing):
             verbatim=verbatim,
             last=last,
             places=(starting_physical_offset, ending_physical_offset),
+            progress=progress,
             broker_name=self.broker_name,
         )
         if verbatim and scan == "queue":
