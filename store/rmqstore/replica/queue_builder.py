@@ -38,7 +38,7 @@ from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.recovery.log_end import last_record_before
 from rmqstore.write.dispatch import Dispatcher, SavedCheckpoint
 from rmqstore.write.existing_store import existing_config
-from rmqstore.write.queue_files import QueueFiles
+from rmqstore.write.queue_files import QueueFiles, known_batch_topics
 
 logger = logging.getLogger(__name__)
 
@@ -298,9 +298,8 @@ class QueueBuilder:
         self._log = CommitLog(paths.commitlogs)
         self._config = existing_config(paths, self._log, config)
         self._checkpoint = SavedCheckpoint(disk, paths, read_checkpoint(paths))
-        self._queues = QueueFiles(disk, paths, self._config)
-        self._queues.may_begin_again = True
-        self._queues.batch_topics = _BatchTopics(paths, self._queues.batch_topics, is_batch_topic)
+        batch_topics = _BatchTopics(paths, known_batch_topics(paths), is_batch_topic)
+        self._queues = QueueFiles(disk, paths, self._config, batch_topics, may_begin_again=True)
         self._appenders: dict[tuple[str, int], QueueAppender] = {}
         self._dispatcher: Dispatcher | None = None
         self._last_store_timestamp = 0

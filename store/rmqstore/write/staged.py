@@ -214,9 +214,30 @@ def read_batches(part: StagedPart) -> Iterator[StagedBatch]:
     try:
         while n_records < part.n_records:
             (columns,) = pa.ipc.open_stream(mapped)
-            staged = _staged_batch(columns, position)
-            n_records += len(staged.sys_flags)
-            position += int(staged.requests.sizes.sum(dtype=np.int64))
+            topics = columns.column("topic")
+            keys = columns.column("keyHashes")
+            is_delayed = mask_of(columns.column("isDelayed"))
+            sys_flags = _array(columns.column("sysFlag"))
+            n_keys = np.diff(_array(keys.offsets))
+            requests = UnplacedRequests(
+                topics.dictionary.to_pylist(),
+                _array(topics.indices),
+                _array(columns.column("queueId")),
+                _array(columns.column("size")),
+                have_units(sys_flags),
+                _array(columns.column("tagsCode")),
+                is_delayed if is_delayed.any() else None,
+                np.repeat(np.arange(len(columns), dtype=np.int32), n_keys),
+                _array(keys.values),
+            )
+            light_queues = None
+            if _LIGHT_QUEUES.name in columns.schema.names:
+                lists = columns.column(_LIGHT_QUEUES.name)
+                rows = np.repeat(np.arange(len(columns)), np.diff(_array(lists.offsets)))
+                light_queues = LightQueues(rows, TopicColumn.of(lists.values))
+            staged = StagedBatch(position, requests, sys_flags, light_queues)
+            n_records += len(sys_flags)
+            position += int(requests.sizes.sum(dtype=np.int64))
             yield staged
     except (OSError, ValueError) as err:
         raise OSError(f"{_side_of(path)} was changed or cut: {err}") from err
@@ -225,30 +246,6 @@ def read_batches(part: StagedPart) -> Iterator[StagedBatch]:
             f"{path} does not hold what its task staged: "
             f"{part.n_records} records, {part.n_bytes} bytes; the file was changed or cut"
         )
-
-
-def _staged_batch(columns: pa.RecordBatch, position: int) -> StagedBatch:
-    topics, keys = columns.column("topic"), columns.column("keyHashes")
-    is_delayed = mask_of(columns.column("isDelayed"))
-    sys_flags = _array(columns.column("sysFlag"))
-    n_keys = np.diff(_array(keys.offsets))
-    requests = UnplacedRequests(
-        topics.dictionary.to_pylist(),
-        _array(topics.indices),
-        _array(columns.column("queueId")),
-        _array(columns.column("size")),
-        have_units(sys_flags),
-        _array(columns.column("tagsCode")),
-        is_delayed if is_delayed.any() else None,
-        np.repeat(np.arange(len(columns), dtype=np.int32), n_keys),
-        _array(keys.values),
-    )
-    light_queues = None
-    if _LIGHT_QUEUES.name in columns.schema.names:
-        lists = columns.column(_LIGHT_QUEUES.name)
-        rows = np.repeat(np.arange(len(columns)), np.diff(_array(lists.offsets)))
-        light_queues = LightQueues(rows, TopicColumn.of(lists.values))
-    return StagedBatch(position, requests, sys_flags, light_queues)
 
 
 class StagedRecords:
