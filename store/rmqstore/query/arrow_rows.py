@@ -60,10 +60,8 @@ class ArrowRows(ABC):
         """
         if n < 0:
             raise OptionError(f"head({n}): must not be negative")
-        return self._first(n) if n else self._schema.empty_table()
-
-    def _first(self, n: int) -> pa.Table:
-        """Return the first rows, at least one if there is any."""
+        if n == 0:
+            return self._schema.empty_table()
         taken: list[pa.RecordBatch] = []
         left = n
         for batch in self:

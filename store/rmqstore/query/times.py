@@ -163,7 +163,13 @@ def parse_time(text: str) -> datetime:
         ValueError: the text is none of these.
         OverflowError: the time is beyond the calendar.
     """
-    moment = _near_now(text) or _of_mqadmin(text) or datetime.fromisoformat(text)
+    moment = _near_now(text)
+    if moment is None and "#" in text:
+        # The form of mqadmin, which has a time in the zone of the computer.
+        without_zone = datetime.strptime(text, _OF_MQADMIN)  # noqa: DTZ007 - the zone follows
+        moment = without_zone.replace(tzinfo=_zone.get() or _local_zone())
+    elif moment is None:
+        moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=current_zone())
 
 
@@ -190,14 +196,6 @@ def misread(number: int) -> str:
 def _millis(moment: datetime) -> int:
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return round(aware.timestamp() * 1000)
-
-
-def _of_mqadmin(text: str) -> datetime | None:
-    """Return a time in the form of mqadmin, which has it in the zone of the computer."""
-    if "#" not in text:
-        return None
-    moment = datetime.strptime(text, _OF_MQADMIN)  # noqa: DTZ007 - the zone follows
-    return moment.replace(tzinfo=_zone.get() or _local_zone())
 
 
 def _near_now(text: str) -> datetime | None:

@@ -54,15 +54,11 @@ class Tokens(ABC):
             if match is None:
                 raise self._refused(start, self._unreadable(start))
             if match.lastgroup != "blank":
-                return Token(self._kind(match), match[0], start)
+                word = match[0].upper()
+                is_own_kind = match.lastgroup == "symbol" or word in self._KEYWORDS
+                return Token(word if is_own_kind else str(match.lastgroup), match[0], start)
             start = match.end()
         return Token(END, "", start)
-
-    def _kind(self, match: re.Match[str]) -> str:
-        word = match[0].upper()
-        if match.lastgroup == "symbol" or word in self._KEYWORDS:
-            return word
-        return str(match.lastgroup)
 
     def _take(self) -> Token:
         token = self._token

@@ -146,10 +146,12 @@ def _spelled(expression: pc.Expression) -> tuple[list[tuple[str, str]], list[pa.
         row = file.get_batch(0)
     schema = row.schema.to_string(truncate_metadata=False, show_schema_metadata=True)
     metadata = schema.partition(_METADATA)[2]
-    matches = [_ENTRY.fullmatch(line) for line in metadata.splitlines()]
-    if not all(matches):
-        raise ValueError(metadata)
-    entries = [(match[1], match[2]) for match in matches if match]
+    entries = []
+    for line in metadata.splitlines():
+        match = _ENTRY.fullmatch(line)
+        if match is None:
+            raise ValueError(metadata)
+        entries.append((match[1], match[2]))
     return entries, [column[0] for column in row.columns]
 
 
@@ -170,7 +172,10 @@ def _tree(entries: Sequence[tuple[str, str]], values: Sequence[pa.Scalar]) -> Co
         elif kind == "field_ref":
             calls[-1].append(_Field(text))
         elif kind in ("literal", "options"):
-            calls[-1].append(_Value(_plain(values[int(text)])))
+            scalar = values[int(text)]
+            # A datetime would cut off nanoseconds, so such a time is not known here.
+            has_nanoseconds = pa.types.is_timestamp(scalar.type) and scalar.type.unit == "ns"
+            calls[-1].append(_Value(None if has_nanoseconds else scalar.as_py()))
         else:
             raise ValueError(kind)
     ((whole,),) = calls
@@ -181,8 +186,14 @@ def _call(name: str, arguments: list[_Part]) -> _Part:
     """Return a call as a condition; an unknown one leaves nothing out."""
     if name in _JOINS:
         join = _JOINS[name]
-        conditions = map(_as_condition, arguments)
-        return Joined(join, tuple(part for inner in conditions for part in _parts(inner, join)))
+        parts: list[Condition] = []
+        for condition in map(_as_condition, arguments):
+            # What is joined alike gives its parts, so that chains are flat.
+            if isinstance(condition, Joined) and condition.by == join:
+                parts.extend(condition.parts)
+            else:
+                parts.append(condition)
+        return Joined(join, tuple(parts))
     match name, arguments:
         case "invert", [part]:
             return negated(_as_condition(part))
@@ -193,27 +204,18 @@ def _call(name: str, arguments: list[_Part]) -> _Part:
     return _UNKNOWN
 
 
-def _parts(condition: Condition, by: str) -> tuple[Condition, ...]:
-    """Return the parts of a condition that is joined alike, or itself, so that chains are flat."""
-    return condition.parts if isinstance(condition, Joined) and condition.by == by else (condition,)
-
-
 def _compared(name: str, column: str, value: Any) -> Condition:  # noqa: ANN401 - what pyarrow holds
     """Return the comparison of a column with a literal, or with what stands in options."""
-    if isinstance(value, dict):
-        return _with_options(name, column, value)
-    if name in _FUNCTIONS and _is_comparable(value):
-        return Comparison(column, _FUNCTIONS[name], (value,))
-    return _UNKNOWN
-
-
-def _with_options(name: str, column: str, options: dict[str, Any]) -> Condition:
-    values = options.get("value_set")
-    pattern = options.get("pattern")
+    if not isinstance(value, dict):
+        if name in _FUNCTIONS and _is_comparable(value):
+            return Comparison(column, _FUNCTIONS[name], (value,))
+        return _UNKNOWN
+    values = value.get("value_set")
+    pattern = value.get("pattern")
     # A null among the values would match nulls, and is not comparable.
     if name == "is_in" and isinstance(values, list) and all(map(_is_comparable, values)):
         return Comparison(column, "IN", tuple(values))
-    if isinstance(pattern, str) and options.get("ignore_case") is False:
+    if isinstance(pattern, str) and value.get("ignore_case") is False:
         if name == "starts_with":
             return starting_with(column, pattern)
         if name == "match_like":
@@ -230,12 +232,6 @@ def _is_comparable(value: object) -> bool:
 
 def _as_condition(part: _Part) -> Condition:
     return _UNKNOWN if isinstance(part, _Field | _Value) else part
-
-
-def _plain(scalar: pa.Scalar) -> Any:  # noqa: ANN401 - of any type
-    """Return a scalar as Python has it; None for nanoseconds, which a datetime would cut off."""
-    kind = scalar.type
-    return None if pa.types.is_timestamp(kind) and kind.unit == "ns" else scalar.as_py()
 
 
 def require_column(name: str, known: Sequence[str], where: str) -> None:
@@ -309,7 +305,10 @@ class Comparison:
     def pruning(self) -> Pruning:
         """Return what the comparison leaves of a read."""
         if self.kind == "LIKE" and self.column == "topic":
-            return Pruning(topic_prefixes=(_prefix_of(self.values[0]),))
+            # Every match begins with the text before the first wildcard of the pattern.
+            match = _BEFORE_WILDCARDS.match(self.values[0])
+            prefix = re.sub(r"\\(.)", r"\1", match[0]) if match else ""
+            return Pruning(topic_prefixes=(prefix,))
         if self.kind == "IN" and self.column in _TEXTS:
             return _pruning(_TEXTS[self.column], frozenset(self.values))
         if self.kind == "IN" and self.column == "queueId":
@@ -317,7 +316,9 @@ class Comparison:
         if self.column in _NUMBERS:
             return _pruning(_NUMBERS[self.column], self._within(self.values))
         if self.column == "storeTimestamp":
-            return _pruning("store_timestamps", self._within([*map(_milliseconds, self.values)]))
+            # epoch ms, rounded down
+            times = [(value - EPOCH) // _MILLISECOND for value in self.values]
+            return _pruning("store_timestamps", self._within(times))
         return NO_PRUNING
 
     def _within(self, values: Sequence[int]) -> Within:
@@ -341,19 +342,8 @@ def starting_with(column: str, prefix: str) -> Comparison:
     return Comparison(column, "LIKE", (re.sub(r"([%_\\])", r"\\\1", prefix) + "%",))
 
 
-def _prefix_of(pattern: str) -> str:
-    """Return the text before the first wildcard of a pattern, with which every match begins."""
-    match = _BEFORE_WILDCARDS.match(pattern)
-    return re.sub(r"\\(.)", r"\1", match[0]) if match else ""
-
-
 def _pruning(field: str, value: Any) -> Pruning:  # noqa: ANN401 - of the field
     return replace(NO_PRUNING, **{field: value})
-
-
-def _milliseconds(value: datetime) -> int:
-    """Return epoch ms, rounded down."""
-    return (value - EPOCH) // _MILLISECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,19 +477,16 @@ class _Parser(Tokens):
         name = column.text
         require_column(name, self._columns.names, self._place(column.start))
         if self._accept("IS"):
-            return self._null_test(name)
+            if self._accept("NOT"):
+                self._expect("NULL", "NULL")
+                return Comparison(name, "IS NOT NULL")
+            self._expect("NULL", "NULL or NOT NULL")
+            return Comparison(name, "IS NULL")
         if operator := self._accept(*_OPERATORS):
             return Comparison(name, _OPERATORS[operator.kind], (self._value(name),))
         is_negated = self._accept("NOT") is not None
         comparison = self._word_comparison(name)
         return negated(comparison) if is_negated else comparison
-
-    def _null_test(self, name: str) -> Condition:
-        if self._accept("NOT"):
-            self._expect("NULL", "NULL")
-            return Comparison(name, "IS NOT NULL")
-        self._expect("NULL", "NULL or NOT NULL")
-        return Comparison(name, "IS NULL")
 
     def _word_comparison(self, name: str) -> Condition:
         """Return the comparison by one of the words that NOT may stand before."""
@@ -543,7 +530,12 @@ class _Parser(Tokens):
             text = self._string(self._expect("string", description))
             return text if pa.types.is_string(column_type) else text.encode()
         if pa.types.is_boolean(column_type):
-            return self._truth(self._expect("name", f"TRUE or FALSE to compare {name} with"))
+            token = self._expect("name", f"TRUE or FALSE to compare {name} with")
+            truth = _TRUTHS.get(token.text.upper())
+            if truth is None:
+                reason = f"expected TRUE or FALSE, found {shortened(token.text)}"
+                raise self._refused(token.start, reason)
+            return truth
         raise self._refused(
             self._token.start,
             Text(
@@ -567,14 +559,6 @@ class _Parser(Tokens):
         if not -_INT64 <= value < _INT64:
             raise self._refused(token.start, f"{shortened(token.text)} is beyond 64 bits")
         return value
-
-    def _truth(self, token: Token) -> bool:
-        truth = _TRUTHS.get(token.text.upper())
-        if truth is None:
-            raise self._refused(
-                token.start, f"expected TRUE or FALSE, found {shortened(token.text)}"
-            )
-        return truth
 
     def _from_millis(self, token: Token) -> datetime:
         millis = self._integer(token)
@@ -641,7 +625,14 @@ def parse_where(where: str | pc.Expression | None, columns: pa.Schema) -> Where 
         raise OptionError(
             about("where", f": text or a pyarrow.compute.Expression, got {type(where).__name__}")
         )
-    expressed = take_apart(where) or _by_name(where, columns)
+    expressed = take_apart(where)
+    if expressed is None:  # then the columns are those whose names stand in its text
+        spelled = str(where)
+        if "FieldPath(" in spelled:
+            text = " name columns, their numbers change with what a scan reads"
+            raise OptionError(about("where", f" {shortened(spelled)}:{text}"))
+        names = {name for name in columns.names if name in spelled}
+        expressed = Expressed(Pruning(), frozenset(names))
     require_columns(expressed.columns, columns.names, about("where", f" {shortened(str(where))}"))
     _filtered(pa.RecordBatch.from_pylist([], columns), where)
     return Where(_fields(expressed.columns, columns), expressed.pruning, where)
@@ -673,19 +664,6 @@ def within_places(where: Where | None, start: int | None, end: int | None) -> Wh
 
 def _fields(names: Iterable[str], columns: pa.Schema) -> tuple[pa.Field, ...]:
     return tuple(columns.field(name) for name in sorted(names))
-
-
-def _by_name(where: pc.Expression, columns: pa.Schema) -> Expressed:
-    """Return what is known of an expression that cannot be taken apart: the columns in its text."""
-    text = str(where)
-    if "FieldPath(" in text:
-        raise OptionError(
-            about(
-                "where",
-                f" {shortened(text)}: name columns, their numbers change with what a scan reads",
-            )
-        )
-    return Expressed(Pruning(), frozenset(name for name in columns.names if name in text))
 
 
 def _filtered(batch: pa.RecordBatch, expression: pc.Expression) -> pa.RecordBatch:

@@ -270,15 +270,13 @@ class Broker:
 
     def _runtime(self) -> dict[str, Any]:
         try:
-            table = json.loads(self._ask_small(_GET_RUNTIME_INFO))["table"]
+            answer = self._client.request(_GET_RUNTIME_INFO)
+            table = json.loads(self._small(_GET_RUNTIME_INFO, answer))["table"]
         except (ValueError, KeyError, TypeError, RecursionError) as err:
             raise self._unreadable("runtime information") from err
         if not isinstance(table, dict):
             raise self._unreadable("runtime information")
         return table
-
-    def _ask_small(self, code: int) -> bytes:
-        return self._small(code, self._client.request(code))
 
     def _small(self, code: int, answer: Answer) -> bytes:
         body = self._checked(answer).body

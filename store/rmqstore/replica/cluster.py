@@ -153,7 +153,17 @@ class ClusterFollower:
         disk.make_folder(self._root, is_private=True)
         disk.close()
         try:
-            self._follow()
+            looked_at = float("-inf")
+            while not self._stop.is_set():
+                are_brokers_known = self._settings.once and self._has_looked
+                is_due = time.monotonic() - looked_at >= self._look_seconds
+                if is_due and not are_brokers_known:
+                    self._look()
+                    looked_at = time.monotonic()
+                self._progress(self._now())
+                if self._members and not any(each.is_alive for each in self._members.values()):
+                    break
+                self._stop.wait(min(_TICK_SECONDS, self._look_seconds))
         finally:
             for member in self._members.values():
                 member.ask_to_stop()
@@ -161,21 +171,6 @@ class ClusterFollower:
                 member.wait()
         self._raise_errors()
         return self._now()
-
-    def _follow(self) -> None:
-        looked_at = float("-inf")
-        while not self._stop.is_set():
-            if time.monotonic() - looked_at >= self._look_seconds and not self._is_settled():
-                self._look()
-                looked_at = time.monotonic()
-            self._progress(self._now())
-            if self._members and not any(each.is_alive for each in self._members.values()):
-                return
-            self._stop.wait(min(_TICK_SECONDS, self._look_seconds))
-
-    def _is_settled(self) -> bool:
-        """Tell whether the brokers are known once and for all."""
-        return self._settings.once and self._has_looked
 
     def _look(self) -> None:
         """Take up brokers that are new, and those that have another address by now.
@@ -195,7 +190,9 @@ class ClusterFollower:
                 logger.warning("%s; asking again and again", err)
             self._why = str(err)
             if not self._members and not self._settings.once:
-                self._take_up_known()
+                # The brokers of the copies are followed while no name server answers.
+                for name, address in self._known().items():
+                    self._start(name, address)
             return
         self._why = ""
         chosen = [each for each in brokers if self._cluster in (None, each.cluster)]
@@ -247,11 +244,6 @@ class ClusterFollower:
                 if entry.name == state.broker and self._cluster in (None, state.cluster):
                     known[entry.name] = Address.parse(state.address)
         return known
-
-    def _take_up_known(self) -> None:
-        """Follow the brokers of the copies while no name server answers."""
-        for name, address in self._known().items():
-            self._start(name, address)
 
     def _now(self) -> ClusterProgress:
         members = sorted(self._members.items())

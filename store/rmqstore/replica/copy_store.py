@@ -23,7 +23,6 @@ from rmqstore.replica.log_files import (
     Unvouched,
     begin_of_files,
     found_end,
-    last_store_timestamp,
     move_aside,
     new_cut_folder,
     warn_of_cut,
@@ -158,7 +157,7 @@ class CopyStore:
         log.cut(end, "what follows may not be whole", self._unvouched.folder)
         log.doubt(state.end)  # until it is compared
         self.epochs.read(disk, state.begin, state.end, state.confirm_offset)
-        log.last_store_timestamp = last_store_timestamp(log.log, log.end)
+        log.read_last_time()
         queue_disk, is_batch = self._queue_disk, self._is_batch_topic
         builder = self._builder = QueueBuilder(
             queue_disk, paths, source.config, is_batch, self._note_built, log.starts
@@ -296,7 +295,7 @@ class CopyStore:
         self.epochs.cut(self._disk, end)
         self._builder.cut(end)
         self._told.use_newest()
-        self.log.last_store_timestamp = last_store_timestamp(self.log.log, self.log.end)
+        self.log.read_last_time()
         self._start_building()
         self._is_whole = True
 

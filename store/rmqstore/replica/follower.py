@@ -151,19 +151,16 @@ class Follower:
             if reason is not None:
                 if not self._settings.reconnect:
                     raise BrokerUnreachableError(str(self._endpoint.address), reason)
-                self._warn(reason)
+                # Each reason is logged once until there has been a connection.
+                if reason not in self._told:
+                    logger.warning("%s; connecting again and again", reason)
+                if len(self._told) >= _MOST_REASONS:
+                    self._told.clear()
+                self._told.add(reason)
             # The pause is counted from the request on: a long connection needs none at its end.
             pause = self._settings.timing.pause - (time.monotonic() - began)
             self._stop.wait(max(pause, self._settings.timing.pause / 5))
             self.tick()
-
-    def _warn(self, reason: str) -> None:
-        """Tell why there is no connection, each reason once until there has been one."""
-        if reason not in self._told:
-            logger.warning("%s; connecting again and again", reason)
-        if len(self._told) >= _MOST_REASONS:
-            self._told.clear()
-        self._told.add(reason)
 
     def _connect(self) -> Ended:
         facts = self._metadata.ask_unless(self._stop.is_set)
@@ -190,7 +187,12 @@ class Follower:
                 with self._connection(source, timing) as connection:
                     return self._run(session, connection)
             with self._connection(source, timing) as connection:
-                greeting = self._greet(connection, timing)
+                assert store.state is not None
+                learner_id, gives_up = store.state.learner_id, self._stop.is_set
+                greeting = shake_hands(connection, learner_id, timing.first_header, gives_up)
+                # A master that is demoted says so, and then closes its connections: this one is
+                # among them.
+                Question(self._informant.require_master).result(gives_up)
                 session = self._session(bounds, source, timing, greeting)
                 return Ended.RESTARTED if session is None else self._run(session, connection)
         except ConnectionEndedError as err:
@@ -213,14 +215,6 @@ class Follower:
                 source.ha_address,
             )
         return closing(connection)
-
-    def _greet(self, connection: Connection, timing: Timing) -> Greeting:
-        assert self._store.state is not None
-        learner_id, gives_up = self._store.state.learner_id, self._stop.is_set
-        greeting = shake_hands(connection, learner_id, timing.first_header, gives_up)
-        # A master that is demoted says so, and then closes its connections: this one is among them.
-        Question(self._informant.require_master).result(gives_up)
-        return greeting
 
     def _session(
         self, bounds: Bounds, source: Source, timing: Timing, greeting: Greeting | None
@@ -385,14 +379,9 @@ class Follower:
         if now - self._state_at >= _STATE_SECONDS:
             self._state_at = now
             self._store.write_state()
-        self._retain(now)
-
-    def _retain(self, now: float) -> None:
-        """Delete old files now and then, but none while the logs are being compared."""
-        retention, timing = self._settings.retention, self._settings.timing
-        if retention.is_forever or not self._is_confirmed:
-            return
-        if now - self._retained_at >= timing.retention:
+        # Old files are deleted now and then, but none while the logs are being compared.
+        may_delete = self._is_confirmed and not self._settings.retention.is_forever
+        if may_delete and now - self._retained_at >= self._settings.timing.retention:
             self._retained_at = now
             self._store.delete_old(self._old_files)
 

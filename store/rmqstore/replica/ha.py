@@ -234,46 +234,33 @@ class ControllerStream(HaStream):
         return _ACKNOWLEDGEMENT.pack(_TRANSFER_STATE, physical_offset)
 
     def _take_header(self, *fields: int) -> None:
-        state, size, physical_offset, epoch, epoch_start, confirm_offset = fields
+        state, size, physical_offset, number, epoch_start, confirm_offset = fields
         if state != _TRANSFER_STATE:
             raise MalformedBytesError(0, f"the broker sends state {state} instead of its log")
         if physical_offset == _NO_FILE and self.position == size == 0:
             physical_offset = 0
         self._begin_body(physical_offset, size)
-        self._take_epoch(Epoch(epoch, epoch_start), physical_offset, physical_offset + size)
-        self.confirm_offset = max(confirm_offset, -1)
-
-    def _take_epoch(self, epoch: Epoch, start: int, end: int) -> None:
-        """Take the epoch that a header names.
-
-        A piece never reaches into the next epoch. One that ends where that starts is announced as
-        one of it already, because the broker switches before it writes the header.
-
-        Args:
-            epoch: the epoch.
-            start: physical offset where the piece begins.
-            end: physical offset where it ends.
-
-        Raises:
-            MalformedBytesError: the epochs of the log are not the ones that the broker told.
-        """
+        # A piece never reaches into the next epoch. One that ends where that starts is announced as
+        # one of it already, because the broker switches before it writes the header.
+        epoch = Epoch(number, epoch_start)
+        end = physical_offset + size
         last = len(self.epochs) - 1
         while self._number < last and self.epochs[self._number].number < epoch.number:
             self._number += 1
         current = self.epochs[self._number]
-        least = max(start, current.start_offset)
+        least = max(physical_offset, current.start_offset)
         is_new = epoch.number > current.number and least <= epoch.start_offset <= end
+        is_over = self._number < last and end > self.epochs[self._number + 1].start_offset
         if is_new and len(self.epochs) < _MAX_EPOCHS:
             self.epochs.append(epoch)
             self._number += 1
-            return
-        is_over = self._number < last and end > self.epochs[self._number + 1].start_offset
-        if epoch != current or epoch.start_offset > end or is_over:
+        elif epoch != current or epoch.start_offset > end or is_over:
             raise MalformedBytesError(
                 16,
-                f"the broker sends {start} to {end} as a part of epoch {epoch.number} from "
-                f"{epoch.start_offset}, which does not fit its other epochs",
+                f"the broker sends {physical_offset} to {end} as a part of epoch {epoch.number} "
+                f"from {epoch.start_offset}, which does not fit its other epochs",
             )
+        self.confirm_offset = max(confirm_offset, -1)
 
 
 class ConnectionEndedError(Exception):

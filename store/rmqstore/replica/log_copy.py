@@ -15,13 +15,14 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptRecordError
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.buffers import gather_words
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.walk import Walk, walk, walk_plainly
@@ -41,7 +42,7 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths, offset_to_name
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, walk_forward
-from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.log_end import LogEnd, last_record_before
 from rmqstore.write.truncation import truncate_log
 
 logger = logging.getLogger(__name__)
@@ -113,7 +114,10 @@ class RecordStarts:
     def windows(self, log: CommitLog, segment: Segment, start: int, end: int) -> Iterator[Window]:
         """Yield the records of one file as ``walk_forward`` does, and forget those before."""
         while start < end:
-            run = self._take(start)
+            with self._guard:
+                while self._runs and self._runs[0].begin < start:
+                    self._cost -= self._runs.popleft().cost
+                run = self._runs[0] if self._runs else None
             if run is None or run.begin >= end:
                 yield from walk_forward(log, segment, start, end)
                 return
@@ -126,13 +130,6 @@ class RecordStarts:
             starts = run.starts[:n_before] + np.int64(first)
             yield Window(log, segment, data, Walk(starts, StopKind.END, stop - segment.start), end)
             start = stop
-
-    def _take(self, start: int) -> _Run | None:
-        """Return the first run from a physical offset on, and forget those before it."""
-        with self._guard:
-            while self._runs and self._runs[0].begin < start:
-                self._cost -= self._runs.popleft().cost
-            return self._runs[0] if self._runs else None
 
 
 class Flush(NamedTuple):
@@ -244,7 +241,8 @@ class LogCopy:
         log: the files as readers see them.
         end: physical offset after the last whole record that was written.
         durable_end: the same of what is on the disk, and not in doubt.
-        last_store_timestamp: of the last record that was appended, epoch ms; 0 before the first.
+        last_store_timestamp: of the last record that was appended, epoch ms; 0 before the first,
+            unless :meth:`read_last_time` was called.
         is_whole: whether no change is under way; a change that failed is for ever.
         n_unwritten: how many bytes came since the last :meth:`write_held`.
         starts: where the last records begin.
@@ -298,11 +296,6 @@ class LogCopy:
     def trust(self) -> None:
         """Take note that all records were found to be the source's."""
         self._doubted_from = None
-
-    @property
-    def unsynced(self) -> int:
-        """How many bytes were written since the last :meth:`sync`, about."""
-        return self.position - self.durable_end
 
     def forget_begun(self) -> None:
         """Forget the record or blank that has begun, because the connection ended."""
@@ -505,6 +498,14 @@ class LogCopy:
             start += len(part)
             data = data[len(part) :]
         return None
+
+    def read_last_time(self) -> None:
+        """Read when the last record before the end was stored; 0 if that is unknown."""
+        last = last_record_before(self.log, self.end) if self.end else None
+        self.last_store_timestamp = 0
+        if last is not None:
+            with suppress(CorruptRecordError, OffsetOutOfRangeError):  # a time in no calendar
+                self.last_store_timestamp = self.log.store_timestamp(last)
 
     def record_end(self, physical_offset: int) -> int | None:
         """Return the physical offset after the record at one; None if a blank is there."""

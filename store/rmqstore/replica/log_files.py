@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, StoreStateError
+from rmqstore.errors import StoreStateError
 from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.dispatch_requests import read_requests
@@ -23,7 +23,6 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, next_record, walk_forward
-from rmqstore.storage.recovery.log_end import last_record_before
 
 logger = logging.getLogger(__name__)
 
@@ -187,15 +186,6 @@ def _are_sound(window: Window, heads: Heads) -> Mask:
     is_at_its_place = know_their_places(data, heads.starts, window.segment.start)
     sound: Mask = has_its_body & is_at_its_place & is_written
     return sound
-
-
-def last_store_timestamp(log: CommitLog, end: int) -> int:
-    """Return when the last record before a physical offset was stored, epoch ms; 0 if unknown."""
-    last = last_record_before(log, end) if end else None
-    try:
-        return 0 if last is None else log.store_timestamp(last)
-    except (CorruptRecordError, OffsetOutOfRangeError):  # a time that is in no calendar
-        return 0
 
 
 def warn_of_cut(

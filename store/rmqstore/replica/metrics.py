@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore.errors import StoreStateError, UnsupportedFeatureError
 from rmqstore.replica.cluster import ClusterProgress
-from rmqstore.replica.progress import FollowProgress
 from rmqstore.replica.remoting import Address
 
 if TYPE_CHECKING:
@@ -93,18 +92,12 @@ class FollowMetrics:
                 for broker, progress in copies.items():
                     family.add_metric([broker], float(getattr(progress, field)))
                 families.append(family)
-        families.append(_answered(copies))
+        answered = GaugeMetricFamily(
+            f"{_PREFIX}_source_timestamp_seconds",
+            "When the broker told the end of its log the last time, epoch seconds.",
+            labels=["broker"],
+        )
+        for broker, progress in copies.items():
+            answered.add_metric([broker], progress.source_at / 1000)
+        families.append(answered)
         return families
-
-
-def _answered(copies: Mapping[str, FollowProgress]) -> Any:  # noqa: ANN401 - of the library
-    from prometheus_client.core import GaugeMetricFamily
-
-    family = GaugeMetricFamily(
-        f"{_PREFIX}_source_timestamp_seconds",
-        "When the broker told the end of its log the last time, epoch seconds.",
-        labels=["broker"],
-    )
-    for broker, progress in copies.items():
-        family.add_metric([broker], progress.source_at / 1000)
-    return family

@@ -38,7 +38,7 @@ from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.recovery.log_end import last_record_before
 from rmqstore.write.dispatch import Dispatcher, SavedCheckpoint
 from rmqstore.write.existing_store import existing_config
-from rmqstore.write.queue_files import QueueFiles
+from rmqstore.write.queue_files import QueueFiles, known_batch_topics
 
 logger = logging.getLogger(__name__)
 
@@ -193,7 +193,11 @@ class Building:
                 was_behind = self._builds_queues and self._builder.built < end
                 is_far = not is_ending and self._metadata.bounds.high - end > _FAR_BYTES
                 is_done = not self._builds_queues or self._builder.step(end, is_far=is_far)
-                self._write_tables(self._builder.built if self._builds_queues else end)
+                # A copy up to this end may show these tables.
+                facts = self._metadata.take(self._builder.built if self._builds_queues else end)
+                if facts is not None:
+                    write_tables(self._disk, self._paths, facts.tables)
+                    self.tables_at = int(time.time() * 1000)
                 if is_done and is_ending:
                     return
                 rest = min(_REST * (time.monotonic() - began), _MOST_REST_SECONDS)
@@ -207,20 +211,17 @@ class Building:
         except BaseException as err:  # noqa: BLE001 - raised in the thread that reads
             self._error = err
 
-    def _write_tables(self, end: int) -> None:
-        """Write the tables that a copy up to a physical offset may show."""
-        facts = self._metadata.take(end)
-        if facts is not None:
-            write_tables(self._disk, self._paths, facts.tables)
-            self.tables_at = int(time.time() * 1000)
-
 
 def write_tables(disk: Disk, paths: StorePaths, tables: Mapping[str, HeldTable]) -> None:
     """Replace the tables that have changed; the one before is kept as ``.bak``."""
     for name, table in tables.items():
         assert name in TABLES, name
         content = table.content
-        if not _may_be_table(content):
+        if len(content) > _MAX_PARSED_BYTES:  # of a long table only both ends are looked at
+            may_be_table = content.startswith(b"{") and content.rstrip().endswith(b"}")
+        else:
+            may_be_table = bool(content.strip()) and is_table(content)
+        if not may_be_table:
             logger.warning("the broker's %s is not a table, and is not taken", name)
             continue
         path = paths.config / name
@@ -233,13 +234,6 @@ def write_tables(disk: Disk, paths: StorePaths, tables: Mapping[str, HeldTable])
         if old:
             disk.replace(path.with_name(f"{name}.bak"), old)
         disk.replace(path, content)
-
-
-def _may_be_table(content: bytes) -> bool:
-    """Tell whether bytes are a table; of a long one only both ends are looked at."""
-    if len(content) > _MAX_PARSED_BYTES:
-        return content.startswith(b"{") and content.rstrip().endswith(b"}")
-    return bool(content.strip()) and is_table(content)
 
 
 class _BatchTopics(AbstractSet[str]):
@@ -298,9 +292,8 @@ class QueueBuilder:
         self._log = CommitLog(paths.commitlogs)
         self._config = existing_config(paths, self._log, config)
         self._checkpoint = SavedCheckpoint(disk, paths, read_checkpoint(paths))
-        self._queues = QueueFiles(disk, paths, self._config)
-        self._queues.may_begin_again = True
-        self._queues.batch_topics = _BatchTopics(paths, self._queues.batch_topics, is_batch_topic)
+        batch_topics = _BatchTopics(paths, known_batch_topics(paths), is_batch_topic)
+        self._queues = QueueFiles(disk, paths, self._config, batch_topics, may_begin_again=True)
         self._appenders: dict[tuple[str, int], QueueAppender] = {}
         self._dispatcher: Dispatcher | None = None
         self._last_store_timestamp = 0
@@ -317,11 +310,27 @@ class QueueBuilder:
         """
         self._log.refresh()
         end = max(built, self._log.min_offset)
-        start, doubtful = self._index_after(end, keeps_last=was_closed)
+        # The index files that hold items of records at or after the end, the last one first, and
+        # where the index has to be built from without them. The last file may not be whole.
+        files = index_files(self._paths.index)
+        start = end
+        doubtful = []
+        for number, path in reversed([*enumerate(files)]):
+            header = read_header(path)
+            is_last = number == len(files) - 1
+            is_good = header["end_timestamp"] and header["end_phy_offset"] < end
+            if is_good and (was_closed or not is_last):
+                break
+            doubtful.append(path)
+            begin = int(read_header(files[number - 1])["end_phy_offset"]) if number else 0
+            start = max(min(start, begin), self._log.min_offset)
         self.built = self._written = start
         if start < built:
             self._note_built(start)
-            self._ask_for_recovery(start)
+            # A broker that finds this unfinished builds queues and index from there on.
+            segment = self._log.find(start)
+            if segment is not None:
+                self._checkpoint.save(built=self._time_at(segment.start))
         self._queues.cut(end, was_closed=was_closed)
         for path in doubtful:
             self._disk.delete(path)
@@ -341,36 +350,6 @@ class QueueBuilder:
         """Begin at another physical offset, with a log that has no record."""
         self.cut(begin)
         self.built = self._written = begin
-
-    def _index_after(self, end: int, *, keeps_last: bool) -> tuple[int, list[Path]]:
-        """Find the index files that hold items of records at or after a physical offset.
-
-        Args:
-            end: the physical offset.
-            keeps_last: whether the last file is whole; else it is found too.
-
-        Returns:
-            The physical offset from which the index has to be built without these files, and the
-            files, the last one first.
-        """
-        files = index_files(self._paths.index)
-        start, found = end, []
-        for number, path in reversed([*enumerate(files)]):
-            header = read_header(path)
-            is_last = number == len(files) - 1
-            is_good = header["end_timestamp"] and header["end_phy_offset"] < end
-            if is_good and (keeps_last or not is_last):
-                break
-            found.append(path)
-            begin = int(read_header(files[number - 1])["end_phy_offset"]) if number else 0
-            start = max(min(start, begin), self._log.min_offset)
-        return start, found
-
-    def _ask_for_recovery(self, start: int) -> None:
-        """Let a broker that finds this unfinished build queues and index from a place on."""
-        segment = self._log.find(start)
-        if segment is not None:
-            self._checkpoint.save(built=self._time_at(segment.start))
 
     def _time_at(self, physical_offset: int | None) -> int:
         """Return the store time of the record at a physical offset, 0 if it cannot be told."""
@@ -392,27 +371,24 @@ class QueueBuilder:
         """
         start = self._written
         if start < end:
-            self._build(start, end)
+            self._is_clean = False
+            if end > self._log.max_offset:
+                self._log.refresh()
+            stop = self._boundary(start, end)
+            self._last_record = last_record_before(self._log, stop)
+            last_time = self._time_at(self._last_record)
+            self._last_store_timestamp = max(self._last_store_timestamp, last_time)
+            for segment in self._log.segments:
+                if start <= segment.start < stop:
+                    self._checkpoint.set_back(self._time_at(segment.start))
+            self._checkpoint.save(index=self._last_store_timestamp)
+            self._dispatch(start, stop)
+            self._written = stop
         is_done = self._written >= end
         is_due = start >= end or self._written - self.built >= _FLUSH_BYTES
         if self.built < self._written and (is_due or (is_done and not is_far)):
             self._flush()
         return is_done
-
-    def _build(self, start: int, end: int) -> None:
-        self._is_clean = False
-        if end > self._log.max_offset:
-            self._log.refresh()
-        stop = self._boundary(start, end)
-        self._last_record = last_record_before(self._log, stop)
-        last_time = self._time_at(self._last_record)
-        self._last_store_timestamp = max(self._last_store_timestamp, last_time)
-        for segment in self._log.segments:
-            if start <= segment.start < stop:
-                self._checkpoint.set_back(self._time_at(segment.start))
-        self._checkpoint.save(index=self._last_store_timestamp)
-        self._dispatch(start, stop)
-        self._written = stop
 
     def _flush(self) -> None:
         """Bring what was built to the disk."""
@@ -440,7 +416,19 @@ class QueueBuilder:
     def _dispatch(self, start: int, stop: int, *, is_flushed: bool = False) -> None:
         """Build units and items; a queue whose files do not fit the log is built again."""
         while True:
-            dispatcher = self._dispatcher or self._new_dispatcher()
+            dispatcher = self._dispatcher
+            if dispatcher is None:
+                self._disk.make_folder(self._paths.index)
+                dispatcher = Dispatcher(
+                    self._disk,
+                    self._log,
+                    self._paths.index,
+                    self._config,
+                    self._appender,
+                    self._queues.batch_topics,
+                    is_tolerant=True,
+                    walk=self._starts.windows,
+                )
             if start < stop:
                 dispatcher.dispatch(start, stop)
             if is_flushed:
@@ -459,19 +447,6 @@ class QueueBuilder:
                 self._appenders.pop(key, None)
             self._dispatcher = None
             start = self._log.min_offset
-
-    def _new_dispatcher(self) -> Dispatcher:
-        self._disk.make_folder(self._paths.index)
-        return Dispatcher(
-            self._disk,
-            self._log,
-            self._paths.index,
-            self._config,
-            self._appender,
-            self._queues.batch_topics,
-            is_tolerant=True,
-            walk=self._starts.windows,
-        )
 
     def _appender(self, topic: str, queue_id: int) -> QueueAppender:
         key = (topic, queue_id)

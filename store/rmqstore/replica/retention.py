@@ -37,7 +37,7 @@ from rmqstore.format.layout import BATCH_UNIT, QUEUE_UNIT
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.files.storage import read_small
@@ -112,7 +112,11 @@ def first_needed(
         StoreStateError: the checkpoint does not tell this.
         OSError: a file cannot be read.
     """
-    number = _last_batch(checkpoint)
+    entries = LOCAL.list_folder(checkpoint / "commits")
+    numbers = [int(entry.name) for entry in entries if entry.name.isdecimal()]
+    if not numbers:
+        raise StoreStateError(f"checkpoint {checkpoint} has no committed batch")
+    number = max(numbers)  # of the last batch that was committed
     path = checkpoint / "offsets" / str(number)
     try:
         text = read_small(LOCAL, path, _MAX_BYTES).decode()
@@ -140,37 +144,25 @@ def first_needed(
     return needed
 
 
-def _last_batch(checkpoint: Path) -> int:
-    """Return the number of the last batch that was committed."""
-    entries = LOCAL.list_folder(checkpoint / "commits")
-    numbers = [int(entry.name) for entry in entries if entry.name.isdecimal()]
-    if not numbers:
-        raise StoreStateError(f"checkpoint {checkpoint} has no committed batch")
-    return max(numbers)
-
-
 def _offsets(path: Path, text: str) -> Iterator[dict[str, Any]]:
     """Yield the offsets of our sources in a file of a checkpoint; a query may have others too."""
     try:
         for line in text.split("\n")[2:]:  # after the version, and what the batch was run with
             offset = json.loads(line[line.index("{") :]) if "{" in line else None
-            if isinstance(offset, dict) and {"version", "queues", "log"} <= offset.keys():
-                if offset["version"] != _VERSION:
-                    raise StoreStateError(
-                        f"{path} has offsets of version {offset['version']}, "
-                        "which this package does not know"
-                    )
-                _require_readable(offset)
-                yield offset
+            if not isinstance(offset, dict) or not {"version", "queues", "log"} <= offset.keys():
+                continue
+            if offset["version"] != _VERSION:
+                raise StoreStateError(
+                    f"{path} has offsets of version {offset['version']}, "
+                    "which this package does not know"
+                )
+            # This raises what reading raises where a value of an offset has another type.
+            for broker, mark in offset["log"].items():
+                int(mark["physicalOffset"])
+                list(_queues(offset["queues"], broker))
+            yield offset
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as err:
         raise StoreStateError(f"{path} is damaged: {err!r}") from err
-
-
-def _require_readable(offset: dict[str, Any]) -> None:
-    """Raise what reading raises where a value of an offset has another type."""
-    for broker, mark in offset["log"].items():
-        int(mark["physicalOffset"])
-        list(_queues(offset["queues"], broker))
 
 
 def _queues(queues: dict[str, Any], broker: str) -> Iterator[tuple[str, int, int]]:
@@ -318,8 +310,10 @@ def new_begin(
             break
         is_over = retention.max_bytes is not None and total > retention.max_bytes
         has_gone = retention.is_mirror and source_begin is not None and segment.end <= source_begin
-        is_old = oldest is not None and all(
-            _is_older(log, each.start, oldest) for each in (segment, following)
+        is_old = (
+            oldest is not None
+            and _is_older(log, segment.start, oldest)
+            and _is_older(log, following.start, oldest)
         )
         if not (is_over or has_gone or is_old):
             break
@@ -379,7 +373,10 @@ def _delete_units(disk: Disk, folder: Path, unit: np.dtype[np.void], begin: int)
     files = MappedFileQueue([folder], OpenFiles())
     try:
         for segment in files.segments[:-1]:
-            if _last_physical_offset(segment, unit) >= begin:
+            last = np.zeros(unit.itemsize, np.uint8)
+            with LOCAL.open(segment.file) as file:
+                file.read_into(last, segment.size - unit.itemsize)
+            if int(last.view(unit)[0]["physical_offset"]) >= begin:
                 break
             disk.delete(Path(segment.file))
             disk.flush_folder(folder)
@@ -387,10 +384,3 @@ def _delete_units(disk: Disk, folder: Path, unit: np.dtype[np.void], begin: int)
     finally:
         files.close()
     return count
-
-
-def _last_physical_offset(segment: Segment, unit: np.dtype[np.void]) -> int:
-    stored = np.zeros(unit.itemsize, np.uint8)
-    with LOCAL.open(segment.file) as file:
-        file.read_into(stored, segment.size - unit.itemsize)
-    return int(stored.view(unit)[0]["physical_offset"])

@@ -273,7 +273,8 @@ class Session:
             return
         since = time.monotonic() - self._synced_at
         rest = max(_SYNC_SECONDS, _SYNC_SHARE * self._sync_seconds)
-        is_due = since >= settings.sync_seconds or copy.unsynced >= settings.sync_bytes
+        unsynced = copy.position - copy.durable_end  # about; what is held is not written yet
+        is_due = since >= settings.sync_seconds or unsynced >= settings.sync_bytes
         if self._is_behind:
             if is_due and self._owner.begin_sync():
                 self._synced_at = time.monotonic()
@@ -305,7 +306,21 @@ class Session:
 
     def _take_heartbeat(self, position: int) -> Ended | None:
         """Take a heartbeat. It comes at the end of the log, and wherever the broker is slow."""
-        self._require_served(position)
+        # A broker sends heartbeats for ever where it has deleted what would come next. Then no more
+        # of the log can come on this connection.
+        low, high = self._owner.known_bounds
+        if position < low:
+            raise ConnectionEndedError(
+                f"the broker goes on at {position}, and its log begins at {low} by now"
+            )
+        seconds = time.monotonic() - self._data_at
+        if position < high and seconds > self._patience():
+            with suppress(BrokerUnreachableError):
+                self._owner.ask_bounds(position)  # whether the log has it decides what follows
+            raise ConnectionEndedError(
+                f"the broker has its log up to {high}, and sent nothing after {position} for "
+                f"{seconds:.0f} s"
+            )
         if not self._is_comparing and not (self._settings.once and position == self._copy.end):
             return None
         now = time.monotonic()
@@ -330,28 +345,6 @@ class Session:
             return self._differ(position, "the broker's log ends here")
         self._is_idle = True
         return None
-
-    def _require_served(self, position: int) -> None:
-        """Give up a connection on which no more of the log can come.
-
-        A broker sends heartbeats for ever where it has deleted what would come next.
-
-        Args:
-            position: physical offset at which the broker says that it goes on.
-        """
-        low, high = self._owner.known_bounds
-        if position < low:
-            raise ConnectionEndedError(
-                f"the broker goes on at {position}, and its log begins at {low} by now"
-            )
-        seconds = time.monotonic() - self._data_at
-        if position < high and seconds > self._patience():
-            with suppress(BrokerUnreachableError):
-                self._owner.ask_bounds(position)  # whether the log has it decides what follows
-            raise ConnectionEndedError(
-                f"the broker has its log up to {high}, and sent nothing after {position} for "
-                f"{seconds:.0f} s"
-            )
 
     def _compare(self, piece: Piece) -> Ended | None:
         """Compare bytes with those of the copy; append those that follow its end."""

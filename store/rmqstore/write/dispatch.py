@@ -13,7 +13,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError, CorruptRecordError, Finding
 from rmqstore.format.columns.decode import first_topic
@@ -198,23 +197,20 @@ class Dispatcher:
     def _dispatch_file(
         self, segment: Segment, start: int, end: int, reach: Callable[[int], None]
     ) -> None:
+        path = str(segment.path)
         for window in self._walk(self._log, segment, start, end):
-            self._dispatch_window(window)
+            for starts, heads, whole in window.heads(self._topic, _BATCH_ROWS):
+                places = starts + segment.start
+                sound = whole & (heads.column("physical_offset") == places)
+                for physical_offset in places[~sound].tolist():
+                    reason = "not a whole record with this physical offset"
+                    self._report_damage(path, physical_offset, reason)
+                sound_heads = heads if sound.all() else heads.take(np.flatnonzero(sound))
+                if len(sound_heads):
+                    self._put_records(window.data, sound_heads)
             reach(min(window.stopped, end))
             if window.damage is not None:
-                self._report_damage(str(segment.path), window.stopped, window.damage)
-
-    def _dispatch_window(self, window: Window) -> None:
-        path = str(window.segment.path)
-        for starts, heads, whole in window.heads(self._topic, _BATCH_ROWS):
-            places = starts + window.segment.start
-            sound = whole & (heads.column("physical_offset") == places)
-            for physical_offset in places[~sound].tolist():
-                reason = "not a whole record with this physical offset"
-                self._report_damage(path, physical_offset, reason)
-            sound_heads = heads if sound.all() else heads.take(np.flatnonzero(sound))
-            if len(sound_heads):
-                self._put_records(window.data, sound_heads)
+                self._report_damage(path, window.stopped, window.damage)
 
     def _put_records(self, data: Bytes, heads: Heads) -> None:
         requests = read_requests(data, heads, self._config.rules)
@@ -224,14 +220,31 @@ class Dispatcher:
             is_batch = np.array([topic in self._batch_topics for topic in units.topics], np.bool_)
             in_batches = is_batch[units.topic_codes]
             counts = np.where(in_batches, count_messages(data, heads), 1)
-            for rows in _rows_together(counts):
-                part = units if len(counts) == len(rows) else units.take(rows)
-                self._put_units_of(*_of_messages(part, has_unit[rows], counts[rows]))
+            # A few bytes may say that a record holds thousands of messages, so records are taken in
+            # groups that do not have too many messages together.
+            group = (np.cumsum(counts) - counts) // _MOST_MESSAGES
+            cuts = (np.flatnonzero(np.diff(group)) + 1).tolist()
+            for low, high in pairwise([0, *cuts, len(counts)]):
+                part = units if not cuts else units.take(np.arange(low, high))
+                part_has_unit = has_unit[low:high]
+                part_counts = counts[low:high]
+                if (part_counts != 1).any():  # then each message gets a row
+                    rows = np.repeat(np.arange(high - low), part_counts)
+                    firsts = np.cumsum(part_counts) - part_counts
+                    ranks = np.arange(len(rows)) - np.repeat(firsts, part_counts)
+                    part = part.take(rows)
+                    part = part._replace(queue_offsets=part.queue_offsets + ranks)
+                    part_has_unit = part_has_unit[rows]
+                self._put_units_of(part, part_has_unit)
         else:
             self._put_units_of(units, has_unit)
         self._put_keys(requests)
         if requests.may_name_light_queues:
-            self._put_lmq(data, heads)
+            # The light message queues that records name get units too. Source: LmqDispatch.java.
+            with_unit = heads.take(have_units(heads.column("sys_flag")))
+            of_queues = lmq_heads(data, with_unit, self._batch_topics)
+            if len(of_queues):
+                self._put_units(read_requests(data, of_queues, self._config.rules).units)
 
     def _report_damage(self, path: str, physical_offset: int, reason: str) -> None:
         """Report damage of the log.
@@ -272,13 +285,6 @@ class Dispatcher:
                 requests.units.store_timestamps[requests.key_rows],
             )
             self._index.add(keys)
-
-    def _put_lmq(self, data: Bytes, heads: Heads) -> None:
-        """Append units to the light message queues that records name. Source: LmqDispatch.java."""
-        with_unit = heads.take(have_units(heads.column("sys_flag")))
-        of_queues = lmq_heads(data, with_unit, self._batch_topics)
-        if len(of_queues):
-            self._put_units(read_requests(data, of_queues, self._config.rules).units)
 
     def _put_units(self, units: QueueUnits) -> None:
         self._waiting.add(units)
@@ -328,29 +334,3 @@ class Dispatcher:
             queue.touched.clear()
         self._touched.clear()
         self._index.flush()
-
-
-def _rows_together(counts: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows of records in groups that do not have too many messages together.
-
-    A few bytes may say that a record holds thousands of messages.
-
-    Args:
-        counts: messages of n records, (n,).
-    """
-    group = (np.cumsum(counts) - counts) // _MOST_MESSAGES
-    cuts = (np.flatnonzero(np.diff(group)) + 1).tolist()
-    for low, high in pairwise([0, *cuts, len(counts)]):
-        yield np.arange(low, high)
-
-
-def _of_messages(
-    units: QueueUnits, has_unit: Mask, counts: NDArray[np.int64]
-) -> tuple[QueueUnits, Mask]:
-    """Return a row for each message of n records, which hold ``counts`` messages, (n,)."""
-    if (counts == 1).all():
-        return units, has_unit
-    rows = np.repeat(np.arange(len(counts)), counts)
-    ranks = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    repeated = units.take(rows)
-    return repeated._replace(queue_offsets=repeated.queue_offsets + ranks), has_unit[rows]

@@ -104,7 +104,13 @@ def require_no_old_broker(paths: StorePaths) -> None:
 
     Source: DefaultMessageStore.java#start.
     """
-    if paths.has_abort and not paths.has_our_abort and not _is_of_broker(paths.lock):
+    if not paths.has_abort or paths.has_our_abort:
+        return
+    try:
+        start = LOCAL.read_bytes(paths.lock, len(_BROKERS_LOCK))
+    except FileNotFoundError:
+        start = b""
+    if start != _BROKERS_LOCK:
         raise StoreStateError(
             Text(
                 f"{paths.abort} says that a broker has the store open or died with it open, and no "
@@ -113,13 +119,6 @@ def require_no_old_broker(paths: StorePaths) -> None:
                 Argument("broker_stopped", value=True),
             )
         )
-
-
-def _is_of_broker(lock: Path) -> bool:
-    try:
-        return LOCAL.read_bytes(lock, len(_BROKERS_LOCK)) == _BROKERS_LOCK
-    except FileNotFoundError:
-        return False
 
 
 def require_writable(paths: StorePaths) -> None:

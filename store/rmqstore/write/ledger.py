@@ -51,8 +51,9 @@ class Ledger:
 
     def settle(self, log: CommitLog) -> None:
         """Look up every unfinished write in the log; called when a store is opened for writing."""
-        names = [entry.name for entry in LOCAL.list_folder(self._folder)]
-        for name in sorted(name for name in names if name.endswith(".json")):
+        for name in sorted(entry.name for entry in LOCAL.list_folder(self._folder)):
+            if not name.endswith(".json"):
+                continue
             path = self._folder / name
             entry = self._read(path)
             if entry is None or entry.is_done:
@@ -104,16 +105,16 @@ class Ledger:
             )
         except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
             return None  # an entry only caches what the log shows
-        return entry if _is_sound(entry) else None
-
-
-def _is_sound(entry: Entry) -> bool:
-    """Tell whether the fields of an entry have the types that the ledger writes."""
-    numbers = [entry.version, 0 if entry.previous is None else entry.previous]
-    for mark in (entry.first, entry.last):
-        if mark is not None:
-            numbers += [mark.physical_offset, mark.size]
-    return isinstance(entry.is_done, bool) and all(type(number) is int for number in numbers)
+        # The fields must have the types that the ledger writes.
+        numbers = [entry.version]
+        if entry.previous is not None:
+            numbers.append(entry.previous)
+        for mark in (entry.first, entry.last):
+            if mark is not None:
+                numbers += [mark.physical_offset, mark.size]
+        if isinstance(entry.is_done, bool) and all(type(number) is int for number in numbers):
+            return entry
+        return None
 
 
 def _stands(entry: Entry, log: CommitLog) -> bool:

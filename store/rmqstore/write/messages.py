@@ -64,7 +64,6 @@ from rmqstore.format.layout import (
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
     SCHEDULE_TOPIC,
-    Mask,
     SysFlag,
 )
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
@@ -122,7 +121,10 @@ def find_light_queues(
     named = maps.column(PROPERTY_MULTI_DISPATCH)
     if named is None:
         return None
-    is_light = _are_light(named, topics)
+    # Source: MessageExtBrokerInner.java#needDispatchLMQ.
+    is_named = pc.fill_null(pc.match_substring_regex(named, _NOT_BLANK), fill_value=False)
+    by_topic = np.array([is_dispatched(topic.encode()) for topic in topics.names], np.bool_)
+    is_light = mask_of(is_named) & by_topic[topics.codes]
     if not is_light.any():
         return None
     rows = np.flatnonzero(is_light)
@@ -135,17 +137,6 @@ def find_light_queues(
         absent = pa.nulls(1, pa.string())[0]
         overrides[PROPERTY_MULTI_QUEUE_OFFSET] = pc.if_else(booleans(is_light), absent, kept)
     return LightQueues(rows, queues)
-
-
-def _are_light(named: pa.StringArray, topics: TopicColumn) -> Mask:
-    """Return a mask (n,) of the rows that a broker dispatches to light message queues.
-
-    Source: MessageExtBrokerInner.java#needDispatchLMQ.
-    """
-    is_named = pc.fill_null(pc.match_substring_regex(named, _NOT_BLANK), fill_value=False)
-    by_topic = np.array([is_dispatched(topic.encode()) for topic in topics.names], np.bool_)
-    mask: Mask = mask_of(is_named) & by_topic[topics.codes]
-    return mask
 
 
 def _require_light(rows: np.ndarray, queues: TopicColumn, refuse: Refuse) -> None:
@@ -335,18 +326,24 @@ class MessageMaker:
         light_queues = find_light_queues(maps, overrides, topics, refuse)
         # The CRC of a whole record belongs to the record that it was read from.
         maps = maps.without([*overrides, PROPERTY_CRC32])
+        properties = self._property_strings(maps, overrides, refuse)
+        born_timestamps = self._born_timestamps(columns.get("bornTimestamp"), n, refuse)
+        born_hosts = Hosts.constant(self._born_host, n)
+        if "bornHost" in columns:
+            hosts = columns["bornHost"]
+            born_hosts = pack_hosts(hosts.fill_null(self._born_host) if hosts.null_count else hosts)
         return RecordColumns(
             topics=topics,
             queue_ids=queue_ids,
             bodies=bodies,
-            properties=self._property_strings(maps, overrides, refuse),
+            properties=properties,
             dispatched=DispatchProperties.choose(
                 lambda name: overrides[name] if name in overrides else maps.column(name)
             ),
             flags=_numbers(columns.get("flag"), n),
             sys_flags=flags,
-            born_timestamps=self._born_timestamps(columns.get("bornTimestamp"), n, refuse),
-            born_hosts=self._born_hosts(columns.get("bornHost"), n),
+            born_timestamps=born_timestamps,
+            born_hosts=born_hosts,
             store_hosts=Hosts.constant(self.spec.store_host, n),
             reconsume_times=_numbers(columns.get("reconsumeTimes"), n),
             prepared_transaction_offsets=np.broadcast_to(np.int64(0), n),
@@ -367,11 +364,6 @@ class MessageMaker:
             text = f"bornTimestamp {times[row]} ms is not in the years 1 to 9999"
             refuse(row, "MESSAGE_ILLEGAL", text)
         return times
-
-    def _born_hosts(self, given: pa.StringArray | None, n: int) -> Hosts:
-        if given is None:
-            return Hosts.constant(self._born_host, n)
-        return pack_hosts(given.fill_null(self._born_host) if given.null_count else given)
 
     def _topics(self, columns: Mapping[str, pa.Array], n: int, refuse: _Refusal) -> TopicColumn:
         given = columns.get("topic")

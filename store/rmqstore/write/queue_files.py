@@ -26,17 +26,6 @@ from rmqstore.write.truncation import cut_queue
 logger = logging.getLogger(__name__)
 
 
-def set_queues_aside(disk: Disk, paths: StorePaths) -> None:
-    """Move all queues into a folder of our own, so that new ones can be built."""
-    disk.make_folder(paths.replaced_queues)
-    for folder, name in _folders(paths):
-        if is_folder(LOCAL, folder):
-            disk.rename(folder, paths.replaced_queues / name)
-            disk.flush_folder(paths.replaced_queues)
-            disk.flush_folder(folder.parent)
-    disk.make_folder(paths.consumequeue)
-
-
 def _folders(paths: StorePaths) -> tuple[tuple[Path, str], tuple[Path, str]]:
     """Return the folders of plain queues and of BatchConsumeQueues, and their names when aside."""
     return (paths.consumequeue, "consumequeue"), (paths.batch_consumequeue, "batchconsumequeue")
@@ -98,6 +87,22 @@ def _unfounded(paths: StorePaths, log: CommitLog, topic: str, queue_name: str) -
     return [Finding("queue", f"{topic}-{queue_name}", text)]
 
 
+def known_batch_topics(paths: StorePaths) -> frozenset[str]:
+    """Return the topics whose queues are BatchConsumeQueues, as far as the files show it.
+
+    They are those that have a folder of such queues, and those that ``topics.json`` says so of and
+    that have no other queues.
+    """
+    plain, in_batches = topics_set_aside(paths)
+    in_batches |= {*paths.batch_topics()}
+    configured = {*BrokerConfig(paths).batch_topics()} - plain
+    # Source: ConsumeQueueStore.java#loadConsumeQueues, which skips folders without queues.
+    in_batches |= {
+        topic for topic in configured if can_name_queues(topic) and not paths.queue_ids(topic)
+    }
+    return frozenset(in_batches)
+
+
 class QueueFiles:
     """The queues of one store, plain ones and BatchConsumeQueues.
 
@@ -105,27 +110,23 @@ class QueueFiles:
         disk: performs all changes.
         paths: the files of the store.
         config: sizes of new files.
-
-    Attributes:
-        batch_topics: the topics whose queues are BatchConsumeQueues: those that have a folder of
-            such queues, and those that ``topics.json`` says so of and that have no other queues.
-        unchecked_after: the log end, where queues were not checked for units of records after it;
-            None if they were.
+        batch_topics: the topics whose queues are BatchConsumeQueues.
         may_begin_again: whether records may show that a topic was deleted and made again.
     """
 
-    def __init__(self, disk: Disk, paths: StorePaths, config: StoreConfig) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        paths: StorePaths,
+        config: StoreConfig,
+        batch_topics: AbstractSet[str],
+        *,
+        may_begin_again: bool = False,
+    ) -> None:
         self._disk, self._paths, self._config = disk, paths, config
-        self.unchecked_after: int | None = None
-        self.may_begin_again = False
-        plain, in_batches = topics_set_aside(paths)
-        in_batches |= {*paths.batch_topics()}
-        configured = {*BrokerConfig(paths).batch_topics()} - plain
-        # Source: ConsumeQueueStore.java#loadConsumeQueues, which skips folders without queues.
-        in_batches |= {
-            topic for topic in configured if can_name_queues(topic) and not paths.queue_ids(topic)
-        }
-        self.batch_topics: AbstractSet[str] = frozenset(in_batches)
+        self._unchecked_after: int | None = None
+        self._may_begin_again = may_begin_again
+        self.batch_topics = batch_topics
 
     def numbers(self) -> Iterator[int]:
         """Yield the number of queues of each topic."""
@@ -154,6 +155,22 @@ class QueueFiles:
                 ends.append(reach(queue, queue.end()))
         return max(ends)
 
+    def check_when_opened(self, log_end: int) -> None:
+        """Look for units of records after the log end only when a queue is opened, and cut it."""
+        self._unchecked_after = log_end
+
+    def set_aside(self) -> None:
+        """Move all queues into a folder of our own, so that new ones can be built."""
+        self._unchecked_after = None
+        aside = self._paths.replaced_queues
+        self._disk.make_folder(aside)
+        for folder, name in _folders(self._paths):
+            if is_folder(LOCAL, folder):
+                self._disk.rename(folder, aside / name)
+                self._disk.flush_folder(aside)
+                self._disk.flush_folder(folder.parent)
+        self._disk.make_folder(self._paths.consumequeue)
+
     def cut(self, log_end: int, *, was_closed: bool) -> int:
         """Remove the units of records after the log end.
 
@@ -177,10 +194,10 @@ class QueueFiles:
     def appender(self, topic: str, queue_id: int) -> QueueAppender:
         """Return the appender of a queue."""
         with closing(self.files(topic, queue_id)) as queue:
-            if self.unchecked_after is None:
+            if self._unchecked_after is None:
                 end = queue.end()
             else:
-                end, _ = cut_queue(self._disk, queue, self.unchecked_after, was_closed=True)
+                end, _ = cut_queue(self._disk, queue, self._unchecked_after, was_closed=True)
             start = queue.begin
             records_end = reach(queue, end)
             if queue.is_batch:
@@ -193,7 +210,7 @@ class QueueFiles:
                     reached=records_end,
                     n_units=queue.position(end) // BATCH_UNIT.itemsize,
                     is_new=start == end,
-                    may_begin_again=self.may_begin_again,
+                    may_begin_again=self._may_begin_again,
                 )
             return QueueAppender(
                 self._disk,
@@ -203,7 +220,7 @@ class QueueFiles:
                 end=end,
                 reached=records_end,
                 is_new=not queue.segments,
-                may_begin_again=self.may_begin_again,
+                may_begin_again=self._may_begin_again,
             )
 
     def empty(self, folder: Path) -> None:

@@ -28,7 +28,7 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths, can_have_queue, our_abort
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.index_files import index_files, read_header
-from rmqstore.storage.log.clean_end import CleanEnd, read_clean_end, read_intent
+from rmqstore.storage.log.clean_end import read_clean_end, read_intent
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import next_record
 from rmqstore.storage.recovery.log_end import (
@@ -41,7 +41,7 @@ from rmqstore.storage.recovery.log_end import (
 )
 from rmqstore.storage.recovery.queue_tails import OpenedQueue, is_newest_built
 from rmqstore.write.dispatch import Dispatcher
-from rmqstore.write.queue_files import QueueFiles, restore_queues, set_queues_aside
+from rmqstore.write.queue_files import QueueFiles, known_batch_topics, restore_queues
 from rmqstore.write.truncation import truncate_log
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Repairer:
     def __init__(self, disk: Disk, paths: StorePaths, config: StoreConfig, log: CommitLog) -> None:
         self._disk, self._paths = disk, paths
         self._config, self._log = config, log
-        self.queues = QueueFiles(disk, paths, config)
+        self.queues = QueueFiles(disk, paths, config, known_batch_topics(paths))
         # a recovery whose scan begins at this physical offset, or later, gets to the log end
         self._whole_from = log.max_offset
         self._cut_folder = paths.own / "cut"
@@ -93,18 +93,27 @@ class Repairer:
         end, is_noted = self.cut_log(truncate=truncate, check_log=check_log)
         if not was_closed:
             self._ask_for_recovery(self._log.min_offset, checkpoint)
-        is_trusted = is_noted or self._may_trust_queues(end, checkpoint)
+        # A few queues are looked at one by one, which costs little. Of many, those that are written
+        # to are looked at when they are opened. If the log had lost its end, units of other queues
+        # would lead to the records that are written there next.
+        known_until = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+        has_its_end = not end.reason and end.last_store_timestamp >= known_until
+        is_trusted = is_noted or (
+            has_its_end and any(count > _FEW_QUEUES for count in accumulate(self.queues.numbers()))
+        )
+        log_end = end.physical_offset
         if was_closed and not is_checked and is_trusted and self._is_newest_built():
-            queues_end = self.queues.unchecked_after = end.physical_offset
+            self.queues.check_when_opened(log_end)
+            queues_end = log_end
         else:
-            queues_end = self.queues.cut(end.physical_offset, was_closed=was_closed)
-        self._build_missing(end.physical_offset, queues_end, checkpoint, was_closed=was_closed)
+            queues_end = self.queues.cut(log_end, was_closed=was_closed)
+        self._build_missing(log_end, queues_end, checkpoint, was_closed=was_closed)
         if is_folder(LOCAL, self._paths.replaced_queues):
             restore_queues(self._disk, self._paths, self._log)
         if is_folder(LOCAL, self._paths.new_log):
             self._disk.delete_tree(self._paths.new_log)
         self._disk.delete(self._paths.append_intent)
-        return Repaired(end.physical_offset, end.last_store_timestamp, checkpoint)
+        return Repaired(log_end, end.last_store_timestamp, checkpoint)
 
     def cut_log(self, *, truncate: bool = False, check_log: bool = False) -> tuple[LogEnd, bool]:
         """Find where the log ends, and remove what lies after it; the first step of a repair.
@@ -122,7 +131,15 @@ class Repairer:
         was_closed = not self._paths.has_abort
         # where an append of ours began that was not completed
         append_start = read_intent(self._paths)
-        noted = self._take_clean_end()
+        noted = None
+        if LOCAL.exists(self._paths.clean_end):
+            # The note is removed before anything is changed. A note that outlived a crash, after
+            # which a broker recovered the store, would hide what the recovery left after the end.
+            noted = read_clean_end(self._paths, self._log)
+            self._disk.delete(self._paths.clean_end)
+            self._disk.flush_folder(self._paths.own)
+            if is_folder(LOCAL, self._paths.replaced_queues):
+                noted = None
         if (
             noted is not None
             and was_closed
@@ -132,18 +149,13 @@ class Repairer:
             return LogEnd(noted.physical_offset, "", "", 0, noted.last_store_timestamp), True
         scanned_by = Checkpoint.all_safe() if was_closed else read_checkpoint(self._paths)
         end = before_our_blank(self._log, find_log_end(self._log, scanned_by), append_start)
-        self._cut_log(end, append_start, was_closed=was_closed, truncate=truncate)
-        return end, False
-
-    def _cut_log(
-        self, end: LogEnd, append_start: int | None, *, was_closed: bool, truncate: bool
-    ) -> None:
-        """Remove what lies after the log end; a copy is kept unless it is an append of ours."""
+        # A copy of what lies after the log end is kept unless it is an append of ours.
         is_our_own = append_start == end.physical_offset
         if end.reason and not is_our_own:
             self._require_no_records_after(end, was_closed=was_closed, truncate=truncate)
         truncate_log(self._disk, self._log, end, None if is_our_own else self._cut_folder)
         self._whole_from = end.scanned_from
+        return end, False
 
     def _build_missing(
         self, log_end: int, queues_end: int, checkpoint: Checkpoint, *, was_closed: bool
@@ -164,19 +176,6 @@ class Repairer:
             self._disk.delete(path)
         if start < log_end:
             self._dispatch(start, log_end)
-
-    def _take_clean_end(self) -> CleanEnd | None:
-        """Return the end that our last writer noted, if it is proved, and remove the note.
-
-        It is removed before anything is changed. A note that outlived a crash, after which a broker
-        recovered the store, would hide what the recovery left after the end.
-        """
-        if not LOCAL.exists(self._paths.clean_end):
-            return None
-        clean_end = read_clean_end(self._paths, self._log)
-        self._disk.delete(self._paths.clean_end)
-        self._disk.flush_folder(self._paths.own)
-        return None if is_folder(LOCAL, self._paths.replaced_queues) else clean_end
 
     def _require_no_records_after(self, end: LogEnd, *, was_closed: bool, truncate: bool) -> None:
         segment = self._log.find(end.physical_offset)
@@ -209,18 +208,6 @@ class Repairer:
         """Return where the first whole record of a file from ``start`` on begins, or None."""
         physical_offset = next_record(self._log, segment, start, segment.end)
         return physical_offset if physical_offset < segment.end else None
-
-    def _may_trust_queues(self, end: LogEnd, checkpoint: Checkpoint) -> bool:
-        """Tell whether the log of a store that was closed has its end, and there are many queues.
-
-        A few queues are looked at one by one, which costs little. Of many, those that are written
-        to are looked at when they are opened. If the log had lost its end, units of other queues
-        would lead to the records that are written there next.
-        """
-        known_until = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
-        if end.reason or end.last_store_timestamp < known_until:
-            return False
-        return any(count > _FEW_QUEUES for count in accumulate(self.queues.numbers()))
 
     def _is_newest_built(self) -> bool:
         """Tell whether the newest record has its unit.
@@ -287,17 +274,11 @@ class Repairer:
             if self._is_whole_from(scanned_from):
                 recovered = candidate.recovered_from(scanned_from)
                 self._disk.replace(self._paths.checkpoint, recovered.stored())
-                self._open_as_our_own()
+                if not self._paths.has_abort:
+                    # The note of an append that a closed store still has is older than its closing.
+                    self._disk.delete(self._paths.append_intent)
+                    self._disk.write_new(self._paths.abort, our_abort())
             return
-
-    def _open_as_our_own(self) -> None:
-        """Make ``abort`` in a store that was closed.
-
-        The note of an append that such a store still has is older than its closing.
-        """
-        if not self._paths.has_abort:
-            self._disk.delete(self._paths.append_intent)
-            self._disk.write_new(self._paths.abort, our_abort())
 
     def is_whole(self) -> bool:
         """Tell whether a recovery from the first file of the log gets to its end."""
@@ -355,10 +336,9 @@ class Repairer:
             What could not be built.
         """
         findings: list[Finding] = []
-        self.queues.unchecked_after = None
         for path in index_files(self._paths.index):
             self._disk.delete(path)
-        set_queues_aside(self._disk, self._paths)
+        self.queues.set_aside()
         if self._log.min_offset < end:
             findings = self._dispatch(self._log.min_offset, end, progress)
         return [*findings, *restore_queues(self._disk, self._paths, self._log)]

@@ -151,10 +151,33 @@ class PartWriter:
             part = columns.take(rows)
             records = encode_records(part)
             requests = part.requests(records, self._rules)
-            side = _side_bytes(requests, records.sys_flags, part.light_queues)
+            n = len(requests.sizes)
+            ends = np.zeros(n + 1, np.int32)
+            np.cumsum(np.bincount(requests.key_rows, minlength=n), out=ends[1:])
+            delayed = np.zeros(n, np.bool_) if requests.is_delayed is None else requests.is_delayed
+            topics = texts(requests.topics)
+            side = [
+                numbers(requests.sizes),
+                pa.DictionaryArray.from_arrays(numbers(requests.topic_codes), topics),
+                numbers(requests.queue_ids),
+                numbers(records.sys_flags),
+                numbers(requests.tags_codes),
+                booleans(delayed),
+                pa.ListArray.from_arrays(numbers(ends), numbers(requests.key_hashes)),
+            ]
+            schema = _SIDE
+            if part.light_queues is not None:
+                schema = _SIDE.append(_LIGHT_QUEUES)
+                queues = part.light_queues.queues
+                bounds = np.searchsorted(part.light_queues.rows, np.arange(n + 1))
+                names = texts(queues.names).take(numbers(queues.codes))
+                side.append(pa.ListArray.from_arrays(numbers(bounds.astype(np.int32)), names))
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, schema) as stream:
+                stream.write_batch(pa.RecordBatch.from_arrays(side, schema=schema))
             with self._named_os_errors():
                 self._records.append(records.data)
-                self._side.append(side)
+                self._side.append(np.frombuffer(sink.getvalue(), np.uint8))
         self.n_records += len(columns)
         if columns.light_queues is not None:
             self._n_light += len(columns.light_queues.rows)
@@ -169,34 +192,6 @@ class PartWriter:
 
 def _side_of(path: Path) -> Path:
     return path.with_name(path.name + ".side")
-
-
-def _side_bytes(
-    requests: UnplacedRequests, sys_flags: NDArray[np.int32], light_queues: LightQueues | None
-) -> NDArray[np.uint8]:
-    n = len(requests.sizes)
-    ends = np.zeros(n + 1, np.int32)
-    np.cumsum(np.bincount(requests.key_rows, minlength=n), out=ends[1:])
-    delayed = np.zeros(n, np.bool_) if requests.is_delayed is None else requests.is_delayed
-    columns = [
-        numbers(requests.sizes),
-        pa.DictionaryArray.from_arrays(numbers(requests.topic_codes), texts(requests.topics)),
-        numbers(requests.queue_ids),
-        numbers(sys_flags),
-        numbers(requests.tags_codes),
-        booleans(delayed),
-        pa.ListArray.from_arrays(numbers(ends), numbers(requests.key_hashes)),
-    ]
-    schema = _SIDE
-    if light_queues is not None:
-        schema = _SIDE.append(_LIGHT_QUEUES)
-        bounds = np.searchsorted(light_queues.rows, np.arange(n + 1)).astype(np.int32)
-        names = texts(light_queues.queues.names).take(numbers(light_queues.queues.codes))
-        columns.append(pa.ListArray.from_arrays(numbers(bounds), names))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as stream:
-        stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-    return np.frombuffer(sink.getvalue(), np.uint8)
 
 
 def read_batches(part: StagedPart) -> Iterator[StagedBatch]:
@@ -214,9 +209,30 @@ def read_batches(part: StagedPart) -> Iterator[StagedBatch]:
     try:
         while n_records < part.n_records:
             (columns,) = pa.ipc.open_stream(mapped)
-            staged = _staged_batch(columns, position)
-            n_records += len(staged.sys_flags)
-            position += int(staged.requests.sizes.sum(dtype=np.int64))
+            topics = columns.column("topic")
+            keys = columns.column("keyHashes")
+            is_delayed = mask_of(columns.column("isDelayed"))
+            sys_flags = _array(columns.column("sysFlag"))
+            n_keys = np.diff(_array(keys.offsets))
+            requests = UnplacedRequests(
+                topics.dictionary.to_pylist(),
+                _array(topics.indices),
+                _array(columns.column("queueId")),
+                _array(columns.column("size")),
+                have_units(sys_flags),
+                _array(columns.column("tagsCode")),
+                is_delayed if is_delayed.any() else None,
+                np.repeat(np.arange(len(columns), dtype=np.int32), n_keys),
+                _array(keys.values),
+            )
+            light_queues = None
+            if _LIGHT_QUEUES.name in columns.schema.names:
+                lists = columns.column(_LIGHT_QUEUES.name)
+                rows = np.repeat(np.arange(len(columns)), np.diff(_array(lists.offsets)))
+                light_queues = LightQueues(rows, TopicColumn.of(lists.values))
+            staged = StagedBatch(position, requests, sys_flags, light_queues)
+            n_records += len(sys_flags)
+            position += int(requests.sizes.sum(dtype=np.int64))
             yield staged
     except (OSError, ValueError) as err:
         raise OSError(f"{_side_of(path)} was changed or cut: {err}") from err
@@ -225,30 +241,6 @@ def read_batches(part: StagedPart) -> Iterator[StagedBatch]:
             f"{path} does not hold what its task staged: "
             f"{part.n_records} records, {part.n_bytes} bytes; the file was changed or cut"
         )
-
-
-def _staged_batch(columns: pa.RecordBatch, position: int) -> StagedBatch:
-    topics, keys = columns.column("topic"), columns.column("keyHashes")
-    is_delayed = mask_of(columns.column("isDelayed"))
-    sys_flags = _array(columns.column("sysFlag"))
-    n_keys = np.diff(_array(keys.offsets))
-    requests = UnplacedRequests(
-        topics.dictionary.to_pylist(),
-        _array(topics.indices),
-        _array(columns.column("queueId")),
-        _array(columns.column("size")),
-        have_units(sys_flags),
-        _array(columns.column("tagsCode")),
-        is_delayed if is_delayed.any() else None,
-        np.repeat(np.arange(len(columns), dtype=np.int32), n_keys),
-        _array(keys.values),
-    )
-    light_queues = None
-    if _LIGHT_QUEUES.name in columns.schema.names:
-        lists = columns.column(_LIGHT_QUEUES.name)
-        rows = np.repeat(np.arange(len(columns)), np.diff(_array(lists.offsets)))
-        light_queues = LightQueues(rows, TopicColumn.of(lists.values))
-    return StagedBatch(position, requests, sys_flags, light_queues)
 
 
 class StagedRecords:

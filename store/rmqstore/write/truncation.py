@@ -14,7 +14,6 @@ from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.files.storage import StoredFile
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
@@ -74,30 +73,25 @@ class _Truncation:
             if written_end <= position:
                 return
             if self._copies is not None:
-                self._copy_tail(segment, file, written_end, self._copies)
+                self._disk.make_folder(self._copies)
+                target = self._copies / f"{segment.path.name}.{self._end.physical_offset}"
+                logger.warning(
+                    "%s: the log ends at %d (%s); the %d bytes after it are kept in %s and cleared",
+                    segment.path,
+                    self._end.physical_offset,
+                    self._end.reason or "never written",
+                    written_end - position,
+                    target,
+                )
+                self._disk.delete(target)
+                self._disk.create(target, 0)
+                for start in range(position, written_end, _BLOCK_BYTES):
+                    block = np.empty(min(_BLOCK_BYTES, written_end - start), np.uint8)
+                    file.read_into(block, start)
+                    self._disk.write(target, start - position, block)
+                self._disk.flush(target)
+                self._disk.flush_folder(self._copies)
         self._disk.clear_append(segment.path, position, written_end)
-
-    def _copy_tail(self, segment: Segment, file: StoredFile, stop: int, copies: Path) -> None:
-        end = self._end
-        position = end.physical_offset - segment.start
-        self._disk.make_folder(copies)
-        target = copies / f"{segment.path.name}.{end.physical_offset}"
-        logger.warning(
-            "%s: the log ends at %d (%s); the %d bytes after it are kept in %s and cleared",
-            segment.path,
-            end.physical_offset,
-            end.reason or "never written",
-            stop - position,
-            target,
-        )
-        self._disk.delete(target)
-        self._disk.create(target, 0)
-        for start in range(position, stop, _BLOCK_BYTES):
-            block = np.empty(min(_BLOCK_BYTES, stop - start), np.uint8)
-            file.read_into(block, start)
-            self._disk.write(target, start - position, block)
-        self._disk.flush(target)
-        self._disk.flush_folder(copies)
 
 
 def cut_queue(
@@ -133,17 +127,14 @@ def cut_queue(
         if segment.start >= position:
             disk.delete(segment.path)
         elif segment.end > position:
-            _clear_units(disk, segment, position - segment.start)
+            low = position - segment.start
+            with LOCAL.open(segment.path) as file:
+                written = file.written_end(segment.size)
+            # The physical offset of the first unit is cleared last: without it a unit that still
+            # has a size would point at the start of the log.
+            disk.clear(segment.path, low + _OFFSET_BYTES, written)
+            disk.clear(segment.path, low, min(low + _OFFSET_BYTES, written))
+            disk.flush(segment.path)
     disk.flush_folder(queue.folder)
     queue.refresh()
     return queue.end(), n_removed
-
-
-def _clear_units(disk: Disk, segment: Segment, position: int) -> None:
-    with LOCAL.open(segment.path) as file:
-        written = file.written_end(segment.size)
-    # The physical offset of the first unit is cleared last: without it a unit that still has a size
-    # would point at the start of the log.
-    disk.clear(segment.path, position + _OFFSET_BYTES, written)
-    disk.clear(segment.path, position, min(position + _OFFSET_BYTES, written))
-    disk.flush(segment.path)

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from rmqstore.errors import CommitError, Finding, RmqStoreError, StoreStateError
 from rmqstore.format.columns.dispatch_requests import Places, Requests
 from rmqstore.format.columns.encode import (
-    RecordColumns,
     Records,
     TopicColumn,
     encode_records,
@@ -55,7 +54,7 @@ from rmqstore.write.existing_store import (
 from rmqstore.write.ledger import Ledger
 from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms, with_light_offsets
 from rmqstore.write.repairer import Repairer
-from rmqstore.write.staged import PlacedBatch, StagedPart, StagedRecords, StagedRun
+from rmqstore.write.staged import StagedPart, StagedRecords, StagedRun
 from rmqstore.write.verbatim import claim_offsets, millis, verbatim_columns
 
 _MAX_WAITING = 3_000_000  # rows of some 50 bytes each
@@ -328,28 +327,20 @@ class StoreWriter:
         if not has_one_unit:  # the units of these records are built by reading them back
             self._waiting.stop()
         for rows in row_batches(sizes):
-            self._write(columns.take(rows), sizes[rows], queue_offsets[rows], times[rows])
+            part = columns.take(rows)
+            placement = self._append.place(sizes[rows])
+            places = Places(queue_offsets[rows], placement.physical_offsets, times[rows])
+            records = encode_records(part, places)
+            with self._all_or_nothing():
+                requests = part.requests(records, self.config.rules)
+                self._waiting.add(requests.placed(places), placement.end)
+                self._put(records, placement, times[rows])
         self._topics.add(columns.topics, columns.queue_ids)
 
     def _now(self) -> int:
         # Searches by time rely on store times that never fall.
         # Source: CommitLog.java#asyncPutMessage.
         return max(now_ms(), self._last_store_timestamp)
-
-    def _write(
-        self,
-        columns: RecordColumns,
-        sizes: NDArray[np.int64],
-        queue_offsets: NDArray[np.int64],
-        times: NDArray[np.int64],
-    ) -> None:
-        placement = self._append.place(sizes)
-        places = Places(queue_offsets, placement.physical_offsets, times)
-        records = encode_records(columns, places)
-        with self._all_or_nothing():
-            requests = columns.requests(records, self.config.rules)
-            self._waiting.add(requests.placed(places), placement.end)
-            self._put(records, placement, times)
 
     def _put(self, records: Records, placement: Placement, times: NDArray[np.int64]) -> None:
         """Write records to the log, where nobody can read them yet."""
@@ -375,16 +366,13 @@ class StoreWriter:
             self._append.expect(run.n_records, run.n_bytes)
         with self._all_or_nothing(), StagedRecords(self._disk) as staged:
             for placed in run.place(self._now):
-                self._write_staged(placed, staged)
+                self._release.require(placed.topics.names, placed.batch.sys_flags)
+                if SCHEDULE_TOPIC in placed.topics.names:
+                    self.config.require_delay_levels()
+                records = placed.records(staged, self._batch_topics)
+                self._put(records, placed.placement, placed.places.store_timestamps)
+                self._topics.add(placed.topics, placed.batch.requests.queue_ids)
             self._waiting.add_source(run.requests(), self._append.end)
-
-    def _write_staged(self, placed: PlacedBatch, staged: StagedRecords) -> None:
-        self._release.require(placed.topics.names, placed.batch.sys_flags)
-        if SCHEDULE_TOPIC in placed.topics.names:
-            self.config.require_delay_levels()
-        records = placed.records(staged, self._batch_topics)
-        self._put(records, placed.placement, placed.places.store_timestamps)
-        self._topics.add(placed.topics, placed.batch.requests.queue_ids)
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:

@@ -146,7 +146,8 @@ def _order(symbol: str, lower: Value, right: Node, properties: Mapping[str, str]
     assert not isinstance(lower, bool)
     assert not isinstance(upper, bool)
     if isinstance(lower, str) and isinstance(upper, str):
-        lower, upper = _parsed(lower, float), _parsed(upper, float)
+        lower = _parsed(lower, float)
+        upper = _parsed(upper, float)
     sign = _compare(lower, upper)
     return {"<": sign < 0, "<=": sign <= 0, ">": sign > 0, ">=": sign >= 0}[symbol]
 

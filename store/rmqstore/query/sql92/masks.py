@@ -123,11 +123,18 @@ class _Evaluator:
             case Between() | NotBetween():
                 return self._between(node)
             case In(operand, texts):
-                return self._in(operand, texts)
+                assert isinstance(operand, Property)
+                column = self._property(operand.name)
+                listed = pa.array(sorted(texts), pa.string())
+                is_listed = _as_mask(pc.is_in(column.values, value_set=listed))
+                return Truth(column.given & is_listed, column.given & ~is_listed, self._nowhere)
             case Search():
                 return self._search(node)
             case _:
-                return self._constant(node)
+                assert isinstance(node, Literal)
+                constant = self._constant_operand(node)
+                assert isinstance(constant, Truth)
+                return constant
 
     def _denied(self, node: Node) -> Truth:
         return _not(self.truth(node))
@@ -153,12 +160,6 @@ class _Evaluator:
             false = self._everywhere if value is False else self._nowhere
             return Truth(true, false, self._nowhere)
         return value
-
-    def _constant(self, node: Node) -> Truth:
-        assert isinstance(node, Literal)
-        truth = self._constant_operand(node)
-        assert isinstance(truth, Truth)
-        return truth
 
     def _property(self, name: str) -> _Texts:
         texts = self._texts.get(name)
@@ -246,7 +247,8 @@ class _Evaluator:
         signs, incomparable = self._signs(left, right)
         failed = failed | (both & incomparable)
         comparable = both & ~failed
-        holds = _ordered(symbol, signs)
+        masks = {"<": signs < 0, "<=": signs <= 0, ">": signs > 0, ">=": signs >= 0}
+        holds: Mask = masks[symbol]
         return Truth(comparable & holds, comparable & ~holds, failed)
 
     def _between(self, node: Between | NotBetween) -> Truth:
@@ -288,13 +290,6 @@ class _Evaluator:
 
     # Strings
 
-    def _in(self, operand: Node, texts: frozenset[str]) -> Truth:
-        assert isinstance(operand, Property)
-        column = self._property(operand.name)
-        listed = pa.array(sorted(texts), pa.string())
-        is_listed = _as_mask(pc.is_in(column.values, value_set=listed))
-        return Truth(column.given & is_listed, column.given & ~is_listed, self._nowhere)
-
     def _search(self, node: Search) -> Truth:
         if not node.text:
             return Truth(self._nowhere, self._everywhere, self._nowhere)
@@ -321,11 +316,6 @@ def _as_mask(values: pa.BooleanArray) -> Mask:
     """Return a boolean array as a mask, null as False."""
     mask: Mask = pc.fill_null(values, fill_value=False).to_numpy(zero_copy_only=False)
     return mask
-
-
-def _ordered(symbol: str, signs: NDArray[np.int8]) -> Mask:
-    masks: dict[str, Mask] = {"<": signs < 0, "<=": signs <= 0, ">": signs > 0, ">=": signs >= 0}
-    return masks[symbol]
 
 
 def _parse(values: pa.StringArray, kind: type) -> _Numbers:

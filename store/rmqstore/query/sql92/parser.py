@@ -27,7 +27,6 @@ from rmqstore.query.sql92.tree import (
     Node,
     Not,
     NotBetween,
-    Number,
     Or,
     Order,
     Property,
@@ -176,8 +175,15 @@ class _Parser(Tokens):
             elif self._accept("BETWEEN"):
                 left = self._between(left, start, negated=negated)
             elif self._accept("IN"):
-                left = self._in(left, start)
-                left = Not(left) if negated else left
+                self._expect("(", '"(" and strings after IN')
+                texts = [self._string()]
+                while self._accept(","):
+                    texts.append(self._string())
+                self._expect(")", '"," or ")"')
+                if not isinstance(left, Property):
+                    raise self._refused(start, "expected the name of a property before IN")
+                listed = In(left, frozenset(texts))
+                left = Not(listed) if negated else listed
             elif negated:
                 raise self._unexpected("BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH after NOT")
             else:
@@ -194,19 +200,14 @@ class _Parser(Tokens):
         self._require_orderable(high, high_start)
         if negated:
             return NotBetween(operand, low, high)
-        if isinstance(low, Literal) and isinstance(high, Literal):
-            self._require_ascending(low.value, high.value, low_start)
+        if (
+            isinstance(low, Literal)
+            and isinstance(high, Literal)
+            and _is_above(low.value, high.value)
+        ):
+            reason = f"BETWEEN {low.value} AND {high.value} has its ends the wrong way round"
+            raise self._refused(low_start, reason)
         return Between(operand, low, high)
-
-    def _in(self, operand: Node, start: int) -> Node:
-        self._expect("(", '"(" and strings after IN')
-        texts = [self._string()]
-        while self._accept(","):
-            texts.append(self._string())
-        self._expect(")", '"," or ")"')
-        if not isinstance(operand, Property):
-            raise self._refused(start, "expected the name of a property before IN")
-        return In(operand, frozenset(texts))
 
     def _unary(self) -> Node:
         operator = self._accept("+", "-", "NOT")
@@ -231,9 +232,21 @@ class _Parser(Tokens):
         if token.kind == "string":
             return Literal(self._string())
         if token.kind == "integer":
-            return Literal(self._integer(self._take()))
+            self._take()
+            value = parse_long(token.text.rstrip("lL"))
+            if value is None:
+                highest = (1 << 63) - 1
+                reason = f"{shortened(token.text)} is above the highest integer, {highest}"
+                raise self._refused(token.start, reason)
+            return Literal(int(value) if value <= INT_MAX else value)
         if token.kind == "float":
-            return Literal(self._double(self._take()))
+            self._take()
+            double = parse_double(token.text)
+            if not double or math.isinf(double):
+                number = shortened(token.text)
+                reason = f"{number} is zero or beyond a double, which no literal may be; write 0"
+                raise self._refused(token.start, reason)
+            return Literal(double)
         if token.kind in _CONSTANTS:
             self._take()
             return Literal(_CONSTANTS[token.kind])
@@ -252,22 +265,6 @@ class _Parser(Tokens):
     def _string(self) -> str:
         token = self._expect("string", "a string in single quotes")
         return token.text[1:-1].replace("''", "'")
-
-    def _integer(self, token: Token) -> Number:
-        value = parse_long(token.text.rstrip("lL"))
-        if value is None:
-            highest = (1 << 63) - 1
-            reason = f"{shortened(token.text)} is above the highest integer, {highest}"
-            raise self._refused(token.start, reason)
-        return int(value) if value <= INT_MAX else value
-
-    def _double(self, token: Token) -> float:
-        value = parse_double(token.text)
-        if not value or math.isinf(value):
-            number = shortened(token.text)
-            reason = f"{number} is zero or beyond a double, which no literal may be; write 0"
-            raise self._refused(token.start, reason)
-        return value
 
     # What may stand where
 
@@ -296,11 +293,6 @@ class _Parser(Tokens):
                 start,
                 "expected a number or a property: <, <=, >, >= and BETWEEN compare nothing else",
             )
-
-    def _require_ascending(self, low: object, high: object, start: int) -> None:
-        if _is_above(low, high):
-            reason = f"BETWEEN {low} AND {high} has its ends the wrong way round"
-            raise self._refused(start, reason)
 
 
 def _is_above(low: object, high: object) -> bool:

@@ -81,19 +81,17 @@ def parse_double(text: str) -> float | None:
         return float(match[1])
     match = _HEXADECIMAL.fullmatch(text)
     if match is not None:
-        return _hexadecimal(match[1], match[2])
+        significand = match[1]
+        exponent = match[2]
+        digits = exponent.lstrip("+-").lstrip("0") or "0"
+        if len(digits) > len(_FARTHEST_EXPONENT):
+            digits = _FARTHEST_EXPONENT
+        try:
+            return float.fromhex(f"{significand}p{'-' if exponent[0] == '-' else ''}{digits}")
+        except OverflowError:
+            return -math.inf if significand[0] == "-" else math.inf
     named = _NAMED.get(text[1:] if text[:1] in ("+", "-") else text)
     return -named if named is not None and text[0] == "-" else named
-
-
-def _hexadecimal(significand: str, exponent: str) -> float:
-    digits = exponent.lstrip("+-").lstrip("0") or "0"
-    if len(digits) > len(_FARTHEST_EXPONENT):
-        digits = _FARTHEST_EXPONENT
-    try:
-        return float.fromhex(f"{significand}p{'-' if exponent[0] == '-' else ''}{digits}")
-    except OverflowError:
-        return -math.inf if significand[0] == "-" else math.inf
 
 
 def compare_doubles(left: float, right: float) -> int:

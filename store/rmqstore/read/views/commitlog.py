@@ -129,10 +129,18 @@ class _LogView:
         """Yield the rows of one file; return whether the log ends in it."""
         position = span.start
         for window in walk_forward(self._log, segment, *span):
-            for data, starts in _batches_of(window):
-                yield from self._records(segment, data, starts)
+            # Records come in batches, with those that damaged sizes hid.
+            starts, sizes = window.chain()
+            ends = starts + sizes
+            for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
+                part = window.records._replace(starts=starts[rows], position=int(ends[rows][-1]))
+                data, positions, _ = replace(window, records=part).rejoined()
+                yield from self._records(segment, data, positions)
             if window.records.kind is StopKind.BLANK:
-                yield from self._blank(window)
+                framing = self._log.framing(segment)
+                head = window.data[window.records.position :][: FRAME_HEAD.itemsize]
+                size = int(head.view(">i4")[framing.size_word])
+                yield from self._row(BLANK, window.stopped, size, None, segment)
             reason = window.damage
             if reason is not None and is_closed:
                 reason = damage_met(window, self._queues_end)
@@ -147,13 +155,6 @@ class _LogView:
             reason = f"a record reaches over {span.end}, where another one was said to begin"
             yield from self._row(DAMAGE, span.end, 0, reason, segment)
         return False
-
-    def _blank(self, window: Window) -> Iterator[pa.RecordBatch]:
-        """Yield the blank that closes a file."""
-        framing = self._log.framing(window.segment)
-        head = window.data[window.records.position :][: FRAME_HEAD.itemsize]
-        size = int(head.view(">i4")[framing.size_word])
-        yield from self._row(BLANK, window.stopped, size, None, window.segment)
 
     def _closed_end(self, window: Window) -> Iterator[pa.RecordBatch]:
         """Yield the row for the end of a closed log.
@@ -176,30 +177,17 @@ class _LogView:
         heads, whole = read_heads(data, starts)
         sound = whole & check_heads(heads, segment.start)
         if self._spec.check_crc:
-            sound &= self._sound_crcs(data, heads, whole)
+            whole_heads = heads if whole.all() else heads.take(whole)
+            sound[whole] &= sound_crcs(data, whole_heads, stored_bodies(data, whole_heads))
         mask = self._wanted.keep(data, heads)
         mask = np.ones(len(heads), np.bool_) if mask is None else mask | ~whole
         if self._spec.mode == DROPMALFORMED:
             mask &= sound
         if not mask.all():
             heads, whole, sound = heads.take(mask), whole[mask], sound[mask]
-        if len(heads):
-            columns = self._columns(segment, data, heads, whole, sound)
-            yield to_batch(self._spec, self._source, columns, len(heads))
-
-    @staticmethod
-    def _sound_crcs(data: Bytes, heads: Heads, whole: Mask) -> Mask:
-        if whole.all():
-            return sound_crcs(data, heads, stored_bodies(data, heads))
-        sound = np.zeros(len(heads), np.bool_)
-        whole_heads = heads.take(whole)
-        sound[whole] = sound_crcs(data, whole_heads, stored_bodies(data, whole_heads))
-        return sound
-
-    def _columns(
-        self, segment: Segment, data: Bytes, heads: Heads, whole: Mask, sound: Mask
-    ) -> dict[str, Column]:
         n = len(heads)
+        if not n:
+            return
         broken = None if whole.all() else ~whole
         makers: dict[str, Callable[[], Column]] = {
             "commitLogOffset": lambda: heads.starts + segment.start,
@@ -218,7 +206,7 @@ class _LogView:
         for name, column in _HEAD_COLUMNS.items():
             if name in self._names:
                 columns[name] = pa.array(heads.column(column), mask=broken)
-        return columns
+        yield to_batch(self._spec, self._source, columns, n)
 
     def _reasons(self, segment: Segment, data: Bytes, heads: Heads, sound: Mask) -> pa.Array:
         """Return what the reference codec says is wrong with each damaged record, string (n,)."""
@@ -259,16 +247,6 @@ class _LogView:
             "file": pa.array([file_name], pa.string()),
         }
         yield to_batch(self._spec, self._source, columns, 1)
-
-
-def _batches_of(window: Window) -> Iterator[tuple[Bytes, Positions]]:
-    """Yield the bytes and positions of records in batches, with those that damaged sizes hid."""
-    starts, sizes = window.chain()
-    ends = starts + sizes
-    for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
-        part = window.records._replace(starts=starts[rows], position=int(ends[rows][-1]))
-        data, positions, _ = replace(window, records=part).rejoined()
-        yield data, positions
 
 
 def _null_where(values: pa.Array, mask: Mask | None) -> pa.Array:

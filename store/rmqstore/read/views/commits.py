@@ -6,13 +6,13 @@ and a truncation cuts them off, which column ``isCut`` tells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
-from rmqstore.storage.log.commit_history import Commit, read_commits
+from rmqstore.storage.log.commit_history import read_commits
 from rmqstore.storage.recovery.log_end import last_record_before, written_end
 
 
@@ -25,26 +25,8 @@ def read_commit_rows(
     source: ViewSource, spec: ViewSpec, _piece: ViewPiece
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each commit, in their order."""
-    yield from to_batches(spec, source, _rows(source))
-
-
-def _rows(source: ViewSource) -> Iterator[dict[str, object]]:
     commits = read_commits(source.paths)
-    for commit, is_cut in zip(commits, _are_cut(source, commits), strict=True):
-        yield {
-            "commit": commit.number,
-            "timestamp": commit.time,
-            "messages": commit.n_records,
-            "startOffset": commit.start,
-            "endOffset": commit.end,
-            "txnAppId": commit.app_id,
-            "txnVersion": commit.version,
-            "isCut": is_cut,
-        }
-
-
-def _are_cut(source: ViewSource, commits: Sequence[Commit]) -> list[bool]:
-    """Return which commits reach past the end of the log, or past where a later one begins."""
+    # A commit is cut if it reaches past the end of the log, or past where a later one begins.
     are_cut: list[bool] = []
     next_start: int | None = None
     for commit in reversed(commits):
@@ -57,7 +39,20 @@ def _are_cut(source: ViewSource, commits: Sequence[Commit]) -> list[bool]:
         else:
             are_cut.append(commit.end > next_start)
             next_start = min(next_start, commit.start)
-    return are_cut[::-1]
+    rows: list[dict[str, object]] = []
+    for commit, is_cut in zip(commits, reversed(are_cut), strict=True):
+        row: dict[str, object] = {
+            "commit": commit.number,
+            "timestamp": commit.time,
+            "messages": commit.n_records,
+            "startOffset": commit.start,
+            "endOffset": commit.end,
+            "txnAppId": commit.app_id,
+            "txnVersion": commit.version,
+            "isCut": is_cut,
+        }
+        rows.append(row)
+    yield from to_batches(spec, source, iter(rows))
 
 
 def _reaches(source: ViewSource, physical_offset: int) -> bool:

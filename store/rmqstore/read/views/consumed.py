@@ -7,13 +7,12 @@ apart first. The rows are made from offsets and need no look at bodies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.query.selection import choose_topics
@@ -58,15 +57,12 @@ def plan_consumed(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> lis
     topics = choose_topics(spec.selection, source.topics())
     if spec.consumer_group is not None:
         topics = [topic for topic in topics if topic in committed]
-    pieces = plan_messages(source, spec, limits, choose_among(source, spec, topics))
-    return [
-        replace(piece, committed={topic: committed.get(topic, {}) for topic in _topics(piece)})
-        for piece in pieces
-    ]
-
-
-def _topics(piece: ViewPiece) -> set[str]:
-    return {part.topic for part in piece.units}
+    pieces = []
+    for piece in plan_messages(source, spec, limits, choose_among(source, spec, topics)):
+        topics_of_piece = {part.topic for part in piece.units}
+        offsets_of_piece = {topic: committed.get(topic, {}) for topic in topics_of_piece}
+        pieces.append(replace(piece, committed=offsets_of_piece))
+    return pieces
 
 
 def read_consumed(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
@@ -113,8 +109,19 @@ def _with_groups(batch: pa.RecordBatch, committed: CommittedOffsets) -> _Rows:
     For example, of two messages of a queue of which groups ``a`` and ``b`` have committed 1 and
     nothing, the numbers become 0, 0, 1, 1, the groups a, b, a, b and the offsets 1, null, 1, null.
     """
-    queue_of_row, queues = _queues(batch)
-    lists = [_groups_of(committed.get(topic or "", {}), queue_id) for topic, queue_id in queues]
+    topics = batch.column("topic").dictionary_encode()
+    codes = topics.indices.fill_null(len(topics.dictionary)).to_numpy().astype(np.int64)
+    ids = batch.column("queueId").fill_null(-1).to_numpy().astype(np.int64)
+    keys, queue_of_row = np.unique(codes << 32 | ids & 0xFFFFFFFF, return_inverse=True)
+    names = [*topics.dictionary.to_pylist(), None]
+    lists: list[list[tuple[str | None, int | None]]] = []
+    for key in keys.tolist():  # the groups of each queue, with the offset that each has committed
+        by_group = committed.get(names[key >> 32] or "", {})
+        queue_id = key & 0xFFFFFFFF  # not that of any queue where the id is unknown
+        of_queue: list[tuple[str | None, int | None]] = []
+        for group, by_queue in by_group.items():
+            of_queue.append((group, by_queue.get(queue_id)))
+        lists.append(of_queue or [_NO_GROUP])
     lengths = np.array([len(groups) for groups in lists], np.int64)
     firsts = np.cumsum(lengths) - lengths
     counts = lengths[queue_of_row]
@@ -125,20 +132,3 @@ def _with_groups(batch: pa.RecordBatch, committed: CommittedOffsets) -> _Rows:
     groups = pa.array([group for group, _ in every], pa.string())
     offsets = pa.array([offset for _, offset in every], pa.int64())
     return _Rows(pa.array(numbers), groups.take(entries), offsets.take(entries))
-
-
-def _queues(batch: pa.RecordBatch) -> tuple[NDArray[np.int64], list[tuple[str | None, int]]]:
-    """Return the number of the queue of each row, (n,), and the queues; -1 is an unknown id."""
-    topics = batch.column("topic").dictionary_encode()
-    codes = topics.indices.fill_null(len(topics.dictionary)).to_numpy().astype(np.int64)
-    ids = batch.column("queueId").fill_null(-1).to_numpy().astype(np.int64)
-    keys, queue_of_row = np.unique(codes << 32 | ids & 0xFFFFFFFF, return_inverse=True)
-    names = [*topics.dictionary.to_pylist(), None]
-    return queue_of_row, [(names[key >> 32], key & 0xFFFFFFFF) for key in keys.tolist()]
-
-
-def _groups_of(
-    offsets: Mapping[str, Mapping[int, int]], queue_id: int
-) -> list[tuple[str | None, int | None]]:
-    """Return the groups of a topic with the offset that each has committed of a queue."""
-    return [(group, by_queue.get(queue_id)) for group, by_queue in offsets.items()] or [_NO_GROUP]

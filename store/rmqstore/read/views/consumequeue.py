@@ -71,7 +71,11 @@ def _topics(source: ViewSource, spec: ViewSpec) -> list[str]:
 
 
 def _slices(source: ViewSource, spec: ViewSpec, topic: str) -> Iterator[QueueSlice]:
-    for queue_id in queue_ids(source, spec, topic, _ids_on_disk(source, topic)):
+    in_rocksdb = source.ends.in_rocksdb
+    on_disk = {*source.paths.queue_ids(topic)} if can_name_queues(topic) else set()
+    if in_rocksdb is not None:
+        on_disk |= {*in_rocksdb.queue_ids(topic)}
+    for queue_id in queue_ids(source, spec, topic, on_disk):
         queue = _open(source, topic, queue_id)
         try:
             for run in queue.runs(queue.begin, queue.end()):
@@ -80,12 +84,6 @@ def _slices(source: ViewSource, spec: ViewSpec, topic: str) -> Iterator[QueueSli
             logger.warning("%s-%d: %s", topic, queue_id, err)
         finally:
             queue.close()
-
-
-def _ids_on_disk(source: ViewSource, topic: str) -> set[int]:
-    in_rocksdb = source.ends.in_rocksdb
-    in_files = source.paths.queue_ids(topic) if can_name_queues(topic) else []
-    return {*in_files, *(() if in_rocksdb is None else in_rocksdb.queue_ids(topic))}
 
 
 def _open(source: ViewSource, topic: str, queue_id: int) -> Queue:
@@ -117,7 +115,18 @@ def _batch(
 ) -> Iterator[pa.RecordBatch]:
     units = queue.units(start, min(start + _UNITS_AT_ONCE, piece.end))
     queue_offsets = np.arange(start, start + len(units.sizes))
-    faults = _reasons(source, units)
+    offsets, sizes = units.physical_offsets, units.sizes
+    end = source.ends.log_end
+    limit = source.log.max_offset if end is None else end.physical_offset
+    is_filler = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
+    texts = {
+        "never written": (offsets == 0) & (sizes == 0) & (units.tags_codes == 0),
+        "pre-blank filler, for offsets before the queue's first": is_filler,
+        "not the offset and size of a record": (offsets < 0) | (sizes <= 0),
+        "its record was deleted with its file": offsets < source.log.min_offset,
+        "points past the end of the log": offsets + sizes > limit,
+    }
+    faults = reasons(texts, len(offsets))
     if spec.mode == DROPMALFORMED:
         is_sound = faults.is_null().to_numpy(zero_copy_only=False)
         units = Units(*(column[is_sound] for column in units))
@@ -136,18 +145,3 @@ def _batch(
     }
     if n:
         yield to_batch(spec, source, columns, n)
-
-
-def _reasons(source: ViewSource, units: Units) -> pa.Array:
-    offsets, sizes = units.physical_offsets, units.sizes
-    end = source.ends.log_end
-    limit = source.log.max_offset if end is None else end.physical_offset
-    is_filler = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
-    texts = {
-        "never written": (offsets == 0) & (sizes == 0) & (units.tags_codes == 0),
-        "pre-blank filler, for offsets before the queue's first": is_filler,
-        "not the offset and size of a record": (offsets < 0) | (sizes <= 0),
-        "its record was deleted with its file": offsets < source.log.min_offset,
-        "points past the end of the log": offsets + sizes > limit,
-    }
-    return reasons(texts, len(offsets))

@@ -60,7 +60,16 @@ def read_dead_letters(
     if {*_OF_PROPERTIES} & names or spec.consumer_group is not None:
         columns.add("properties")
     for batch in read_messages(source, spec, piece, columns):
-        found = _columns(batch, known)
+        found: dict[str, Column] = {
+            name: batch.column(name) for name in _SAME if name in batch.schema.names
+        }
+        found[REASON] = batch.column(CORRUPT_RECORD)
+        topics = batch.column("topic").dictionary_encode()
+        is_dead = [topic.startswith(DLQ_PREFIX) for topic in topics.dictionary.to_pylist()]
+        kinds = pa.array([DEAD_LETTER if dead else RETRY for dead in is_dead], pa.string())
+        found["kind"] = kinds.take(topics.indices)
+        if "properties" in batch.schema.names:
+            found |= origins(topics, batch.column("properties"), known)
         rows = to_batch(spec, source, found, batch.num_rows)
         if spec.consumer_group is not None:
             # Damaged rows whose group is not known stay.
@@ -84,20 +93,6 @@ def known_names(source: ViewSource) -> KnownNames:
     return KnownNames(groups, {topic for topic in topics if not is_copy_topic(topic)})
 
 
-def _columns(batch: pa.RecordBatch, known: KnownNames) -> dict[str, Column]:
-    columns: dict[str, Column] = {
-        name: batch.column(name) for name in _SAME if name in batch.schema.names
-    }
-    columns[REASON] = batch.column(CORRUPT_RECORD)
-    topics = batch.column("topic").dictionary_encode()
-    is_dead = [topic.startswith(DLQ_PREFIX) for topic in topics.dictionary.to_pylist()]
-    kinds = pa.array([DEAD_LETTER if dead else RETRY for dead in is_dead], pa.string())
-    columns["kind"] = kinds.take(topics.indices)
-    if "properties" in batch.schema.names:
-        columns |= origins(topics, batch.column("properties"), known)
-    return columns
-
-
 def origins(
     topics: pa.DictionaryArray, properties: pa.MapArray, known: KnownNames
 ) -> dict[str, Column]:
@@ -118,7 +113,13 @@ def origins(
     wrapped = pc.starts_with(origin_topics, RETRY_PREFIX).fill_null(fill_value=False)
     rows = np.flatnonzero(wrapped.to_numpy(zero_copy_only=False))
     if len(rows):
-        origin_topics = _unwrapped(origin_topics, group_column, rows)
+        # Those of the retries of POP take the place of their retry topics.
+        values = origin_topics.to_pylist()
+        groups_of_rows = group_column.take(rows).to_pylist()
+        for row, group in zip(rows.tolist(), groups_of_rows, strict=True):
+            if group is not None:
+                values[row] = unwrapped_topic(values[row], group)
+        origin_topics = pa.array(values, pa.string())
     return {
         "consumerGroup": group_column,
         "originTopic": origin_topics,
@@ -129,12 +130,3 @@ def origins(
 def _first(properties: pa.MapArray, names: tuple[str, ...]) -> pa.Array:
     """Return the value of the first of some properties that each message has, else null."""
     return pc.coalesce(*(pc.map_lookup(properties, name, "first") for name in names))
-
-
-def _unwrapped(topics: pa.Array, groups: pa.Array, rows: np.ndarray) -> pa.Array:
-    """Return origin topics with those of the retries of POP in place of their retry topics."""
-    pairs = zip(topics.take(rows).to_pylist(), groups.take(rows).to_pylist(), strict=True)
-    values = topics.to_pylist()
-    for row, (topic, group) in zip(rows.tolist(), pairs, strict=True):
-        values[row] = topic if group is None else unwrapped_topic(topic, group)
-    return pa.array(values, pa.string())

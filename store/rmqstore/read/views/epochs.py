@@ -26,24 +26,23 @@ def read_epoch_rows(
     source: ViewSource, spec: ViewSpec, _piece: ViewPiece
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each epoch, rising, or one that says why the epochs cannot be read."""
-    yield from to_batches(spec, source, _rows(source))
-
-
-def _rows(source: ViewSource) -> Iterator[dict[str, object]]:
     try:
         epochs = read_epochs(source.paths)
     except CorruptConfigError as err:
-        yield {"reason": str(err)}
+        yield from to_batches(spec, source, iter([{"reason": str(err)}]))
         return
     if not epochs:
         return
     end = source.ends.of_records()
     log_end = find_written_end(source.log) if end is None else end
     ends = [*(epoch.start_offset for epoch in epochs[1:]), log_end]
+    rows: list[dict[str, object]] = []
     for epoch, end_offset in zip(epochs, ends, strict=True):
-        yield {
+        row: dict[str, object] = {
             "epoch": epoch.number,
             "startOffset": epoch.start_offset,
             "endOffset": max(end_offset, epoch.start_offset),
             "reason": None,
         }
+        rows.append(row)
+    yield from to_batches(spec, source, iter(rows))

@@ -89,26 +89,26 @@ class _Files:
             "modified": status.modified_ns // 1_000_000 or None,
             "state": LIVE if status.size else EMPTY,
         }
-        if kind.endswith("consumequeue") or kind == "consumequeue_ext":
-            row |= _queue_of(below)
+        is_of_queue = kind.endswith("consumequeue") or kind == "consumequeue_ext"
+        if is_of_queue and len(below) == 3:
+            topic, queue_id, _ = below
+            is_number = queue_id.isascii() and queue_id.isdigit()
+            if is_number and int(queue_id) <= _MAX_QUEUE_ID:
+                row |= {"topic": topic, "queueId": int(queue_id)}
         if not status.is_file:
             return row
         try:
-            return row | self._state(kind, file, status.size)
+            if kind in ("commitlog", _DLEDGER_DATA):
+                row |= self._log_file(file, status.size)
+            elif kind == "consumequeue":
+                row |= self._queue_file(file, status.size)
+            elif kind == "index" and file.name.isascii() and file.name.isdigit():
+                row |= self._index_file(file, status.size)
+            elif kind == "timerwheel" and status.size and file != self._wheel:
+                row["state"] = STALE
         except UnreadableFileError as err:
             logger.warning("%s", err)
-            return row
-
-    def _state(self, kind: str, file: Path, size: int) -> dict[str, object]:
-        if kind in ("commitlog", _DLEDGER_DATA):
-            return self._log_file(file, size)
-        if kind == "consumequeue":
-            return self._queue_file(file, size)
-        if kind == "index" and file.name.isascii() and file.name.isdigit():
-            return self._index_file(file, size)
-        if kind == "timerwheel" and size and file != self._wheel:
-            return {"state": STALE}
-        return {}
+        return row
 
     @cached_property
     def _wheel(self) -> Path | None:
@@ -239,13 +239,3 @@ def _walk(storage: Storage, folder: Path) -> Iterator[Path]:
         yield from (current / entry.name for entry in entries if not entry.is_folder)
         subfolders = [entry for entry in entries if entry.is_folder and not entry.is_link]
         folders += [current / entry.name for entry in reversed(subfolders)]
-
-
-def _queue_of(below: tuple[str, ...]) -> dict[str, object]:
-    """Return topic and queue id of a queue's file, from its path."""
-    if len(below) != 3:
-        return {}
-    topic, queue_id, _ = below
-    if not (queue_id.isascii() and queue_id.isdigit()) or int(queue_id) > _MAX_QUEUE_ID:
-        return {}
-    return {"topic": topic, "queueId": int(queue_id)}

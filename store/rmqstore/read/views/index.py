@@ -46,21 +46,16 @@ def plan_index(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[
     slices = [_whole(storage, file, sizes) for file in files]
     total = sum(whole.end - whole.start for whole in slices) * INDEX_ITEM.itemsize
     goal = -(-limits.share(total) // INDEX_ITEM.itemsize)
-    return [
-        ViewPiece(index=part, n_bytes=(part.end - part.start) * INDEX_ITEM.itemsize)
-        for whole in slices
-        for part in _cut(whole, goal)
-    ]
-
-
-def _cut(whole: IndexSlice, goal: int) -> Iterator[IndexSlice]:
-    """Yield parts of at most ``goal`` items.
-
-    The first part, which may be empty, says what is wrong with the file.
-    """
-    yield whole._replace(end=min(whole.start + goal, whole.end))
-    for start in range(whole.start + goal, whole.end, goal):
-        yield whole._replace(start=start, end=min(start + goal, whole.end), reason="")
+    pieces = []
+    for whole in slices:
+        # The first part of a file, which may be empty, says what is wrong with the file.
+        reason = whole.reason
+        for start in range(whole.start, max(whole.end, whole.start + 1), goal):
+            end = min(start + goal, whole.end)
+            part = whole._replace(start=start, end=end, reason=reason)
+            pieces.append(ViewPiece(index=part, n_bytes=(end - start) * INDEX_ITEM.itemsize))
+            reason = ""
+    return pieces
 
 
 def _whole(storage: Storage, path: Path, sizes: IndexSizes) -> IndexSlice:

@@ -56,7 +56,17 @@ def plan_messages(
         raise
     except (RmqStoreError, OSError):
         slices = [*_one_by_one(source, spec, selection, faults)]
-    pieces = [_piece(source, part, n_bytes) for part, n_bytes in _cut(source, slices, limits)]
+    pieces = []
+    for part, n_bytes in _cut(source, slices, limits):
+        recovered = source.ends.recovered
+        keys = {(piece.topic, piece.queue_id) for piece in part}
+        piece = ViewPiece(
+            units=tuple(part),
+            log_end=source.ends.log_end,
+            recovered={key: recovered[key] for key in keys if key in recovered},
+            n_bytes=n_bytes,
+        )
+        pieces.append(piece)
     return pieces + [ViewPiece(queues=(key,), reason=reason) for key, reason in faults.items()]
 
 
@@ -78,17 +88,6 @@ def _one_by_one(
                 faults[topic, queue_id] = str(err)
 
 
-def _piece(source: ViewSource, slices: Sequence[QueueSlice], n_bytes: int) -> ViewPiece:
-    recovered = source.ends.recovered
-    keys = {(piece.topic, piece.queue_id) for piece in slices}
-    return ViewPiece(
-        units=tuple(slices),
-        log_end=source.ends.log_end,
-        recovered={key: recovered[key] for key in keys if key in recovered},
-        n_bytes=n_bytes,
-    )
-
-
 def _cut(
     source: ViewSource, slices: Sequence[QueueSlice], limits: ViewLimits
 ) -> Iterator[tuple[list[QueueSlice], int]]:
@@ -103,13 +102,20 @@ def _cut(
     if not whole:
         return
     count = min(max(_SAMPLES // len(whole), _LEAST_SAMPLES), _MOST_SAMPLES)
-    sampled = [_sample(source, piece, count) for piece in whole]
-    weights = np.concatenate(
-        [
-            np.repeat(_weight(piece, samples) / max(len(samples), 1), len(samples))
-            for piece, samples in zip(whole, sampled, strict=True)
-        ]
-    )
+    sampled: list[list[Sample]] = []
+    for piece in whole:
+        try:
+            sampled.append(source.messages.sample(piece, count))
+        except (RmqStoreError, OSError) as err:
+            logger.warning("%s-%d: %s", piece.topic, piece.queue_id, err)
+            sampled.append([])
+    shares = []  # of the estimated bytes of a range, one for each of its samples
+    for piece, samples in zip(whole, sampled, strict=True):
+        n_samples = max(len(samples), 1)
+        mean_bytes = sum(max(sample.mean_bytes, 0.0) for sample in samples) / n_samples
+        n_bytes = mean_bytes * (piece.end - piece.start)
+        shares.append(np.repeat(n_bytes / n_samples, len(samples)))
+    weights = np.concatenate(shares)
     offsets = np.array([one.physical_offset for each in sampled for one in each], np.int64)
     total = int(weights.sum())
     n_parts = -(-total // max(limits.share(total), 1)) if total else 1
@@ -128,22 +134,6 @@ def _cut(
                 starts[index] = end
         if part:
             yield part, total // (len(cuts) + 1)
-
-
-def _sample(source: ViewSource, piece: QueueSlice, count: int) -> list[Sample]:
-    try:
-        return source.messages.sample(piece, count)
-    except (RmqStoreError, OSError) as err:
-        logger.warning("%s-%d: %s", piece.topic, piece.queue_id, err)
-        return []
-
-
-def _weight(piece: QueueSlice, samples: Sequence[Sample]) -> float:
-    """Estimate the bytes of a range."""
-    if not samples:
-        return 0.0
-    mean_bytes = sum(max(sample.mean_bytes, 0.0) for sample in samples) / len(samples)
-    return mean_bytes * (piece.end - piece.start)
 
 
 def _ends(piece: QueueSlice, samples: Sequence[Sample], cuts: np.ndarray) -> list[int]:

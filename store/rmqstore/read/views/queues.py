@@ -165,7 +165,13 @@ def _grouped(
     source: ViewSource, queues: Mapping[T, tuple[QueueKey, ...]], limits: ViewLimits
 ) -> Iterator[list[T]]:
     """Yield groups of neighbours with about equal sizes of queue files, and not too many queues."""
-    weights = {name: _file_bytes(source, keys) for name, keys in queues.items()}
+    weights: dict[T, int] = {}
+    for name, keys in queues.items():
+        # The bytes of the units are estimated without a look into the files.
+        weights[name] = len(keys) * QUEUE_UNIT.itemsize
+        for key in keys:
+            with suppress(RmqStoreError):
+                weights[name] += source.store_queues.n_unit_bytes(*key)
     goal = limits.share(sum(weights.values()))
     group: list[T] = []
     n_bytes = n_queues = 0
@@ -179,16 +185,6 @@ def _grouped(
         n_queues += len(keys)
     if group:
         yield group
-
-
-def _file_bytes(source: ViewSource, keys: tuple[QueueKey, ...]) -> int:
-    """Estimate the bytes of the units of queues without a look into their files."""
-    n_bytes = 0
-    for key in keys:
-        n_bytes += QUEUE_UNIT.itemsize
-        with suppress(RmqStoreError):
-            n_bytes += source.store_queues.n_unit_bytes(*key)
-    return n_bytes
 
 
 def _piece(
@@ -212,23 +208,22 @@ def _piece(
 def read_queues(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield one row for each queue."""
     with_bytes = "bytes" in spec.schema.names
-    rows = (_queue(source, *key, with_bytes=with_bytes) for key in piece.queues)
-    yield from to_batches(spec, source, rows)
-
-
-def _queue(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -> dict[str, object]:
-    facts = queue_facts(source, topic, queue_id, with_bytes=with_bytes)
-    return {
-        "topic": topic,
-        "queueId": queue_id,
-        "minOffset": facts.min_offset,
-        "maxOffset": facts.max_offset,
-        "messages": facts.messages,
-        "bytes": facts.n_bytes,
-        "firstStoreTimestamp": facts.first_store_timestamp,
-        "lastStoreTimestamp": facts.last_store_timestamp,
-        "reason": facts.reason,
-    }
+    rows: list[dict[str, object]] = []
+    for topic, queue_id in piece.queues:
+        facts = queue_facts(source, topic, queue_id, with_bytes=with_bytes)
+        row: dict[str, object] = {
+            "topic": topic,
+            "queueId": queue_id,
+            "minOffset": facts.min_offset,
+            "maxOffset": facts.max_offset,
+            "messages": facts.messages,
+            "bytes": facts.n_bytes,
+            "firstStoreTimestamp": facts.first_store_timestamp,
+            "lastStoreTimestamp": facts.last_store_timestamp,
+            "reason": facts.reason,
+        }
+        rows.append(row)
+    yield from to_batches(spec, source, iter(rows))
 
 
 def read_topics(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:

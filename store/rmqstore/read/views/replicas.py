@@ -11,9 +11,10 @@ Source: EpochFileCache.java#findConsistentPoint, AutoSwitchHAClient.java.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 
@@ -152,25 +153,22 @@ def brokers_of(sources: Sequence[ViewSource]) -> list[Broker]:
     groups: dict[str, list[Member]] = {}
     for source in sources:
         groups.setdefault(source.broker_name, []).append(Member(source))
-    return [_broker(name, members) for name, members in groups.items()]
-
-
-def _broker(name: str, members: list[Member]) -> Broker:
-    if len(members) == 1:
-        return Broker(name, members[0])
-    chosen = _chosen(members)
-    replicas = tuple(member for member in members if member is not chosen)
-    faults = (_fault(name, chosen, replica) for replica in replicas)
-    return Broker(name, chosen, replicas, tuple(fault for fault in faults if fault))
-
-
-def _chosen(members: list[Member]) -> Member:
-    newest = max(member.last_epoch for member in members)
-    candidates = [member for member in members if member.last_epoch == newest]
-    if newest < 0:
-        masters = [member for member in members if member.identity.broker_id == MASTER_ID]
-        candidates = masters or candidates
-    return max(candidates, key=lambda member: (member.log_end, -member.log_start))
+    brokers = []
+    for name, members in groups.items():
+        if len(members) == 1:
+            brokers.append(Broker(name, members[0]))
+            continue
+        newest = max(member.last_epoch for member in members)
+        candidates = [member for member in members if member.last_epoch == newest]
+        if newest < 0:
+            masters = [member for member in members if member.identity.broker_id == MASTER_ID]
+            candidates = masters or candidates
+        chosen = max(candidates, key=lambda member: (member.log_end, -member.log_start))
+        replicas = tuple(member for member in members if member is not chosen)
+        faults = (_fault(name, chosen, replica) for replica in replicas)
+        found = tuple(fault for fault in faults if fault)
+        brokers.append(Broker(name, chosen, replicas, found))
+    return brokers
 
 
 def _fault(name: str, chosen: Member, other: Member) -> str | None:
@@ -210,33 +208,35 @@ def _difference(chosen: Member, other: Member, start: int, end: int) -> str | No
     inserted into a log. Some others, spread over the common part, show whether they are the same
     log at all.
     """
-    shorter, longer = sorted((chosen, other), key=lambda member: member.log_end)
-    pairs = [(chosen, other, place) for place in _spread(chosen, start, end)]
+    shorter, longer = sorted((chosen, other), key=attrgetter("log_end"))
+    try:
+        heads = chosen.source.sampler.log_heads()
+    except (RmqStoreError, OSError):  # its queues cannot be read
+        heads = [segment.start for segment in chosen.source.log.segments]
+    inside = [head for head in heads if start <= head < end]
+    spread = np.linspace(0, len(inside) - 1, min(_COMPARED, len(inside))).astype(np.int64)
+    pairs = []
+    for number in spread.tolist():
+        segment = chosen.source.log.find(inside[number])
+        if segment is not None:
+            place = inside[number] + chosen.source.log.framing(segment).head_bytes
+            pairs.append((chosen, other, place))
     last = last_record_before(shorter.source.log, end)
     if last is not None and last >= start:
         pairs.append((shorter, longer, last))
     n_compared = 0
     for first, second, place in pairs:
         record = _record_at(first.source.log, place)
-        if record is not None:
-            n_compared += 1
-            if not _has(second.source.log, place, record):
+        if record is None:
+            continue
+        n_compared += 1
+        log = second.source.log
+        # A log that lacks the file that would have the record does not differ.
+        if log.find(place) is not None:
+            stored = log.read(*log.locate(place), len(record))
+            if not np.array_equal(stored, record):
                 return f"their logs differ at physical offset {place}"
     return None if n_compared else "no record of their logs could be compared"
-
-
-def _spread(member: Member, start: int, end: int) -> Iterator[int]:
-    """Yield physical offsets of some records of a log in ``[start, end)``, rising."""
-    try:
-        heads = member.source.sampler.log_heads()
-    except (RmqStoreError, OSError):  # its queues cannot be read
-        heads = [segment.start for segment in member.source.log.segments]
-    inside = [head for head in heads if start <= head < end]
-    chosen = np.linspace(0, len(inside) - 1, min(_COMPARED, len(inside))).astype(np.int64)
-    for number in chosen.tolist():
-        segment = member.source.log.find(inside[number])
-        if segment is not None:
-            yield inside[number] + member.source.log.framing(segment).head_bytes
 
 
 def _record_at(log: CommitLog, physical_offset: int) -> Bytes | None:
@@ -245,11 +245,3 @@ def _record_at(log: CommitLog, physical_offset: int) -> Bytes | None:
         return log.record(log.locate(physical_offset)) if log.is_head(physical_offset) else None
     except (RmqStoreError, OSError):
         return None
-
-
-def _has(log: CommitLog, physical_offset: int, record: Bytes) -> bool:
-    """Tell whether a log has a record at an offset, or lacks the file that would have it."""
-    if log.find(physical_offset) is None:
-        return True
-    stored = log.read(*log.locate(physical_offset), len(record))
-    return np.array_equal(stored, record)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import choose_topics
-from rmqstore.read.views.replicas import Broker, Member, brokers_of
+from rmqstore.read.views.replicas import Broker, brokers_of
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.read.views.source import ViewSource, to_batches
 from rmqstore.storage.broker.config_files import warn_without
@@ -35,10 +35,6 @@ def read_routes(sources: Sequence[ViewSource], spec: ViewSpec) -> Iterator[pa.Re
     brokers = brokers_of(sources)
     for broker in brokers:
         broker.require_sound()
-    yield from to_batches(spec, sources[0], _rows(brokers, spec))
-
-
-def _rows(brokers: Sequence[Broker], spec: ViewSpec) -> Iterator[dict[str, object]]:
     rows = [row for broker in brokers for row in _routes(broker, spec)]
     ordered: dict[object, list[str]] = {}
     for row in sorted(rows, key=lambda one: str(one["brokerName"])):
@@ -47,16 +43,30 @@ def _rows(brokers: Sequence[Broker], spec: ViewSpec) -> Iterator[dict[str, objec
             ordered.setdefault(row["topic"], []).append(part)
     for row in rows:
         parts = ordered.get(row.get("topic"))
-        yield row | {"orderTopicConf": ";".join(parts) if parts else None}
+        row["orderTopicConf"] = None
+        if parts:
+            row["orderTopicConf"] = ";".join(parts)
+    yield from to_batches(spec, sources[0], iter(rows))
 
 
 def _routes(broker: Broker, spec: ViewSpec) -> Iterator[dict[str, object]]:
-    registered = _registered(broker)
+    # A name server has the topics of the master, or else those of the first replica.
+    registered = broker.chosen
+    if not broker.chosen.epochs:
+        known = [one for one in broker.members if one.identity.broker_id is not None]
+        registered = min(known, key=lambda one: one.identity.broker_id or 0, default=broker.chosen)
     identity = registered.identity
+    addresses: list[tuple[str, str | None]] | None = None
+    identities = [member.identity for member in broker.members]
+    known_ids = {one.broker_id: one.address for one in identities if one.broker_id is not None}
+    # With a controller the master has id 0, whatever its own is, and no file shows who is the
+    # master. Then there are no addresses, as where no id is known.
+    if known_ids and not any(member.has_controller for member in broker.members):
+        addresses = [(str(number), known_ids[number]) for number in sorted(known_ids)]
     common: dict[str, object] = {
         "brokerName": broker.name,
         "clusterName": identity.cluster,
-        "brokerAddrs": _addresses(broker),
+        "brokerAddrs": addresses,
     }
     try:
         entries = registered.source.config.topic_entries()
@@ -78,14 +88,6 @@ def _routes(broker: Broker, spec: ViewSpec) -> Iterator[dict[str, object]]:
         yield {**common, "topic": topic, **queue_data}
 
 
-def _registered(broker: Broker) -> Member:
-    """Return the store whose topics a name server has: the master's, or the first replica's."""
-    if broker.chosen.epochs:
-        return broker.chosen
-    known = [one for one in broker.members if one.identity.broker_id is not None]
-    return min(known, key=lambda one: one.identity.broker_id or 0, default=broker.chosen)
-
-
 def _queue_data(entry: Mapping[str, Any], mask: int, *, is_limited: bool) -> dict[str, object]:
     try:
         fields = topic_entry(entry)
@@ -99,15 +101,3 @@ def _queue_data(entry: Mapping[str, Any], mask: int, *, is_limited: bool) -> dic
         "topicSysFlag": 0 if is_limited else fields.topic_sys_flag,
         "order": fields.order,
     }
-
-
-def _addresses(broker: Broker) -> list[tuple[str, str | None]] | None:
-    """Return the address of each store of a broker by its id, None where no id is known.
-
-    With a controller the master has id 0, whatever its own is, and no file tells who is the master.
-    """
-    identities = [member.identity for member in broker.members]
-    known = {one.broker_id: one.address for one in identities if one.broker_id is not None}
-    if not known or any(member.has_controller for member in broker.members):
-        return None
-    return [(str(number), known[number]) for number in sorted(known)]
