@@ -141,7 +141,8 @@ class IndexFileAppender(IndexFile):
             newest: the number of the newest item of each slot, 0 without one.
             places: where in ``newest`` the slot of each key is, (n,).
         """
-        n, header = len(keys), self._next_header
+        n = len(keys)
+        header = self._next_header
         count = int(header["index_count"])
         items = np.zeros(n, INDEX_ITEM)
         items["key_hash"] = keys.hashes

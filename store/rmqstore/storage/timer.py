@@ -182,7 +182,9 @@ class _LogScan:
     def __init__(
         self, log: MappedFileQueue, slots: PendingSlots, flushed: int, read_time: int
     ) -> None:
-        self._files, self._slots, self._read_time = log, slots, read_time
+        self._files = log
+        self._slots = slots
+        self._read_time = read_time
         again_from = flushed - log.segments[-1].size
         starts = [segment.start for segment in log.segments if segment.start <= again_from]
         # from here on the broker enters units into the wheel again

@@ -288,7 +288,9 @@ class RemoteObject:
         on_gone: Callable[[], None],
     ) -> None:
         self.name = name
-        self._requests, self._cache, self._key = requests, cache, key
+        self._requests = requests
+        self._cache = cache
+        self._key = key
         self._file, self.version = requests.handle(key, name)
         self._number = next(_numbers)
         self._announced: list[Announced] = []
@@ -413,7 +415,7 @@ class RemoteObject:
             raise self._gone(FileReplacedError)
 
     def is_same_in(self, listing: int) -> bool:
-        """Tell whether the object is still the one that was opened; asks once for each listing."""
+        """Return whether it is still the object that was opened; asks once for each listing."""
         if self._checked_in != listing:
             try:
                 self.require_same()

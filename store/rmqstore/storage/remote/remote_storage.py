@@ -365,7 +365,8 @@ class RemoteStorage:
         secrets: Iterable[str] = (),
     ) -> None:
         self._requests = Requests(filesystem, secrets)
-        self._root, self._root_key = root.rstrip("/"), key.rstrip("/")
+        self._root = root.rstrip("/")
+        self._root_key = key.rstrip("/")
         whole = filesystem
         while hasattr(whole, "base_fs"):  # it is a part of another one
             whole = whole.base_fs
