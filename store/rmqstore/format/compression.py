@@ -27,9 +27,23 @@ def decompress(stored: bytes, sys_flag: int) -> bytes:
     """
     codec = sys_flag & SysFlag.COMPRESSION_TYPE
     if codec in (0, SysFlag.COMPRESSION_ZLIB):
-        return _inflate_zlib(stored)
+        inflater = zlib.decompressobj()
+        try:
+            body = inflater.decompress(stored, MAX_BODY_BYTES)
+        except zlib.error as err:
+            raise ValueError(f"body does not inflate as ZLIB: {err}") from err
+        return _whole(body, complete=inflater.eof, codec="ZLIB")
     if codec == SysFlag.COMPRESSION_LZ4:
-        return _inflate_lz4(stored)
+        import lz4.frame
+
+        lz4_inflater = lz4.frame.LZ4FrameDecompressor()
+        try:
+            # LZ4 expands by a factor of 255 at most, and the library allocates the limit that it
+            # is given at once.
+            body = lz4_inflater.decompress(stored, min(MAX_BODY_BYTES, 255 * len(stored) + 64))
+        except RuntimeError as err:
+            raise ValueError(f"body does not inflate as LZ4: {err}") from err
+        return _whole(body, complete=lz4_inflater.eof, codec="LZ4")
     if codec == SysFlag.COMPRESSION_ZSTD:
         return _inflate_zstd(stored)
     raise ValueError(f"sysFlag {sys_flag:#x} names an unknown compression type {codec >> 8}")
@@ -61,28 +75,6 @@ def compressor(codec: str) -> tuple[Callable[[bytes], bytes] | None, int]:
 
         return zstandard.ZstdCompressor().compress, int(SysFlag.COMPRESSION_ZSTD)
     raise OptionError(about("compression", f" {codec!r}: must be one of none, zlib, lz4, zstd"))
-
-
-def _inflate_zlib(stored: bytes) -> bytes:
-    inflater = zlib.decompressobj()
-    try:
-        body = inflater.decompress(stored, MAX_BODY_BYTES)
-    except zlib.error as err:
-        raise ValueError(f"body does not inflate as ZLIB: {err}") from err
-    return _whole(body, complete=inflater.eof, codec="ZLIB")
-
-
-def _inflate_lz4(stored: bytes) -> bytes:
-    import lz4.frame
-
-    inflater = lz4.frame.LZ4FrameDecompressor()
-    try:
-        # LZ4 expands by a factor of 255 at most, and the library allocates the limit that it is
-        # given at once.
-        body = inflater.decompress(stored, min(MAX_BODY_BYTES, 255 * len(stored) + 64))
-    except RuntimeError as err:
-        raise ValueError(f"body does not inflate as LZ4: {err}") from err
-    return _whole(body, complete=inflater.eof, codec="LZ4")
 
 
 def _inflate_zstd(stored: bytes) -> bytes:

@@ -289,17 +289,31 @@ class EntryFraming:
         """Return the rows of the entries that are refused."""
         if not len(frames):
             return np.empty(0, np.int64)
-        heads = _heads(buf, frames)
+        last = len(buf) - _HEAD_BYTES
+        heads: NDArray[Any]
+        if last < 0:
+            heads = np.zeros(len(frames), ENTRY_HEAD)
+        else:
+            # numpy copies named fields one by one, and a whole item at once.
+            every = np.ndarray((last + 1,), (np.void, _HEAD_BYTES), buf, 0, (1,))
+            heads = every[np.clip(frames, 0, last)].view(ENTRY_HEAD)
+            outside = (frames < 0) | (frames > last)
+            if outside.any():  # they are safe to look at, and refused
+                heads[outside] = np.zeros(1, ENTRY_HEAD)
         sizes = heads["size"].astype(np.int64)
         refused: Mask = (heads["magic"] != ENTRY_MAGIC) | (sizes < _HEAD_BYTES)
         refused |= heads["body_length"] != sizes - _HEAD_BYTES
         refused |= heads["position"] != frames + physical_base
-        is_break = ~_continue(heads)
-        is_break[firsts] = False
+        indices = heads["index"].astype(np.int64)
+        terms = heads["term"].astype(np.int64)
+        continues = np.ones(len(heads), np.bool_)
+        continues[1:] = (indices[1:] - indices[:-1] == 1) & (indices[1:] > indices[:-1])
+        continues[1:] &= terms[1:] >= terms[:-1]
+        continues[firsts] = True
         if after is not None:
-            first = FrameNumbers(int(heads["index"][0]), int(heads["term"][0]))
-            is_break[0] = not _follows(first, after)
-        rows: Positions = np.flatnonzero(refused | is_break)
+            is_next = int(indices[0]) == after.sequence + 1
+            continues[0] = is_next and int(terms[0]) >= after.term
+        rows: Positions = np.flatnonzero(refused | ~continues)
         return rows
 
     def numbers(self, buf: Bytes, frame: int) -> FrameNumbers | None:
@@ -321,7 +335,15 @@ class EntryFraming:
         if entry is None:
             return Stop(StopKind.DAMAGE, f"{left} bytes are left, too few for an entry")
         place = base + position
-        is_damaged = _refuse(entry, place, left, None) or _is_skipped(buf, entry, after, base)
+        is_damaged = bool(_refuse(entry, place, left, None))
+        next_place = entry.position + entry.size
+        following = _entry_at(buf, next_place - base)
+        if not is_damaged and after is not None and following is not None:
+            # If the entry after this one continues the log as if this one had other numbers, these
+            # are damaged. Otherwise this one is of before a cut.
+            skipped = FrameNumbers(after.sequence + 1, after.term)
+            n_left = len(buf) - (next_place - base)
+            is_damaged = not _refuse(following, next_place, n_left, skipped)
         kind = StopKind.DAMAGE if is_damaged else StopKind.STALE
         return Stop(kind, _refuse(entry, place, left, after))
 
@@ -362,50 +384,6 @@ def _refuse(entry: _Entry, place: int, left: int, after: FrameNumbers | None) ->
     if after is not None and entry.term < after.term:
         return f"entry term {entry.term} is lower than {after.term} of the entry before"
     return ""
-
-
-def _is_skipped(buf: Bytes, entry: _Entry, after: FrameNumbers | None, base: int) -> bool:
-    """Tell whether the entry after a whole one continues the log, as if that had other numbers.
-
-    If so, the numbers of the whole one are damaged. Otherwise it is of before a cut.
-    """
-    position = entry.position + entry.size - base
-    following = _entry_at(buf, position)
-    if after is None or following is None:
-        return False
-    skipped = FrameNumbers(after.sequence + 1, after.term)
-    return not _refuse(following, base + position, len(buf) - position, skipped)
-
-
-def _follows(numbers: FrameNumbers, after: FrameNumbers) -> bool:
-    return numbers.sequence == after.sequence + 1 and numbers.term >= after.term
-
-
-def _heads(buf: Bytes, frames: Positions) -> NDArray[Any]:
-    """Return the heads of entries, ENTRY_HEAD (n,); all of them lie inside of the buffer.
-
-    A head that does not is replaced by zeros.
-    """
-    last = len(buf) - _HEAD_BYTES
-    if last < 0:
-        return np.zeros(len(frames), ENTRY_HEAD)
-    inside = (frames >= 0) & (frames <= last)
-    # numpy copies named fields one by one, and a whole item at once.
-    every = np.ndarray((last + 1,), (np.void, _HEAD_BYTES), buf, 0, (1,))
-    heads: NDArray[Any] = every[np.clip(frames, 0, last)].view(ENTRY_HEAD)
-    if not inside.all():
-        heads[~inside] = np.zeros(1, ENTRY_HEAD)
-    return heads
-
-
-def _continue(heads: NDArray[Any]) -> Mask:
-    """Return a mask (n,) of the entries that continue the one before them; the first does."""
-    indices = heads["index"].astype(np.int64)
-    terms = heads["term"].astype(np.int64)
-    mask = np.ones(len(heads), np.bool_)
-    mask[1:] = (indices[1:] - indices[:-1] == 1) & (indices[1:] > indices[:-1])
-    mask[1:] &= terms[1:] >= terms[:-1]
-    return mask
 
 
 ENTRIES: Framing = EntryFraming()

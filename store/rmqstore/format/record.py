@@ -201,6 +201,7 @@ def decode_record(
         except ValueError as err:
             raise MalformedBytesError(position, str(err)) from err
     offset_id = message_id(fixed["store_host"], int(fixed["physical_offset"]))
+    born = int(fixed["born_timestamp"])  # its client may have given no time of the calendar
     return Message(
         topic=decode_text(topic),
         queueId=int(fixed["queue_id"]),
@@ -210,7 +211,7 @@ def decode_record(
         keys=properties.get(PROPERTY_KEYS),
         msgId=properties.get(PROPERTY_UNIQ_KEY, offset_id),
         properties=properties,
-        bornTimestamp=_born(int(fixed["born_timestamp"])),
+        bornTimestamp=from_millis(born) if FIRST_TIMESTAMP <= born <= LAST_TIMESTAMP else None,
         storeTimestamp=from_millis(int(fixed["store_timestamp"])),
         bornHost=host_text(fixed["born_host"]),
         storeHost=host_text(fixed["store_host"]),
@@ -269,12 +270,6 @@ def encode_record(
     guarded = record[:-CRC_PROPERTY_BYTES]
     digits = f"{body_crc(guarded):0{CRC_PROPERTY_DIGITS}d}"[::-1]
     return guarded + CRC_PROPERTY_HEAD + digits.encode() + bytes([PROPERTY_SEPARATOR])
-
-
-def _born(timestamp: int) -> datetime | None:
-    """Return when a message was born; None where its client gave no time of the calendar."""
-    is_time = FIRST_TIMESTAMP <= timestamp <= LAST_TIMESTAMP
-    return from_millis(timestamp) if is_time else None
 
 
 def from_millis(timestamp: int) -> datetime:

@@ -141,12 +141,20 @@ class IndexFileAppender(IndexFile):
             newest: the number of the newest item of each slot, 0 without one.
             places: where in ``newest`` the slot of each key is, (n,).
         """
-        n, header = len(keys), self._next_header
+        n = len(keys)
+        header = self._next_header
         count = int(header["index_count"])
         items = np.zeros(n, INDEX_ITEM)
         items["key_hash"] = keys.hashes
         items["physical_offset"] = keys.physical_offsets
-        items["seconds"] = self._seconds(keys.store_timestamps)
+        times = keys.store_timestamps
+        begin = int(header["begin_timestamp"])
+        if count > 1:
+            items["seconds"] = _seconds_since(begin, times)
+        else:
+            items["seconds"] = _seconds_since(int(times[0]), times)
+            # The first item of a file counts from the end of the file before.
+            items["seconds"][:1] = _seconds_since(begin, times[:1])
         previous = chain(newest, places, np.arange(count, count + n, dtype=np.int32))
         items["previous"] = previous
         if count <= 1:
@@ -178,20 +186,30 @@ class IndexFileAppender(IndexFile):
         self._disk.flush(self.path)
         self._disk.write(self.path, 0, header.tobytes())
         self._disk.flush(self.path)
-        self._write_slots(numbers, newest)
+        if numbers is None:
+            self._disk.reserve(self.path, self._slots_at, len(newest) * INDEX_SLOT.itemsize)
+            for low in range(0, len(newest), _SLOTS_AT_ONCE):
+                values = newest[low : low + _SLOTS_AT_ONCE].astype(INDEX_SLOT)
+                self._disk.write(self.path, self._slots_at + low * INDEX_SLOT.itemsize, values)
+        elif len(numbers) <= _SLOTS_ONE_BY_ONE:
+            values = newest.astype(INDEX_SLOT)
+            positions = self._slots_at + numbers.astype(np.int64) * INDEX_SLOT.itemsize
+            for row, position in enumerate(positions.tolist()):
+                self._disk.write(self.path, position, values[row : row + 1])
+        else:  # many are written together with those between them
+            low, high = int(numbers[0]), int(numbers[-1]) + 1
+            all_values = np.zeros(high - low, INDEX_SLOT)
+            if self.n_items:
+                with self._storage.open(self.path) as file:
+                    all_values[:] = self._slots(file, low, high)
+            all_values[numbers - low] = newest.astype(INDEX_SLOT)
+            position = self._slots_at + low * INDEX_SLOT.itemsize
+            self._disk.reserve(self.path, position, all_values.nbytes)
+            self._disk.write(self.path, position, all_values)
         self._disk.flush(self.path)
         header["end_phy_offset"], header["end_timestamp"] = self._next_end
         self._disk.write(self.path, 0, header.tobytes())
         self.header = header.copy()
-
-    def _seconds(self, store_timestamps: NDArray[np.int64]) -> NDArray[np.int64]:
-        begin = int(self._next_header["begin_timestamp"])
-        if self._next_header["index_count"] > 1:
-            return _seconds_since(begin, store_timestamps)
-        seconds = _seconds_since(int(store_timestamps[0]), store_timestamps)
-        # The first item of a file counts from the end of the file before.
-        seconds[:1] = _seconds_since(begin, store_timestamps[:1])
-        return seconds
 
     def _read_slots(self, numbers: NDArray[np.int32] | None) -> NDArray[np.int32]:
         """Return the number of the newest item of each of the slots, or of all; 0 without one."""
@@ -213,30 +231,6 @@ class IndexFileAppender(IndexFile):
             part = newest[start : start + _SLOTS_AT_ONCE]
             part[(part < 0) | (part > count)] = 0
         return newest
-
-    def _write_slots(self, numbers: NDArray[np.int32] | None, newest: NDArray[np.int32]) -> None:
-        """Set slots, given in rising order, or all: a few one by one, many in one write."""
-        if numbers is None:
-            self._disk.reserve(self.path, self._slots_at, len(newest) * INDEX_SLOT.itemsize)
-            for low in range(0, len(newest), _SLOTS_AT_ONCE):
-                values = newest[low : low + _SLOTS_AT_ONCE].astype(INDEX_SLOT)
-                self._disk.write(self.path, self._slots_at + low * INDEX_SLOT.itemsize, values)
-            return
-        values = newest.astype(INDEX_SLOT)
-        if len(numbers) <= _SLOTS_ONE_BY_ONE:
-            positions = self._slots_at + numbers.astype(np.int64) * INDEX_SLOT.itemsize
-            for row, position in enumerate(positions.tolist()):
-                self._disk.write(self.path, position, values[row : row + 1])
-            return
-        low, high = int(numbers[0]), int(numbers[-1]) + 1
-        all_values = np.zeros(high - low, INDEX_SLOT)
-        if self.n_items:
-            with self._storage.open(self.path) as file:
-                all_values[:] = self._slots(file, low, high)
-        all_values[numbers - low] = values
-        position = self._slots_at + low * INDEX_SLOT.itemsize
-        self._disk.reserve(self.path, position, all_values.nbytes)
-        self._disk.write(self.path, position, all_values)
 
 
 def chain(
@@ -296,7 +290,12 @@ class IndexAppender:
         self._n_items_of_last_record = 0
         if self._last is not None and self._last.end_timestamp:
             self._last_record = self._last.end_phy_offset
-            self._n_items_of_last_record = _items_of(self._last_record, files, sizes)
+            for path in reversed(files):
+                file = IndexFile(path, sizes)
+                count = file.items_at_end(self._last_record)
+                self._n_items_of_last_record += count
+                if count < file.n_items:
+                    break
 
     def add(self, keys: IndexKeys) -> None:
         """Add keys, skipping those that the index already has.
@@ -310,31 +309,29 @@ class IndexAppender:
 
     def _put_waiting(self) -> None:
         """Put many keys together, because each put costs some time of its own."""
-        if self._n_waiting:
-            columns = zip(*self._waiting, strict=True)
-            hashes, offsets, times = (np.concatenate(column) for column in columns)
-            self._put(IndexKeys(hashes, offsets, times))
-        self._waiting.clear()
-        self._n_waiting = 0
-
-    def _put(self, keys: IndexKeys) -> None:
-        offsets = keys.physical_offsets
+        if not self._n_waiting:
+            self._waiting.clear()
+            return
+        columns = zip(*self._waiting, strict=True)
+        hashes, offsets, times = (np.concatenate(column) for column in columns)
+        keys = IndexKeys(hashes, offsets, times)
         done = int(np.searchsorted(offsets, self._last_record))
         n_of_last_record = int(np.searchsorted(offsets, self._last_record, side="right")) - done
         done += min(n_of_last_record, self._n_items_of_last_record)
         while done < len(keys):
             if self._last is None or not self._last.room:
+                last_name = None
                 if self._last is not None:
+                    last_name = self._last.path.name
                     self._last.commit()
                     self._disk.flush(self._last.path)
-                self._last = self._begin(self._last)
+                path = self._folder / next_name(last_name, datetime.now().astimezone())
+                self._last = IndexFileAppender.create(self._disk, path, self._sizes, self._last)
             count = min(self._last.room, len(keys) - done)
             self._last.put(keys.take(slice(done, done + count)))
             done += count
-
-    def _begin(self, last: IndexFile | None) -> IndexFileAppender:
-        name = next_name(None if last is None else last.path.name, datetime.now().astimezone())
-        return IndexFileAppender.create(self._disk, self._folder / name, self._sizes, last)
+        self._waiting.clear()
+        self._n_waiting = 0
 
     def flush(self) -> None:
         """Write all keys and wait until they are on the disk."""
@@ -343,15 +340,3 @@ class IndexAppender:
             self._last.commit()
             self._disk.flush(self._last.path)
             self._disk.flush_folder(self._folder)
-
-
-def _items_of(physical_offset: int, files: list[Path], sizes: IndexSizes) -> int:
-    """Return how many items at the end of the index are of one record, over all files."""
-    total = 0
-    for path in reversed(files):
-        file = IndexFile(path, sizes)
-        count = file.items_at_end(physical_offset)
-        total += count
-        if count < file.n_items:
-            break
-    return total

@@ -92,12 +92,9 @@ class _OpenIndexFile:
             previous = items["previous"].astype(np.int64)
             # A sound item leads to an older one. Any other would make a loop.
             numbers = np.where(previous < numbers, previous, 0)
-        yield from self._find_among(int(numbers.max()) + 1, np.unique(hashes), begin, end)
-
-    def _find_among(
-        self, stop: int, hashes: NDArray[np.int64], begin: int, end: int
-    ) -> Iterator[Positions]:
-        """Search all items before ``stop``, which is faster than to follow long chains."""
+        # To search all items up to those that are left is faster than to follow long chains.
+        stop = int(numbers.max()) + 1
+        hashes = np.unique(hashes)
         for low in range(1, stop, _ITEMS_AT_ONCE):
             numbers = np.arange(low, min(low + _ITEMS_AT_ONCE, stop))
             stored = np.zeros(len(numbers) * INDEX_ITEM.itemsize, np.uint8)

@@ -17,7 +17,6 @@ from rmqstore.errors import CorruptDatabaseError
 from rmqstore.format.layout import Positions
 from rmqstore.spans import FOREVER, LATEST_TIME
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.rocksdb.database import RocksDb, can_read_rocksdb, open_rocksdb
 from rmqstore.storage.rocksdb.snapshot import fingerprint
 
@@ -79,7 +78,11 @@ class IndexTable:
             UnsupportedFeatureError: the database is too large.
         """
         folder = paths.rocksdb_store
-        if not can_read_rocksdb() or not _has_entries(paths):
+        if not can_read_rocksdb():
+            return None
+        files = fingerprint(folder, paths.storage)
+        # Every broker from 5.4 on makes a database, which may have no entries.
+        if not any(size and name.endswith((".sst", ".log")) for name, size, _ in files):
             return None
         table = _table_in(open_rocksdb(folder, paths.storage))
         return table if len(table.hours) else None
@@ -174,15 +177,4 @@ class IndexTable:
         return bool((np.diff(within) >= _DELETED_MS).any())
 
 
-def _has_entries(paths: StorePaths) -> bool:
-    """Tell whether the database can have entries: every broker from 5.4 on makes an empty one."""
-    storage: Storage = paths.storage
-    return any(
-        size and name.endswith((".sst", ".log"))
-        for name, size, _ in fingerprint(paths.rocksdb_store, storage)
-    )
-
-
-@lru_cache(maxsize=_DATABASES_AT_ONCE)
-def _table_in(database: RocksDb) -> IndexTable:
-    return IndexTable(database)
+_table_in = lru_cache(maxsize=_DATABASES_AT_ONCE)(IndexTable)

@@ -29,7 +29,7 @@ from rmqstore.storage.broker.config_files import TimerProgress
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.storage import Storage, StoredFile
+from rmqstore.storage.files.storage import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -82,12 +82,13 @@ def newest_snapshot(names: Iterable[str]) -> int | None:
 
     Source: TimerWheel.java#getMaxSnapshotFlag.
     """
-    numbers = [name.removeprefix(f"{_NAME}.") for name in names if name.startswith(f"{_NAME}.")]
-    return max((int(number) for number in numbers if _is_number(number)), default=None)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _SNAPSHOT_DIGITS
+    texts = [name.removeprefix(f"{_NAME}.") for name in names if name.startswith(f"{_NAME}.")]
+    numbers = [
+        int(text)
+        for text in texts
+        if text.isascii() and text.isdigit() and len(text) <= _SNAPSHOT_DIGITS
+    ]
+    return max(numbers, default=None)
 
 
 def read_slots(storage: Storage, path: Path, read_time: int) -> PendingSlots:
@@ -107,39 +108,32 @@ def read_slots(storage: Storage, path: Path, read_time: int) -> PendingSlots:
         if file.size != WHEEL_BYTES:
             reason = f"{file.size} bytes, a timer wheel has {WHEEL_BYTES}"
             raise CorruptConfigError(str(path), 0, reason)
-        parts = [part for part in _own_slots(file) if len(part)]
+        parts = []
+        width = TIMER_SLOT.itemsize
+        for low, high in file.data_spans(0, WHEEL_BYTES):  # holes of the file are not read
+            for number in range(low // width, -(-high // width), _SLOTS_AT_ONCE):
+                count = min(_SLOTS_AT_ONCE, -(-high // width) - number)
+                window = np.zeros(count * width, np.uint8)
+                file.read_into(window, number * width)
+                stored = window.view(TIMER_SLOT)
+                seconds = stored["time"].astype(np.int64)
+                is_own = seconds % TIMER_SLOTS == np.arange(number, number + count)
+                is_own &= (seconds > 0) & (stored["first"] >= 0)
+                parts.append(stored[is_own & (stored["last"] >= stored["first"])])
     slots = np.concatenate(parts) if parts else np.empty(0, TIMER_SLOT)
     times = slots["time"].astype(np.int64)
-    precision = _precision(times, read_time)
-    is_pending = times >= read_time // precision
-    slots, times = slots[is_pending], times[is_pending]
-    order = np.argsort(times)
-    firsts, lasts = (slots[name][order].astype(np.int64) for name in ("first", "last"))
-    return PendingSlots(times[order], firsts, lasts, precision)
-
-
-def _own_slots(file: StoredFile) -> Iterator[NDArray[np.void]]:
-    """Yield the slots that hold a second of their own; holes of the file are not read."""
-    width = TIMER_SLOT.itemsize
-    for low, high in file.data_spans(0, WHEEL_BYTES):
-        for number in range(low // width, -(-high // width), _SLOTS_AT_ONCE):
-            count = min(_SLOTS_AT_ONCE, -(-high // width) - number)
-            window = np.zeros(count * width, np.uint8)
-            file.read_into(window, number * width)
-            slots = window.view(TIMER_SLOT)
-            times = slots["time"].astype(np.int64)
-            is_own = (times > 0) & (times % TIMER_SLOTS == np.arange(number, number + count))
-            yield slots[is_own & (slots["first"] >= 0) & (slots["last"] >= slots["first"])]
-
-
-def _precision(times: NDArray[np.int64], read_time: int) -> int:
-    """Return the ms that a slot stands for: those with which most slots lie near ``read_time``."""
+    # A slot stands for the ms with which most slots lie near the read time.
     default = TIMER_PRECISIONS_MS[-1]
     counts = {
         precision: int((np.abs(times - read_time // precision) <= _NEAR_MS // precision).sum())
         for precision in TIMER_PRECISIONS_MS
     }
-    return max(counts, key=lambda precision: (counts[precision], precision == default))
+    precision = max(counts, key=lambda precision: (counts[precision], precision == default))
+    is_pending = times >= read_time // precision
+    slots, times = slots[is_pending], times[is_pending]
+    order = np.argsort(times)
+    firsts, lasts = (slots[name][order].astype(np.int64) for name in ("first", "last"))
+    return PendingSlots(times[order], firsts, lasts, precision)
 
 
 class TimerUnits(NamedTuple):
@@ -188,7 +182,9 @@ class _LogScan:
     def __init__(
         self, log: MappedFileQueue, slots: PendingSlots, flushed: int, read_time: int
     ) -> None:
-        self._files, self._slots, self._read_time = log, slots, read_time
+        self._files = log
+        self._slots = slots
+        self._read_time = read_time
         again_from = flushed - log.segments[-1].size
         starts = [segment.start for segment in log.segments if segment.start <= again_from]
         # from here on the broker enters units into the wheel again
@@ -198,39 +194,30 @@ class _LogScan:
         """Return the pending units."""
         slots = self._slots
         start = min(self._entered_from, int(slots.firsts.min(initial=self._entered_from)))
+        nothing = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
         parts = []
         last_place = -1
-        for position, units in self._valid_units(start):
-            parts.append(self._pending(position, units))
+        for positions, units in self._valid_units(start):
+            seconds = (units["write_time"].astype(np.int64) + units["delay"]) // slots.precision
+            is_pending = seconds >= self._read_time // slots.precision
+            is_covered = positions >= self._entered_from
+            if len(slots.times):
+                rows = np.minimum(np.searchsorted(slots.times, seconds), len(slots.times) - 1)
+                is_covered |= (
+                    (slots.times[rows] == seconds)
+                    & (positions >= slots.firsts[rows])
+                    & (positions <= slots.lasts[rows])
+                )
+            places = units["physical_offset"].astype(np.int64)
+            chosen = is_pending & is_covered & (places >= 0)
+            is_rolled = (units["magic"][chosen] & ROLL) != 0
+            parts.append((places[chosen], seconds[chosen], is_rolled))
             last_place = int(units["physical_offset"][-1])
         places, seconds, are_rolled = (
-            np.concatenate(column) for column in zip(*(parts or [self._nothing()]), strict=True)
+            np.concatenate(column) for column in zip(*(parts or [nothing]), strict=True)
         )
         places, rows = np.unique(places, return_index=True)
         return TimerUnits(places, seconds[rows], are_rolled[rows], slots.precision, last_place)
-
-    @staticmethod
-    def _nothing() -> tuple[Positions, NDArray[np.int64], Mask]:
-        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
-
-    def _pending(
-        self, positions: Positions, units: NDArray[np.void]
-    ) -> tuple[Positions, NDArray[np.int64], Mask]:
-        """Return physical offset and second of the pending units, and which of them are rolled."""
-        slots = self._slots
-        seconds = (units["write_time"].astype(np.int64) + units["delay"]) // slots.precision
-        is_pending = seconds >= self._read_time // slots.precision
-        is_covered = positions >= self._entered_from
-        if len(slots.times):
-            rows = np.minimum(np.searchsorted(slots.times, seconds), len(slots.times) - 1)
-            is_covered |= (
-                (slots.times[rows] == seconds)
-                & (positions >= slots.firsts[rows])
-                & (positions <= slots.lasts[rows])
-            )
-        places = units["physical_offset"].astype(np.int64)
-        chosen = is_pending & is_covered & (places >= 0)
-        return places[chosen], seconds[chosen], (units["magic"][chosen] & ROLL) != 0
 
     def _valid_units(self, start: int) -> Iterator[tuple[Positions, NDArray[np.void]]]:
         """Yield positions and units from a position on, TIMER_UNIT (n,), never none.

@@ -67,7 +67,17 @@ def lengths_of(column: pa.Array) -> NDArray[np.int64]:
 
 def join(pieces: Sequence[Piece], n: int) -> pa.BinaryArray:
     """Return n rows, each the pieces of that row one after the other, binary (n,)."""
-    merged = _side_by_side(pieces, n)
+    # Neighbours of fixed width become one column.
+    merged: list[Piece] = []
+    run: list[bytes | NDArray[np.uint8]] = []
+    for piece in pieces:
+        fixed = piece if isinstance(piece, bytes) else _matrix(piece)
+        if fixed is not None:
+            run.append(fixed)
+        else:
+            merged += [*_merged(run, n), piece]
+            run = []
+    merged += _merged(run, n)
     if all(isinstance(piece, bytes) for piece in merged):
         merged.append(fixed_width(np.empty((n, 0), np.uint8)))
     separator = _scalar(b"")
@@ -78,20 +88,6 @@ def join(pieces: Sequence[Piece], n: int) -> pa.BinaryArray:
 def _scalar(value: bytes) -> pa.BinaryScalar:
     # pa.scalar would import pandas; see columns.buffers
     return fixed_width(np.frombuffer(value, np.uint8).reshape(1, -1))[0]
-
-
-def _side_by_side(pieces: Sequence[Piece], n: int) -> list[Piece]:
-    """Return pieces that join to the same rows, with neighbours of fixed width in one column."""
-    merged: list[Piece] = []
-    run: list[bytes | NDArray[np.uint8]] = []
-    for piece in pieces:
-        fixed = piece if isinstance(piece, bytes) else _matrix(piece)
-        if fixed is not None:
-            run.append(fixed)
-        else:
-            merged += [*_merged(run, n), piece]
-            run = []
-    return merged + _merged(run, n)
 
 
 def _merged(run: list[bytes | NDArray[np.uint8]], n: int) -> list[Piece]:

@@ -207,7 +207,8 @@ def decode_columns(
             columns.append(known[field.name])
         elif field.name == "body":
             bodies = known["body"] if "body" in known else stored_bodies(buf, heads)
-            columns.append(_as_text(bodies) if field.type == pa.string() else bodies)
+            is_text = field.type == pa.string()
+            columns.append(valid_text(bodies.view(pa.string())) if is_text else bodies)
         else:
             column = _plain_column(buf, heads, field)
             columns.append(column if column.type == field.type else column.cast(field.type))
@@ -256,10 +257,6 @@ def _property_column(buf: Bytes, heads: Heads, entries: Entries, name: str) -> p
         without_id = heads.take(np.flatnonzero(is_missing.to_numpy(zero_copy_only=False)))
         return pc.replace_with_mask(column, is_missing, offset_message_ids(buf, without_id))
     return column
-
-
-def _as_text(bodies: pa.Array) -> pa.Array:
-    return valid_text(bodies.view(pa.string()))
 
 
 def topics(buf: Bytes, heads: Heads) -> pa.Array:

@@ -108,29 +108,24 @@ def _follow(
         rows.append(alive)
         cursors[alive] = begins + sizes[fits]
         alive = alive[cursors[alive] < ends[alive]]
+    view = buf.data
     for row in alive.tolist():
-        positions, stop = _follow_plainly(buf, int(cursors[row]), int(ends[row]))
-        cursors[row] = stop
+        positions = []
+        cursor = int(cursors[row])
+        end = int(ends[row])
+        while end - cursor >= _MIN_BYTES:
+            (size,) = _SIZE.unpack_from(view, cursor)
+            if not _MIN_BYTES <= size <= end - cursor:
+                break
+            positions.append(cursor)
+            cursor += size
+        cursors[row] = cursor
         heads.append(np.array(positions, np.int64))
         rows.append(np.full(len(positions), row, np.int64))
     all_rows = np.concatenate([*rows, np.empty(0, np.int64)])
     all_heads = np.concatenate([*heads, np.empty(0, np.int64)])
     order = np.argsort(all_rows, kind="stable")  # messages of one batch are in their order already
     return all_heads[order], all_rows[order], cursors
-
-
-def _follow_plainly(buf: Bytes, start: int, end: int) -> tuple[list[int], int]:
-    """Follow one chain of sizes; return where messages begin, and where the chain ended."""
-    view = buf.data
-    starts = []
-    cursor = start
-    while end - cursor >= _MIN_BYTES:
-        (size,) = _SIZE.unpack_from(view, cursor)
-        if not _MIN_BYTES <= size <= end - cursor:
-            break
-        starts.append(cursor)
-        cursor += size
-    return starts, cursor
 
 
 def is_inner_batch(heads: Heads) -> Mask:

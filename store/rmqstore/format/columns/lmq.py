@@ -79,7 +79,8 @@ def find_dispatches(buf: Bytes, heads: Heads, batch_topics: Collection[str] = ()
         batch_topics: the topics whose queues are BatchConsumeQueues, whose records are dispatched
             to no other queue.
 
-    Source: ConsumeQueue.java#multiDispatchLmqQueue.
+    Source: ConsumeQueue.java#multiDispatchLmqQueue;
+    BatchConsumeQueue.java#putMessagePositionInfoWrapper, which dispatches none.
     """
     if not len(heads):
         return _NONE
@@ -88,7 +89,14 @@ def find_dispatches(buf: Bytes, heads: Heads, batch_topics: Collection[str] = ()
     if high - low <= _SEARCHED_BYTES and _MARK not in buf[low:high].tobytes():
         return _NONE  # as in nearly every store: the properties need not be parsed
     entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
-    dispatches = dispatches_of(entries, _are_dispatched(buf, heads, batch_topics))
+    topic_column = topics(buf, heads).view(pa.binary()).dictionary_encode()
+    in_batches = {topic.encode() for topic in batch_topics}
+    by_topic = [
+        is_dispatched(topic) and topic not in in_batches
+        for topic in topic_column.dictionary.to_pylist()
+    ]
+    are_dispatched = np.array(by_topic, np.bool_)[topic_column.indices.to_numpy()]
+    dispatches = dispatches_of(entries, are_dispatched)
     # The entries' data holds the property strings one after the other: back to positions in buf.
     begins = np.cumsum(heads.property_lengths) - heads.property_lengths
     rows = dispatches.rows
@@ -115,7 +123,8 @@ def dispatches_of(entries: Entries, are_dispatched: Mask) -> Dispatches:
     number_bytes = gather_spans(entries.data, numbers.starts, numbers.lengths, pa.binary())
     has_prefix = pc.starts_with(name_bytes, LMQ_PREFIX.encode()).to_numpy(zero_copy_only=False)
     is_dispatched = are_dispatched[names.rows]
-    is_valid = _are_numbers(number_bytes) & has_prefix & is_dispatched
+    spells_number = pc.match_substring_regex(number_bytes, _NUMBER)
+    is_valid = spells_number.to_numpy(zero_copy_only=False) & has_prefix & is_dispatched
     valid_numbers = number_bytes.view(pa.string()).filter(pa.array(is_valid))
     queue_offsets = valid_numbers.cast(pa.int64()).to_numpy()
     return Dispatches(
@@ -165,33 +174,12 @@ def _split_values(entries: Entries, name: str) -> _Parts:
     return parts.take(np.arange(len(value)) <= last_filled[value])
 
 
-def _are_numbers(values: pa.Array) -> Mask:
-    """Return a mask of the binary values that spell a decimal number."""
-    matches = pc.match_substring_regex(values, _NUMBER)
-    mask: Mask = matches.to_numpy(zero_copy_only=False)
-    return mask
-
-
 def is_dispatched(topic: bytes) -> bool:
     """Tell whether the broker dispatches records of a topic to the light queues that they name.
 
     Source: MixAll.java#topicAllowsLMQ.
     """
     return not topic.startswith(_NOT_DISPATCHED)
-
-
-def _are_dispatched(buf: Bytes, heads: Heads, batch_topics: Collection[str]) -> Mask:
-    """Return a mask (n,) of the records that the broker dispatches to queues, by their topic.
-
-    Source: BatchConsumeQueue.java#putMessagePositionInfoWrapper, which dispatches none.
-    """
-    names = topics(buf, heads).view(pa.binary()).dictionary_encode()
-    in_batches = {topic.encode() for topic in batch_topics}
-    by_name = [
-        is_dispatched(name) and name not in in_batches for name in names.dictionary.to_pylist()
-    ]
-    mask: Mask = np.array(by_name, np.bool_)[names.indices.to_numpy()]
-    return mask
 
 
 def lmq_heads(buf: Bytes, heads: Heads, batch_topics: Collection[str]) -> Heads:

@@ -55,7 +55,6 @@ from rmqstore.format.layout import (
     PROPERTY_SEPARATOR,
     SCHEDULE_TOPIC,
     Bytes,
-    Mask,
     Positions,
 )
 from rmqstore.format.text import decode_text
@@ -162,7 +161,14 @@ def first_property(properties: Mapping[str, str], names: Collection[str]) -> str
 def group_and_topic(
     topic: str, *, has_origin: bool, known: KnownNames = NO_NAMES
 ) -> tuple[str, str | None]:
-    """Return the group of a topic of retries or dead letters, and the topic that its name tells.
+    """Return the group of a topic of retries or dead letters, and the topic that its name has.
+
+    A retry of POP whose name is ``g_t`` is split where most of group and topic are known. With
+    a single underscore there is only one split, which needs no known name unless all of the rest is
+    the name of a group.
+
+    For example, ``shop_orders_paid`` with the known topic ``paid`` is group ``shop_orders`` and
+    topic ``paid``. With neither a group nor a topic known it is not split.
 
     Args:
         topic: a topic for which :func:`is_copy_topic` holds.
@@ -170,8 +176,8 @@ def group_and_topic(
         known: names by which ``%RETRY%g_t`` is split.
 
     Returns:
-        The rest of the name and None if the name has no second part, or nothing tells where that
-        begins.
+        The rest of the name and None if the name has no second part, or nothing shows where that
+        begins, as where several splits are as good.
     """
     if topic.startswith(DLQ_PREFIX):
         return topic.removeprefix(DLQ_PREFIX), None
@@ -181,19 +187,6 @@ def group_and_topic(
         return parts[0], parts[1]
     if has_origin:
         return rest, None
-    return _split_by_underscore(rest, known) or (rest, None)
-
-
-def _split_by_underscore(rest: str, known: KnownNames) -> tuple[str, str] | None:
-    """Return ``g`` and ``t`` of ``g_t``, or None if several splits are as good.
-
-    A split into a known group and a known topic is better than one of which only one name is known.
-    With a single underscore there is only one split, which needs no known name unless all of the
-    rest is the name of a group.
-
-    For example, ``shop_orders_paid`` with the known topic ``paid`` is group ``shop_orders`` and
-    topic ``paid``. With neither a group nor a topic known it is not split.
-    """
     splits = [
         (rest[:index], rest[index + 1 :])
         for index in range(1, len(rest) - 1)
@@ -202,9 +195,9 @@ def _split_by_underscore(rest: str, known: KnownNames) -> tuple[str, str] | None
     scores = [(group in known.groups) + (topic in known.topics) for group, topic in splits]
     best = max(scores, default=0)
     if best == 0 and (rest in known.groups or len(splits) != 1):
-        return None
+        return rest, None
     chosen = [split for split, score in zip(splits, scores, strict=True) if score == best]
-    return chosen[0] if len(chosen) == 1 else None
+    return chosen[0] if len(chosen) == 1 else (rest, None)
 
 
 def unwrapped_topic(topic: str, group: str) -> str:
@@ -251,7 +244,8 @@ def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
     """
     data, ends = array_bytes(gather_spans(buf, starts, lengths, pa.binary()))
     stops = find_byte(data, PROPERTY_SEPARATOR)
-    open_ends = _open_ends(data, ends)
+    filled_ends = ends[1:][ends[1:] > ends[:-1]]
+    open_ends = filled_ends[data[filled_ends - 1] != PROPERTY_SEPARATOR]
     if len(open_ends):
         # Brokers 4.9.1 to 5.1.4 leave out the last separator: the last property ends where the
         # string ends.
@@ -264,15 +258,28 @@ def parse_entries(buf: Bytes, starts: Positions, lengths: Positions) -> Entries:
         after = before + np.arange(1, len(before) + 1)
         begins[after[after < len(begins)]] -= 1
     by_template = _parse_by_template(data, ends, begins, stops)
-    return by_template or _parse_generally(data, ends, begins, stops)
-
-
-def _open_ends(data: Bytes, ends: Positions) -> Positions:
-    """Return the ends of the strings that are not empty and do not end with a separator."""
-    bounds = ends[1:]
-    filled = bounds[bounds > ends[:-1]]
-    is_open: Mask = data[filled - 1] != PROPERTY_SEPARATOR
-    return filled[is_open]
+    if by_template is not None:
+        return by_template
+    # Each property is split at its first 0x01, and dropped if its name or value is empty.
+    splits = find_byte(data, NAME_VALUE_SEPARATOR)
+    if len(splits) != len(stops) or (splits < begins).any() or (splits > stops).any():
+        splits = np.append(splits, len(data))[np.searchsorted(splits, begins)]
+    offsets = np.searchsorted(begins, ends)
+    rows = np.repeat(np.arange(len(ends) - 1), np.diff(offsets))
+    is_entry = (splits > begins) & (splits < stops - 1)
+    if not is_entry.all():
+        offsets = np.concatenate(([0], np.cumsum(is_entry)))[offsets]
+        begins = begins[is_entry]
+        splits = splits[is_entry]
+        stops = stops[is_entry]
+        rows = rows[is_entry]
+    spelled = valid_text(gather_spans(data, begins, splits - begins, pa.string()))
+    encoded = spelled.dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    codes = codes_of(encoded)
+    return _without_repeated(
+        Entries(data, offsets, splits + 1, stops - splits - 1, names, codes, rows, spelled)
+    )
 
 
 def _parse_by_template(
@@ -304,65 +311,35 @@ def _parse_by_template(
     return Entries(data, offsets, *values, names, codes=None, rows=None, spelled=None)
 
 
-def _parse_generally(data: Bytes, ends: Positions, begins: Positions, stops: Positions) -> Entries:
-    """Parse any records.
-
-    Each property is split at its first 0x01, and dropped if its name or value is empty.
-    """
-    splits = find_byte(data, NAME_VALUE_SEPARATOR)
-    if len(splits) != len(stops) or (splits < begins).any() or (splits > stops).any():
-        splits = np.append(splits, len(data))[np.searchsorted(splits, begins)]
-    offsets = np.searchsorted(begins, ends)
-    rows = np.repeat(np.arange(len(ends) - 1), np.diff(offsets))
-    is_entry = (splits > begins) & (splits < stops - 1)
-    if not is_entry.all():
-        offsets = np.concatenate(([0], np.cumsum(is_entry)))[offsets]
-        begins = begins[is_entry]
-        splits = splits[is_entry]
-        stops = stops[is_entry]
-        rows = rows[is_entry]
-    spelled = valid_text(gather_spans(data, begins, splits - begins, pa.string()))
-    encoded = spelled.dictionary_encode()
-    names = encoded.dictionary.to_pylist()
-    codes = codes_of(encoded)
-    entries = Entries(data, offsets, splits + 1, stops - splits - 1, names, codes, rows, spelled)
-    repeated = _repeated(entries)
-    return entries if repeated is None else _without(entries, repeated)
-
-
-def _repeated(entries: Entries) -> Mask | None:
-    """Return a mask (m,) of the entries that a later one replaces, None if there are none.
+def _without_repeated(entries: Entries) -> Entries:
+    """Return entries, parsed in general, without those that a later one replaces.
 
     The later one has the same name and belongs to the same record.
     """
     offsets = entries.offsets
     codes = entries.codes
     assert codes is not None
+    assert entries.rows is not None
+    assert entries.spelled is not None
     filled = offsets[:-1][offsets[1:] > offsets[:-1]]
     if not len(filled):
-        return None
+        return entries
     if len(entries.names) <= _CODE_BITS:
         bits = np.left_shift(np.int64(1), codes.astype(np.int64))
         if (np.add.reduceat(bits, filled) == np.bitwise_or.reduceat(bits, filled)).all():
-            return None
-    assert entries.rows is not None
+            return entries
     keys = entries.rows * len(entries.names) + codes
     order = np.argsort(keys, kind="stable")
     repeated = np.zeros(len(codes), np.bool_)
     repeated[order[:-1]] = keys[order[:-1]] == keys[order[1:]]
-    return repeated if repeated.any() else None
-
-
-def _without(entries: Entries, repeated: Mask) -> Entries:
+    if not repeated.any():
+        return entries
     last = ~repeated
-    assert entries.codes is not None
-    assert entries.rows is not None
-    assert entries.spelled is not None
     return entries._replace(
-        offsets=np.concatenate(([0], np.cumsum(last)))[entries.offsets],
+        offsets=np.concatenate(([0], np.cumsum(last)))[offsets],
         value_starts=entries.value_starts[last],
         value_lengths=entries.value_lengths[last],
-        codes=entries.codes[last],
+        codes=codes[last],
         rows=entries.rows[last],
         spelled=entries.spelled.filter(booleans(last)),
     )
@@ -371,21 +348,17 @@ def _without(entries: Entries, repeated: Mask) -> Entries:
 def property_map(entries: Entries) -> pa.MapArray:
     """Return all properties, map<string, string> (n,)."""
     names = entries.spelled
-    if names is None:
-        names = _repeat(entries.names, len(entries.offsets) - 1)
+    if names is None:  # the same of each record: their bytes are copied
+        n = len(entries.offsets) - 1
+        encoded = [name.encode() for name in entries.names]
+        bounds = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
+        begins = np.arange(n, dtype=np.int32)[:, None] * bounds[-1]
+        name_offsets = np.append((begins + bounds[None, :-1]).ravel(), np.int32(n) * bounds[-1])
+        buffers = [None, pa.py_buffer(name_offsets), pa.py_buffer(b"".join(encoded) * n)]
+        names = pa.Array.from_buffers(pa.string(), n * len(encoded), buffers)
     values = gather_spans(entries.data, entries.value_starts, entries.value_lengths, pa.string())
     offsets = numbers(entries.offsets.astype(np.int32))
     return pa.MapArray.from_arrays(offsets, names, valid_text(values))
-
-
-def _repeat(names: list[str], times: int) -> pa.Array:
-    """Return the list of names repeated, string (times * len(names),), by copying bytes only."""
-    encoded = [name.encode() for name in names]
-    bounds = np.cumsum([0] + [len(name) for name in encoded], dtype=np.int32)
-    begins = np.arange(times, dtype=np.int32)[:, None] * bounds[-1]
-    offsets = np.append((begins + bounds[None, :-1]).ravel(), np.int32(times) * bounds[-1])
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded) * times)]
-    return pa.Array.from_buffers(pa.string(), times * len(names), buffers)
 
 
 def property_column(entries: Entries, name: str) -> pa.Array:

@@ -221,7 +221,15 @@ def property_strings(
         for name in maps.columns:
             _add(pieces, lengths, name, maps.column(name))
     elif len(maps.rows):
-        strings = _map_strings(maps)
+        for texts_of_maps in (maps.names, maps.values):
+            _require_no_separator(texts_of_maps, maps.rows)
+        stored = join(
+            [as_binary(maps.names), _EQUALS, as_binary(maps.values), _STOP], len(maps.names)
+        )
+        data, ends = array_bytes(stored)
+        bounds = ends[np.searchsorted(maps.rows, np.arange(len(maps) + 1))].astype(np.int32)
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+        strings = pa.Array.from_buffers(pa.binary(), len(maps), buffers)
         pieces.append(strings)
         lengths += lengths_of(strings)
     for name, column in overrides.items():
@@ -257,17 +265,6 @@ def _head(name: str) -> bytes:
     if _EQUALS in stored or _STOP in stored:
         raise SeparatorError(0)
     return stored + _EQUALS
-
-
-def _map_strings(maps: IrregularMaps) -> pa.BinaryArray:
-    """Return the strings of maps that differ in their names, binary (n,)."""
-    n = len(maps)
-    for column in (maps.names, maps.values):
-        _require_no_separator(column, maps.rows)
-    stored = join([as_binary(maps.names), _EQUALS, as_binary(maps.values), _STOP], len(maps.names))
-    data, ends = array_bytes(stored)
-    bounds = ends[np.searchsorted(maps.rows, np.arange(n + 1))].astype(np.int32)
-    return pa.Array.from_buffers(pa.binary(), n, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
 
 
 def _partial(name: str, values: pa.StringArray, is_filled: Mask) -> pa.BinaryArray:

@@ -175,8 +175,9 @@ def _parse_field(trace_type: str, name: str, text: str) -> tuple[object, str | N
         return text.lower() == "true", None  # as Boolean.parseBoolean does
     if name not in NUMBERS:
         return None if text == MISSING else text, None
-    number = _number(text, NUMBERS[name])
-    if number is None:
+    number = int(text) if _NUMBER.fullmatch(text) else None
+    limit = 1 << NUMBERS[name] - 1
+    if number is None or not -limit <= number < limit:
         may_lack = not text and (trace_type, name) in MAY_BE_EMPTY
         return None, None if may_lack else not_a_number(name)
     if name != "msg_type":
@@ -184,13 +185,6 @@ def _parse_field(trace_type: str, name: str, text: str) -> tuple[object, str | N
     if 0 <= number < len(MESSAGE_TYPES):
         return MESSAGE_TYPES[number], None
     return None, UNKNOWN_MESSAGE_TYPE
-
-
-def _number(text: str, bits: int) -> int | None:
-    if not _NUMBER.fullmatch(text):
-        return None
-    number = int(text)
-    return number if -1 << bits - 1 <= number < 1 << bits - 1 else None
 
 
 def too_few(trace_type: str) -> str:
@@ -219,7 +213,19 @@ def trace_columns(bodies: pa.Array) -> tuple[Positions, dict[str, pa.Array]]:
         The number of the message of each trace, in rising order, and the fields of ``Trace`` by
         name. A message without a trace, or without a body, has one all the same, of nulls.
     """
-    parents, texts = _split(valid_text(bodies.view(pa.string())))
+    bodies = valid_text(bodies.view(pa.string()))
+    parts = pc.split_pattern(bodies.fill_null(""), TRACE_SEPARATOR)
+    n_parts = _lengths(parts)
+    parents = np.repeat(np.arange(len(n_parts)), n_parts)
+    texts = parts.flatten()
+    holds_trace = pc.not_equal(texts, "").to_numpy(zero_copy_only=False)
+    n_traces = np.bincount(parents[holds_trace], minlength=len(n_parts))
+    is_first = np.ones(len(parents), np.bool_)
+    is_first[1:] = parents[1:] != parents[:-1]
+    is_kept = holds_trace | (is_first & (n_traces[parents] == 0))
+    parents = parents[is_kept]
+    has_body = bodies.is_valid().to_numpy(zero_copy_only=False)[parents]
+    texts = _where(texts.filter(pa.array(is_kept)), has_body)
     fields = pc.split_pattern(texts.fill_null(""), FIELD_SEPARATOR)
     starts = fields.offsets.to_numpy()[:-1].astype(np.int64)
     return parents, _Traces(texts, fields.values, starts, _lengths(fields)).columns()
@@ -228,23 +234,6 @@ def trace_columns(bodies: pa.Array) -> tuple[Positions, dict[str, pa.Array]]:
 def _lengths(lists: pa.ListArray) -> Positions:
     lengths: Positions = np.diff(lists.offsets.to_numpy()).astype(np.int64)
     return lengths
-
-
-def _split(bodies: pa.Array) -> tuple[Positions, pa.Array]:
-    """Return the texts of traces, and the numbers of their messages."""
-    parts = pc.split_pattern(bodies.fill_null(""), TRACE_SEPARATOR)
-    counts = _lengths(parts)
-    parents = np.repeat(np.arange(len(counts)), counts)
-    texts = parts.flatten()
-    holds_trace = pc.not_equal(texts, "").to_numpy(zero_copy_only=False)
-    n_traces = np.bincount(parents[holds_trace], minlength=len(counts))
-    is_first = np.ones(len(parents), np.bool_)
-    is_first[1:] = parents[1:] != parents[:-1]
-    keep = holds_trace | (is_first & (n_traces[parents] == 0))
-    parents = parents[keep]
-    unread = bodies.is_null().to_numpy(zero_copy_only=False)[parents]
-    kept = texts.filter(pa.array(keep))
-    return parents, pc.if_else(pa.array(unread), pa.scalar(None, pa.string()), kept)
 
 
 class _Traces:
@@ -276,7 +265,10 @@ class _Traces:
             "trace_type": _where(self._type_names, ~self._is_empty),
         }
         for name in _NAMES:
-            texts, valid = self._texts(name)
+            positions = self._positions(name)
+            valid = (positions >= 0) & (positions < self._counts)
+            places = np.where(valid, self._starts + positions, 0)
+            texts = self._values.take(pa.array(places, mask=~valid))
             if name in FLAGS:
                 columns[name] = pc.equal(pc.ascii_lower(texts), "true")
             elif name in NUMBERS:
@@ -284,7 +276,20 @@ class _Traces:
             else:
                 is_missing = pc.equal(texts, MISSING).fill_null(fill_value=False)
                 columns[name] = _where(texts, ~is_missing.to_numpy(zero_copy_only=False))
-        columns["reason"] = self._reasons()
+        # The first reason of each trace, null where it is sound.
+        faults = [(NO_TRACE, self._has_body & self._is_empty)]
+        faults.append((UNKNOWN_TYPE, ~self._is_empty & (self._types < 0)))
+        for code, kind in enumerate(_TYPES):
+            is_short = (self._types == code) & (self._counts < LEAST_FIELDS[kind])
+            faults.append((too_few(kind), is_short))
+        for (_, reason), mask in sorted(self._faults.items(), key=lambda fault: fault[0][0]):
+            faults.append((reason, mask))
+        codes = np.zeros(len(self._types), np.int32)
+        reasons: list[str | None] = [None]
+        for reason, mask in faults:
+            codes[mask & (codes == 0)] = len(reasons)
+            reasons.append(reason)
+        columns["reason"] = pa.array(reasons, pa.string()).take(pa.array(codes))
         return columns
 
     def _positions(self, name: str) -> Positions:
@@ -297,14 +302,22 @@ class _Traces:
             positions[self._is_short_pub] = SHORT_PUB_SUCCESS
         return positions
 
-    def _texts(self, name: str) -> tuple[pa.Array, Mask]:
-        positions = self._positions(name)
-        valid = (positions >= 0) & (positions < self._counts)
-        places = np.where(valid, self._starts + positions, 0)
-        return self._values.take(pa.array(places, mask=~valid)), valid
-
     def _numbers(self, name: str, texts: pa.Array, valid: Mask) -> pa.Array:
-        numbers = _parsed(texts, NUMBERS[name])
+        """Return texts as numbers, null where one is not a number, or has too many bits."""
+        is_sure = pc.match_substring_regex(texts, _SURE_NUMBER)
+        numbers = pc.if_else(is_sure, texts, pa.scalar(None, pa.string())).cast(pa.int64())
+        is_long = pc.and_not(pc.match_substring_regex(texts, _NUMBER_PATTERN), is_sure)
+        rows = np.flatnonzero(is_long.fill_null(fill_value=False).to_numpy(zero_copy_only=False))
+        if len(rows):
+            values = numbers.to_pylist()
+            long_texts = texts.take(pa.array(rows)).to_pylist()
+            for row, text in zip(rows.tolist(), long_texts, strict=True):
+                values[row] = int(text) if -1 << 63 <= int(text) < 1 << 63 else None
+            numbers = pa.array(values, pa.int64())
+        if NUMBERS[name] != 64:
+            limit = 1 << NUMBERS[name] - 1
+            fits = pc.and_(pc.greater_equal(numbers, -limit), pc.less(numbers, limit))
+            numbers = pc.if_else(fits, numbers, pa.scalar(None, pa.int64())).cast(pa.int32())
         lacking = valid & numbers.is_null().to_numpy(zero_copy_only=False)
         is_empty = pc.equal(texts, "").fill_null(fill_value=False).to_numpy(zero_copy_only=False)
         for code, kind in enumerate(_TYPES):
@@ -327,41 +340,7 @@ class _Traces:
             for position in np.unique(positions[mask]).tolist():
                 self._faults[position, reason] = mask & (positions == position)
 
-    def _reasons(self) -> pa.Array:
-        """Return the first reason of each trace, null where it is sound."""
-        masks = {NO_TRACE: self._has_body & self._is_empty}
-        masks[UNKNOWN_TYPE] = ~self._is_empty & (self._types < 0)
-        for code, kind in enumerate(_TYPES):
-            masks[too_few(kind)] = (self._types == code) & (self._counts < LEAST_FIELDS[kind])
-        codes = np.zeros(len(self._types), np.int32)
-        texts: list[str | None] = [None]
-        faults = [(reason, mask) for (_, reason), mask in sorted(
-            self._faults.items(), key=lambda fault: fault[0][0]
-        )]  # fmt: skip
-        for reason, mask in [*masks.items(), *faults]:
-            codes[mask & (codes == 0)] = len(texts)
-            texts.append(reason)
-        return pa.array(texts, pa.string()).take(pa.array(codes))
-
 
 def _where(values: pa.Array, valid: NDArray[Any]) -> pa.Array:
     """Return values with null in place of those that are not valid."""
     return pc.if_else(pa.array(valid), values, pa.scalar(None, values.type))
-
-
-def _parsed(texts: pa.Array, bits: int) -> pa.Array:
-    """Return texts as numbers, null where one is not a number, or has more bits."""
-    is_sure = pc.match_substring_regex(texts, _SURE_NUMBER)
-    numbers = pc.if_else(is_sure, texts, pa.scalar(None, pa.string())).cast(pa.int64())
-    is_long = pc.and_not(pc.match_substring_regex(texts, _NUMBER_PATTERN), is_sure)
-    rows = np.flatnonzero(is_long.fill_null(fill_value=False).to_numpy(zero_copy_only=False))
-    if len(rows):
-        values = numbers.to_pylist()
-        for row, text in zip(rows.tolist(), texts.take(pa.array(rows)).to_pylist(), strict=True):
-            values[row] = int(text) if -1 << 63 <= int(text) < 1 << 63 else None
-        numbers = pa.array(values, pa.int64())
-    if bits == 64:
-        return numbers
-    limit = 1 << bits - 1
-    fits = pc.and_(pc.greater_equal(numbers, -limit), pc.less(numbers, limit))
-    return pc.if_else(fits, numbers, pa.scalar(None, pa.int64())).cast(pa.int32())

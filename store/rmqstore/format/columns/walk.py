@@ -219,51 +219,33 @@ def walk(
     if (last[:-1] == bounds[:-1]).all():
         frames, position = chains, int(last[-1])
     else:
-        frames, position = _mend(buf, end, heads, chains, counts, last, physical_base, framing)
+        # Chains that join up are kept. Where one misses the next, a plain walk leads to a later
+        # chain.
+        firsts = np.concatenate(([0], np.cumsum(counts)))
+        parts: list[Positions] = [np.empty(0, np.int64)]
+        position = start
+        while position < end:
+            chain = int(np.searchsorted(heads, position))
+            is_head = chain < len(heads) and heads[chain] == position
+            next_chain = chain + 1 if is_head else chain
+            next_head = int(heads[next_chain]) if next_chain < len(heads) else end
+            if is_head:
+                frames = chains[firsts[chain] : firsts[chain + 1]]
+                stop = int(last[chain])
+            else:
+                frames, stop = framing.follow(buf, position, next_head, physical_base, None)
+            parts.append(frames)
+            is_stuck = stop < next_head or stop == position
+            position = stop
+            if is_stuck:
+                break
+        frames = np.concatenate(parts)
     first = np.zeros(min(len(frames), 1), np.int64)
     refused = framing.refused_rows(buf, frames, physical_base, first, after)
     if len(refused):
         position = int(frames[refused[0]])
         frames = frames[: refused[0]]
     return _walked(buf, frames, position, end, physical_base, framing, after)
-
-
-def _mend(
-    buf: Bytes,
-    end: int,
-    heads: Positions,
-    chains: Positions,
-    counts: Positions,
-    last: Positions,
-    physical_base: int,
-    framing: Framing,
-) -> tuple[Positions, int]:
-    """Keep the chains that join up.
-
-    Where one misses the next, walk plainly until the walk meets a later chain.
-
-    Returns:
-        The starts of the frames, and the position where the chain of all of them ends.
-    """
-    firsts = np.concatenate(([0], np.cumsum(counts)))
-    parts: list[Positions] = [np.empty(0, np.int64)]
-    position = int(heads[0])
-    while position < end:
-        chain = int(np.searchsorted(heads, position))
-        is_head = chain < len(heads) and heads[chain] == position
-        next_chain = chain + 1 if is_head else chain
-        next_head = int(heads[next_chain]) if next_chain < len(heads) else end
-        if is_head:
-            frames = chains[firsts[chain] : firsts[chain + 1]]
-            stop = int(last[chain])
-        else:
-            frames, stop = framing.follow(buf, position, next_head, physical_base, None)
-        parts.append(frames)
-        is_stuck = stop < next_head or stop == position
-        position = stop
-        if is_stuck:
-            break
-    return np.concatenate(parts), position
 
 
 def follow_chains(
@@ -288,7 +270,15 @@ def follow_chains(
         last[alive] = ends
         counts[alive] += phase.moved
         alive = alive[running]
-    return _join(phases, counts), counts, last
+    # The starts of all phases, chain by chain.
+    firsts = np.cumsum(counts) - counts
+    starts = np.empty(int(counts.sum()), np.int64)
+    for phase in phases:
+        phase_firsts = np.cumsum(phase.moved) - phase.moved
+        ranks = np.arange(len(phase.starts)) - np.repeat(phase_firsts, phase.moved)
+        targets = np.repeat(firsts[phase.chains] + phase.before, phase.moved)
+        starts[targets + ranks] = phase.starts
+    return starts, counts, last
 
 
 class _Phase(NamedTuple):
@@ -322,8 +312,13 @@ def _follow_together(
     words = windows(buf, FRAME_HEAD.itemsize)
     last_head = len(buf) - 2 * FRAME_HEAD.itemsize
     limit = np.uint64(last_head)
-    n_steps = _block_steps(buf, chains, framing)
     size_word = framing.size_word
+    # As many steps as most chains still need, by the sizes of their next frames.
+    next_heads = words[np.minimum(cursors, len(words) - 1)]
+    next_sizes = next_heads.view(np.int32)[size_word::2].byteswap()
+    frame_bytes = max(_middle(next_sizes), framing.min_bytes)
+    n_needed = _middle(chains.bounds - cursors) / frame_bytes
+    n_steps = int(np.clip(n_needed, _FEWEST_STEPS, _MOST_STEPS))
     visited = np.empty((n_steps + 1, n_chains), np.int64)
     heads = np.empty((n_steps, n_chains), words.dtype)
     raw = heads.view(np.int32).reshape(n_steps, n_chains, 2)
@@ -359,32 +354,10 @@ def _follow_singly(buf: Bytes, chains: _Chains, framing: Framing) -> tuple[_Phas
     return phase, ends, np.zeros(len(followed), np.bool_)
 
 
-def _block_steps(buf: Bytes, chains: _Chains, framing: Framing) -> int:
-    """Estimate how many steps most chains still need."""
-    words = windows(buf, FRAME_HEAD.itemsize)
-    heads = words[np.minimum(chains.cursors, len(words) - 1)]
-    sizes = heads.view(np.int32)[framing.size_word :: 2].byteswap()
-    frame_bytes = max(_middle(sizes), framing.min_bytes)
-    steps = _middle(chains.bounds - chains.cursors) / frame_bytes
-    return int(np.clip(steps, _FEWEST_STEPS, _MOST_STEPS))
-
-
 def _middle(values: NDArray[np.integer[Any]]) -> int:
     """Return the upper median, much faster than numpy's."""
     place = len(values) // 2
     return int(np.partition(values, place)[place])
-
-
-def _join(phases: list[_Phase], counts: NDArray[np.int64]) -> Positions:
-    """Return the starts of all phases, chain by chain."""
-    firsts = np.cumsum(counts) - counts
-    starts = np.empty(int(counts.sum()), np.int64)
-    for phase in phases:
-        phase_firsts = np.cumsum(phase.moved) - phase.moved
-        ranks = np.arange(len(phase.starts)) - np.repeat(phase_firsts, phase.moved)
-        targets = np.repeat(firsts[phase.chains] + phase.before, phase.moved)
-        starts[targets + ranks] = phase.starts
-    return starts
 
 
 def total_sizes(buf: Bytes, starts: Positions) -> NDArray[np.int64]:
@@ -454,25 +427,16 @@ def rejoin(
     for row in np.flatnonzero(~has_true_size).tolist():
         limit = int(nexts[row])
         parts.append(walked.starts[done : row + 1])
-        first = int(walked.starts[row]) + 1
-        parts += _records_inside(data, physical_base, first, limit, framing)
+        first = int(walked.starts[row]) + 1  # no frame need begin there
+        position = find_next_record(data, first, limit, physical_base, framing)
+        while position < limit:
+            inside = walk_plainly(data, position, limit, physical_base, framing)
+            parts.append(inside.starts)
+            if inside.position >= limit:
+                break
+            position = find_next_record(data, inside.position + 1, limit, physical_base, framing)
         done = row + 1
     parts.append(walked.starts[done:])
     starts = np.concatenate(parts)
     # Records overlap where a size is damaged, so the distance to the next start is not a size.
     return starts, total_sizes(data, starts)
-
-
-def _records_inside(
-    data: Bytes, physical_base: int, start: int, limit: int, framing: Framing
-) -> list[Positions]:
-    """Return the starts of the records between two positions; no frame need begin at these."""
-    parts: list[Positions] = []
-    position = find_next_record(data, start, limit, physical_base, framing)
-    while position < limit:
-        inside = walk_plainly(data, position, limit, physical_base, framing)
-        parts.append(inside.starts)
-        if inside.position >= limit:
-            break
-        position = find_next_record(data, inside.position + 1, limit, physical_base, framing)
-    return parts

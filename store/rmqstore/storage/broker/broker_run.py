@@ -13,7 +13,7 @@ from rmqstore.errors import OptionError, UnreadableFileError, about
 from rmqstore.format.layout import CHECKPOINT, CHECKPOINT_FILE_BYTES
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.storage import Storage, is_folder
+from rmqstore.storage.files.storage import is_folder
 
 # Source: StoreCheckpoint.java#getMinTimestamp.
 _SAFETY_MS = 3000
@@ -169,9 +169,15 @@ class StoreSigns(NamedTuple):
             for folder in paths.log_folders
             for entry in paths.storage.list_folder(folder)
         )
-        changed = sorted((folder, _changed_ns(paths.storage, folder)) for folder in queues)
+        changed = []
+        for folder in queues:
+            changed_ns = 0
+            with suppress(UnreadableFileError):
+                status = paths.storage.status(folder)
+                changed_ns = 0 if status is None else status.modified_ns
+            changed.append((folder, changed_ns))
         may_be_recovering = run.is_open and not paths.storage.is_locked(paths.lock)
-        return cls(run, tuple(log), tuple(changed), may_be_recovering)
+        return cls(run, tuple(log), tuple(sorted(changed)), may_be_recovering)
 
 
 def queue_folders(paths: StorePaths) -> Iterator[str]:
@@ -198,10 +204,3 @@ def folders_of(paths: StorePaths, queues: Iterable[QueueKey]) -> Iterator[str]:
             yield str(folder)
         if batch_topics[topic]:
             yield str(paths.batch_queue(topic, queue_id))
-
-
-def _changed_ns(storage: Storage, folder: str) -> int:
-    with suppress(UnreadableFileError):
-        status = storage.status(folder)
-        return 0 if status is None else status.modified_ns
-    return 0

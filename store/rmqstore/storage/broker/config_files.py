@@ -73,14 +73,15 @@ def load_table(storage: Storage, path: Path) -> dict[str, Any]:
         if table is None:
             raise damage
         status = storage.status(path)
-        _warn_of_backup(str(damage), backup.name, 0 if status is None else status.modified_ns)
+        warning = f"{damage}; {backup.name} is read instead, as a broker does"
+        _warn_once(warning, 0 if status is None else status.modified_ns)
     return table or {}
 
 
 @lru_cache(256)
-def _warn_of_backup(reason: str, backup: str, _modified_ns: int) -> None:
+def _warn_once(warning: str, _modified_ns: int = 0) -> None:
     """Log a warning, once for each state of a file."""
-    logger.warning("%s; %s is read instead, as a broker does", reason, backup)
+    logger.warning("%s", warning)
 
 
 def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
@@ -102,7 +103,16 @@ def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
 
 def _parse(file: Path, text: str) -> dict[str, Any]:
     try:
-        table = _loads(text)
+        try:
+            table = json.loads(text)
+        except ValueError:
+            # Most files have no integer key without quotes, and to look for them takes longer than
+            # to parse the text.
+            table = json.loads(
+                _UNQUOTED_KEY.sub(
+                    lambda match: match[1] or f'{match[2]}"{match[3]}"{match[4]}', text
+                )
+            )
         # An escape may stand for half a character, which no other file can hold.
         if "\\u" in text:
             json.dumps(table, ensure_ascii=False).encode()
@@ -132,43 +142,6 @@ def table_of(content: bytes) -> dict[str, Any]:
     """
     text = content.decode(errors="replace")
     return _parse(Path(), text) if text.strip() else {}
-
-
-def _loads(text: str) -> object:
-    """Return the value of a JSON text whose integer keys need not be quoted.
-
-    Most files have no such key, and to look for them takes longer than to parse the text.
-    """
-    value: object
-    try:
-        value = json.loads(text)
-    except ValueError:
-        quoted = _UNQUOTED_KEY.sub(
-            lambda match: match[1] or f'{match[2]}"{match[3]}"{match[4]}', text
-        )
-        value = json.loads(quoted)
-    return value
-
-
-def _entry(path: Path, key: str, value: bytes) -> dict[str, Any]:
-    """Return an entry of a table in a database."""
-    try:
-        return table_of(value)
-    except CorruptConfigError as err:
-        raise CorruptConfigError(str(path), 0, f"{key!r}: {err.reason}") from err
-
-
-def _counter_of(table: dict[str, Any]) -> int:
-    """Return the counter of the data version of a table, -1 if it has none."""
-    version = table.get("dataVersion")
-    counter = version.get("counter") if isinstance(version, dict) else None
-    return counter if isinstance(counter, int) else -1
-
-
-@lru_cache(256)
-def _warn_of_topics(reason: str) -> None:
-    """Log a warning, once for each reason."""
-    logger.warning("%s; topics are those that have queues, as far as is known", reason)
 
 
 def part_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
@@ -258,11 +231,6 @@ def warn_without(paths: StorePaths, file: str, unknown: str) -> None:
         logger.warning("%s is missing: %s", path, unknown)
 
 
-def _looks(config: BrokerConfig) -> list[Callable[[], object]]:
-    """Return what reads the tables that may lie in databases."""
-    return [config.topic_entries, config.subscribed_groups, config.committed_offsets]
-
-
 class TimerProgress(NamedTuple):
     """How far a broker has come with timed messages; 0 if unknown."""
 
@@ -287,15 +255,22 @@ class BrokerConfig:
         entries: dict[str, Any] = {}
         counter = -1
         for each in stored:
-            if each.counter > counter:
-                entries |= {
-                    key: _entry(each.path, key, value) for key, value in each.entries.items()
-                }
-                counter = each.counter
+            if each.counter <= counter:
+                continue
+            counter = each.counter
+            for key, value in each.entries.items():
+                try:
+                    entries[key] = table_of(value)
+                except CorruptConfigError as err:
+                    reason = f"{key!r}: {err.reason}"
+                    raise CorruptConfigError(str(each.path), 0, reason) from err
         if file == OFFSETS:
             entries = {key: part_of(stored[0].path, one, name) for key, one in entries.items()}
-        is_newer = _counter_of(table) > counter and not stored[0].is_alone
-        return entries | in_file if is_newer else entries
+        version = table.get("dataVersion")
+        in_file_counter = version.get("counter") if isinstance(version, dict) else None
+        if not isinstance(in_file_counter, int) or stored[0].is_alone:
+            return entries
+        return entries | in_file if in_file_counter > counter else entries
 
     def databases(self) -> list[Path]:
         """Return the folders of the RocksDB databases that hold tables of the broker."""
@@ -305,7 +280,10 @@ class BrokerConfig:
         """Return what is wrong with each table that is damaged, whether or not it has a backup."""
         found = []
         has_databases = bool(self.databases()) and can_read_rocksdb()
-        for look in _looks(self) if has_databases else ():
+        looks: list[Callable[[], object]] = []
+        if has_databases:
+            looks = [self.topic_entries, self.subscribed_groups, self.committed_offsets]
+        for look in looks:
             try:
                 look()
             except CorruptDatabaseError as err:
@@ -329,7 +307,7 @@ class BrokerConfig:
         try:
             return sorted(self._table("topics.json", "topicConfigTable"))
         except (CorruptConfigError, CorruptDatabaseError, UnsupportedFeatureError) as err:
-            _warn_of_topics(str(err))
+            _warn_once(f"{err}; topics are those that have queues, as far as is known")
             return []
 
     def topic_entries(self) -> dict[str, dict[str, Any]]:

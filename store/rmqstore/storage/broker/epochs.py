@@ -94,16 +94,9 @@ def _read(storage: Storage, file: Path) -> list[Epoch]:
     actual = body_crc(listed)
     if crc not in (_NOT_CHECKED, actual):
         raise CorruptConfigError(str(file), len(head) + 1, f"CRC {crc} is not {actual}")
-    epochs = _parse(file, listed.decode("ascii", "replace"), len(stored) - len(listed))
-    if len(epochs) != count:
-        raise CorruptConfigError(str(file), 0, f"{len(epochs)} epochs, not {count}")
-    return epochs
-
-
-def _parse(file: Path, listed: str, position: int) -> list[Epoch]:
-    """Return the epochs that lines name; the first character is at a position of the file."""
     epochs: list[Epoch] = []
-    for line in listed.splitlines():
+    position = len(stored) - len(listed)
+    for line in listed.decode("ascii", "replace").splitlines():
         match = _LINE.fullmatch(line)
         epoch = Epoch(*map(int, match.groups())) if match else None
         if epoch is None or epoch.number > _MAX_NUMBER or epoch.start_offset > _MAX_OFFSET:
@@ -118,4 +111,6 @@ def _parse(file: Path, listed: str, position: int) -> list[Epoch]:
             )
         epochs.append(epoch)
         position += len(line) + 1
+    if len(epochs) != count:
+        raise CorruptConfigError(str(file), 0, f"{len(epochs)} epochs, not {count}")
     return epochs

@@ -78,7 +78,12 @@ def read_brokers(value: str) -> dict[str, tuple[str, ...]]:
     is_text = value.lstrip().startswith("{")
     where = "brokers" if is_text else f"brokers {value!r}"
     try:
-        table = json.loads(value) if is_text else _load(Path(value))
+        if is_text:
+            table = json.loads(value)
+        else:
+            file = Path(value)
+            text = read_small(LOCAL, file, _MAX_BYTES).decode()
+            table = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
     except (ValueError, OSError) as err:  # tomllib's and json's errors are ValueErrors
         raise OptionError(
             f"{where}: must be a JSON object, or a .json or .toml file ({err})"
@@ -87,19 +92,13 @@ def read_brokers(value: str) -> dict[str, tuple[str, ...]]:
         table = table[_TABLE]
     if not isinstance(table, dict) or not table:
         raise OptionError(f"{where}: must be a table of stores by broker name")
-    return {name: _paths(where, name, given) for name, given in table.items()}
-
-
-def _load(file: Path) -> object:
-    text = read_small(LOCAL, file, _MAX_BYTES).decode()
-    return tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
-
-
-def _paths(where: str, name: str, given: object) -> tuple[str, ...]:
-    paths = given if isinstance(given, list) else [given]
-    if not name or not paths or not all(isinstance(path, str) and path for path in paths):
-        raise OptionError(f"{where}: {name!r} must have a path, or a list of paths")
-    return tuple(paths)
+    stores: dict[str, tuple[str, ...]] = {}
+    for name, given in table.items():
+        paths = given if isinstance(given, list) else [given]
+        if not name or not paths or not all(isinstance(path, str) and path for path in paths):
+            raise OptionError(f"{where}: {name!r} must have a path, or a list of paths")
+        stores[name] = tuple(paths)
+    return stores
 
 
 def names_by_path(brokers: Mapping[str, tuple[str, ...]]) -> dict[str, str]:

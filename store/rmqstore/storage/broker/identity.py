@@ -75,10 +75,13 @@ def read_identity(paths: StorePaths, topics: Callable[[], list[str]]) -> BrokerI
     if identity.name and identity.cluster:
         return identity
     known = topics()
-    return identity._replace(
-        name=identity.name or _named_by(_MEMBER_TOPIC, known),
-        cluster=identity.cluster or _named_by(_CLUSTER_TOPIC, known) or _of_reply_topic(known),
-    )
+    name = identity.name or _named_by(_MEMBER_TOPIC, known)
+    cluster = identity.cluster or _named_by(_CLUSTER_TOPIC, known)
+    if not cluster:
+        of_replies = [topic for topic in known if topic.endswith(_REPLY_TOPIC)]
+        if len(of_replies) == 1:
+            cluster = of_replies[0].removesuffix(_REPLY_TOPIC)
+    return identity._replace(name=name, cluster=cluster)
 
 
 def broker_name(paths: StorePaths, topics: Callable[[], list[str]]) -> str | None:
@@ -113,9 +116,21 @@ def _of_settings(paths: StorePaths) -> BrokerIdentity:
     if file is None:
         return BrokerIdentity()
     try:
-        return _of_properties(settings)
+        has_controller = settings.get("enableControllerMode", "").lower() == "true"
+        broker_id = _number(settings, "brokerId", None if has_controller else MASTER_ID)
+        permission = _number(settings, "brokerPermission", READ_AND_WRITE) or 0
     except ValueError as err:
         raise CorruptConfigError(str(file), 0, str(err)) from err
+    ip = settings.get("brokerIP1")
+    return BrokerIdentity(
+        name=settings.get("brokerName") or None,
+        cluster=settings.get("brokerClusterName") or None,
+        # In controller mode RocketMQ's own examples say -1, for the controller gives the number.
+        broker_id=None if broker_id is not None and broker_id < 0 else broker_id,
+        address=f"{ip}:{settings.get('listenPort') or _DEFAULT_PORT}" if ip else None,
+        permission=permission,
+        is_acting_master=settings.get("enableSlaveActingMaster", "").lower() == "true",
+    )
 
 
 def _settings(paths: StorePaths) -> tuple[Path | None, Mapping[str, str]]:
@@ -140,21 +155,6 @@ def _text(value: str) -> str:
     return value.strip().encode(errors="replace").decode()
 
 
-def _of_properties(settings: Mapping[str, str]) -> BrokerIdentity:
-    ip = settings.get("brokerIP1")
-    has_controller = settings.get("enableControllerMode", "").lower() == "true"
-    broker_id = _number(settings, "brokerId", None if has_controller else MASTER_ID)
-    return BrokerIdentity(
-        name=settings.get("brokerName") or None,
-        cluster=settings.get("brokerClusterName") or None,
-        # In controller mode RocketMQ's own examples say -1, for the controller gives the number.
-        broker_id=None if broker_id is not None and broker_id < 0 else broker_id,
-        address=f"{ip}:{settings.get('listenPort') or _DEFAULT_PORT}" if ip else None,
-        permission=_number(settings, "brokerPermission", READ_AND_WRITE) or 0,
-        is_acting_master=settings.get("enableSlaveActingMaster", "").lower() == "true",
-    )
-
-
 def _number(settings: Mapping[str, str], key: str, default: int | None = None) -> int | None:
     text = settings.get(key)
     if text is None:
@@ -168,8 +168,3 @@ def _named_by(prefix: str, topics: list[str]) -> str | None:
     """Return the name that a topic has after a prefix."""
     names = (topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix))
     return next(names, None) or None
-
-
-def _of_reply_topic(topics: list[str]) -> str | None:
-    names = [topic.removesuffix(_REPLY_TOPIC) for topic in topics if topic.endswith(_REPLY_TOPIC)]
-    return names[0] if len(names) == 1 else None

@@ -98,8 +98,14 @@ def stored_tables(config: Path, storage: Storage, name: str) -> list[StoredTable
         version = f"{place.family}Version" if is_shared else _VERSION_FAMILY
         items = _bounded(database, database.items(family, *_EVERYTHING))
         entries = {_text(key): value for key, value in items}
-        counter = _counter(database, database.get(version, _VERSION_KEY))
-        tables.append(StoredTable(folder, entries, counter))
+        stored = database.get(version, _VERSION_KEY)
+        counter = 0
+        if stored is not None:
+            try:
+                counter = json.loads(stored).get("counter", 0)
+            except (AttributeError, ValueError, RecursionError) as err:
+                raise CorruptDatabaseError(str(folder), f"its data version: {err}") from err
+        tables.append(StoredTable(folder, entries, counter if isinstance(counter, int) else 0))
     return tables
 
 
@@ -118,17 +124,6 @@ def _bounded(
 
 def _text(key: bytes) -> str:
     return key.decode(errors="replace")
-
-
-def _counter(database: RocksDb, stored: bytes | None) -> int:
-    """Return the counter of a data version in JSON, 0 if the table has none yet."""
-    if stored is None:
-        return 0
-    try:
-        counter = json.loads(stored).get("counter", 0)
-    except (AttributeError, ValueError, RecursionError) as err:
-        raise CorruptDatabaseError(str(database.folder), f"its data version: {err}") from err
-    return counter if isinstance(counter, int) else 0
 
 
 def _second_form(database: RocksDb, name: str, place: _Place) -> StoredTable:

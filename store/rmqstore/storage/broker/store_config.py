@@ -198,12 +198,23 @@ class StoreConfig:
             OptionError: a value is not an integer, or not a boolean.
         """
         names = {key: name for name, key in _KEYS.items()} | _OLD_KEYS
-        changes = {
-            names[key]: self._parse(names[key], value)
-            for key, value in given.items()
-            if key in names
-        }
-        # _parse returns the type of each field.
+        changes: dict[str, int | bool | tuple[int, ...]] = {}
+        for key, value in given.items():
+            if key not in names:
+                continue
+            name = names[key]
+            text = str(value).strip()
+            if name == "delay_levels":
+                changes[name] = _parse_levels(text)
+            elif isinstance(getattr(self, name), bool):
+                if text.lower() not in _BOOLEANS:
+                    raise OptionError(f"{_KEYS[name]} {value!r}: must be true or false")
+                changes[name] = _BOOLEANS[text.lower()]
+            elif not text.isascii() or not text.isdigit():
+                raise OptionError(f"{_KEYS[name]} {value!r}: must be an integer")
+            else:
+                changes[name] = int(text)
+        # Each value is of the type of its field.
         return replace(self, **changes)  # type: ignore[arg-type]
 
     @property
@@ -220,18 +231,6 @@ class StoreConfig:
         """Raise StoreStateError if units of delayed messages cannot be built."""
         if self.delay_levels is None:
             raise unknown_delay("the units of delayed messages need")
-
-    def _parse(self, name: str, value: str) -> int | bool | tuple[int, ...]:
-        text = str(value).strip()
-        if name == "delay_levels":
-            return _parse_levels(text)
-        if isinstance(getattr(self, name), bool):
-            if text.lower() not in _BOOLEANS:
-                raise OptionError(f"{_KEYS[name]} {value!r}: must be true or false")
-            return _BOOLEANS[text.lower()]
-        if not text.isascii() or not text.isdigit():
-            raise OptionError(f"{_KEYS[name]} {value!r}: must be an integer")
-        return int(text)
 
 
 _KEYS = {

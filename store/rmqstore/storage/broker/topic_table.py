@@ -108,7 +108,20 @@ def register_topics(
     changed = False
     for topic, n_least in least.items():
         n_queues = n_least if topic in table else max(n_least, of_new)
-        entry = table.setdefault(topic, _entry(topic, is_batch=topic in batch_topics))
+        is_batch = topic in batch_topics
+        entry = table.setdefault(
+            topic,
+            {
+                "attributes": {QUEUE_TYPE: BATCH_QUEUES} if is_batch else {},
+                "order": False,
+                "perm": _READ_AND_WRITE,
+                "readQueueNums": 0,
+                "topicFilterType": "SINGLE_TAG",
+                "topicName": topic,
+                "topicSysFlag": 0,
+                "writeQueueNums": 0,
+            },
+        )
         for name in _QUEUE_NUMS:
             if integer(entry.get(name, 0)) < n_queues:
                 entry[name] = n_queues
@@ -156,16 +169,3 @@ def _write(disk: Disk, paths: StorePaths, content: dict[str, Any]) -> None:
     else:
         disk.write_new(paths.topics_json, b"")
     disk.replace(paths.topics_json, _encoded(content))
-
-
-def _entry(topic: str, *, is_batch: bool) -> dict[str, object]:
-    return {
-        "attributes": {QUEUE_TYPE: BATCH_QUEUES} if is_batch else {},
-        "order": False,
-        "perm": _READ_AND_WRITE,
-        "readQueueNums": 0,
-        "topicFilterType": "SINGLE_TAG",
-        "topicName": topic,
-        "topicSysFlag": 0,
-        "writeQueueNums": 0,
-    }

@@ -163,7 +163,7 @@ def _named(path: Path) -> Iterator[None]:
         yield
     except OSError as err:
         if err.filename is None and err.errno is not None:
-            err.filename = str(path)
+            raise OSError(err.errno, err.strerror, str(path)) from err
         raise
 
 

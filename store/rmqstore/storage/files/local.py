@@ -46,10 +46,11 @@ _MAP_FIXED = 0x10
 _FAILED = ctypes.c_void_p(-1).value
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
+_mmap = ctypes.CFUNCTYPE(
+    ctypes.c_void_p,  # what it returns
     ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
-)  # fmt: skip
+    use_errno=True,
+)(("mmap", _libc))  # fmt: skip
 
 
 _BLOCK_BYTES = 64 << 10
@@ -61,17 +62,16 @@ def lacks_room_for_holes(descriptor: int) -> bool:
     """Tell whether reading all holes of a file through a mapping could exhaust its file system."""
     status = os.fstat(descriptor)
     missing = status.st_size - status.st_blocks * _STATED_BLOCK_BYTES
-    if missing <= 0 or not _is_in_tmpfs(descriptor):
+    if missing <= 0:
+        return False
+    system = ctypes.create_string_buffer(_STATFS_BYTES)
+    if _libc.fstatfs(descriptor, system):
+        return False
+    kind = int.from_bytes(system.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder)
+    if kind != _TMPFS_MAGIC:
         return False
     room = os.fstatvfs(descriptor)
     return room.f_bavail * room.f_frsize < missing + mmap.PAGESIZE
-
-
-def _is_in_tmpfs(descriptor: int) -> bool:
-    status = ctypes.create_string_buffer(_STATFS_BYTES)
-    if _libc.fstatfs(descriptor, status):
-        return False
-    return int.from_bytes(status.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder) == _TMPFS_MAGIC
 
 
 def map_without_holes(
@@ -92,7 +92,7 @@ def map_without_holes(
     for start, stop in data_ranges:
         start -= start % mmap.PAGESIZE  # noqa: PLW2901 - the page that holds it
         flags = mmap.MAP_SHARED | _MAP_FIXED
-        address = _libc.mmap(base + start, stop - start, mmap.PROT_READ, flags, descriptor, start)
+        address = _mmap(base + start, stop - start, mmap.PROT_READ, flags, descriptor, start)
         if address == _FAILED:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
@@ -171,17 +171,17 @@ class MappedFile(Closing):
         """The bytes, uint8 (nbytes,), mapped."""
         if self._data is None:
             size = os.fstat(self._descriptor).st_size
-            self._data = np.frombuffer(self._map(size) if size else b"", np.uint8)
+            mapped: mmap.mmap | bytes = b""
+            if size and lacks_room_for_holes(self._descriptor):
+                self._without_holes = os.fstat(self._descriptor)
+                spans = list(self.data_spans(0, size))
+                mapped = map_without_holes(self._descriptor, size, spans)
+            elif size:
+                mapped = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)
+                if self._is_scattered:
+                    mapped.madvise(mmap.MADV_RANDOM)
+            self._data = np.frombuffer(mapped, np.uint8)
         return self._data
-
-    def _map(self, size: int) -> mmap.mmap:
-        if lacks_room_for_holes(self._descriptor):
-            self._without_holes = os.fstat(self._descriptor)
-            return map_without_holes(self._descriptor, size, list(self.data_spans(0, size)))
-        mapped = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)
-        if self._is_scattered:
-            mapped.madvise(mmap.MADV_RANDOM)
-        return mapped
 
     def close(self) -> None:
         """Release the mapping and close the file."""

@@ -112,7 +112,12 @@ class MappedFileQueue:
 
 
 def _list_segments(folders: Sequence[str], storage: Storage) -> list[Segment]:
-    """Return the files of some folders, sorted."""
+    """Return the files of some folders, sorted and without overlaps.
+
+    Files that begin inside of another file at an odd offset are left out. All files of RocketMQ
+    have one length and begin at its multiples. Any other file is not one of RocketMQ's, and would
+    hide a part of the file that it overlaps.
+    """
     segments: list[Segment] = []
     for folder in folders:
         for entry in storage.list_folder(folder):
@@ -126,15 +131,9 @@ def _list_segments(folders: Sequence[str], storage: Storage) -> list[Segment]:
                 continue  # retention deleted the file during the listing
             except UnreadableFileError as err:
                 logger.warning("%s: the file is skipped", err)
-    return segments if len(segments) < 2 else cut_overlaps(_without_strays(sorted(segments)))
-
-
-def _without_strays(segments: list[Segment]) -> list[Segment]:
-    """Leave out files that begin inside of another file at an odd offset.
-
-    All files of RocketMQ have one length and begin at its multiples. Any other file is not one of
-    RocketMQ's, and would hide a part of the file that it overlaps.
-    """
+    if len(segments) < 2:
+        return segments
+    segments.sort()
     sizes = Counter(segment.size for segment in segments if segment.size >= _MIN_BYTES)
     usual = max(sizes, key=lambda size: (sizes[size], -size), default=0)
     regular: list[Segment] = []
@@ -145,7 +144,7 @@ def _without_strays(segments: list[Segment]) -> list[Segment]:
             )
         else:
             regular.append(segment)
-    return regular
+    return cut_overlaps(regular)
 
 
 def cut_overlaps(segments: list[Segment]) -> list[Segment]:

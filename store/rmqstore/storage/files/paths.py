@@ -269,7 +269,7 @@ class StorePaths:
         return self.root / "rocksdbstore"
 
     def _queue_ids(self, folder: Path) -> list[int]:
-        return sorted(int(name) for name in self._subfolders(folder) if _is_queue_id(name))
+        return sorted(int(name) for name in self._subfolders(folder) if is_queue_id(name))
 
     def _subfolders(self, folder: Path) -> list[str]:
         names = [entry.name for entry in self.storage.list_folder(folder) if entry.is_folder]
@@ -301,7 +301,7 @@ def can_have_queue(topic: str, queue_id: int) -> bool:
     return can_name_queues(topic) and len(topic.encode()) <= _MAX_NAME_BYTES and queue_id >= 0
 
 
-def _is_queue_id(name: str) -> bool:
+def is_queue_id(name: str) -> bool:
     """Tell whether RocketMQ names a queue's folder like this: an int without leading zeros."""
     if not name.isascii() or not name.isdigit():
         return False

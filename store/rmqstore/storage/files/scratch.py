@@ -40,20 +40,17 @@ class ScratchWriter:
             self._disk.create(self._path, 0)
         end = self.size + len(data)
         if end > self._reserved:
-            self._reserve(end)
+            # Space is reserved in large blocks, which is much cheaper than page by page.
+            more = max(end - self._reserved, min(end, _RESERVED_BYTES))
+            try:
+                self._disk.reserve(self._path, self._reserved, more)
+            except OSError as err:
+                if err.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                more = end - self._reserved  # the write itself shows whether the bytes fit
+            self._reserved += more
         self._disk.write(self._path, self.size, data)
         self.size = end
-
-    def _reserve(self, end: int) -> None:
-        """Reserve disk space in large blocks, which is much cheaper than page by page."""
-        more = max(end - self._reserved, min(end, _RESERVED_BYTES))
-        try:
-            self._disk.reserve(self._path, self._reserved, more)
-        except OSError as err:
-            if err.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            more = end - self._reserved  # the write itself shows whether the bytes fit
-        self._reserved += more
 
     def end(self) -> None:
         """Give back the space that was reserved for more bytes."""

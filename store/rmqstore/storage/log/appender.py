@@ -403,8 +403,16 @@ class LogAppend:
         if self._commit is None:
             self._disk.make_folder(self._paths.own)
             self._disk.replace(self._paths.append_intent, str(self.start).encode())
-            self._commit = self._begin()
-        self._mark(records, placement)
+            if self.start == 0 and NewLog.is_possible(self._disk, self._paths):
+                self._commit = NewLog(self._files, self._paths)
+            elif self._is_known_to_fit:
+                self._commit = ClosedSegment(self._files, self.start)
+            else:
+                self._commit = WithheldHeads(self._files, self.start)
+        for row in (0, -1):
+            record = records.data[records.starts[:-1][row] : records.starts[1:][row]].tobytes()
+            self._marks.append(RecordMark.of(int(placement.physical_offsets[row]), record))
+        del self._marks[1:-1]
         files = placement.physical_offsets // self._files.file_size
         cuts = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(files)]
         for low, high in pairwise(cuts):
@@ -418,13 +426,6 @@ class LogAppend:
             self._write_run(np.array([physical_offset]), np.array([0]), blank)
         self.end = placement.end
         self.n_records += len(placement.physical_offsets)
-
-    def _begin(self) -> OneWriteCommit:
-        if self.start == 0 and NewLog.is_possible(self._disk, self._paths):
-            return NewLog(self._files, self._paths)
-        if self._is_known_to_fit:
-            return ClosedSegment(self._files, self.start)
-        return WithheldHeads(self._files, self.start)
 
     def _write_run(self, physical_offsets: Positions, starts: Positions, data: Bytes) -> None:
         """Write records that go one after the other into one file."""
@@ -447,12 +448,6 @@ class LogAppend:
     def marks(self) -> tuple[RecordMark | None, RecordMark | None]:
         """Return the marks of the first and the last record that were written."""
         return (self._marks[0], self._marks[-1]) if self._marks else (None, None)
-
-    def _mark(self, records: Records, placement: Placement) -> None:
-        for row in (0, -1):
-            record = records.data[records.starts[:-1][row] : records.starts[1:][row]].tobytes()
-            self._marks.append(RecordMark.of(int(placement.physical_offsets[row]), record))
-        del self._marks[1:-1]
 
     def commit(self) -> None:
         """Make all written records readable at once."""

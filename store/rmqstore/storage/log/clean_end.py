@@ -109,19 +109,15 @@ def read_clean_end(paths: StorePaths, log: CommitLog) -> CleanEnd | None:
     if end.last_store_timestamp > LAST_TIMESTAMP or not isinstance(proof, str):
         return None
     with suppress(FileDeletedError, UnreadableFileError):
-        if _is_last(log, end.physical_offset) and _proof(paths, log, end.physical_offset) == proof:
+        place = end.physical_offset
+        is_last = place == 0
+        if log.segments:  # the last file has to reach to the place, and to have nothing there
+            last = log.segments[-1]
+            is_last = last.start < place <= last.end
+            is_last = is_last and not log.read(last, place - last.start, FRAME_HEAD.itemsize).any()
+        if is_last and _proof(paths, log, place) == proof:
             return end
     return None
-
-
-def _is_last(log: CommitLog, physical_offset: int) -> bool:
-    """Tell whether the last file of the log reaches to a physical offset and has nothing there."""
-    if not log.segments:
-        return physical_offset == 0
-    last = log.segments[-1]
-    if not last.start < physical_offset <= last.end:
-        return False
-    return not log.read(last, physical_offset - last.start, FRAME_HEAD.itemsize).any()
 
 
 def _proof(paths: StorePaths, log: CommitLog, physical_offset: int) -> str:

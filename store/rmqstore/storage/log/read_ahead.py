@@ -92,13 +92,10 @@ class ReadAhead(Generic[W]):
                 except StopIteration:
                     return
             if chunk is not None and chunk.end > physical_offset:
-                self._announce(chunk)
-
-    def _announce(self, chunk: _Chunk) -> None:
-        with suppress(FileDeletedError, UnreadableFileError):  # said when it is read
-            self._log.read_ahead(chunk.segment, chunk.starts, chunk.sizes)
-        self._announced.append(chunk)
-        self._n_bytes += chunk.n_bytes
+                with suppress(FileDeletedError, UnreadableFileError):  # said when it is read
+                    self._log.read_ahead(chunk.segment, chunk.starts, chunk.sizes)
+                self._announced.append(chunk)
+                self._n_bytes += chunk.n_bytes
 
     def _cut(self) -> Iterator[_Chunk | None]:
         """Yield the records of all windows in the order of the read, some MiB at a time.
@@ -114,30 +111,28 @@ class ReadAhead(Generic[W]):
                 self._error = err
                 return
             self._waiting.append(window)
-            yield from self._chunks_of(*self._places(window))
+            physical_offsets, sizes = self._places(window)
+            segments = self._log.segments
+            firsts = np.array([segment.start for segment in segments], np.int64)
+            numbers = np.searchsorted(firsts, physical_offsets, side="right") - 1
+            gaps = np.zeros(len(physical_offsets), np.int64)
+            gaps[1:] = physical_offsets[1:] - physical_offsets[:-1] - sizes[:-1]
+            n_bytes = sizes + np.clip(gaps, 0, _FAR_BYTES)
+            groups = np.cumsum(n_bytes) // _CHUNK_BYTES
+            is_first = (np.diff(groups, prepend=-1) != 0) | (np.diff(numbers, prepend=-2) != 0)
+            bounds = [*np.flatnonzero(is_first).tolist(), len(physical_offsets)]
+            for low, high in pairwise(bounds):
+                number = int(numbers[low])
+                if number < 0:
+                    continue
+                segment = segments[number]
+                starts = physical_offsets[low:high] - segment.start
+                ends = starts + sizes[low:high]
+                total = int(n_bytes[low:high].sum())
+                first, stop = int(starts.min()), int(ends.max())
+                if stop - first <= total:
+                    starts, lengths = np.array([first]), np.array([stop - first])
+                else:
+                    lengths = sizes[low:high]
+                yield _Chunk(segment, starts, lengths, segment.start + stop, total)
             yield None
-
-    def _chunks_of(self, physical_offsets: Positions, sizes: Sizes) -> Iterator[_Chunk]:
-        segments = self._log.segments
-        firsts = np.array([segment.start for segment in segments], np.int64)
-        numbers = np.searchsorted(firsts, physical_offsets, side="right") - 1
-        gaps = np.zeros(len(physical_offsets), np.int64)
-        gaps[1:] = physical_offsets[1:] - physical_offsets[:-1] - sizes[:-1]
-        n_bytes = sizes + np.clip(gaps, 0, _FAR_BYTES)
-        groups = np.cumsum(n_bytes) // _CHUNK_BYTES
-        is_first = (np.diff(groups, prepend=-1) != 0) | (np.diff(numbers, prepend=-2) != 0)
-        bounds = [*np.flatnonzero(is_first).tolist(), len(physical_offsets)]
-        for low, high in pairwise(bounds):
-            number = int(numbers[low])
-            if number < 0:
-                continue
-            segment = segments[number]
-            starts = physical_offsets[low:high] - segment.start
-            ends = starts + sizes[low:high]
-            total = int(n_bytes[low:high].sum())
-            first, stop = int(starts.min()), int(ends.max())
-            if stop - first <= total:
-                starts, lengths = np.array([first]), np.array([stop - first])
-            else:
-                lengths = sizes[low:high]
-            yield _Chunk(segment, starts, lengths, segment.start + stop, total)

@@ -156,13 +156,17 @@ def _join(
     firsts: Positions = ends - np.array(sizes, np.int64)
     data = np.empty(int(ends[-1]) + GATHER_SLACK, np.uint8)
     data[-GATHER_SLACK:] = 0
-    is_read = np.array(
-        [
-            _copy(log, stretch, data[low:high])
-            for stretch, low, high in zip(stretches, firsts.tolist(), ends.tolist(), strict=True)
-        ],
-        np.bool_,
-    )
+    is_read = np.zeros(len(stretches), np.bool_)  # whether the file is long enough
+    for row, stretch in enumerate(stretches):
+        segment = stretch.segment
+        assert segment is not None
+        window = data[int(firsts[row]) : int(ends[row])]
+        try:
+            n_read = len(log.read_into(segment, window, stretch.start - segment.start))
+        except (FileDeletedError, UnreadableFileError):
+            n_read = 0
+        window[n_read:] = 0
+        is_read[row] = n_read == len(window)
     file_starts = np.array([stretch.start for stretch in stretches], np.int64)
     bases = file_starts - firsts
     left = np.array([stretch.end for stretch in stretches], np.int64) - bases
@@ -182,18 +186,6 @@ def _join(
         yield JoinedWindow(
             stretches[low:high], data, walks.starts[rows], walks.sizes[rows], own_bases
         )
-
-
-def _copy(log: CommitLog, stretch: Stretch, window: Bytes) -> bool:
-    """Copy the beginning of a stretch into a window; return whether the file is long enough."""
-    segment = stretch.segment
-    assert segment is not None
-    try:
-        n_read = len(log.read_into(segment, window, stretch.start - segment.start))
-    except (FileDeletedError, UnreadableFileError):
-        n_read = 0
-    window[n_read:] = 0
-    return n_read == len(window)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,11 @@ def fit_offsets(queue_offsets: NDArray[np.int64], expected: int | None, *, is_en
         expected: the next queue offset, None for a queue that has no unit yet.
         is_end: no record of the queue follows.
     """
-    runs = _runs(queue_offsets)
+    starts = np.flatnonzero(np.diff(queue_offsets, prepend=queue_offsets[:1] - 2) != 1)
+    counts = np.diff(starts, append=len(queue_offsets))
+    firsts = queue_offsets[starts]
+    columns = zip(starts.tolist(), firsts.tolist(), counts.tolist(), strict=True)
+    runs = [_Run(*run) for run in columns]
     taken: list[NDArray[np.int64]] = []
     refused: list[NDArray[np.int64]] = []
     undecided = np.empty(0, np.int64)
@@ -100,14 +104,6 @@ def begins_again_at(queue_offsets: NDArray[np.int64], expected: int) -> int | No
         if has_some_before and (not len(following) or following[0] == 1):
             return int(row)
     return None
-
-
-def _runs(queue_offsets: NDArray[np.int64]) -> list[_Run]:
-    starts = np.flatnonzero(np.diff(queue_offsets, prepend=queue_offsets[:1] - 2) != 1)
-    counts = np.diff(starts, append=len(queue_offsets))
-    firsts = queue_offsets[starts]
-    runs = zip(starts.tolist(), firsts.tolist(), counts.tolist(), strict=True)
-    return [_Run(*run) for run in runs]
 
 
 def _is_right(run: _Run, low: int, ahead: list[_Run], *, is_first: bool) -> bool:
@@ -190,7 +186,13 @@ class QueueAppender:
         ends = units["physical_offset"].astype(np.int64) + units["size"]
         is_new = ends > self.reached
         if not is_new.all():
-            self._require_present(queue_offsets[~is_new])
+            lowest = int(queue_offsets[~is_new].min())
+            if lowest < self._start:  # the unit belongs into a file before the first one
+                reason = (
+                    f"queue offset {lowest} is in the log, and the files begin at {self._start}: "
+                    "one is missing"
+                )
+                raise CorruptQueueError(str(self._folder), self._position(lowest), reason)
             queue_offsets, units = queue_offsets[is_new], units[is_new]
         if self._may_begin_again:
             expected = int(self._undecided[0].max(initial=self.end - 1)) + 1
@@ -202,7 +204,17 @@ class QueueAppender:
             self._append_what_fits(queue_offsets, units, is_end=False)
         elif len(units):
             if not self._follows_log:
-                self._require_next(queue_offsets, units)
+                next_offsets = np.arange(self.end, self.end + len(units))
+                wrong = np.flatnonzero(queue_offsets != next_offsets)
+                if len(wrong):
+                    row = int(wrong[0])
+                    following = int(next_offsets[row])
+                    reason = (
+                        f"the record at {int(units['physical_offset'][row])} says "
+                        f"queue offset {int(queue_offsets[row])}, "
+                        f"the next one of the queue is {following}"
+                    )
+                    raise CorruptQueueError(str(self._folder), self._position(following), reason)
             self._extend(self.end, units)
 
     def _begin_again(self, physical_offset: int) -> None:
@@ -298,28 +310,6 @@ class QueueAppender:
     def _put(self, first: int, units: NDArray[np.void]) -> None:
         """Write units with consecutive queue offsets."""
         self._write(first, units)
-
-    def _require_next(self, queue_offsets: NDArray[np.int64], units: NDArray[np.void]) -> None:
-        expected = np.arange(self.end, self.end + len(units))
-        wrong = np.flatnonzero(queue_offsets != expected)
-        if len(wrong):
-            row = int(wrong[0])
-            reason = (
-                f"the record at {int(units['physical_offset'][row])} says "
-                f"queue offset {int(queue_offsets[row])}, "
-                f"the next one of the queue is {int(expected[row])}"
-            )
-            raise CorruptQueueError(str(self._folder), self._position(int(expected[row])), reason)
-
-    def _require_present(self, queue_offsets: NDArray[np.int64]) -> None:
-        """Refuse records whose units belong into a missing file before the first one."""
-        lowest = int(queue_offsets.min())
-        if lowest < self._start:
-            reason = (
-                f"queue offset {lowest} is in the log, and the files begin at {self._start}: "
-                "one is missing"
-            )
-            raise CorruptQueueError(str(self._folder), self._position(lowest), reason)
 
     def _begin(self, first: int, unit: NDArray[np.void]) -> None:
         """Create the queue's first file, with filler for the offsets before the first unit.

@@ -267,7 +267,10 @@ class BatchConsumeQueue:
             # A gap that the units in between cannot cover: the queue is torn there.
             is_torn = batches.starts - previous_ends > MAX_BATCH * np.maximum(steps, 1)
             is_torn[0] |= run is None
-            for first, last in _stretches(is_torn):
+            # A new stretch begins at every torn row.
+            firsts = np.unique(np.append(0, np.flatnonzero(is_torn)))
+            lasts = np.append(firsts[1:], len(is_torn)) - 1
+            for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
                 stretch = (int(batches.starts[first]), int(batches.ends[last]))
                 if not is_torn[first] and run is not None:
                     stretch = (run[0], stretch[1])
@@ -478,13 +481,6 @@ class BatchConsumeQueue:
         written = np.flatnonzero(stored[:n_read])
         n_units = -(-(int(written[-1]) + 1) // _UNIT) if len(written) else 0
         return stored[: min(n_units, n_read // _UNIT) * _UNIT].view(BATCH_UNIT)
-
-
-def _stretches(is_torn: Mask) -> Iterator[tuple[int, int]]:
-    """Yield the first and last row of each stretch; a new one begins at every torn row."""
-    firsts = np.unique(np.append(0, np.flatnonzero(is_torn)))
-    lasts = np.append(firsts[1:], len(is_torn)) - 1
-    yield from zip(firsts.tolist(), lasts.tolist(), strict=True)
 
 
 def _within(run: tuple[int, int], start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -114,8 +114,15 @@ class ConsumeQueue:
         queue_offset = start
         while queue_offset < end:
             segment = self._files.find(queue_offset * _UNIT)
-            part = None if segment is None else self._read(segment, queue_offset, end)
-            if part is None or not len(part):
+            part = np.empty(0, QUEUE_UNIT)
+            if segment is not None:  # the whole units that this file holds
+                first = segment.start // _UNIT
+                stop = min(end, first + segment.size // _UNIT)
+                stored = np.empty(max(stop - queue_offset, 0) * _UNIT, np.uint8)
+                position = (queue_offset - first) * _UNIT
+                count = self._files.open(segment).read_into(stored, position)
+                part = stored[: count // _UNIT * _UNIT].view(QUEUE_UNIT)
+            if not len(part):
                 raise OffsetOutOfRangeError(
                     f"{self.folder}: queue offset {queue_offset} is in none of the queue's files"
                 )
@@ -217,14 +224,6 @@ class ConsumeQueue:
     def close(self) -> None:
         """Close the files."""
         self._files.close()
-
-    def _read(self, segment: Segment, start: int, end: int) -> NDArray[np.void]:
-        """Return the whole units of ``[start, end)`` that this file holds, QUEUE_UNIT (n,)."""
-        first = segment.start // _UNIT
-        stop = min(end, first + segment.size // _UNIT)
-        stored = np.empty(max(stop - start, 0) * _UNIT, np.uint8)
-        count = self._files.open(segment).read_into(stored, (start - first) * _UNIT)
-        return stored[: count // _UNIT * _UNIT].view(QUEUE_UNIT)
 
 
 class ExtUnits(NamedTuple):

@@ -91,7 +91,7 @@ class NextOffsets:
     def _group(
         self, topics: TopicColumn, queue_ids: NDArray[np.int32]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Group rows by queue.
+        """Group rows by queue, and ask the store for the next offsets of queues that are new.
 
         Returns:
             The rows ordered by queue, (n,); where each of k queues begins among them, (k,); the
@@ -105,30 +105,18 @@ class NextOffsets:
         places = np.searchsorted(self._queues, queues)
         is_known = np.append(self._queues, _NEW)[places] == queues
         if not is_known.all():
-            self._learn(topics, queue_ids, first_rows[~is_known], queues[~is_known])
+            new = queues[~is_known]
+            rows = first_rows[~is_known]
+            columns = zip(topics.codes[rows].tolist(), queue_ids[rows].tolist(), strict=True)
+            found = [self._ask(topics.names[code], queue_id) for code, queue_id in columns]
+            offsets = np.array([_NEW if offset is None else offset for offset in found], np.int64)
+            by_queue = np.argsort(new)
+            places = np.searchsorted(self._queues, new[by_queue])
+            self._queues = np.insert(self._queues, places, new[by_queue])
+            self._next = np.insert(self._next, places, offsets[by_queue])
+            self._marked = np.insert(self._marked, places, offsets[by_queue])
             places = np.searchsorted(self._queues, queues)
         return order, starts, places
-
-    def _learn(
-        self,
-        topics: TopicColumn,
-        queue_ids: NDArray[np.int32],
-        rows: NDArray[np.int64],
-        queues: NDArray[np.int64],
-    ) -> None:
-        """Ask the store for the next offsets of queues, given a row of each."""
-        found = [
-            self._ask(topics.names[code], queue_id)
-            for code, queue_id in zip(
-                topics.codes[rows].tolist(), queue_ids[rows].tolist(), strict=True
-            )
-        ]
-        offsets = np.array([_NEW if offset is None else offset for offset in found], np.int64)
-        order = np.argsort(queues)
-        places = np.searchsorted(self._queues, queues[order])
-        self._queues = np.insert(self._queues, places, queues[order])
-        self._next = np.insert(self._next, places, offsets[order])
-        self._marked = np.insert(self._marked, places, offsets[order])
 
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:

@@ -81,7 +81,26 @@ class RocksDbQueues:
         self.checkpoint = 0
         self.bounds: dict[QueueKey, Bounds] = {}
         self._queue_ids: dict[str, list[int]] = {}
-        self._read_offsets()
+        lasts: dict[QueueKey, tuple[int, int]] = {}
+        firsts: dict[QueueKey, int] = {}
+        for key, value in database.items(_OFFSETS, b"", _END):
+            parsed = _parse(key)
+            if parsed is None or len(value) < 8:
+                continue
+            topic, queue_id, is_last = parsed
+            if topic == _CHECKPOINT:
+                self.checkpoint = int.from_bytes(value[:8], signed=True)
+            elif len(value) == 16:
+                place, queue_offset = struct.unpack(">qq", value)
+                if is_last:
+                    lasts[topic, queue_id] = queue_offset, place
+                else:
+                    firsts[topic, queue_id] = queue_offset
+        for queue, (last, place) in lasts.items():
+            if 0 <= last < _MAX_OFFSET:
+                first = firsts.get(queue, 0)
+                self.bounds[queue] = Bounds(first if 0 <= first <= last else 0, last, place)
+                self._queue_ids.setdefault(queue[0], []).append(queue[1])
 
     @classmethod
     def of(cls, paths: StorePaths, known: RocksDbQueues | None = None) -> RocksDbQueues | None:
@@ -102,28 +121,6 @@ class RocksDbQueues:
         if known is not None and known.is_current(paths.storage):
             return known
         return _queues_in(open_rocksdb(folder, paths.storage, (_OFFSETS,)))
-
-    def _read_offsets(self) -> None:
-        lasts: dict[QueueKey, tuple[int, int]] = {}
-        firsts: dict[QueueKey, int] = {}
-        for key, value in self._database.items(_OFFSETS, b"", _END):
-            parsed = _parse(key)
-            if parsed is None or len(value) < 8:
-                continue
-            topic, queue_id, is_last = parsed
-            if topic == _CHECKPOINT:
-                self.checkpoint = int.from_bytes(value[:8], signed=True)
-            elif len(value) == 16:
-                place, queue_offset = struct.unpack(">qq", value)
-                if is_last:
-                    lasts[topic, queue_id] = queue_offset, place
-                else:
-                    firsts[topic, queue_id] = queue_offset
-        for queue, (last, place) in lasts.items():
-            if 0 <= last < _MAX_OFFSET:
-                first = firsts.get(queue, 0)
-                self.bounds[queue] = Bounds(first if 0 <= first <= last else 0, last, place)
-                self._queue_ids.setdefault(queue[0], []).append(queue[1])
 
     def is_current(self, storage: Storage) -> bool:
         """Tell whether the database has not changed since it was opened; ``storage`` has it."""
@@ -171,19 +168,14 @@ class RocksDbQueues:
         return np.frombuffer(b"".join(values), ROCKSDB_UNIT)
 
 
-@lru_cache(maxsize=_DATABASES_AT_ONCE)
-def _queues_in(database: RocksDb) -> RocksDbQueues:
-    return RocksDbQueues(database)
-
-
-def _prefix(topic: str) -> bytes:
-    name = topic.encode("utf-8", "surrogateescape")
-    return len(name).to_bytes(4) + _SEPARATOR + name + _SEPARATOR
+_queues_in = lru_cache(maxsize=_DATABASES_AT_ONCE)(RocksDbQueues)
 
 
 def _unit_key(key: QueueKey, queue_offset: int) -> bytes:
     topic, queue_id = key
-    return _prefix(topic) + queue_id.to_bytes(4) + _SEPARATOR + queue_offset.to_bytes(8)
+    name = topic.encode("utf-8", "surrogateescape")
+    prefix = len(name).to_bytes(4) + _SEPARATOR + name + _SEPARATOR
+    return prefix + queue_id.to_bytes(4) + _SEPARATOR + queue_offset.to_bytes(8)
 
 
 def _parse(key: bytes) -> tuple[str, int, bool] | None:
@@ -242,17 +234,15 @@ class RocksDbQueue:
         Source: RocksDBConsumeQueueOffsetTable.java#getMinCqOffset.
         """
         if self._begin is None:
-            self._begin = self._find_begin()
+            bounds = self._database.bounds.get(self._key)
+            if bounds is None:
+                self._begin = 0
+            elif self._database.has_unit(self._key, bounds.first):
+                self._begin = bounds.first
+            else:
+                found = self._database.first_unit(self._key, bounds.first)
+                self._begin = bounds.last + 1 if found is None else min(found, bounds.last + 1)
         return self._begin
-
-    def _find_begin(self) -> int:
-        bounds = self._database.bounds.get(self._key)
-        if bounds is None:
-            return 0
-        if self._database.has_unit(self._key, bounds.first):
-            return bounds.first
-        found = self._database.first_unit(self._key, bounds.first)
-        return bounds.last + 1 if found is None else min(found, bounds.last + 1)
 
     def end(self) -> int:
         """Return the queue offset after the last unit.

@@ -225,25 +225,25 @@ class SparseConsumeQueue:
             at = span[1]
 
     def _load(self, segment: Segment) -> _File:
-        """Return the units of one file as it was at the first look since :meth:`refresh`."""
+        """Return the units of one file as it was at the first look since :meth:`refresh`.
+
+        The file is read up to its last unit that can be right, as the broker does.
+        """
         cached = self._cached.get(segment)
         if cached is None:
-            cached = self._cached[segment] = self._read(segment)
+            opened = self._files.open(segment)
+            n_units = -(-opened.written_end(segment.size) // _UNIT)  # the end of a unit is zeros
+            if n_units > _MAX_FILE_UNITS:
+                reason = f"{n_units} units in one file, more than memory should hold"
+                raise CorruptQueueError(segment.file, 0, reason)
+            stored = np.empty(n_units * _UNIT, np.uint8)
+            n_read = opened.read_into(stored, 0)
+            units = stored[: n_read // _UNIT * _UNIT].view(BATCH_UNIT)
+            cached = self._cached[segment] = _in_order(units)
             if len(self._cached) > _FILES_AT_ONCE:
                 self._cached.popitem(last=False)
         self._cached.move_to_end(segment)
         return cached
-
-    def _read(self, segment: Segment) -> _File:
-        """Read a file up to its last unit that can be right, as the broker does."""
-        opened = self._files.open(segment)
-        n_units = -(-opened.written_end(segment.size) // _UNIT)  # the end of a unit is zeros
-        if n_units > _MAX_FILE_UNITS:
-            reason = f"{n_units} units in one file, more than memory should hold"
-            raise CorruptQueueError(segment.file, 0, reason)
-        stored = np.empty(n_units * _UNIT, np.uint8)
-        n_read = opened.read_into(stored, 0)
-        return _in_order(stored[: n_read // _UNIT * _UNIT].view(BATCH_UNIT))
 
 
 def _in_a_row(folders: Sequence[str], storage: Storage) -> list[Segment]:

@@ -49,6 +49,7 @@ from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.folders import COMPACTION_LOGS
 from rmqstore.storage.files.mapped_file_queue import Segment, cut_overlaps
 from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.paths import is_queue_id, is_text
 from rmqstore.storage.files.storage import (
     A_DANGLING_LINK,
     AnyPath,
@@ -79,7 +80,6 @@ INDEX_TOPIC: Final = "rmq_sys_INDEX"  # its folder has files of the index in pla
 
 _HASH_DIGITS = 8
 _CLUSTER = re.compile(rf"([0-9a-f]{{{_HASH_DIGITS}}})_(.+)", re.DOTALL)
-_MAX_QUEUE_ID = (1 << 31) - 1
 _TOPICS_TO_LOOK_AT = 64  # to tell the folder of a broker from any other
 
 
@@ -333,15 +333,12 @@ def _is_of_broker(storage: Storage, base: Path) -> bool:
         return False
     if _is_cluster(storage.full_path(base).parent.name):
         return True
-    return any(
-        is_queue_id(queue_id) and _is_of_queue(storage, base / topic / queue_id)
-        for topic in subfolders(storage, base)[:_TOPICS_TO_LOOK_AT]
-        for queue_id in subfolders(storage, base / topic)
-    )
-
-
-def _is_of_queue(storage: Storage, folder: Path) -> bool:
-    return any(is_folder(storage, folder / kind) for kind in (COMMIT_LOG, CONSUME_QUEUE))
+    for topic in subfolders(storage, base)[:_TOPICS_TO_LOOK_AT]:
+        for queue_id in filter(is_queue_id, subfolders(storage, base / topic)):
+            queue = base / topic / queue_id
+            if is_folder(storage, queue / COMMIT_LOG) or is_folder(storage, queue / CONSUME_QUEUE):
+                return True
+    return False
 
 
 def _brokers(storage: Storage, base: Path) -> Iterator[Path]:
@@ -360,20 +357,10 @@ def _is_cluster(name: str) -> bool:
     return match is not None and match[1] == hash_of(match[2])
 
 
-def is_queue_id(name: str) -> bool:
-    """Tell whether the name of a folder is the id of a queue."""
-    return re.fullmatch(r"0|[1-9][0-9]{0,9}", name) is not None and int(name) <= _MAX_QUEUE_ID
-
-
 def subfolders(storage: Storage, folder: Path) -> list[str]:
     """Return the names of the folders in a folder, sorted."""
     names = (entry.name for entry in storage.list_folder(folder) if entry.is_folder)
-    return sorted(name for name in names if _is_text(name))
-
-
-def _is_text(name: str) -> bool:
-    """Tell whether a name is UTF-8 on the disk: Python escapes any other as lone surrogates."""
-    return not any("\ud800" <= char <= "\udfff" for char in name)
+    return sorted(name for name in names if is_text(name))
 
 
 class Misfit(NamedTuple):

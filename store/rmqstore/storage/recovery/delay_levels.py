@@ -101,10 +101,7 @@ def _delays_in(queue: Queue, log: CommitLog) -> dict[int, int]:
     return {
         level: found[0] // _SECOND_MS * _SECOND_MS
         for level, found in delays.items()
-        if max(found) - min(found) <= DELIVERY_TOLERANCE_MS and _is_delay(found[0])
+        if max(found) - min(found) <= DELIVERY_TOLERANCE_MS
+        and found[0] >= 0
+        and found[0] % _SECOND_MS <= DELIVERY_TOLERANCE_MS  # a table of levels has whole seconds
     }
-
-
-def _is_delay(delay: int) -> bool:
-    """Tell whether a table of levels may hold a delay, ms: it has whole seconds."""
-    return delay >= 0 and delay % _SECOND_MS <= DELIVERY_TOLERANCE_MS

@@ -302,7 +302,8 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
     if queues_end > physical_offset:
         return f"{reason}, but the queues point at records up to {queues_end}"
     newer = (other for other in log.segments if other.start > segment.start)
-    later = next((other for other in newer if _begins_with_record(log, other)), None)
+    heads = ((other, log.frame(first_record(log, other))) for other in newer)
+    later = next((other for other, head in heads if head[1] in TOPIC_LENGTH_BYTES), None)
     if later is not None and (
         stop.kind is not StopKind.EMPTY or later.start <= queues_end or queues_end < 0
     ):
@@ -326,7 +327,3 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
         segment.path, physical_offset, stop.reason,
     )  # fmt: skip
     return None
-
-
-def _begins_with_record(log: CommitLog, segment: Segment) -> bool:
-    return log.frame(first_record(log, segment))[1] in TOPIC_LENGTH_BYTES

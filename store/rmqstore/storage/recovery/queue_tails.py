@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -75,17 +75,6 @@ class OpenedQueue(NamedTuple):
 OpenQueue = Callable[[str, int], OpenedQueue | None]
 
 
-def _shift_of_last(log: CommitLog, queue: Queue, key: QueueKey, end: int) -> int:
-    """Return by how much the queue offset in the record of the last unit exceeds its place."""
-    if queue.is_batch or key[0].startswith(LMQ_PREFIX):
-        return 0
-    try:
-        fixed = log.parts(queue.unit(end - 1)[0]).fixed
-    except (CorruptRecordError, OffsetOutOfRangeError):
-        return 0
-    return max(int(fixed["queue_offset"]) - (end - 1), 0)
-
-
 class TailBuilder:
     """The units that one queue lacks, gathered while the log is scanned.
 
@@ -121,7 +110,12 @@ class TailBuilder:
         has_units = not is_new and self.end > queue.begin
         self.files_reach = self.reach = reach(queue, self.end) if has_units else -1
         # by how much the queue offsets in its records exceed the places of their units
-        self.shift = _shift_of_last(log, queue, key, self.end) if has_units else 0
+        self.shift = 0
+        if has_units and not queue.is_batch and not key[0].startswith(LMQ_PREFIX):
+            last = self.end - 1
+            with suppress(CorruptRecordError, OffsetOutOfRangeError):
+                fixed = log.parts(queue.unit(last)[0]).fixed
+                self.shift = max(int(fixed["queue_offset"]) - last, 0)
         self.parts: list[NDArray[np.void]] = []
         self.n_repeated = 0
         self.is_short = False
@@ -150,6 +144,15 @@ class TailBuilder:
         self.parts.append(units)
         self.end += len(units)
         self.reach = record_end
+
+    def pass_over(self, n_records: int) -> None:
+        """Note records that get no unit, because others before them have their queue offsets."""
+        if self.reach >= 0:
+            self.n_repeated += n_records
+
+    def note_gap(self) -> None:
+        """Note that units of earlier records are missing before a record that was scanned."""
+        self.lacks_older = True
 
     def give_up(self) -> None:
         """Drop all units, which are more than memory should hold."""
@@ -351,21 +354,19 @@ class _Recovery:
             if tail is None or tail.is_short:
                 continue
             is_lacking = (ends[rows] > tail.reach) & (physical_offsets[rows] >= tail.since)
-            lacking = self._without_torn(data, window, heads.take(rows[is_lacking]))
+            lacking = heads.take(rows[is_lacking])
+            sound = window.without_torn(data, lacking, np.ones(len(lacking), np.bool_))
+            if not sound.all():
+                # A broker puts these records into no queue.
+                sizes = lacking.column("total_size")
+                for row in np.flatnonzero(~sound)[:_MAX_LOST].tolist():
+                    start = int(lacking.starts[row])
+                    end = start + int(sizes[row])
+                    self._lose_bytes(window.segment, start, end, "a torn body")
+                lacking = lacking.take(sound)
             if tail.is_batch:
                 lacking = message_heads(data, lacking)
             self._extend(tail, data, window.segment, lacking)
-
-    def _without_torn(self, data: Bytes, window: Window, heads: Heads) -> Heads:
-        """Leave out records that a broker puts into no queue; their stretches are lost."""
-        sound = window.without_torn(data, heads, np.ones(len(heads), np.bool_))
-        if sound.all():
-            return heads
-        sizes = heads.column("total_size")
-        for row in np.flatnonzero(~sound)[:_MAX_LOST].tolist():
-            start = int(heads.starts[row])
-            self._lose_bytes(window.segment, start, start + int(sizes[row]), "a torn body")
-        return heads.take(sound)
 
     def _tail(
         self, key: QueueKey, physical_offsets: Positions, queue_offsets: NDArray[np.int64]
@@ -397,7 +398,7 @@ class _Recovery:
             first = tail.place_of(int(queue_offsets[rows[0]]))
             if first < tail.end:
                 n_known = min(tail.end - first, len(rows))
-                tail.n_repeated += n_known if tail.reach >= 0 else 0
+                tail.pass_over(n_known)
                 # Messages of one record share a unit: if it is there, damaged or not, none of them
                 # gets another.
                 last_known = physical_offsets[rows[n_known - 1]]
@@ -406,18 +407,25 @@ class _Recovery:
             elif first > tail.end and not self._fill_gap(
                 tail, first, int(physical_offsets[rows[0]])
             ):
-                tail.lacks_older = True
-                self._lose_odd(segment, heads.take(rows), tail.end)
+                tail.note_gap()
+                # They leap ahead, although nothing before them is lost.
+                last = rows[-1]
+                start = int(physical_offsets[rows[0]])
+                end = int(physical_offsets[last] + heads.column("total_size")[last])
+                reason = (
+                    f"{len(rows)} records of a queue from queue offset "
+                    f"{int(queue_offsets[rows[0]])} on, where {tail.end} should follow"
+                )
+                self._lose(LostStretch(str(segment.path), start, end, reason))
                 continue
             if len(rows):
-                self._add_units(tail, data, heads.take(rows))
+                added = heads.take(rows)
+                record_end = added.column("physical_offset")[-1] + added.column("total_size")[-1]
+                units = read_requests(data, added, self._rules).units.units
+                tail.add(units, int(record_end))
+                self._count(len(added))
             if tail.is_short:
                 return
-
-    def _add_units(self, tail: TailBuilder, data: Bytes, heads: Heads) -> None:
-        record_end = int(heads.column("physical_offset")[-1] + heads.column("total_size")[-1])
-        tail.add(read_requests(data, heads, self._rules).units.units, record_end)
-        self._count(len(heads))
 
     def _count(self, n_units: int) -> None:
         self._n_units += n_units
@@ -450,17 +458,6 @@ class _Recovery:
         self._count(n_missing)
         return True
 
-    def _lose_odd(self, segment: Segment, heads: Heads, expected: int) -> None:
-        """Note records whose queue offsets leap ahead, although nothing before them is lost."""
-        start = int(heads.column("physical_offset")[0])
-        end = int(heads.column("physical_offset")[-1] + heads.column("total_size")[-1])
-        queue_offset = int(heads.column("queue_offset")[0])
-        reason = (
-            f"{len(heads)} records of a queue from queue offset {queue_offset} on, "
-            f"where {expected} should follow"
-        )
-        self._lose(LostStretch(str(segment.path), start, end, reason))
-
     def recovered(self) -> RecoveredQueues:
         """Return the units of all queues that lack some, and log a summary."""
         tails = {}
@@ -480,14 +477,9 @@ class _Recovery:
                 "%d units that %d queues lack are taken from the log, as a recovery would",
                 sum(len(tail.units) for tail in tails.values()), len(tails),
             )  # fmt: skip
-        return RecoveredQueues(tails, self._lost_to_queues())
-
-    def _lost_to_queues(self) -> tuple[LostStretch, ...]:
-        """Return the stretches that may have held the messages that queues lack.
-
-        Units in files point at the earlier stretches, so a read finds those by itself.
-        """
+        # The stretches that may have held the messages that queues lack. Units in files point at
+        # the earlier stretches, so a read finds those by itself.
         lacking = (tail.files_reach for tail in self._open_tails() if tail.lacks_units)
         since = min(lacking, default=self._log.max_offset) if self._tails else -1
         lost = (stretch for stretch in self._lost if stretch.start >= since)
-        return tuple(sorted(lost, key=_start_of))
+        return RecoveredQueues(tails, tuple(sorted(lost, key=_start_of)))

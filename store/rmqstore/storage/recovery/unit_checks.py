@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.checks import sound_topics
-from rmqstore.format.columns.heads import Heads, read_heads
+from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.lmq import name_queues
-from rmqstore.format.layout import LMQ_PREFIX, PRE_BLANK_SIZE, Bytes, Mask
+from rmqstore.format.layout import LMQ_PREFIX, PRE_BLANK_SIZE, Mask
 from rmqstore.spans import LATEST_TIME, QueueKey
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import Queue
@@ -143,6 +143,7 @@ def are_confirmed(
         log_end: physical offset where the log ends.
         stored_until: the latest store time of a record that confirms a unit, ms.
     """
+    topic, queue_id = key
     units = queue.units_of(queue_offsets)
     physical_offsets, sizes = units.physical_offsets, units.sizes
     is_unit = (sizes > 0) & (sizes < PRE_BLANK_SIZE) & (physical_offsets >= 0)
@@ -163,26 +164,16 @@ def are_confirmed(
         agree &= heads.column("total_size") == sizes[rows]
         agree &= heads.column("store_timestamp") <= stored_until
         rows, heads = rows[agree], heads.take(agree)
-        confirmed[rows] = _hold_messages(
-            data, heads, key, queue_offsets[rows], is_batch=queue.is_batch
-        )
+        expected = queue_offsets[rows]
+        if topic.startswith(LMQ_PREFIX):
+            confirmed[rows] = name_queues(data, heads, pa.repeat(topic, len(heads)), expected)
+            continue
+        matches, _ = sound_topics(data, heads, [topic], np.zeros(len(heads), np.int32))
+        # The first queue offset of a batch may be lower, because its record holds several
+        # messages. That of another record may be higher, because a broker continues one place too
+        # early in a queue after a record that it could not dispatch; it is lower if the unit is of
+        # before a cut of the log.
+        stored = heads.column("queue_offset")
+        matches &= (stored <= expected) if queue.is_batch else (stored >= expected)
+        confirmed[rows] = matches & (heads.column("queue_id") == queue_id)
     return confirmed
-
-
-def _hold_messages(
-    data: Bytes, heads: Heads, key: QueueKey, queue_offsets: NDArray[np.int64], *, is_batch: bool
-) -> Mask:
-    """Return a mask of the records (n,) that hold the message of a queue with a queue offset (n,).
-
-    The first queue offset of a batch may be lower, because its record holds several messages. That
-    of another record may be higher, because a broker goes on one place too early in a queue after
-    a record that it could not dispatch; it is lower if the unit is of before a cut of the log.
-    """
-    topic, queue_id = key
-    if topic.startswith(LMQ_PREFIX):
-        return name_queues(data, heads, pa.repeat(topic, len(heads)), queue_offsets)
-    matches, _ = sound_topics(data, heads, [topic], np.zeros(len(heads), np.int32))
-    stored = heads.column("queue_offset")
-    matches &= (stored <= queue_offsets) if is_batch else (stored >= queue_offsets)
-    matches &= heads.column("queue_id") == queue_id
-    return matches

@@ -31,6 +31,9 @@ S3_OPTIONS: Final = (
     "connect_timeout", "virtual_addressing",
 )  # fmt: skip
 _CREDENTIALS: Final = ("access_key", "secret_key", "session_token")
+_REGIONS: Final = (
+    "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3",
+)  # fmt: skip
 _CHECKSUMS: Final = "AWS_RESPONSE_CHECKSUM_VALIDATION"
 _CONNECT_SECONDS: Final = 5.0
 
@@ -63,7 +66,7 @@ def s3_filesystem(bucket: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
     Raises:
         OptionError: the value of an option is not of its kind.
     """
-    from pyarrow.fs import resolve_s3_region
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
 
     require_all_or_none(given, *(_CREDENTIALS if "session_token" in given else _CREDENTIALS[:2]))
     if boolean(given, "anonymous"):
@@ -74,24 +77,19 @@ def s3_filesystem(bucket: str, given: Mapping[str, Any]) -> Any:  # noqa: ANN401
     has_endpoint = "endpoint" in given
     if has_endpoint:
         arguments["scheme"], arguments["endpoint_override"] = endpoint_of(given["endpoint"])
-    if "region" not in given and not has_endpoint and not _has_region():
+    has_region = any(environ.get(name) for name in _REGIONS)
+    if "region" not in given and not has_endpoint and not has_region:
         with suppress(OSError):
             arguments["region"] = resolve_s3_region(bucket)
     if "virtual_addressing" in given:
         arguments["force_virtual_addressing"] = boolean(given, "virtual_addressing")
     with _without_checksums():
-        return _s3_client(given, arguments)
-
-
-def _s3_client(given: Mapping[str, Any], arguments: dict[str, Any]) -> Any:  # noqa: ANN401
-    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
-
-    return S3FileSystem(
-        anonymous=boolean(given, "anonymous"),
-        connect_timeout=number(given, "connect_timeout", _CONNECT_SECONDS),
-        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=3),
-        **arguments,
-    )
+        return S3FileSystem(
+            anonymous=boolean(given, "anonymous"),
+            connect_timeout=number(given, "connect_timeout", _CONNECT_SECONDS),
+            retry_strategy=AwsStandardS3RetryStrategy(max_attempts=3),
+            **arguments,
+        )
 
 
 @contextmanager
@@ -109,11 +107,6 @@ def _without_checksums() -> Iterator[None]:
         yield
     finally:
         environ.pop(_CHECKSUMS, None)
-
-
-def _has_region() -> bool:
-    names = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-    return any(environ.get(name) for name in names)
 
 
 def endpoint_of(value: object) -> tuple[str, str]:
@@ -308,7 +301,15 @@ def locate(
     _, make, has_container = _MAKERS[scheme]
     given = {name: value for name, value in (options or {}).items() if value is not None}
     secrets = [str(given[name]) for name in SECRETS if name in given]
-    made = _made(lambda: make(host, given), f"{scheme}://{host}", shows_reasons=not secrets)
+    try:
+        made = make(host, given)
+    except OptionError:
+        raise
+    except (OSError, ValueError, TypeError, ArrowException) as err:
+        reason = str(err)
+        if secrets:  # which the reason might hold
+            reason = f"{type(err).__name__} in storage_options, not shown because it has secrets"
+        raise RemoteReadError(f"{scheme}://{host}", reason, 1) from None
     key = f"{host.partition('@')[0]}/{below}" if has_container else f"/{below}"
     name = name_in_storage(path)
     return name, RemoteStorage(made, str(name), key, secrets)
@@ -406,23 +407,6 @@ def _handed_over(text: str, filesystem: Any) -> tuple[Path, Storage]:  # noqa: A
     scheme = re.sub(r"[^A-Za-z0-9]", "-", uri[1] if uri else scheme)
     root = str(UriPath(f"{scheme}://{key.strip('/')}"))
     return UriPath(root), RemoteStorage(filesystem, root, key)
-
-
-def _made(make: Callable[[], Any], what: str, *, shows_reasons: bool) -> Any:  # noqa: ANN401
-    """Make a file system.
-
-    Args:
-        make: makes it.
-        what: its URI.
-        shows_reasons: whether no secrets were given, which the reason of a failure might hold.
-    """
-    try:
-        return make()
-    except OptionError:
-        raise
-    except (OSError, ValueError, TypeError, ArrowException) as err:
-        reason = f"{type(err).__name__} in storage_options, not shown because it has secrets"
-        raise RemoteReadError(what, str(err) if shows_reasons else reason, 1) from None
 
 
 def _gcs(_bucket: str, given: dict[str, Any]) -> Any:  # noqa: ANN401

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from itertools import count
 from threading import Lock
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,21 +209,12 @@ class Announced:
         return bool(self._ranges)
 
     def _settle(self, count: int = 1) -> None:
-        """Note that some more ranges have come or are left out."""
+        """Note that some more ranges have come or are left out; keep all after the last."""
         with self._guard:
             self._n_left -= count
             is_done = self._n_left == 0
-        if is_done and self._ranges:
-            self._finish()
-
-    def _taker(self, start: int) -> Callable[[Future[NDArray[np.uint8]]], None]:
-        def take(fetched: Future[NDArray[np.uint8]]) -> None:
-            self._come.append((start, fetched))
-            self._settle()
-
-        return take
-
-    def _finish(self) -> None:
+        if not is_done or not self._ranges:
+            return
         try:
             parts = [(start, fetched.result()) for start, fetched in self._come]
             self._require_same()
@@ -234,6 +225,13 @@ class Announced:
         else:
             self._done.set_result(None)
         self._come = []
+
+    def _taker(self, start: int) -> Callable[[Future[NDArray[np.uint8]]], None]:
+        def take(fetched: Future[NDArray[np.uint8]]) -> None:
+            self._come.append((start, fetched))
+            self._settle()
+
+        return take
 
     @property
     def is_done(self) -> bool:
@@ -266,23 +264,42 @@ class RemoteObject:
     together. An answer does not name its version, so it is asked for afterwards, but not after a
     first request for one range alone, which cannot mix two.
 
+    Args:
+        requests: makes the requests to the file system.
+        cache: keeps what was fetched.
+        key: the path of the object in the file system.
+        name: how errors call it.
+        listing: the number of the listing in which it was seen.
+        on_gone: called when the object is found deleted or replaced, by any thread.
+
     Raises:
         FileNotFoundError: there is no such object.
         RemoteReadError: it cannot be opened.
     """
 
-    def __init__(self, requests: Requests, cache: BlockCache, key: str, name: str) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        cache: BlockCache,
+        key: str,
+        name: str,
+        *,
+        listing: int,
+        on_gone: Callable[[], None],
+    ) -> None:
         self.name = name
-        self._requests, self._cache, self._key = requests, cache, key
+        self._requests = requests
+        self._cache = cache
+        self._key = key
         self._file, self.version = requests.handle(key, name)
         self._number = next(_numbers)
         self._announced: list[Announced] = []
         self._has_fetched = False
         self.is_gone = False  # deleted or replaced
-        self.checked_in = 0  # the listing in which it was seen last
-        self.on_gone: Callable[[], None] = _nothing
+        self._checked_in = listing  # the one in which it was seen last
+        self._on_gone = on_gone
         self.ends: dict[int, int] = {}  # the written ends before some positions
-        self.written_until = 0  # a position before the written end
+        self.written_until = 0  # the last known position before the written end
 
     @property
     def size(self) -> int:
@@ -352,7 +369,10 @@ class RemoteObject:
     def _fetched(self, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """Yield ranges with their bytes, in order, some of them requested at the same time."""
         if len(ranges) == 1:
-            yield ranges[0][0], self._get(*ranges[0])
+            start, end = ranges[0]
+            with self._noting_its_end():
+                data = self._requests.get(self._range(start, end))
+            yield start, data
             return
         begun: list[Pending] = []
         try:
@@ -368,10 +388,6 @@ class RemoteObject:
         finally:
             for _, future in begun:
                 future.cancel()
-
-    def _get(self, start: int, end: int) -> NDArray[np.uint8]:
-        with self._noting_its_end():
-            return self._requests.get(self._range(start, end))
 
     def _range(self, start: int, end: int) -> Range:
         return Range(self._file, self.name, start, end, self.require_same)
@@ -393,21 +409,28 @@ class RemoteObject:
             file, version = self._requests.handle(self._key, self.name)
         except FileNotFoundError:
             raise self._gone(FileDeletedError) from None
-        _close(file)
+        with suppress(OSError):
+            file.close()
         if version != self.version:
             raise self._gone(FileReplacedError)
 
-    def is_same(self) -> bool:
-        """Tell whether the object is still the one that was opened."""
-        try:
-            self.require_same()
-        except FileDeletedError:
-            return False
+    def is_same_in(self, listing: int) -> bool:
+        """Return whether it is still the object that was opened; asks once for each listing."""
+        if self._checked_in != listing:
+            try:
+                self.require_same()
+            except FileDeletedError:
+                return False
+        self._checked_in = listing
         return True
+
+    def note_written(self, position: int) -> None:
+        """Note a position before the written end."""
+        self.written_until = max(self.written_until, position)
 
     def _gone(self, kind: type[FileDeletedError]) -> FileDeletedError:
         self.is_gone = True
-        self.on_gone()
+        self._on_gone()
         return kind(self.name)
 
     def announce(
@@ -446,12 +469,3 @@ class RemoteObject:
             self._announced.remove(group)
             with self._noting_its_end():
                 group.wait()
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def _close(file: Any) -> None:  # noqa: ANN401
-    with suppress(OSError):
-        file.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,29 +143,25 @@ class RemoteFolder:
         self._requests.repeated(delete, f"deleting {self.root}/{name}")
 
 
-class Listing(Protocol):
-    """Tells which objects there are."""
-
-    def is_outdated(self, name: str) -> bool:
-        """Tell whether another object has the name by now."""
-
-
 class RemoteFile(Closing):
     """One version of an object. The storage keeps it open for others who read it.
 
     Args:
         path: name of the file.
         stored: the object.
-        listing: tells whether the object is still that of the name.
+        storage: knows whether the object is still that of the name.
         ends: where the last searched file of each length ended, shared by all files of a storage.
     """
 
-    __slots__ = ("_guesses", "_listing", "_object", "path")
+    __slots__ = ("_guesses", "_object", "_storage", "path")
 
     def __init__(
-        self, path: AnyPath, stored: RemoteObject, listing: Listing, ends: dict[int, int]
+        self, path: AnyPath, stored: RemoteObject, storage: RemoteStorage, ends: dict[int, int]
     ) -> None:
-        self.path, self._object, self._listing, self._guesses = path, stored, listing, ends
+        self.path = path
+        self._object = stored
+        self._storage = storage
+        self._guesses = ends
 
     @property
     def size(self) -> int:
@@ -242,21 +238,15 @@ class RemoteFile(Closing):
         looked for.
         """
         end = min(end, self.size)
-        if is_appended and start < end and not self._is_written_until(end):
-            end = min(end, self.written_end(self.size))
+        if is_appended and start < end:
+            found = self._object
+            is_open = found.written_until < end < self.size and self.size not in found.ends
+            if is_open and self._last_byte(max(end - _PROBE_BYTES, 0), end):
+                found.note_written(end)
+            if found.written_until < end:
+                end = min(end, self.written_end(self.size))
         if start < end:
             yield start, end
-
-    def _is_written_until(self, end: int) -> bool:
-        """Tell, by one request at most, whether the written end is known to be after a position."""
-        found = self._object
-        if (
-            found.written_until < end < self.size
-            and self.size not in found.ends
-            and self._last_byte(max(end - _PROBE_BYTES, 0), end)
-        ):
-            found.written_until = end
-        return end <= found.written_until
 
     def written_end(self, size: int) -> int:
         """Return the position after the last byte before ``size`` that is not zero, or 0.
@@ -267,10 +257,34 @@ class RemoteFile(Closing):
         """
         size = min(size, self.size)
         found = self._object.ends.get(size)
-        if found is None:
-            found = self._object.ends[size] = self._search_end(size)
-            self._object.written_until = max(self._object.written_until, found)
-        return found
+        if found is not None:
+            return found
+        # Queues that take turns are filled alike, so the end in one short file is near that in
+        # another.
+        end = 0
+        low, high = self._around(self._guesses.get(size, 0), size)
+        if low < high:
+            near = self._last_byte(low, high)
+            if near + _PROBE_BYTES <= high or near == size:
+                end = near
+        if not end:
+            low = 0
+            high = max(size - _LAST_BYTES, 0)
+            end = self._last_byte(high, size)
+            while not end and low < high:
+                end = self._by_parts(low, high)
+                is_long = size > _SHORT_BYTES
+                places = end + _DISTANCES[is_long & (_DISTANCES < high - end)]  # noqa: SIM300
+                later = places[self._hold_data(places)]
+                if len(later):
+                    low, end = int(later[-1]), 0
+                elif not end:
+                    break
+            if end < size:  # a full file says nothing of others
+                self._guesses[size] = end
+        self._object.ends[size] = end
+        self._object.note_written(end)
+        return end
 
     def look(self, *, at_start: bool, at_end: bool) -> None:
         """Fetch the first bytes and, around the place where they are expected, the last ones."""
@@ -280,37 +294,6 @@ class RemoteFile(Closing):
         self._object.fetch(starts, ends, _ignore)
         if at_end:
             self.written_end(self.size)
-
-    def _search_end(self, size: int) -> int:
-        end = self._end_near(self._guesses.get(size, 0), size)
-        if end:
-            return end
-        high = max(size - _LAST_BYTES, 0)
-        end = self._last_byte(high, size)
-        low = 0
-        while not end and low < high:
-            end = self._by_parts(low, high)
-            is_long = size > _SHORT_BYTES
-            places = end + _DISTANCES[is_long & (_DISTANCES < high - end)]  # noqa: SIM300
-            later = places[self._hold_data(places)]
-            if len(later):
-                low, end = int(later[-1]), 0
-            elif not end:
-                break
-        if end < size:  # a full file says nothing of others
-            self._guesses[size] = end
-        return end
-
-    def _end_near(self, guess: int, size: int) -> int:
-        """Return the end if it lies near a guess in a short file, else 0.
-
-        Queues that take turns are filled alike, so the end in one file is near that in another.
-        """
-        low, high = self._around(guess, size)
-        if low >= high:
-            return 0
-        end = self._last_byte(low, high)
-        return end if end + _PROBE_BYTES <= high or end == size else 0
 
     def _around(self, guess: int, size: int) -> tuple[int, int]:
         """Return the range of positions in which the end is expected; an empty one for none."""
@@ -349,7 +332,7 @@ class RemoteFile(Closing):
 
     def is_outdated(self) -> bool:
         """Tell whether another object has the name by now."""
-        return self._object.is_gone or self._listing.is_outdated(str(self.path))
+        return self._object.is_gone or self._storage.is_outdated(str(self.path))
 
     def close(self) -> None:
         """Do nothing: the storage closes objects that are not used for long."""
@@ -382,8 +365,12 @@ class RemoteStorage:
         secrets: Iterable[str] = (),
     ) -> None:
         self._requests = Requests(filesystem, secrets)
-        self._root, self._root_key = root.rstrip("/"), key.rstrip("/")
-        self._keeps_times = _base(filesystem).type_name in _KEEP_TIMES
+        self._root = root.rstrip("/")
+        self._root_key = key.rstrip("/")
+        whole = filesystem
+        while hasattr(whole, "base_fs"):  # it is a part of another one
+            whole = whole.base_fs
+        self._keeps_times = whole.type_name in _KEEP_TIMES
         self._cache = BlockCache()
         self._objects: OrderedDict[str, RemoteObject] = OrderedDict()
         self._folders: dict[str, dict[str, Any]] = {}  # FileInfo by name, by the key of the folder
@@ -466,8 +453,14 @@ class RemoteStorage:
             self._list_below(self._root_key, self._root)
             self._has_listed_all = True
             return self._folders.get(key, {})
-        if is_below and self._is_known_to_be_missing(key):
-            return {}
+        # Where a folder above is listed, it shows whether what leads to this one is there.
+        above = key
+        while is_below and above != self._root_key:
+            above, _, child = above.rpartition("/")
+            if above in self._folders:
+                if child not in self._folders[above]:
+                    return {}
+                break
         parent, _, own_name = key.rpartition("/")
         if is_below and parent.removeprefix(self._root_key).count("/") > 1:
             # Whoever looks at one queue of a topic looks at the others next.
@@ -478,14 +471,6 @@ class RemoteStorage:
             info.base_name: info for info in infos if info.path != self._hidden
         }
         return found
-
-    def _is_known_to_be_missing(self, key: str) -> bool:
-        """Tell whether a folder above is listed and does not have what leads to a folder."""
-        while key != self._root_key:
-            key, _, name = key.rpartition("/")
-            if key in self._folders:
-                return name not in self._folders[key]
-        return False
 
     def _list_below(self, key: str, name: str) -> None:
         for info in self._requests.list(key, name, recursive=True):
@@ -501,7 +486,7 @@ class RemoteStorage:
         parent, _, name = key.rpartition("/")
         if key == self._root_key or not parent:
             info = self._requests.info(key, str(path))
-            return info if _exists(info) else None
+            return info if info.type.name != "NotFound" else None
         return self._listed(parent, str(path).rpartition("/")[0]).get(name)
 
     def _is_folder(self, path: AnyPath) -> bool:
@@ -588,9 +573,14 @@ class RemoteStorage:
                 self._add(name, found)
 
     def _new_object(self, name: str) -> RemoteObject:
-        found = RemoteObject(self._requests, self._cache, self._key(name), name)
-        found.checked_in, found.on_gone = self._listing, self._note_gone
-        return found
+        return RemoteObject(
+            self._requests,
+            self._cache,
+            self._key(name),
+            name,
+            listing=self._listing,
+            on_gone=self._note_gone,
+        )
 
     def _note_gone(self) -> None:
         """Let the folders be listed again before they are looked at, as any thread may ask."""
@@ -607,10 +597,7 @@ class RemoteStorage:
         found = self._objects.get(name)
         if found is None or found.is_gone or self._info(name) is None:
             return False  # what is gone says so when it is read
-        if found.checked_in != self._listing and not found.is_same():
-            return True
-        found.checked_in = self._listing
-        return False
+        return not found.is_same_in(self._listing)
 
     def full_path(self, path: Path) -> Path:
         """Return the path: every name is absolute."""
@@ -637,17 +624,6 @@ def _split(name: str) -> tuple[str, str]:
     scheme, _, rest = name.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host}", slash + path
-
-
-def _base(filesystem: Any) -> Any:  # noqa: ANN401
-    """Return the file system that a part of it belongs to."""
-    while hasattr(filesystem, "base_fs"):
-        filesystem = filesystem.base_fs
-    return filesystem
-
-
-def _exists(info: Any) -> bool:  # noqa: ANN401
-    return str(info.type.name) != "NotFound"
 
 
 def _is_folder(info: Any) -> bool:  # noqa: ANN401

@@ -31,6 +31,8 @@ _LONG_SECONDS: Final = 5.0  # after which people are told why they wait
 _SIGNATURE: Final = re.compile(r"(?i)\b((?:x-amz-)?(?:sig|signature|security-token)=)[^&\s'\"]+")
 # Names of objects in what a file system says, which may hold any words.
 _NAMES: Final = re.compile(r"'[^']*'|\"[^\"]*\"|\S*/\S*")
+# What says that there is no such object.
+_MISSING = ("no_such_key", "nosuchkey", "status 404")
 # What a repetition does not help with, as pyarrow and the SDKs of clouds put it.
 _FINAL = (
     "access_denied", "access denied", "accessdenied", "forbidden", "invalid_access_key_id",
@@ -60,10 +62,6 @@ class Range(NamedTuple):
 
     def __str__(self) -> str:
         return f"bytes {self.start} to {self.end} (excluded) of {self.name}"
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 @dataclass
@@ -191,7 +189,7 @@ class Requests:
         return self.repeated(read, str(wanted), wanted.require_same)
 
     def repeated(
-        self, request: Callable[[], T], what: str, check: Callable[[], None] = _nothing
+        self, request: Callable[[], T], what: str, check: Callable[[], None] | None = None
     ) -> T:
         """Return what a request gives, made again after a pause if it fails.
 
@@ -212,9 +210,10 @@ class Requests:
                 raise
             except (OSError, ArrowException) as err:
                 reason = self._without_secrets(str(err))
-                check()
-                said = _without_names(reason)
-                if _is_missing(said):
+                if check is not None:
+                    check()
+                said = _NAMES.sub("", reason).lower()
+                if any(word in said for word in _MISSING):
                     raise FileNotFoundError(what) from None
                 is_final = not isinstance(err, OSError) or any(word in said for word in _FINAL)
                 if is_final or attempt == self._attempts:
@@ -233,13 +232,3 @@ class Requests:
         with self._guard:
             for name, number in more.items():
                 setattr(self.counts, name, getattr(self.counts, name) + number)
-
-
-def _without_names(reason: str) -> str:
-    """Return what a file system says, in lower case, without the names that are in it."""
-    return _NAMES.sub("", reason).lower()
-
-
-def _is_missing(said: str) -> bool:
-    """Tell whether an error, in lower case, says that there is no such object."""
-    return any(word in said for word in ("no_such_key", "nosuchkey", "status 404"))

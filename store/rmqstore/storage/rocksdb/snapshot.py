@@ -108,7 +108,10 @@ class Snapshot:
         """
         deleted: list[str] = []
         for _ in range(_ATTEMPTS):
-            self._close()
+            self._stack.close()
+            self.open_files = []
+            for link in self.folder.iterdir():
+                link.unlink()
             self._list()
             deleted = [
                 name for name, size, _ in self.fingerprint if not self._link_file(name, size)
@@ -135,7 +138,9 @@ class Snapshot:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return False
         if name.startswith(_THAT_NAME_TABLES) and size <= _MAX_COPIED_MANIFEST:
-            _copy_head(descriptor, size, link)
+            with link.open("wb") as copy:
+                for start in range(0, size, _COPIED_AT_ONCE):
+                    copy.write(os.pread(descriptor, min(_COPIED_AT_ONCE, size - start), start))
         elif _OPEN_FILES.is_dir():
             link.symlink_to(_OPEN_FILES / str(descriptor))
             self.open_files.append(descriptor)
@@ -143,22 +148,9 @@ class Snapshot:
             link.symlink_to(path)
         return True
 
-    def _close(self) -> None:
-        self._stack.close()
-        self.open_files = []
-        for link in self.folder.iterdir():
-            link.unlink()
-
 
 def _naming_tables(files: Fingerprint) -> Fingerprint:
     return tuple(file for file in files if file[0].startswith(_THAT_NAME_TABLES))
-
-
-def _copy_head(descriptor: int, size: int, copy: Path) -> None:
-    """Copy the first bytes of an open file."""
-    with copy.open("wb") as file:
-        for start in range(0, size, _COPIED_AT_ONCE):
-            file.write(os.pread(descriptor, min(_COPIED_AT_ONCE, size - start), start))
 
 
 @contextmanager
