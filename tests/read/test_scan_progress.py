@@ -34,8 +34,8 @@ def test_a_scan_tells_how_far_it_is(
 ) -> None:
     told: list[tuple[int, int]] = []
     with rmqstore.open(golden_store(name)) as store:
-        store.session.progress = lambda done, total: told.append((done, total))
-        n_rows = len(store.scan(**arguments).read_all())
+        scan = store.scan(**arguments, progress=lambda done, total: told.append((done, total)))
+        n_rows = len(scan.read_all())
     assert all(0 <= done <= total for done, total in told)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     if n_rows:
@@ -46,10 +46,13 @@ def test_a_scan_tells_how_far_it_is(
 
 def test_a_scan_by_queue_counts_messages_and_one_by_log_bytes(golden_store: Golden) -> None:
     told: list[tuple[int, int]] = []
+
+    def report(done: int, total: int) -> None:
+        told.append((done, total))
+
     with rmqstore.open(golden_store("default-sizes")) as store:
-        store.session.progress = lambda done, total: told.append((done, total))
-        n_rows = len(store.scan(tags="none of these").read_all())
+        n_rows = len(store.scan(tags="none of these", progress=report).read_all())
         assert (n_rows, told[-1]) == (0, (25, 25))
-        store.scan(scan="commitlog").read_all()
+        store.scan(scan="commitlog", progress=report).read_all()
         done, total = told[-1]
         assert 0.95 * total < done <= total < 100_000  # of a file of a GiB
