@@ -250,7 +250,9 @@ def transaction_events(
     sound = np.ones(len(heads), np.bool_)
     if check_crcs:
         sound = heads.check_crcs(window.data)
-    reached = _reached(heads, sound & in_order, before)
+    # The offset after the good batches before each batch, and before the end, (n + 1,).
+    ends = np.where(sound & in_order, heads.last_offset + 1, before)
+    reached = np.maximum.accumulate(np.concatenate([[before], ends]))
     may_be_marker = _may_be_marker(heads)
     producers, offsets = heads.producer_id.tolist(), heads.base_offset.tolist()
     for row in np.flatnonzero(~sound | is_transactional).tolist():
@@ -279,13 +281,6 @@ def _error(path: str, position: int, reason: str) -> CorruptBatchError:
     return CorruptBatchError(
         path, position, f"{reason}; what is damaged may have decided transactions"
     )
-
-
-def _reached(heads: BatchHeads, good: NDArray[np.bool_], before: int) -> NDArray[np.int64]:
-    """Return the offset after the good batches before each batch, and before the end, (n + 1,)."""
-    ends = np.where(good, heads.last_offset + 1, before)
-    reached: NDArray[np.int64] = np.maximum.accumulate(np.concatenate([[before], ends]))
-    return reached
 
 
 def _may_be_marker(heads: BatchHeads) -> NDArray[np.bool_]:
@@ -361,16 +356,14 @@ class Transactions:
         bounds = np.flatnonzero(producers[1:] != producers[:-1]) + 1
         for rows in np.split(in_doubt, bounds) if len(in_doubt) else ():
             producer = int(heads.producer_id[rows[0]])
-            outcomes[rows] = self._decide(producer, heads.base_offset[rows])
+            offsets = heads.base_offset[rows]
+            ends = self.markers.get(producer, _NO_MARKERS)
+            number = np.searchsorted(ends.offsets, offsets)
+            decided = np.append(ends.outcomes, np.int8(ABORTED))[number]
+            n_doubts = np.append(ends.n_doubts, len(self.doubts))[number]
+            decided[np.searchsorted(self.doubts, offsets) < n_doubts] = UNKNOWN
+            outcomes[rows] = decided
         return outcomes
-
-    def _decide(self, producer: int, offsets: NDArray[np.int64]) -> Outcomes:
-        ends = self.markers.get(producer, _NO_MARKERS)
-        number = np.searchsorted(ends.offsets, offsets)
-        decided: Outcomes = np.append(ends.outcomes, np.int8(ABORTED))[number]
-        n_doubts = np.append(ends.n_doubts, len(self.doubts))[number]
-        decided[np.searchsorted(self.doubts, offsets) < n_doubts] = UNKNOWN
-        return decided
 
 
 def read_transactions(
