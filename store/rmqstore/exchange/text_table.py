@@ -100,7 +100,7 @@ def fitted(
     needed = [natural[one] - taken for one, taken in zip(kept, widths, strict=True)]
     for number in sorted(range(len(kept)), key=needed.__getitem__):
         column = kept[number]
-        more = min(left, natural[column] - least[column]) if left > 0 else 0
+        more = min(max(left, 0), natural[column] - least[column])
         widths[number] += more
         left -= more
     return Fitted(kept, widths, are_times_short=True)
