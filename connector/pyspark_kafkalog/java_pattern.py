@@ -92,26 +92,24 @@ class _Translation:
         """
         parts = []
         while self._at < len(self._pattern):
-            parts.append(self._next())
+            char = self._pattern[self._at]
+            if char == "\\":
+                parts.append(self._escape(in_class=False))
+            elif char == "[":
+                parts.append(self._class())
+            elif char == "(":
+                parts.append(self._group())
+            elif char == "{":
+                found = _QUANTIFIER.match(self._pattern, self._at)
+                if found is None:
+                    self._refuse("a { that begins no number of repetitions")
+                parts.append(self._take(len(found[0])))
+            else:
+                self._at += 1
+                parts.append(char if char in "^$.|?*+)" else re.escape(char))
         if self._may_ignore_case and self._has_case:
             self._refuse("classes of lower or upper case together with (?i)")
         return "".join(parts)
-
-    def _next(self) -> str:
-        char = self._pattern[self._at]
-        if char == "\\":
-            return self._escape(in_class=False)
-        if char == "[":
-            return self._class()
-        if char == "(":
-            return self._group()
-        if char == "{":
-            found = _QUANTIFIER.match(self._pattern, self._at)
-            if found is None:
-                self._refuse("a { that begins no number of repetitions")
-            return self._take(len(found[0]))
-        self._at += 1
-        return char if char in "^$.|?*+)" else re.escape(char)
 
     def _take(self, n_chars: int) -> str:
         self._at += n_chars
@@ -153,9 +151,19 @@ class _Translation:
         if char in set("dDwWsS"):
             return self._take(2)
         if char == "Q":
-            return self._quoted()
+            end = self._pattern.find("\\E", self._at + 2)
+            end = len(self._pattern) if end < 0 else end
+            text = self._pattern[self._at + 2 : end]
+            self._at = min(end + 2, len(self._pattern))
+            return re.escape(text)
         if char in {"p", "P"}:
-            return self._property(in_class=in_class)
+            found = _PROPERTY.match(self._pattern, self._at)
+            chars = None if found is None else _CLASSES.get(found[2] or found[3])
+            if found is None or chars is None:
+                self._refuse(found[0] if found else "\\p")
+            self._at += len(found[0])
+            self._has_case |= chars in _OF_CASE
+            return _in_class(chars, is_negated=found[1] == "P", in_class=in_class)
         if char.lower() in _SPACES:
             self._at += 2
             spaces = _SPACES[char.lower()]
@@ -164,7 +172,11 @@ class _Translation:
             self._at += 2
             return _ANCHORS[char]
         if not in_class and char in {"k", *"123456789"}:
-            return self._reference()
+            found = _REFERENCE.match(self._pattern, self._at)
+            if found is None:
+                self._refuse(self._pattern[self._at : self._at + 3])
+            self._at += len(found[0])
+            return f"(?P={found[1]})" if found[1] else f"(?:{found[0]})"
         return re.escape(self._escaped_char())
 
     def _escaped_char(self) -> str:
@@ -181,29 +193,6 @@ class _Translation:
             self._refuse(f"\\{char}")
         self._at += 2
         return _CONTROL_ESCAPES.get(char, char)
-
-    def _quoted(self) -> str:
-        end = self._pattern.find("\\E", self._at + 2)
-        end = len(self._pattern) if end < 0 else end
-        text = self._pattern[self._at + 2 : end]
-        self._at = min(end + 2, len(self._pattern))
-        return re.escape(text)
-
-    def _property(self, *, in_class: bool) -> str:
-        found = _PROPERTY.match(self._pattern, self._at)
-        chars = None if found is None else _CLASSES.get(found[2] or found[3])
-        if found is None or chars is None:
-            self._refuse(found[0] if found else "\\p")
-        self._at += len(found[0])
-        self._has_case |= chars in _OF_CASE
-        return _in_class(chars, is_negated=found[1] == "P", in_class=in_class)
-
-    def _reference(self) -> str:
-        found = _REFERENCE.match(self._pattern, self._at)
-        if found is None:
-            self._refuse(self._pattern[self._at : self._at + 3])
-        self._at += len(found[0])
-        return f"(?P={found[1]})" if found[1] else f"(?:{found[0]})"
 
     def _class(self) -> str:
         begin = self._take(2 if self._pattern.startswith("[^", self._at) else 1)

@@ -13,7 +13,7 @@ from typing import Final
 from kafkalog import CorruptBatchError, Partition
 from kafkalog.read.scan import FAILFAST, ScanSpec
 from kafkalog.storage.names import TopicPartition
-from pyspark_kafkalog.options import OffsetLimit, ReadOptions
+from pyspark_kafkalog.options import ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit, divide_ranges, pack_ranges
 from rmqstore.errors import OptionError
 from rmqstore.query.selection import EARLIEST, LATEST
@@ -71,27 +71,24 @@ class OffsetReader:
         if absent:
             raise OptionError(f"assign: {self._where} has no partition {_names(absent)}")
         for end, limit in (("starting", self._options.start), ("ending", self._options.end)):
-            self._require_every(end, limit)
-
-    def _require_every(self, end: str, limit: OffsetLimit) -> None:
-        if limit.named is None:
-            return
-        missing = sorted(set(self._chosen) - limit.named)
-        others = sorted(limit.named - set(self._chosen))
-        if not missing and not others:
-            return
-        contradictions = []
-        if missing:
-            contradictions.append(f"does not name {_names(missing)}")
-        if others:
-            contradictions.append(f"names {_names(others)}, which is not read")
-        by_time, remedy = "ByTimestamp", ""
-        if limit.times is None:
-            by_time, remedy = "", "; -2 is the earliest offset, -1 the latest"
-        raise OptionError(
-            f"{end}Offsets{by_time} must name every partition that is read, and no other: it"
-            f" {' and '.join(contradictions)}{remedy}"
-        )
+            if limit.named is None:
+                continue
+            missing = sorted(set(self._chosen) - limit.named)
+            others = sorted(limit.named - set(self._chosen))
+            if not missing and not others:
+                continue
+            contradictions = []
+            if missing:
+                contradictions.append(f"does not name {_names(missing)}")
+            if others:
+                contradictions.append(f"names {_names(others)}, which is not read")
+            by_time, remedy = "ByTimestamp", ""
+            if limit.times is None:
+                by_time, remedy = "", "; -2 is the earliest offset, -1 the latest"
+            raise OptionError(
+                f"{end}Offsets{by_time} must name every partition that is read, and no other: it"
+                f" {' and '.join(contradictions)}{remedy}"
+            )
 
     def earliest(self, key: TopicPartition) -> int:
         """Return the first offset of a partition."""

@@ -136,7 +136,15 @@ def parse_choice(given: Mapping[str, str]) -> Choice:
         raise OptionError(f"give one of assign, subscribe and subscribePattern; {stated}")
     value = given[names[0]]
     if names[0] == "assign":
-        return Choice(partitions=_assigned(value))
+        table = _table("assign", value, '{"topicA":[0,1],"topicB":[2,4]}')
+        keys: set[TopicPartition] = set()
+        for topic, numbers in table.items():
+            if not isinstance(numbers, list):
+                raise OptionError(f"assign: {topic!r} needs a list of partitions, got {numbers!r}")
+            keys.update(TopicPartition(topic, _integer("assign", number)) for number in numbers)
+        if not keys:
+            raise OptionError("assign: names no partition")
+        return Choice(partitions=frozenset(keys))
     if names[0] == "subscribe":
         topics = tuple(dict.fromkeys(name.strip() for name in value.split(",") if name.strip()))
         if not topics:
@@ -191,18 +199,6 @@ def require_span(start: OffsetLimit, end: OffsetLimit) -> None:
             raise OptionError(
                 f"{name}: {refused} ({text}) would leave a batch nothing to read of that partition"
             )
-
-
-def _assigned(value: str) -> frozenset[TopicPartition]:
-    table = _table("assign", value, '{"topicA":[0,1],"topicB":[2,4]}')
-    keys: set[TopicPartition] = set()
-    for topic, numbers in table.items():
-        if not isinstance(numbers, list):
-            raise OptionError(f"assign: {topic!r} needs a list of partitions, got {numbers!r}")
-        keys.update(TopicPartition(topic, _integer("assign", number)) for number in numbers)
-    if not keys:
-        raise OptionError("assign: names no partition")
-    return frozenset(keys)
 
 
 def _by_partition(

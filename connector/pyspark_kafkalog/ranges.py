@@ -6,7 +6,7 @@ Source: KafkaOffsetRangeCalculator of Spark; tasks of a limited size are ours.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -107,7 +107,18 @@ def divide_ranges(
     ]
     if min_partitions is None or len(parts) >= min_partitions:
         return parts
-    return list(_enough(parts, min_partitions))
+    # Large parts are cut further, so that there are at least about as many.
+    size = sum(part.size for part in parts)
+    is_small = [_share(part.size, size, min_partitions) == 1 for part in parts]
+    large_size = sum(part.size for part, small in zip(parts, is_small, strict=True) if not small)
+    n_large_parts = max(min_partitions - sum(is_small), 1)
+    enough: list[OffsetRange] = []
+    for part, small in zip(parts, is_small, strict=True):
+        if small:
+            enough.append(part)
+        else:
+            enough += part.divided(_share(part.size, large_size, n_large_parts))
+    return enough
 
 
 def pack_ranges(
@@ -137,18 +148,6 @@ def pack_ranges(
 def _n_parts(piece: OffsetRange, max_bytes: int, max_records: int | None) -> int:
     by_records = math.ceil(piece.size / max_records) if max_records else 1
     return max(by_records, math.ceil(piece.n_bytes / max_bytes), 1)
-
-
-def _enough(parts: Sequence[OffsetRange], least: int) -> Iterator[OffsetRange]:
-    """Yield parts, large ones cut further, so that there are at least about ``least``."""
-    total = sum(part.size for part in parts)
-    is_small = [_share(part.size, total, least) == 1 for part in parts]
-    large_total = sum(part.size for part, small in zip(parts, is_small, strict=True) if not small)
-    for part, small in zip(parts, is_small, strict=True):
-        if small:
-            yield part
-        else:
-            yield from part.divided(_share(part.size, large_total, max(least - sum(is_small), 1)))
 
 
 def _share(size: int, total: int, n_parts: int) -> int:

@@ -35,7 +35,6 @@ _MADE_OF: Final = {
     _TIMESTAMP_TYPE: "timestamp_type",
     "headers": "headers",
 }
-_PAIR: Final = ["key", "value"]  # of a header
 # What Kafka's clients give for a record of format v0, which has no time.
 _LAST_TIME: Final = (1 << 63) // 1000 - 1  # ms that microseconds of 64 bits can count
 _TOO_FAR: Final = "does not fit into Spark's microseconds"
@@ -132,7 +131,9 @@ class RowReader:
                 )
                 for batch in batches:
                     if batch.num_rows:
-                        yield self._row_batch(self._timed(batch, partition.path), piece)
+                        timed = self._timed(batch, partition.path)
+                        arrays = [self._column(timed, name, piece) for name in self._names]
+                        yield pa.RecordBatch.from_arrays(arrays, self._names)
 
     def _timed(self, batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
         """Return rows with the times that Spark can count in microseconds, and null for others.
@@ -149,34 +150,23 @@ class RowReader:
         numbers = stored.cast(pa.int64()).fill_null(-1)
         is_far = pc.or_(pc.greater(numbers, _LAST_TIME), pc.less(numbers, -_LAST_TIME))
         if pc.any(is_far).as_py():
-            batch = self._told(batch, numbers, is_far, path)
+            row = pc.index(is_far, value=True).as_py()
+            offset = batch.column("offset")[row]
+            text = f"{path}: the timestamp {numbers[row]} of offset {offset} {_TOO_FAR}"
+            if self._spec.mode == FAILFAST:
+                raise UnsupportedFeatureError(
+                    f"{text}; mode=DROPMALFORMED gives null for such a time, and a read without "
+                    "the column timestamp needs none"
+                )
+            if self._spec.is_permissive:
+                corrupt = self._spec.corrupt_column
+                texts = [f"the timestamp {time} {_TOO_FAR}" for time in numbers.to_pylist()]
+                reasons = pc.if_else(is_far, pa.array(texts), batch.column(corrupt))
+                batch = batch.set_column(batch.schema.get_field_index(corrupt), corrupt, reasons)
+            else:
+                logger.warning("%s; it is null, as are others of that kind", text)
             times = pc.if_else(is_far, None, times)
         return batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", times)
-
-    def _told(
-        self, batch: pa.RecordBatch, times: pa.Array, is_far: pa.Array, path: str
-    ) -> pa.RecordBatch:
-        """Say which times are too far off: by an error, in the rows, or by a warning."""
-        row = pc.index(is_far, value=True).as_py()
-        text = (
-            f"{path}: the timestamp {times[row]} of offset {batch.column('offset')[row]} {_TOO_FAR}"
-        )
-        if self._spec.mode == FAILFAST:
-            raise UnsupportedFeatureError(
-                f"{text}; mode=DROPMALFORMED gives null for such a time, and a read without the "
-                "column timestamp needs none"
-            )
-        if not self._spec.is_permissive:
-            logger.warning("%s; it is null, as are others of that kind", text)
-            return batch
-        corrupt = self._spec.corrupt_column
-        told = [f"the timestamp {time} {_TOO_FAR}" for time in times.to_pylist()]
-        reasons = pc.if_else(is_far, pa.array(told), batch.column(corrupt))
-        return batch.set_column(batch.schema.get_field_index(corrupt), corrupt, reasons)
-
-    def _row_batch(self, batch: pa.RecordBatch, piece: OffsetRange) -> pa.RecordBatch:
-        arrays = [self._column(batch, name, piece) for name in self._names]
-        return pa.RecordBatch.from_arrays(arrays, self._names)
 
     def _column(self, batch: pa.RecordBatch, name: str, piece: OffsetRange) -> pa.Array:
         if name == _TOPIC:
@@ -188,12 +178,11 @@ class RowReader:
         column = batch.column(_MADE_OF[name])
         if name == "timestamp":
             return column.cast(pa.timestamp("us", "UTC"))
-        return _as_spark(column) if name == "headers" else column
-
-
-def _as_spark(headers: pa.ListArray) -> pa.Array:
-    """Return headers with names that may be null, and null for a record without headers."""
-    offsets, values = headers.offsets, headers.values
-    pairs = pa.StructArray.from_arrays([values.field("key"), values.field("value")], _PAIR)
-    is_empty = pc.equal(offsets[1:], offsets[:-1])
-    return pa.ListArray.from_arrays(offsets, pairs, mask=is_empty)
+        if name != "headers":
+            return column
+        # Names of headers may be null to Spark, and a record without headers has null.
+        offsets, values = column.offsets, column.values
+        fields = [values.field("key"), values.field("value")]
+        pairs = pa.StructArray.from_arrays(fields, ["key", "value"])
+        is_empty = pc.equal(offsets[1:], offsets[:-1])
+        return pa.ListArray.from_arrays(offsets, pairs, mask=is_empty)

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import StreamOptions
-from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
+from pyspark_kafkalog.ranges import RangeSplit
 from pyspark_kafkalog.rows import RowReader
 from pyspark_rmqstore.offsets import limit_rows
 from pyspark_rmqstore.option_values import option_names
@@ -145,18 +145,16 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif offset > (last := reader.latest(key)):
                 reader.lose(f"{key} was to be read up to {offset} but now ends at {last}")
                 ends[key] = last
-        ranges = [
-            piece._replace(follows=self._follows(reader, since, piece))
-            for piece in reader.ranges(starts, ends)
-        ]
+        named = self._options.read.start.offsets
+        ranges = []
+        for piece in reader.ranges(starts, ends):
+            key = piece.topic_partition
+            is_first = named is not None and named.get(key) == piece.start  # of the query
+            is_next = since.get(key) == piece.start
+            # Whether an earlier micro-batch had the offsets right before the range.
+            follows = is_next and not is_first and piece.start > reader.earliest(key)
+            ranges.append(piece._replace(follows=follows))
         return reader.splits(ranges)
-
-    def _follows(self, reader: OffsetReader, since: Offsets, piece: OffsetRange) -> bool:
-        """Tell whether an earlier micro-batch had the offsets right before a range."""
-        key, named = piece.topic_partition, self._options.read.start.offsets
-        is_first = named is not None and named.get(key) == piece.start  # of the query
-        is_next = since.get(key) == piece.start
-        return is_next and not is_first and piece.start > reader.earliest(key)
 
     def _starts(self, reader: OffsetReader, since: Offsets, ends: Offsets) -> Offsets:
         """Return where a micro-batch starts: a partition that is new, at its first record."""

@@ -60,7 +60,16 @@ class RmqStoreReader(DataSourceReader):
             paths = ", ".join(ref.path for ref in stores)
             require_named(self._options.selection, known, paths)
         if self._options.msg_key_limit is not None:
-            portions = self._newest(stores, self._options.msg_key_limit)
+            # The newest messages are chosen over all stores.
+            portions = []
+            matches = [match for rows in each_store(stores, self._stored) for match in rows]
+            newest = sorted(matches)[-self._options.msg_key_limit :]
+            for ref in stores:
+                offsets = sorted(offset for _, path, offset in newest if path == ref.path)
+                if not offsets:
+                    continue
+                with open_ref(ref) as store:
+                    portions.append(self._splits.records(ref, store, np.array(offsets, np.int64)))
         tasks = self._splits.tasks(portions)
         logger.info("planned %d tasks over %d stores", len(tasks), len(stores))
         return tasks
@@ -106,18 +115,6 @@ class RmqStoreReader(DataSourceReader):
         if self._options.include_pending:
             store.require_store("include_pending")
             portions.append(splits.pending(ref, store))
-        return portions
-
-    def _newest(self, stores: Sequence[StoreRef], limit: int) -> list[AnyPortion]:
-        """Return the portions that read the newest messages of a look-up over all stores."""
-        matches = [match for rows in each_store(stores, self._stored) for match in rows]
-        newest = sorted(matches)[-limit:]
-        portions = []
-        for ref in stores:
-            offsets = sorted(offset for _, path, offset in newest if path == ref.path)
-            if offsets:
-                with open_ref(ref) as store:
-                    portions.append(self._splits.records(ref, store, np.array(offsets, np.int64)))
         return portions
 
     def _stored(self, ref: StoreRef) -> list[tuple[datetime, str, int]]:

@@ -105,7 +105,12 @@ class FollowedStores:
     def _all(self) -> dict[str, Followed]:
         if not self._opened:
             opened: dict[str, Followed] = {}
-            selection = self._options.selection
+            options = self._options
+            selection = options.selection
+            # Damage of the log that may have held messages of recovered queues is refused as in a
+            # batch read. A stream cannot have a row without a queue offset.
+            mode = options.mode if options.mode == FAILFAST else "DROPMALFORMED"
+            spec = ReadSpec(pa.schema([]), mode, fail_on_data_loss=options.fail_on_data_loss)
             for ref in self._refs:
                 store = open_ref(ref)
                 store.warn_unknown_topics(selection, "they are followed once they appear")
@@ -113,21 +118,9 @@ class FollowedStores:
                 followed = Followed(ref, follow(store, selection))
                 opened[store.broker_name] = followed
                 followed.tail.look()
-                self._refuse_lost(store)
+                deque(store.read_lost(store.lost((), spec), spec), maxlen=0)
             self._opened = opened
         return self._opened
-
-    def _refuse_lost(self, store: StoreSession) -> None:
-        """Refuse or report damage of the log that may have held messages of recovered queues.
-
-        Raises:
-            CorruptRecordError, OffsetOutOfRangeError: as in a batch read.
-        """
-        options = self._options
-        # A stream cannot have a row without a queue offset.
-        mode = options.mode if options.mode == FAILFAST else "DROPMALFORMED"
-        spec = ReadSpec(pa.schema([]), mode, fail_on_data_loss=options.fail_on_data_loss)
-        deque(store.read_lost(store.lost((), spec), spec), maxlen=0)
 
     def ends(self) -> dict[Key, int]:
         """Return the end of each queue as of the last look."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.read.log_cursor import LogMark
@@ -37,7 +37,8 @@ RowsWithin = Callable[[Key, int, int, int], int]
 def limit_rows(starts: Mapping[K, int], ends: Mapping[K, int], max_rows: int) -> dict[K, int]:
     """Return ends that admit at most ``max_rows`` messages after the starts.
 
-    The messages are shared among queues by their backlog.
+    The messages are shared among queues by their backlog. What rounding down leaves is given out in
+    turn, first to queues that got nothing, so that large queues do not starve small ones.
 
     Args:
         starts: the start of every queue in ``ends``.
@@ -46,7 +47,18 @@ def limit_rows(starts: Mapping[K, int], ends: Mapping[K, int], max_rows: int) ->
     """
     keys = list(ends)
     backlog = np.array([ends[key] - starts[key] for key in keys], np.int64)
-    taken = _share(backlog, max_rows)
+    total = int(backlog.sum())
+    taken = backlog
+    if total > max_rows:
+        shares = backlog * (max_rows / total)
+        taken = np.minimum(np.floor(shares).astype(np.int64), backlog)
+        left = max_rows - int(taken.sum())
+        # The queue that the round begins with changes from trigger to trigger, but is the same if a
+        # trigger is planned again.
+        turn = np.roll(np.arange(len(keys)), -(total % len(keys)))
+        waiting = turn[(backlog > taken)[turn]]
+        waiting = waiting[np.argsort(taken[waiting] > 0, kind="stable")]
+        taken[waiting[: max(left, 0)]] += 1
     return {key: starts[key] + int(rows) for key, rows in zip(keys, taken, strict=True)}
 
 
@@ -81,36 +93,6 @@ def limit_bytes(
     return limited
 
 
-def _share(backlog: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
-    """Share a limit among queues by their backlog.
-
-    What rounding down leaves is given out in turn, first to queues that got nothing, so that large
-    queues do not starve small ones.
-
-    Returns:
-        The shares, int64 (n,). Their sum is the limit, or the whole backlog if that is less.
-    """
-    total = int(backlog.sum())
-    if total <= limit:
-        return backlog
-    shares = backlog * (limit / total)
-    taken = np.minimum(np.floor(shares).astype(np.int64), backlog)
-    left = limit - int(taken.sum())
-    turn = np.roll(np.arange(len(backlog)), -_turn(backlog))
-    waiting = turn[(backlog > taken)[turn]]
-    waiting = waiting[np.argsort(taken[waiting] > 0, kind="stable")]
-    taken[waiting[: max(left, 0)]] += 1
-    return taken
-
-
-def _turn(backlog: NDArray[np.int64]) -> int:
-    """Return the queue that a round begins with.
-
-    It changes from trigger to trigger, but is the same if a trigger is planned again.
-    """
-    return int(backlog.sum()) % len(backlog)
-
-
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
     """A queue offset for every queue, and a mark for every broker.
@@ -130,8 +112,9 @@ class StreamOffset:
     def json(self) -> dict[str, Any]:
         """Return the offset as Spark stores it; equal offsets give equal text."""
         queues: dict[str, dict[str, dict[str, int]]] = {}
-        for (broker, topic, queue_id), offset in sorted(self.queues.items(), key=_by_topic):
-            queues.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
+        for key in sorted(self.queues, key=itemgetter(1, 0, 2)):  # by topic
+            broker, topic, queue_id = key
+            queues.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = self.queues[key]
         log = {
             broker: {"physicalOffset": mark.physical_offset, "storeTimestamp": mark.store_timestamp}
             for broker, mark in sorted(self.marks.items())
@@ -171,8 +154,3 @@ class StreamOffset:
                 f"the checkpoint does not hold an offset of rmqstore ({err!r}): "
                 f"{str(stored)[:200]}; give the query its own checkpointLocation"
             ) from err
-
-
-def _by_topic(item: tuple[Key, int]) -> tuple[str, str, int]:
-    broker, topic, queue_id = item[0]
-    return topic, broker, queue_id

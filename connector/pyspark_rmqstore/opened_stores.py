@@ -52,24 +52,13 @@ def stores_to_read(stores: Sequence[StoreRef]) -> tuple[StoreRef, ...]:
     names = [*each_store(stores, _broker_name)]
     counts = Counter(names)
     shared = [ref for ref, name in zip(stores, names, strict=True) if counts[name] > 1]
-    unread = _replicas(shared) if shared else set()
-    return tuple(ref for ref in stores if ref.path not in unread)
-
-
-def _broker_name(ref: StoreRef) -> str:
-    if ref.broker_name is not None:
-        return ref.broker_name
-    with open_ref(ref) as store:
-        return store.view_broker_name
-
-
-def _replicas(stores: Sequence[StoreRef]) -> set[str]:
-    """Return the paths of the stores that are replicas of others."""
+    if not shared:
+        return tuple(stores)
     paths: dict[int, str] = {}
     unread = set()
     with ExitStack() as stack:
         sources = []
-        for ref in stores:
+        for ref in shared:
             store = stack.enter_context(open_ref(ref))
             store.require_local("reading one of several stores of a broker")
             source = store.view_source
@@ -81,7 +70,14 @@ def _replicas(stores: Sequence[StoreRef]) -> set[str]:
                 path = paths[id(replica.source)]
                 logger.warning("%s is not read: it is %s", path, broker.note(replica))
                 unread.add(path)
-    return unread
+    return tuple(ref for ref in stores if ref.path not in unread)
+
+
+def _broker_name(ref: StoreRef) -> str:
+    if ref.broker_name is not None:
+        return ref.broker_name
+    with open_ref(ref) as store:
+        return store.view_broker_name
 
 
 def this_host() -> str:

@@ -143,16 +143,13 @@ def known_options(options: Mapping[str, str], names: Iterable[str]) -> dict[str,
         if lower in _SPARK_OWN and lower not in spellings:
             continue
         if lower not in spellings:
-            raise OptionError(_unknown(key, {"path": "path", **spellings}))
+            known = {"path": "path", **spellings}
+            close = get_close_matches(lower, known, n=1)
+            suggestion = f", did you mean {known[close[0]]}?" if close else ";"
+            every = ", ".join(sorted(known.values()))
+            raise OptionError(f"unknown option {key!r}{suggestion} known options are: {every}")
         given[spellings[lower]] = value
     return given
-
-
-def _unknown(key: str, spellings: Mapping[str, str]) -> str:
-    close = get_close_matches(key.lower(), spellings, n=1)
-    suggestion = f", did you mean {spellings[close[0]]}?" if close else ";"
-    known = ", ".join(sorted(spellings.values()))
-    return f"unknown option {key!r}{suggestion} known options are: {known}"
 
 
 def stated_paths(options: Mapping[str, str], remedy: str) -> list[str]:
@@ -167,8 +164,15 @@ def stated_paths(options: Mapping[str, str], remedy: str) -> list[str]:
     """
     by_lower = {key.lower(): value for key, value in options.items()}
     values = [by_lower["path"]] if by_lower.get("path") else []
-    if by_lower.get("paths"):
-        values += _path_list(by_lower["paths"])
+    value = by_lower.get("paths")
+    if value:
+        try:
+            paths = json.loads(value)
+        except json.JSONDecodeError as err:
+            raise OptionError(f"paths {value!r}: must be a JSON list of paths ({err})") from err
+        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+            raise OptionError(f"paths {value!r}: must be a JSON list of paths")
+        values += paths
     if not values:
         raise OptionError(f"path is missing: {remedy}")
     return values
@@ -185,16 +189,6 @@ def paths_or_root(
     if conf is None or names_path:
         return stated_paths(options, remedy)
     return [str(root_of(None, conf))]
-
-
-def _path_list(value: str) -> list[str]:
-    try:
-        paths = json.loads(value)
-    except json.JSONDecodeError as err:
-        raise OptionError(f"paths {value!r}: must be a JSON list of paths ({err})") from err
-    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        raise OptionError(f"paths {value!r}: must be a JSON list of paths")
-    return paths
 
 
 def absolute_path(path: str) -> str:

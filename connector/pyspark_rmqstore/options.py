@@ -105,16 +105,33 @@ def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     columns = given.get("columns")
     is_kafka = _is_kafka(given)
     if is_kafka:
-        _require_plain_rows(given)
+        # Rows may not need columns that Kafka's source does not have.
+        if given.get("mode", "").upper() == "PERMISSIVE":
+            raise OptionError(
+                "columns=kafka: no column says what is damaged; "
+                "set mode to FAILFAST or DROPMALFORMED"
+            )
+        if boolean(given, "includePending", default=False):
+            raise OptionError(
+                "columns=kafka: no column says what is pending; leave out includePending"
+            )
         columns = None
     elif "includeHeaders" in given:
         raise OptionError("includeHeaders: with columns=kafka only; column properties has them")
+    include_headers = boolean(given, "includeHeaders", default=False)
+    mode = word(given, "mode", ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"))
+    corrupt_column = given.get("columnNameOfCorruptRecord", CORRUPT_RECORD)
+    if not corrupt_column or corrupt_column in ALL_COLUMNS.names:
+        raise OptionError(
+            f"columnNameOfCorruptRecord {corrupt_column!r}: "
+            "must be a name that no column of a message has"
+        )
     return ColumnOptions(
         columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
         is_kafka=is_kafka,
-        include_headers=boolean(given, "includeHeaders", default=False),
-        mode=word(given, "mode", ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")),
-        corrupt_column=_corrupt_column(given),
+        include_headers=include_headers,
+        mode=mode,
+        corrupt_column=corrupt_column,
         include_pending=boolean(given, "includePending", default=False),
     )
 
@@ -160,7 +177,18 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         raise OptionError("consumerOffsetFile and consumerGroup: give both, or none")
     consumer_offset_file = None
     if file is not None:
-        consumer_offset_file = _outside(Path(absolute_path(file)), read.stores)
+        path = Path(absolute_path(file))
+        store, *others = read.stores
+        if others:
+            raise OptionError(
+                f"consumerOffsetFile is for one broker, but path names {len(read.stores)} stores"
+            )
+        if not is_uri(store.path) and path.resolve().is_relative_to(Path(store.path).resolve()):
+            raise OptionError(
+                f"consumerOffsetFile {path} lies in the store, "
+                "into which reading never writes: put it elsewhere"
+            )
+        consumer_offset_file = path
     return StreamOptions(
         read=read,
         max_rows=max_rows,
@@ -170,21 +198,6 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         consumer_offset_file=consumer_offset_file,
         consumer_group=given.get("consumerGroup", ""),
     )
-
-
-def _outside(file: Path, stores: tuple[StoreRef, ...]) -> Path:
-    if len(stores) > 1:
-        raise OptionError(
-            f"consumerOffsetFile is for one broker, but path names {len(stores)} stores"
-        )
-    if is_uri(stores[0].path):
-        return file
-    if file.resolve().is_relative_to(Path(stores[0].path).resolve()):
-        raise OptionError(
-            f"consumerOffsetFile {file} lies in the store, "
-            "into which reading never writes: put it elsewhere"
-        )
-    return file
 
 
 def _read_options(
@@ -248,25 +261,6 @@ def _parse_look_up(given: Mapping[str, str], selection: Selection, *, streaming:
     if wanted:
         selection.require_by_log()
     return wanted
-
-
-def _require_plain_rows(given: Mapping[str, str]) -> None:
-    """Refuse options with which rows need columns that Kafka's source does not have."""
-    if given.get("mode", "").upper() == "PERMISSIVE":
-        raise OptionError(
-            "columns=kafka: no column says what is damaged; set mode to FAILFAST or DROPMALFORMED"
-        )
-    if boolean(given, "includePending", default=False):
-        raise OptionError("columns=kafka: no column says what is pending; leave out includePending")
-
-
-def _corrupt_column(given: Mapping[str, str]) -> str:
-    name = given.get("columnNameOfCorruptRecord", CORRUPT_RECORD)
-    if not name or name in ALL_COLUMNS.names:
-        raise OptionError(
-            f"columnNameOfCorruptRecord {name!r}: must be a name that no column of a message has"
-        )
-    return name
 
 
 def _is_kafka(given: Mapping[str, str]) -> bool:

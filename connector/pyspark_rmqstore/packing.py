@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -65,7 +65,23 @@ def plan_tasks(portions: Sequence[AnyPortion], limits: Limits) -> list[InputPart
     cuts = [portion.cut(limits.share(portion.n_bytes, total)) for portion in portions]
     if sum(map(len, cuts)) < least and len(portions) > 1:
         cuts = [portion.cut(limits) for portion in portions]
-    tasks = list(_packed(portions, cuts, limits))
+    goal = float(limits.max_bytes)
+    if limits.min_partitions:
+        n_stores = len({portion.store for portion in portions})
+        goal = min(goal, (total + n_stores * OPEN_COST) / limits.min_partitions)
+    tasks: list[list[InputPartition]] = []
+    pack = _Pack()
+    for portion, splits in zip(portions, cuts, strict=True):
+        is_small = len(splits) == 1 and (portion.n_records is not None or not limits.max_records)
+        if not is_small:
+            tasks += [[split] for split in splits]
+            continue
+        if not pack.takes(portion, goal, limits.max_records):
+            tasks.append(pack.splits)
+            pack = _Pack()
+        pack.add(portion, splits[0])
+    if pack.splits:
+        tasks.append(pack.splits)
     while len(tasks) < least:
         largest = max(range(len(tasks)), key=lambda number: len(tasks[number]), default=None)
         if largest is None or len(tasks[largest]) == 1:
@@ -73,31 +89,6 @@ def plan_tasks(portions: Sequence[AnyPortion], limits: Limits) -> list[InputPart
         middle = len(tasks[largest]) // 2
         tasks[largest : largest + 1] = [tasks[largest][:middle], tasks[largest][middle:]]
     return [task[0] if len(task) == 1 else PackedSplit(tuple(task)) for task in tasks]
-
-
-def _packed(
-    portions: Sequence[AnyPortion],
-    cuts: Sequence[Sequence[InputPartition]],
-    limits: Limits,
-) -> Iterator[list[InputPartition]]:
-    """Yield the tasks of portions, cut as ``cuts`` says, with small ones packed."""
-    goal = float(limits.max_bytes)
-    if limits.min_partitions:
-        n_stores = len({portion.store for portion in portions})
-        n_bytes = sum(portion.n_bytes for portion in portions) + n_stores * OPEN_COST
-        goal = min(goal, n_bytes / limits.min_partitions)
-    pack = _Pack()
-    for portion, splits in zip(portions, cuts, strict=True):
-        is_small = len(splits) == 1 and (portion.n_records is not None or not limits.max_records)
-        if not is_small:
-            yield from ([split] for split in splits)
-            continue
-        if not pack.takes(portion, goal, limits.max_records):
-            yield pack.splits
-            pack = _Pack()
-        pack.add(portion, splits[0])
-    if pack.splits:
-        yield pack.splits
 
 
 class _Pack:

@@ -141,10 +141,20 @@ class SampledQueues:
         self._range = np.repeat(np.arange(len(ranges)), counts)  # of each sample
         mean_bytes = np.array([sample.mean_bytes for sample in samples], np.float64)
         self._low = np.array([sample.queue_offset for sample in samples], np.int64)
-        self._high = _following(self._low, last, self._ends)
-        places = np.array([sample.physical_offset for sample in samples], np.float64)
-        ends = places[last] + mean_bytes[last]
-        self._begin, self._end = _never_falling(places, ends, self._first, last)
+        self._high = np.append(self._low[1:], self._low[:1])
+        self._high[last] = self._ends
+        # Where the part of the log from each sample to the next point begins and ends.
+        self._begin = np.array([sample.physical_offset for sample in samples], np.float64)
+        ends = self._begin[last] + mean_bytes[last]
+        self._end = np.append(self._begin[1:], self._begin[:1])
+        self._end[last] = ends
+        # Neither falls within a range.
+        falling = np.flatnonzero(self._end < self._begin)
+        for number in np.unique(self._range[falling]).tolist():
+            rows = slice(int(self._first[number]), int(last[number]) + 1)
+            points = np.maximum.accumulate(np.append(self._begin[rows], ends[number]))
+            self._begin[rows] = points[:-1]
+            self._end[rows] = points[1:]
         self._weights = (self._high - self._low) * mean_bytes
 
     @property
@@ -170,12 +180,25 @@ class SampledQueues:
         n_records = self.n_records
         if not n_records:
             return []
-        n_tasks = _task_count(self.n_bytes, n_records, limits)
+        n_tasks = max(1, -(-int(self.n_bytes) // limits.max_bytes), limits.min_partitions or 1)
+        if limits.max_records:
+            n_tasks = max(n_tasks, -(-n_records // limits.max_records))
+        n_tasks = min(n_tasks, n_records)
         widths = np.maximum(self._end - self._begin, 1.0)
         tasks = self._cut_at(_cuts(self._begin, widths, self._weights, n_tasks))
         parts = [part for task in tasks for part in _within_records(task, limits.max_records)]
         least = min(limits.min_partitions or 1, n_records)
-        return [tuple(part) for part in _at_least(parts, least)]
+        # The parts with most records are halved until there are enough; their order is kept.
+        while len(parts) < least:
+            sizes = [sum(piece.end - piece.start for piece in part) for part in parts]
+            n_missing = least - len(parts)
+            largest = sorted(range(len(parts)), key=sizes.__getitem__, reverse=True)[:n_missing]
+            chosen = {number for number in largest if sizes[number] > 1}
+            halved: list[list[QueueSlice]] = []
+            for number, part in enumerate(parts):
+                halved += _halves(part) if number in chosen else [part]
+            parts = halved
+        return [tuple(part) for part in parts]
 
     def _cut_at(self, cuts: NDArray[np.float64]) -> list[list[QueueSlice]]:
         """Return the parts of all ranges between physical offsets, without empty tasks.
@@ -207,50 +230,6 @@ class SampledQueues:
             topic, queue_id, _, _ = self._slices[row]
             by_task.setdefault(task, []).append(QueueSlice(topic, queue_id, start, end))
         return list(by_task.values())
-
-
-def _following(
-    values: NDArray[np.int64], last: NDArray[np.int64], after_last: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the next value of each (n,), and ``after_last`` for the rows ``last``."""
-    following = np.append(values[1:], values[:1])
-    following[last] = after_last
-    return following
-
-
-def _never_falling(
-    places: NDArray[np.float64],
-    ends: NDArray[np.float64],
-    first: NDArray[np.int64],
-    last: NDArray[np.int64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return where the part of the log from each sample to the next point begins and ends.
-
-    Args:
-        places: physical offsets of the samples of all ranges, (n,).
-        ends: physical offset after the last message of each range, (n_ranges,).
-        first: the first sample of each range, (n_ranges,).
-        last: its last sample, (n_ranges,).
-
-    Returns:
-        Two (n,), which never fall within a range.
-    """
-    begins = places.copy()
-    following = np.append(places[1:], places[:1])
-    following[last] = ends
-    falling = np.flatnonzero(following < begins)
-    for number in np.unique(np.searchsorted(first, falling, side="right") - 1).tolist():
-        rows = slice(int(first[number]), int(last[number]) + 1)
-        points = np.maximum.accumulate(np.append(begins[rows], ends[number]))
-        begins[rows], following[rows] = points[:-1], points[1:]
-    return begins, following
-
-
-def _task_count(n_bytes: float, n_records: int, limits: Limits) -> int:
-    count = max(1, -(-int(n_bytes) // limits.max_bytes), limits.min_partitions or 1)
-    if limits.max_records:
-        count = max(count, -(-n_records // limits.max_records))
-    return min(count, n_records)
 
 
 def _cuts(
@@ -295,20 +274,6 @@ def _within_records(task: list[QueueSlice], max_records: int | None) -> list[lis
     if max_records is None or sum(piece.end - piece.start for piece in task) <= max_records:
         return [task]
     return [part for half in _halves(task) for part in _within_records(half, max_records)]
-
-
-def _at_least(tasks: list[list[QueueSlice]], count: int) -> list[list[QueueSlice]]:
-    """Halve the tasks with most records until there are ``count`` tasks; their order is kept."""
-    while len(tasks) < count:
-        sizes = [sum(piece.end - piece.start for piece in task) for task in tasks]
-        n_missing = count - len(tasks)
-        largest = sorted(range(len(tasks)), key=sizes.__getitem__, reverse=True)[:n_missing]
-        chosen = {number for number in largest if sizes[number] > 1}
-        halved: list[list[QueueSlice]] = []
-        for number, task in enumerate(tasks):
-            halved += _halves(task) if number in chosen else [task]
-        tasks = halved
-    return tasks
 
 
 def _halves(task: list[QueueSlice]) -> list[list[QueueSlice]]:

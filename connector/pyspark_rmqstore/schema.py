@@ -136,19 +136,14 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
     column = batch.column(MADE_OF[name])
     if name == "key":
         return column.cast(pa.binary())
-    return _headers(column) if name == _HEADERS else column
-
-
-def _headers(properties: pa.MapArray) -> pa.Array:
-    """Return the properties that a producer has set, null for a message without any."""
-    is_header = pc.invert(pc.is_in(properties.keys, value_set=_reserved()))
+    if name != _HEADERS:
+        return column
+    # The properties that a producer has set, null for a message without any.
+    is_header = pc.invert(pc.is_in(column.keys, value_set=_reserved()))
     kept = np.concatenate(([0], np.cumsum(is_header.to_numpy(zero_copy_only=False))))
-    offsets = kept[properties.offsets.to_numpy()].astype(np.int32)
+    offsets = kept[column.offsets.to_numpy()].astype(np.int32)
     headers = pa.StructArray.from_arrays(
-        [
-            properties.keys.filter(is_header),
-            properties.items.filter(is_header).cast(pa.binary()),
-        ],
+        [column.keys.filter(is_header), column.items.filter(is_header).cast(pa.binary())],
         ["key", "value"],
     )
     return pa.ListArray.from_arrays(
@@ -164,8 +159,6 @@ def _reserved() -> pa.Array:
 def default_schema(options: ColumnOptions) -> StructType:
     """Return the columns that the options request, as Spark types."""
     if options.is_kafka:
-        from pyspark_rmqstore.schema import kafka_schema
-
         return kafka_schema(include_headers=options.include_headers)
     corrupt = options.corrupt_column if options.mode == "PERMISSIVE" else None
     extra = _extra(options)
@@ -191,8 +184,6 @@ def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
             widening of it, or a column that may be null is declared NOT NULL.
     """
     if options.is_kafka:
-        from pyspark_rmqstore.schema import columns_of_messages
-
         return columns_of_messages(schema, include_headers=options.include_headers)
     require_names(schema, options.columns, but=options.corrupt_column)
     return pa.schema([_arrow_field(field, options) for field in schema.fields])
@@ -252,25 +243,21 @@ def as_allowed(
     Raises:
         OptionError: the field has none of these types, or may be null but is declared NOT NULL.
     """
+    requested = field.dataType
     for kind in allowed:
-        if _same_type(field.dataType, SPARK_TYPES[kind]):
-            if may_be_null and not field.nullable:
-                raise OptionError(
-                    f"schema: column {field.name} may be null, so it cannot be NOT NULL"
-                )
-            return pa.field(field.name, _nullable_values(kind, field.dataType), field.nullable)
+        own = SPARK_TYPES[kind]
+        is_same = requested == own
+        if isinstance(requested, MapType) and isinstance(own, MapType):
+            is_same = requested.keyType == own.keyType and requested.valueType == own.valueType
+        if not is_same:
+            continue
+        if may_be_null and not field.nullable:
+            raise OptionError(f"schema: column {field.name} may be null, so it cannot be NOT NULL")
+        if isinstance(requested, MapType) and not requested.valueContainsNull:
+            values = pa.field("value", pa.string(), nullable=False)
+            return pa.field(field.name, pa.map_(pa.string(), values), field.nullable)
+        return pa.field(field.name, kind, field.nullable)
     names = " or ".join(SPARK_TYPES[kind].simpleString() for kind in allowed)
-    requested = field.dataType.simpleString()
-    raise OptionError(f"schema: column {field.name} is {names} and cannot be read as {requested}")
-
-
-def _same_type(requested: DataType, own: DataType) -> bool:
-    if isinstance(requested, MapType) and isinstance(own, MapType):
-        return requested.keyType == own.keyType and requested.valueType == own.valueType
-    return requested == own
-
-
-def _nullable_values(kind: pa.DataType, requested: DataType) -> pa.DataType:
-    if isinstance(requested, MapType) and not requested.valueContainsNull:
-        return pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
-    return kind
+    raise OptionError(
+        f"schema: column {field.name} is {names} and cannot be read as {requested.simpleString()}"
+    )

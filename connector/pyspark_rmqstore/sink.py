@@ -90,9 +90,20 @@ def join(root: str, job_id: str) -> None:
     Tasks of a stream do this, because its driver does not know the id of the query.
     """
     disk = disk_of(root)
+    folder = job_folder(root, job_id)
     with named_os_errors(Path(root), "the job wrote nothing and can be repeated"):
-        _make_folder(disk, job_folder(root, job_id))
-        _sweep_abandoned(disk, root, job_id)
+        _make_folder(disk, folder)
+        for other in folder.parent.iterdir():
+            if other == folder:
+                continue
+            now = time()
+            try:
+                changed = max(path.lstat().st_mtime for path in (other, *other.rglob("*")))
+            except FileNotFoundError:
+                changed = now  # the folder is being removed
+            if now - changed > _ABANDONED_SECONDS:
+                logger.warning("%s was left by a job that never ended; it is removed", other)
+                disk.delete_tree(other)
 
 
 def _make_folder(disk: Disk, folder: Path) -> None:
@@ -111,25 +122,6 @@ def disk_of(root: str) -> Disk:
     disk = Disk()
     disk.keep_within(Path(root))
     return disk
-
-
-def _sweep_abandoned(disk: Disk, root: str, job_id: str) -> None:
-    folder = job_folder(root, job_id)
-    for other in folder.parent.iterdir():
-        if other != folder and time() - _last_change(other) > _ABANDONED_SECONDS:
-            logger.warning("%s was left by a job that never ended; it is removed", other)
-            disk.delete_tree(other)
-
-
-def _last_change(folder: Path) -> float:
-    """Return when something in a folder was last changed.
-
-    If the folder is being removed, this is the present time.
-    """
-    try:
-        return max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
-    except FileNotFoundError:
-        return time()
 
 
 def sweep(root: str, job_id: str) -> None:
@@ -280,9 +272,24 @@ class StoreSink:
     def __init__(
         self, schema: StructType, options: WriteOptions, patience: float = _BEGIN_SECONDS
     ) -> None:
-        _check_columns(schema, options)
+        # Columns of which no row could be written are refused before any task runs.
+        names = schema.names
+        unknown = [name for name in names if name not in WRITE_TYPES and name not in ASSIGNED]
+        if unknown:
+            raise IllegalMessageError(
+                f"unknown columns {', '.join(unknown)}; a message has {', '.join(WRITE_TYPES)}: "
+                "select or rename columns"
+            )
+        if "body" not in names:
+            raise IllegalMessageError(
+                f"column body is missing; there are {', '.join(names) or 'none'}"
+            )
+        if "topic" not in names and options.spec.topic is None:
+            raise IllegalMessageError(
+                "no topic: give a column named topic, or one topic for all rows with option topic"
+            )
         self._options = options
-        self._ignored = [name for name in schema.names if name in ASSIGNED]
+        self._ignored = [name for name in names if name in ASSIGNED]
         queue_nums, config = options.spec.queue_nums, options.config
         if is_store(options.path, conf=options.conf):
             # A store that a broker holds is refused before any work.
@@ -364,33 +371,11 @@ def _open(options: WriteOptions, patience: float) -> StoreWriter:
             return create(options.path, config=options.config, spec=options.spec, conf=options.conf)
         except StoreLockedError as err:
             now = monotonic()
-            if _is_ours(options):
+            # Whether the writer that holds the store seems to be one of ours, and not a broker.
+            path, conf = options.path, options.conf
+            if is_store(path, conf=conf) and find_store(path, conf=conf).has_our_abort:
                 seen_ours = now
             if now - started > COMMIT_SECONDS or now - seen_ours > patience:
                 raise
             logger.info("%s; waiting", err)
             sleep(_PAUSE_SECONDS)
-
-
-def _is_ours(options: WriteOptions) -> bool:
-    """Tell whether the writer that holds a store seems to be one of ours, and not a broker."""
-    path, conf = options.path, options.conf
-    return is_store(path, conf=conf) and find_store(path, conf=conf).has_our_abort
-
-
-def _check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Refuse columns of which no row could be written, before any task runs."""
-    unknown = [name for name in schema.names if name not in WRITE_TYPES and name not in ASSIGNED]
-    if unknown:
-        raise IllegalMessageError(
-            f"unknown columns {', '.join(unknown)}; a message has {', '.join(WRITE_TYPES)}: "
-            "select or rename columns"
-        )
-    if "body" not in schema.names:
-        raise IllegalMessageError(
-            f"column body is missing; there are {', '.join(schema.names) or 'none'}"
-        )
-    if "topic" not in schema.names and options.spec.topic is None:
-        raise IllegalMessageError(
-            "no topic: give a column named topic, or one topic for all rows with option topic"
-        )

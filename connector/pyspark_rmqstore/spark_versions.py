@@ -37,7 +37,18 @@ class UnlimitedStreamReader(RmqStoreStreamReader):
     """Reads everything that is available in every trigger."""
 
     def __init__(self, schema: StructType, options: StreamOptions) -> None:
-        _require_no_limits(options)
+        limits = {
+            "maxOffsetsPerTrigger": options.max_rows,
+            "maxBytesPerTrigger": options.max_bytes,
+            "minOffsetsPerTrigger": options.min_rows,
+        }
+        named = [name for name, value in limits.items() if value is not None]
+        if named:
+            raise UnsupportedFeatureError(
+                f"{', '.join(named)}: "
+                "limits on triggers of a Python data source need PySpark 4.2 or later; "
+                "without these options a trigger reads everything that is available"
+            )
         super().__init__(schema, options)
         self._start: dict[str, Any] | None = None  # of the next micro-batch, once Spark has told it
 
@@ -94,18 +105,3 @@ def stream_writer(schema: StructType, options: WriteOptions) -> datasource.DataS
     """Return a writer of micro-batches that takes Arrow batches."""
     kind = ArrowStreamWriter if HAS_ARROW_STREAM_WRITERS else OlderStreamWriter
     return kind(schema, options)
-
-
-def _require_no_limits(options: StreamOptions) -> None:
-    limits = {
-        "maxOffsetsPerTrigger": options.max_rows,
-        "maxBytesPerTrigger": options.max_bytes,
-        "minOffsetsPerTrigger": options.min_rows,
-    }
-    named = [name for name, value in limits.items() if value is not None]
-    if named:
-        raise UnsupportedFeatureError(
-            f"{', '.join(named)}: "
-            "limits on triggers of a Python data source need PySpark 4.2 or later; "
-            "without these options a trigger reads everything that is available"
-        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql.types import StructField, StructType
@@ -95,15 +95,14 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
         )
     first, *others = schema.fields
     metadata = {**first.metadata, _METADATA: json.dumps(dict(options))}
-    metadata["comment"] = _comment(paths, options)  # which DESCRIBE shows beside the column
-    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
-
-
-def _comment(paths: Sequence[str], options: Mapping[str, str]) -> str:
-    """Return what a table reads: its stores and its options, but how to reach them."""
+    # DESCRIBE shows beside the column what the table reads: its stores and its options, but not how
+    # to reach them.
     left_out = {"path", "paths", "storageoptions", "brokers"}
-    others = [f"{key}={one}" for key, one in options.items() if key.lower() not in left_out]
-    return "; ".join(["table of " + ", ".join(paths), *others]) if paths else "; ".join(others)
+    parts = [f"{key}={one}" for key, one in options.items() if key.lower() not in left_out]
+    if paths:
+        parts.insert(0, "table of " + ", ".join(paths))
+    metadata["comment"] = "; ".join(parts)
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
 
 
 def options_of_read(options: Mapping[str, str], schema: StructType) -> dict[str, str]:

@@ -57,7 +57,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark_rmqstore.opened_stores import naming_this_host, paths_of
 from rmqstore.query.conditions import NO_PRUNING, Pruning
@@ -239,22 +239,14 @@ def _condition(
     if kind not in known:
         return None
     value = pushed.value  # type: ignore[attr-defined]
-    values = _values(tuple(value) if kind == "In" else (value,), column)
-    if values is None or (kind != "In" and not values):
+    given = tuple(value) if kind == "In" else (value,)
+    try:
+        values = tuple(pa.array([one for one in given if one is not None], column).to_pylist())
+    except (pa.ArrowException, TypeError, OverflowError, ValueError):
+        return None  # only Spark knows what they mean in a comparison with the column
+    if kind != "In" and not values:
         return None
     return Comparison(name, known[kind], values)
-
-
-def _values(values: tuple[Any, ...], kind: pa.DataType) -> tuple[Any, ...] | None:
-    """Return values as a column has them, without nulls.
-
-    Returns:
-        None if only Spark knows what they mean in a comparison with the column.
-    """
-    try:
-        return tuple(pa.array([value for value in values if value is not None], kind).to_pylist())
-    except (pa.ArrowException, TypeError, OverflowError, ValueError):
-        return None
 
 
 class SplitReader:

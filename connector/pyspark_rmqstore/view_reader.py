@@ -94,8 +94,12 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     given = known_options(options, NAMES)
     columns = view_columns(view)
     for name in given:
-        if name not in _EVERYWHERE:
-            _require_allowed(view, name)
+        views = ALLOWED.get(VIEW_ARGUMENTS.get(name, ""), ())
+        if name not in _EVERYWHERE and view not in views:
+            where = "it is for messages"
+            if views:
+                where = f"it is for view {', '.join(views)}, and for messages"
+            raise OptionError(f"{name} has no meaning with view {view}: {where}")
     named = given.get("columns")
     if named is not None:
         columns = select_view_columns(view, (name.strip() for name in named.split(",")))
@@ -111,15 +115,6 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     )
     parsed.spec(parsed.columns)  # refuses values out of their domain
     return parsed
-
-
-def _require_allowed(view: str, name: str) -> None:
-    views = ALLOWED.get(VIEW_ARGUMENTS.get(name, ""), ())
-    if view not in views:
-        where = "it is for messages"
-        if views:
-            where = f"it is for view {', '.join(views)}, and for messages"
-        raise OptionError(f"{name} has no meaning with view {view}: {where}")
 
 
 def _arguments(given: Mapping[str, str]) -> dict[str, Any]:
@@ -243,15 +238,12 @@ class RmqStoreViewReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task; stateless."""
         if isinstance(partition, ClusterSplit):
-            yield from self._read_cluster(partition.stores)
+            with option_names(), ExitStack() as stack:
+                opened = [stack.enter_context(open_in_task(ref)) for ref in partition.stores]
+                yield from read_cluster_view([store.view_source for store in opened], self._spec)
             return
         for split in splits_of(partition):
             # Spark reads a partition of its own if there are none.
             if isinstance(split, ViewSplit):
                 with option_names(), open_in_task(split.store) as store:
                     yield from store.read_view(self._spec, split.piece)
-
-    def _read_cluster(self, stores: Sequence[StoreRef]) -> Iterator[pa.RecordBatch]:
-        with option_names(), ExitStack() as stack:
-            opened = [stack.enter_context(open_in_task(ref)) for ref in stores]
-            yield from read_cluster_view([store.view_source for store in opened], self._spec)

@@ -64,12 +64,15 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     defaults = WriteSpec()
     queue_nums = count(given, "queueNums")
     compress_over = count(given, "compressMsgBodyOverHowmuch")
+    path = absolute_path(paths[0])
+    is_refused = given.get("queueSelector", "").lower() == MACHINE_ROOM_SELECTOR.lower()
+    selector = MACHINE_ROOM_SELECTOR if is_refused else word(given, "queueSelector", SELECTORS)
     return WriteOptions(
-        path=absolute_path(paths[0]),
+        path=path,
         spec=WriteSpec(
             topic=given.get("topic") or None,
             default_queue_nums=defaults.default_queue_nums if queue_nums is None else queue_nums,
-            queue_selector=_selector(given),
+            queue_selector=selector,
             compression=word(given, "compression", _COMPRESSIONS),
             compress_over=defaults.compress_over if compress_over is None else compress_over,
             store_host=given.get("storeHost", defaults.store_host),
@@ -94,11 +97,6 @@ def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions:
             "use these options for batch writes, as in foreachBatch"
         )
     return parsed
-
-
-def _selector(given: Mapping[str, str]) -> str:
-    is_refused = given.get("queueSelector", "").lower() == MACHINE_ROOM_SELECTOR.lower()
-    return MACHINE_ROOM_SELECTOR if is_refused else word(given, "queueSelector", SELECTORS)
 
 
 def _txn(given: Mapping[str, str]) -> tuple[str, int] | None:

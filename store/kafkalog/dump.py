@@ -272,6 +272,9 @@ def batches_of(place: tuple[str, int], window: Window, heads: BatchHeads) -> pa.
     ]
     base_timestamp = np.where(heads.has_delete_horizon, -1, heads.base_timestamp)
     delete_horizon = np.where(heads.has_delete_horizon, heads.base_timestamp, -1)
+    # Sequence numbers begin again after 2^31-1.
+    sequence = (heads.base_sequence + heads.last_offset - heads.base_offset) & _MOST_SEQUENCE
+    last_sequence = np.where(heads.base_sequence < 0, -1, sequence)
     columns = {
         "topic": [place[0]] * count,
         "partition": [place[1]] * count,
@@ -290,7 +293,7 @@ def batches_of(place: tuple[str, int], window: Window, heads: BatchHeads) -> pa.
         "producer_id": _known(heads.producer_id),
         "producer_epoch": _known(heads.producer_epoch),
         "base_sequence": _known(heads.base_sequence),
-        "last_sequence": _known(_last_sequences(heads)),
+        "last_sequence": _known(last_sequence),
         "is_transactional": heads.is_transactional,
         "is_control": heads.is_control,
         "marker": [marker and ("COMMIT" if marker.is_commit else "ABORT") for marker in found],
@@ -307,12 +310,6 @@ def timestamp_types(heads: BatchHeads) -> NDArray[np.int8]:
     """Return the types of the timestamps of batches, as in ``layout``, int8 (n,)."""
     types = np.where(heads.is_log_append_time, LOG_APPEND_TIME, CREATE_TIME)
     return np.where(heads.magic == 0, NO_TIMESTAMP_TYPE, types).astype(np.int8)
-
-
-def _last_sequences(heads: BatchHeads) -> NDArray[np.int64]:
-    """Return the sequence numbers of the last offsets of batches; they begin again after 2^31-1."""
-    last = (heads.base_sequence + heads.last_offset - heads.base_offset) & _MOST_SEQUENCE
-    return np.where(heads.base_sequence < 0, -1, last)
 
 
 def _known(values: NDArray[np.int64] | NDArray[np.int32]) -> list[int | None]:
@@ -387,28 +384,22 @@ def file_rows(
     if not storage.exists(file.path):
         raise FileDeletedError(file.path)
     if file.kind == "log":
-        yield from _log_rows(storage, file, decode, deep=deep)
+        folder = parse_folder(file.segment.stem.rpartition("/")[0].rpartition("/")[2])
+        place = ("", -1) if folder is None else folder.topic_partition
+        window: Window | None = None
+        for window in walk_segment(storage, file.segment):
+            if deep:
+                yield from records_in(place, window, window.heads, decode)
+            elif len(window.heads):
+                yield batches_of(place, window, window.heads)
+        if window is not None and window.stop is not None and window.stop.reason != "zeros":
+            raise CorruptBatchError(file.path, window.stop.position, window.stop.reason)
         return
     columns = _columns(storage, file)
     columns["path"] = pa.array([file.path] * len(next(iter(columns.values()))))
     schema = _SCHEMAS[file.kind]
     arrays = [columns[field.name].cast(field.type) for field in schema]
     yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _log_rows(
-    storage: Storage, file: PartitionFile, decode: Decode | None, *, deep: bool
-) -> Iterator[pa.RecordBatch]:
-    folder = parse_folder(file.segment.stem.rpartition("/")[0].rpartition("/")[2])
-    place = ("", -1) if folder is None else folder.topic_partition
-    window: Window | None = None
-    for window in walk_segment(storage, file.segment):
-        if deep:
-            yield from records_in(place, window, window.heads, decode)
-        elif len(window.heads):
-            yield batches_of(place, window, window.heads)
-    if window is not None and window.stop is not None and window.stop.reason != "zeros":
-        raise CorruptBatchError(file.path, window.stop.position, window.stop.reason)
 
 
 def _columns(storage: Storage, file: PartitionFile) -> dict[str, pa.Array]:

@@ -70,7 +70,15 @@ def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     """
     keys = batch.column("key").cast(pa.binary())
     values = batch.column("value").cast(pa.binary())
-    times = _born_timestamps(batch.column("timestamp"))
+    times = batch.column("timestamp")
+    if times.type.unit == "ms":
+        millis = times.view(pa.int64()).fill_null(0).to_numpy()
+        outside = np.flatnonzero(~in_calendar(millis))
+        if len(outside):
+            row = int(outside[0])
+            text = f"timestamp {millis[row]} ms is not in the years 1 to 9999"
+            raise IllegalRowError(row + 1, text)
+    times = times.cast(WRITE_TYPES["bornTimestamp"])
     is_none = pc.equal(times.view(pa.int64()), -1000)  # -1 ms stands for no timestamp
     times = pc.if_else(is_none, pa.scalar(None, times.type), times)
     headers = _Headers(batch.column("headers"))
@@ -97,17 +105,6 @@ def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
         times,
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
-
-
-def _born_timestamps(times: pa.TimestampArray) -> pa.TimestampArray:
-    if times.type.unit == "ms":
-        millis = times.view(pa.int64()).fill_null(0).to_numpy()
-        outside = np.flatnonzero(~in_calendar(millis))
-        if len(outside):
-            row = int(outside[0])
-            text = f"timestamp {millis[row]} ms is not in the years 1 to 9999"
-            raise IllegalRowError(row + 1, text)
-    return times.cast(WRITE_TYPES["bornTimestamp"])
 
 
 def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -147,7 +144,10 @@ def as_records(batch: pa.RecordBatch) -> pa.RecordBatch:
     for name in ("key", "value", "timestamp", "headers"):
         said = {row: _decoded(name, note[name]) for row, note in notes.items() if name in note}
         if said:
-            columns[name] = _replaced(columns[name], said)
+            others = pa.array(list(said.values()), columns[name].type)
+            order = np.arange(len(columns[name]))
+            order[list(said)] = len(order) + np.arange(len(said))
+            columns[name] = pa.concat_arrays([columns[name], others]).take(numbers(order))
     arrays = [columns[name] for name in RECORDS.names]
     return pa.RecordBatch.from_arrays(arrays, schema=RECORDS)
 
@@ -162,31 +162,26 @@ class _Headers:
         lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy()
         self._bounds: Rows = np.concatenate(([0], np.cumsum(lengths)))
         self._rows = np.repeat(np.arange(len(lists)), lengths)
-        is_property = self._are_properties()
+        # The headers that can be a property as they are, the last one of each name.
+        is_property = _fits(self._values)
+        if len(is_property):
+            coded = pc.dictionary_encode(self._names)
+            distinct = coded.dictionary
+            usable = _fits(distinct.cast(pa.binary()))
+            usable &= ~mask_of(pc.is_in(distinct, value_set=_reserved()))
+            codes = coded.indices.fill_null(0).to_numpy()
+            is_property &= usable[codes]
+            if self._names.null_count:
+                is_property &= mask_of(self._names.is_valid())
+            places = self._rows * len(distinct) + codes
+            if (np.diff(places) <= 0).any():  # a name may be repeated
+                _, from_the_end = np.unique(places[::-1], return_index=True)
+                is_last = np.zeros(len(places), np.bool_)
+                is_last[len(places) - 1 - from_the_end] = True
+                is_property &= is_last
         self.is_odd: Mask = np.zeros(len(lists), np.bool_)
         self.is_odd[self._rows[~is_property]] = True
         self._is_property = is_property
-
-    def _are_properties(self) -> Mask:
-        """Return the headers that can be a property as they are, the last one of each name."""
-        fits = _fits(self._values)
-        if not len(fits):
-            return fits
-        coded = pc.dictionary_encode(self._names)
-        distinct = coded.dictionary
-        usable = _fits(distinct.cast(pa.binary()))
-        usable &= ~mask_of(pc.is_in(distinct, value_set=_reserved()))
-        codes = coded.indices.fill_null(0).to_numpy()
-        fits &= usable[codes]
-        if self._names.null_count:
-            fits &= mask_of(self._names.is_valid())
-        places = self._rows * len(distinct) + codes
-        if (np.diff(places) > 0).all():  # no name is repeated
-            return fits
-        _, from_the_end = np.unique(places[::-1], return_index=True)
-        is_last = np.zeros(len(places), np.bool_)
-        is_last[len(places) - 1 - from_the_end] = True
-        return fits & is_last
 
     def of_odd(self, row: int) -> list[tuple[str | None, bytes | None]] | None:
         """Return the headers of a row if a property cannot hold one of them."""
@@ -226,7 +221,10 @@ def _fits(values: pa.BinaryArray) -> Mask:
     is_high = data >= 0x80
     if is_high.any():
         for row in np.flatnonzero(fits & _with_any(is_high, bounds)).tolist():
-            fits[row] = _is_utf8(data[int(bounds[row]) : int(bounds[row + 1])].tobytes())
+            try:
+                data[int(bounds[row]) : int(bounds[row + 1])].tobytes().decode()
+            except UnicodeDecodeError:
+                fits[row] = False
     return fits
 
 
@@ -234,14 +232,6 @@ def _with_any(marked: Mask, bounds: Rows) -> Mask:
     """Return which spans of bytes have a marked one, (n,)."""
     counts = np.concatenate(([0], np.cumsum(marked)))
     return counts[bounds[1:]] > counts[bounds[:-1]]
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 @cache
@@ -281,11 +271,3 @@ def _decoded(member: str, said: Any) -> Any:  # noqa: ANN401 - a member of a not
     if member == "headers":
         return [{"key": name, "value": _decoded("value", value)} for name, value in said]
     return b64decode(said)
-
-
-def _replaced(column: pa.Array, said: dict[int, Any]) -> pa.Array:
-    """Return a column with other values in some rows, which rise."""
-    others = pa.array(list(said.values()), column.type)
-    order = np.arange(len(column))
-    order[list(said)] = len(column) + np.arange(len(said))
-    return pa.concat_arrays([column, others]).take(numbers(order))

@@ -104,7 +104,10 @@ def _messages(
         except IllegalRowError as err:
             raise IllegalRowError(n_rows + err.row, err.reason) from err
         n_rows += len(messages)
-        yield _with_topic(messages, names)
+        topic = messages.column("topic")  # the same in all rows
+        name = pa.scalar(names[topic[0].as_py()], topic.type)
+        at = messages.schema.get_field_index("topic")
+        yield messages.set_column(at, "topic", pa.repeat(name, len(messages)))
 
 
 def _millis(name: str, time: Time | None) -> int | None:
@@ -149,11 +152,3 @@ def _names_in_store(
         if other != topic:
             raise OptionError(about("replace_dots", f": {other} and {topic} would both be {name}"))
     return names
-
-
-def _with_topic(batch: pa.RecordBatch, names: dict[str, str]) -> pa.RecordBatch:
-    """Return messages of one topic under its name in the store."""
-    topic = batch.column("topic")
-    name = names[topic[0].as_py()]
-    at = batch.schema.get_field_index("topic")
-    return batch.set_column(at, "topic", pa.repeat(pa.scalar(name, topic.type), len(batch)))

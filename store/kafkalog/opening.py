@@ -10,7 +10,7 @@ import pyarrow as pa
 from kafkalog.read.groups import read_consumer_groups
 from kafkalog.read.partition import Partition
 from kafkalog.read.scan import CORRUPT_RECORD, IsolationLevel, Mode, Scan, ScanSpec, parse_columns
-from kafkalog.storage.log_dirs import LogDir, PartitionFolder, list_log_dirs
+from kafkalog.storage.log_dirs import LogDir, list_log_dirs
 from kafkalog.storage.names import TopicPartition, is_internal
 from rmqstore.errors import OptionError, about
 from rmqstore.storage.files.local import LOCAL
@@ -56,11 +56,13 @@ class LogDirs(Closing):
     def refresh(self) -> None:
         """List the directories again, so that bounds are looked up again. Raises as the class."""
         dirs, folders = list_log_dirs(self._storage, self._paths)
-        before = self._partitions
-        self._partitions = {
-            key: Partition(self._storage, folder, _in_folder(before.get(key), folder))
-            for key, folder in folders.items()
-        }
+        partitions = {}
+        for key, folder in folders.items():
+            before = self._partitions.get(key)
+            if before is not None and before.path != folder.path:
+                before = None  # the partition was moved
+            partitions[key] = Partition(self._storage, folder, before)
+        self._partitions = partitions
         self._dirs = dirs
 
     def close(self) -> None:
@@ -233,11 +235,6 @@ class LogDirs(Closing):
         Source: GroupMetadataManager.java, OffsetMetadataManager.java.
         """
         return read_consumer_groups(self._partitions.values(), mode)
-
-
-def _in_folder(before: Partition | None, folder: PartitionFolder) -> Partition | None:
-    """Return a partition that was listed before, if it still lies in its folder."""
-    return before if before is not None and before.path == folder.path else None
 
 
 def _placed(batch: pa.RecordBatch, key: tuple[str, int], schema: pa.Schema) -> pa.RecordBatch:

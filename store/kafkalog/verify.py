@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kafkalog.dump import PartitionFile
 from kafkalog.errors import CorruptBatchError
-from kafkalog.format.batch_heads import BatchHeads, Mask
+from kafkalog.format.batch_heads import Mask
 from kafkalog.format.records import decode_pieces
 from kafkalog.format.reference import markers
 from kafkalog.read.ordered import Ordered, ordered_windows
@@ -62,30 +62,29 @@ def partition_rows(partitions: Iterable[Partition]) -> pa.RecordBatch:
     Raises:
         UnreadableFileError: a partition folder or a segment cannot be read.
     """
-    rows = [_row(partition) for partition in partitions]
+    rows = []
+    for partition in partitions:
+        epochs = partition.leader_epochs
+        cut = partition.recovery
+        recovery = None
+        if cut is not None:
+            dropped = f" and drops {len(cut.dropped)} segments after it" if cut.dropped else ""
+            recovery = f"cuts {cut.path} at {cut.position}{dropped}: {cut.reason}"
+        row = {
+            "topic": partition.topic,
+            "partition": partition.partition,
+            "start_offset": partition.start_offset,
+            "end_offset": partition.end_offset,
+            "last_stable_offset": partition.last_stable_offset,
+            "high_watermark": partition.high_watermark,
+            "segments": len(partition.log().segments),
+            "bytes": partition.n_bytes,
+            "leader_epoch": epochs[-1].epoch if epochs else None,
+            "recovery": recovery,
+            "path": partition.path,
+        }
+        rows.append(row)
     return pa.RecordBatch.from_pylist(rows, schema=PARTITIONS)
-
-
-def _row(partition: Partition) -> dict[str, object]:
-    epochs = partition.leader_epochs
-    cut = partition.recovery
-    recovery = None
-    if cut is not None:
-        dropped = f" and drops {len(cut.dropped)} segments after it" if cut.dropped else ""
-        recovery = f"cuts {cut.path} at {cut.position}{dropped}: {cut.reason}"
-    return {
-        "topic": partition.topic,
-        "partition": partition.partition,
-        "start_offset": partition.start_offset,
-        "end_offset": partition.end_offset,
-        "last_stable_offset": partition.last_stable_offset,
-        "high_watermark": partition.high_watermark,
-        "segments": len(partition.log().segments),
-        "bytes": partition.n_bytes,
-        "leader_epoch": epochs[-1].epoch if epochs else None,
-        "recovery": recovery,
-        "path": partition.path,
-    }
 
 
 class SegmentFacts:
@@ -117,23 +116,21 @@ class SegmentFacts:
         self._last_offsets += heads.last_offset.tolist()
         self._max_timestamps += heads.max_timestamp.tolist()
         for row in np.flatnonzero(heads.is_transactional).tolist():
-            self._add_transactional(window, heads[row : row + 1])
-
-    def _add_transactional(self, window: Window, head: BatchHeads) -> None:
-        producer, offset = int(head.producer_id[0]), int(head.base_offset[0])
-        if not head.is_control[0]:
-            if head.record_count[0]:
-                self._open.setdefault(producer, offset)
-            return
-        try:
-            found = markers(window.data, head)
-        except MalformedBytesError:
-            self._is_whole = False
-            return
-        for marker in found:
-            first = self._open.pop(producer, None)
-            if not marker.is_commit:
-                self._aborted[producer, offset] = first
+            head = heads[row : row + 1]
+            producer, offset = int(head.producer_id[0]), int(head.base_offset[0])
+            if not head.is_control[0]:
+                if head.record_count[0]:
+                    self._open.setdefault(producer, offset)
+                continue
+            try:
+                found = markers(window.data, head)
+            except MalformedBytesError:
+                self._is_whole = False
+                continue
+            for marker in found:
+                first = self._open.pop(producer, None)
+                if not marker.is_commit:
+                    self._aborted[producer, offset] = first
 
     def compare(self, segment: Segment) -> Iterator[Finding]:
         """Yield what the indexes of a segment say otherwise; then the next segment begins.
@@ -142,19 +139,16 @@ class SegmentFacts:
         only entries of the offset index are.
         """
         if not self._log.is_recovered(self._log.number_at(segment.base_offset)):
-            yield from self._offset_index(segment)
+            index = read_offset_index(self._log.storage, segment)
+            entries = zip(index.offsets.tolist(), index.positions.tolist(), strict=True)
+            for offset, position in entries:
+                if self._begins.get(position, offset + 1) > offset:
+                    text = f"an entry sends offset {offset} to {position}, where no batch of it"
+                    yield Finding(_INDEX, segment.index_path, f"{text} begins")
             if self._is_whole:
                 yield from self._time_index(segment)
                 yield from self._transaction_index(segment)
         self._begin()
-
-    def _offset_index(self, segment: Segment) -> Iterator[Finding]:
-        """Yield the entries of an offset index that point to no batch of their offset."""
-        index = read_offset_index(self._log.storage, segment)
-        for offset, position in zip(index.offsets.tolist(), index.positions.tolist(), strict=True):
-            if self._begins.get(position, offset + 1) > offset:
-                text = f"an entry sends offset {offset} to {position}, where no batch of it begins"
-                yield Finding(_INDEX, segment.index_path, text)
 
     def _time_index(self, segment: Segment) -> Iterator[Finding]:
         """Yield the entries of a time index whose batch has another time, and a wrong last one."""
@@ -242,7 +236,25 @@ def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
             yield Finding(_LOG, f"{cut.path}, {cut.position}", text)
             for path in cut.dropped:
                 yield Finding(_LOG, path, "a recovery deletes the segment")
-        yield from _verify_log(log, partition.cleaner_offset)
+        gaps = _Gaps(partition.cleaner_offset)
+        facts = SegmentFacts(log)
+        previous: Segment | None = None
+        for ordered in ordered_windows(log, log.segments[0].base_offset) if log.segments else ():
+            window, segment = ordered.window, ordered.window.segment
+            if previous is not None and segment != previous:
+                yield from facts.compare(previous)
+            previous = segment
+            sound = window.heads.check_crcs(window.data)
+            for position, reason in _unsound(window, ordered.in_order, sound):
+                yield Finding(_LOG, f"{segment.path}, {position}", reason)
+            if window.stop is not None:
+                yield Finding(_LOG, f"{segment.path}, {window.stop.position}", window.stop.reason)
+            facts.add(ordered, sound)
+            is_whole = window.stop is None and bool((sound & ordered.in_order).all())
+            gaps.add(window, is_whole=is_whole)
+        if previous is not None:
+            yield from facts.compare(previous)
+        yield from gaps.findings
         if partition.is_clean:
             yield from compare_snapshots(log)
 
@@ -274,29 +286,6 @@ def _is_preallocated(log: PartitionLog, cut: Cut) -> bool:
         return not cut.dropped and file.written_end(file.size) <= cut.position
 
 
-def _verify_log(log: PartitionLog, cleaner_offset: int | None) -> Iterator[Finding]:
-    """Yield what is wrong in the segments of a log, in one walk."""
-    gaps = _Gaps(cleaner_offset)
-    facts = SegmentFacts(log)
-    previous: Segment | None = None
-    for ordered in ordered_windows(log, log.segments[0].base_offset) if log.segments else ():
-        window, segment = ordered.window, ordered.window.segment
-        if previous is not None and segment != previous:
-            yield from facts.compare(previous)
-        previous = segment
-        sound = window.heads.check_crcs(window.data)
-        for position, reason in _unsound(window, ordered.in_order, sound):
-            yield Finding(_LOG, f"{segment.path}, {position}", reason)
-        if window.stop is not None:
-            yield Finding(_LOG, f"{segment.path}, {window.stop.position}", window.stop.reason)
-        facts.add(ordered, sound)
-        is_whole = window.stop is None and bool((sound & ordered.in_order).all())
-        gaps.add(window, is_whole=is_whole)
-    if previous is not None:
-        yield from facts.compare(previous)
-    yield from gaps.findings
-
-
 class _Gaps:
     """The gaps between segments of a log that was not compacted.
 
@@ -323,22 +312,16 @@ class _Gaps:
             self._segment, self._next = window.segment, base
         if not is_whole:
             self._next = None
-        elif self._next is not None:
-            if _was_compacted(window.heads, self._next):
+        elif self._next is not None and len(window.heads):
+            heads = window.heads
+            expected = np.concatenate([[self._next], heads.last_offset[:-1] + 1])
+            n_offsets = heads.last_offset - heads.base_offset + 1
+            is_thinned = (heads.record_count >= 0) & (heads.record_count < n_offsets)
+            # Offsets are lacking in the window or before it, as after a compaction.
+            if (lowest_offsets(heads) > expected).any() or is_thinned.any():
                 self._is_compacted = True
                 self.findings.clear()
             self._next = window.next_offset or self._next
-
-
-def _was_compacted(heads: BatchHeads, next_offset: int) -> bool:
-    """Tell whether offsets are lacking in a window or before it, as after a compaction."""
-    if not len(heads):
-        return False
-    lowest = lowest_offsets(heads)
-    expected = np.concatenate([[next_offset], heads.last_offset[:-1] + 1])
-    n_offsets = heads.last_offset - heads.base_offset + 1
-    is_thinned = (heads.record_count >= 0) & (heads.record_count < n_offsets)
-    return bool((lowest > expected).any() or is_thinned.any())
 
 
 def _unsound(

@@ -186,26 +186,38 @@ class _Translation:
     def _exact(self, node: Any) -> pc.Expression | None:  # noqa: ANN401 - JSON
         """Return the condition that holds exactly where a node does, None if it is not known."""
         match node:
-            case {"BinaryExpr": {"left": left, "op": str(name), "right": right}}:
-                return self._binary(left, name, right)
+            case {
+                "BinaryExpr": {
+                    "left": left,
+                    "op": "And" | "LogicalAnd" | "Or" | "LogicalOr" as name,
+                    "right": right,
+                }
+            }:
+                first, second = self._exact(left), self._exact(right)
+                if first is None or second is None:
+                    return None
+                return first & second if name.endswith("And") else first | second
+            case {
+                "BinaryExpr": {
+                    "left": {"Column": str(column)},
+                    "op": str(name),
+                    "right": {"Literal": _} as literal,
+                }
+            }:
+                return self._compared(column, name, literal)
+            case {
+                "BinaryExpr": {
+                    "left": {"Literal": _} as literal,
+                    "op": str(name),
+                    "right": {"Column": str(column)},
+                }
+            }:
+                return self._compared(column, _MIRRORED.get(name, name), literal)
             case {"Function": {"input": [{"Column": str(name)}, *arguments], "function": function}}:
                 return self._called(name, function, arguments)
             case {"Function": {"input": [inner], "function": {"Boolean": "Not"}}}:
                 condition = self._exact(inner)
                 return None if condition is None else ~condition
-        return None
-
-    def _binary(self, left: Any, name: str, right: Any) -> pc.Expression | None:  # noqa: ANN401
-        if name in ("And", "LogicalAnd", "Or", "LogicalOr"):
-            first, second = self._exact(left), self._exact(right)
-            if first is None or second is None:
-                return None
-            return first & second if name.endswith("And") else first | second
-        match left, right:
-            case {"Column": str(column)}, {"Literal": _}:
-                return self._compared(column, name, right)
-            case {"Literal": _}, {"Column": str(column)}:
-                return self._compared(column, _MIRRORED.get(name, name), left)
         return None
 
     def _compared(self, column: str, name: str, literal: Any) -> pc.Expression | None:  # noqa: ANN401

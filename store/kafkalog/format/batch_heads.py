@@ -194,8 +194,37 @@ def walk_batches(data: Data, at: int = 0, base_position: int = 0) -> BatchHeads:
     """
     view = view_of(data)
     starts, stopped_at, reason = follow(view, at)
-    columns = _read_heads(np.frombuffer(view, np.uint8), np.array(starts, np.int64))
-    columns["position"] += base_position
+    content, begins = np.frombuffer(view, np.uint8), np.array(starts, np.int64)
+    legacy = windows(content, LEGACY_HEAD.itemsize)[begins].view(LEGACY_HEAD)
+    magic = legacy["magic"].astype(np.int8)
+    base_offset = legacy["offset"].astype(np.int64)
+    columns: dict[str, NDArray[Any]] = {
+        "position": begins + base_position,
+        "size": legacy["length"].astype(np.int64) + LOG_OVERHEAD,
+        "magic": magic,
+        "base_offset": base_offset,
+        "last_offset": base_offset.copy(),
+        "crc": legacy["crc"].astype(np.uint32),
+        "attributes": legacy["attributes"].astype(np.int32),
+    }
+    for name in ("base_timestamp", "max_timestamp", "producer_id"):
+        columns[name] = np.full(len(begins), -1, np.int64)
+    for name in ("leader_epoch", "producer_epoch", "base_sequence", "record_count"):
+        columns[name] = np.full(len(begins), -1, np.int32)
+    rows = np.flatnonzero(magic == 1)
+    if len(rows):
+        stored = windows(content, 8)[begins[rows] + LEGACY_TIMESTAMP_AT].view(">i8")
+        columns["base_timestamp"][rows] = columns["max_timestamp"][rows] = stored
+    rows = np.flatnonzero(magic >= 2)
+    if len(rows):
+        heads = windows(content, RECORDS_AT)[begins[rows]].view(BATCH_HEAD)
+        columns["last_offset"][rows] = base_offset[rows] + heads["last_delta"]
+        columns["attributes"][rows] = heads["attributes"].astype(np.int32) & _LOW_BYTE
+        for name in (
+            "crc", "leader_epoch", "base_timestamp", "max_timestamp", "producer_id",
+            "producer_epoch", "base_sequence", "record_count",
+        ):  # fmt: skip
+            columns[name][rows] = heads[name]
     return BatchHeads(
         base_position=base_position, stopped_at=base_position + stopped_at, reason=reason, **columns
     )
@@ -210,8 +239,14 @@ def follow(view: memoryview, at: int) -> tuple[list[int], int, str | None]:
     while at <= last_head:
         (length,) = read_length(view, at + LENGTH_AT)
         magic = view[at + MAGIC_AT]
-        if length < (LEAST_LENGTH if magic == 0 or magic > 0x7F else _least_length(magic)):
-            return starts, at, _reason(view, at, length)
+        least = RECORDS_AT - LOG_OVERHEAD
+        if magic == 1:
+            least = LEAST_LENGTH_V1
+        elif magic == 0 or magic > 0x7F:
+            least = LEAST_LENGTH
+        if length < least:
+            is_zero = not any(view[at : at + RECORDS_AT])
+            return starts, at, "zeros" if is_zero else f"a batch cannot have the length {length}"
         end = at + LOG_OVERHEAD + length
         if end > n_bytes:
             return starts, at, f"a batch of {length + LOG_OVERHEAD} bytes is cut off"
@@ -222,50 +257,3 @@ def follow(view: memoryview, at: int) -> tuple[list[int], int, str | None]:
     if any(view[at:]):
         return starts, at, f"{n_bytes - at} bytes are too few for a batch"
     return starts, at, "zeros"
-
-
-def _least_length(magic: int) -> int:
-    return LEAST_LENGTH_V1 if magic == 1 else RECORDS_AT - LOG_OVERHEAD
-
-
-def _reason(view: memoryview, at: int, length: int) -> str:
-    if not any(view[at : at + RECORDS_AT]):
-        return "zeros"
-    return f"a batch cannot have the length {length}"
-
-
-def _read_heads(data: NDArray[np.uint8], starts: Longs) -> dict[str, NDArray[Any]]:
-    """Return the columns of the heads at positions at which whole batches begin."""
-    legacy = windows(data, LEGACY_HEAD.itemsize)[starts].view(LEGACY_HEAD)
-    magic = legacy["magic"].astype(np.int8)
-    is_v2 = magic >= 2
-    base_offset = legacy["offset"].astype(np.int64)
-    count = len(starts)
-    columns: dict[str, NDArray[Any]] = {
-        "position": starts,
-        "size": legacy["length"].astype(np.int64) + LOG_OVERHEAD,
-        "magic": magic,
-        "base_offset": base_offset,
-        "last_offset": base_offset.copy(),
-        "crc": legacy["crc"].astype(np.uint32),
-        "attributes": legacy["attributes"].astype(np.int32),
-    }
-    for name in ("base_timestamp", "max_timestamp", "producer_id"):
-        columns[name] = np.full(count, -1, np.int64)
-    for name in ("leader_epoch", "producer_epoch", "base_sequence", "record_count"):
-        columns[name] = np.full(count, -1, np.int32)
-    rows = np.flatnonzero(magic == 1)
-    if len(rows):
-        stored = windows(data, 8)[starts[rows] + LEGACY_TIMESTAMP_AT].view(">i8")
-        columns["base_timestamp"][rows] = columns["max_timestamp"][rows] = stored
-    rows = np.flatnonzero(is_v2)
-    if len(rows):
-        heads = windows(data, RECORDS_AT)[starts[rows]].view(BATCH_HEAD)
-        columns["last_offset"][rows] = base_offset[rows] + heads["last_delta"]
-        columns["attributes"][rows] = heads["attributes"].astype(np.int32) & _LOW_BYTE
-        for name in (
-            "crc", "leader_epoch", "base_timestamp", "max_timestamp", "producer_id",
-            "producer_epoch", "base_sequence", "record_count",
-        ):  # fmt: skip
-            columns[name][rows] = heads[name]
-    return columns

@@ -71,7 +71,13 @@ class _Output:
 
 def _inflate_gzip(stored: memoryview, limit: int) -> bytes:
     """Inflate one or more members of gzip."""
-    library = _zlib()
+    library: Any = zlib
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        pass
+    else:
+        library = isal_zlib  # which is faster
     output = _Output(stored, limit, "gzip")
     rest: Any = stored
     while True:
@@ -88,15 +94,6 @@ def _inflate_gzip(stored: memoryview, limit: int) -> bytes:
         rest = inflater.unused_data
         if not rest:
             return output.joined()
-
-
-def _zlib() -> Any:  # noqa: ANN401 - a module
-    """Return the faster of the two libraries for zlib that is installed."""
-    try:
-        from isal import isal_zlib
-    except ImportError:
-        return zlib
-    return isal_zlib
 
 
 _SNAPPY_MAGIC = b"\x82SNAPPY\0"
@@ -149,15 +146,7 @@ def _inflate_lz4(stored: memoryview, limit: int) -> bytes:
     import lz4.frame
 
     inflater = lz4.frame.LZ4FrameDecompressor()
-    return _inflate_steadily(inflater, stored, _Output(stored, limit, "lz4"), RuntimeError)
-
-
-def _inflate_steadily(
-    inflater: Any,  # noqa: ANN401 - a decompressor of the library
-    stored: memoryview,
-    output: _Output,
-    error: type[Exception],
-) -> bytes:
+    output = _Output(stored, limit, "lz4")
     rest: Any = stored
     try:
         while not inflater.eof:
@@ -166,7 +155,7 @@ def _inflate_steadily(
                 raise ValueError("lz4 ends within its frame")
             rest = b""
             output.add(part)
-    except error as err:
+    except RuntimeError as err:
         raise ValueError(f"lz4 does not inflate: {err}") from err
     return output.joined()
 

@@ -274,24 +274,20 @@ class _Reader:
             for field in present
             if field.tag is None
         }
-        tagged = self._tagged(present, version) if self.is_flexible else {}
-        return {
-            field.name: (found | tagged)[field.name]
-            for field in present
-            if field.name in found or field.name in tagged
-        }
-
-    def _tagged(self, fields: list[_Field], version: int) -> Json:
-        known = {field.tag: field for field in fields if field.tag is not None}
-        found = {}
-        for _ in range(self._unsigned()):
+        known = {field.tag: field for field in present if field.tag is not None}
+        tagged = {}
+        for _ in range(self._unsigned() if self.is_flexible else 0):
             tag, n_bytes = self._unsigned(), self._unsigned()
             inside = _Reader(self._take(n_bytes), is_flexible=True)
             if tag in known:
                 field = known[tag]
                 is_null = isinstance(field.kind, tuple) and not inside._unsigned()
-                found[field.name] = None if is_null else inside._value(field.kind, version)
-        return found
+                tagged[field.name] = None if is_null else inside._value(field.kind, version)
+        return {
+            field.name: (found | tagged)[field.name]
+            for field in present
+            if field.name in found or field.name in tagged
+        }
 
     def _value(self, kind: Any, version: int) -> Any:  # noqa: ANN401 - as the kind is
         if isinstance(kind, tuple):

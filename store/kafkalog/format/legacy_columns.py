@@ -75,7 +75,14 @@ class LegacyRecords:
         is_compressed = (heads["attributes"] & Attribute.CODEC) != 0
         self._refuse(is_inner & is_compressed, "a message inside a compressed one is compressed")
         self.offsets = heads["offset"].astype(np.int64) + shifts
-        self._set_times(section, starts, magic == 1)
+        own = np.full(len(starts), NO_TIMESTAMP, np.int64)
+        rows = np.flatnonzero(magic == 1)
+        own[rows] = windows(section.data, 8)[starts[rows] + LEGACY_TIMESTAMP_AT].view(">i8")
+        is_v1, is_append_time = outer.magic == 1, outer.is_log_append_time
+        times = np.where(is_append_time[self.owners], outer.max_timestamp[self.owners], own)
+        self.timestamps = np.where(is_v1[self.owners], times, NO_TIMESTAMP)
+        types = np.where(is_append_time, LOG_APPEND_TIME, CREATE_TIME)
+        self.timestamp_types = np.where(is_v1, types, NO_TIMESTAMP_TYPE)[self.owners]
         keys = starts + LEGACY_TIMESTAMP_AT + np.where(magic == 1, 8, 0)
         key_starts, key_lengths = self._spans(section.data, keys, ends)
         values = key_starts + np.maximum(key_lengths, 0)
@@ -86,17 +93,6 @@ class LegacyRecords:
         self.fields = Fields(
             zeros, zeros, key_starts, key_lengths, value_starts, value_lengths, zeros, ends, ends
         )
-
-    def _set_times(self, section: Section, starts: Longs, has_time: NDArray[np.bool_]) -> None:
-        outer = section.heads
-        own = np.full(len(starts), NO_TIMESTAMP, np.int64)
-        rows = np.flatnonzero(has_time)
-        own[rows] = windows(section.data, 8)[starts[rows] + LEGACY_TIMESTAMP_AT].view(">i8")
-        is_v1, is_append_time = outer.magic == 1, outer.is_log_append_time
-        times = np.where(is_append_time[self.owners], outer.max_timestamp[self.owners], own)
-        self.timestamps = np.where(is_v1[self.owners], times, NO_TIMESTAMP)
-        types = np.where(is_append_time, LOG_APPEND_TIME, CREATE_TIME)
-        self.timestamp_types = np.where(is_v1, types, NO_TIMESTAMP_TYPE)[self.owners]
 
     def _spans(self, data: NDArray[np.uint8], at: Longs, ends: Longs) -> tuple[Longs, Longs]:
         """Return where fields begin that follow their lengths, and the lengths."""

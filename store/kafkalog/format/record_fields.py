@@ -125,9 +125,18 @@ def proved_fields(
         piece = slice(first, first + PIECE_ROWS)
         read = _short_fields(words, pairs, begins[piece], nexts[piece])
         if read is None:
-            read = _long_fields(data, words, begins[piece], nexts[piece])
-        if read is None:
-            return None
+            # Numbers of any width.
+            numbers, widths = decode_words(words[begins[piece]])
+            lengths = low_32_bits(numbers)
+            bodies = begins[piece] + widths.view(np.int64)
+            unsound = (lengths < LEAST_RECORD_BODY) | (widths > MOST_BYTES)
+            unsound |= bodies + lengths != nexts[piece]
+            if unsound.any():
+                return None
+            try:
+                read = _piece_fields(data, words, bodies, nexts[piece])
+            except RowFaultError:
+                return None
         for column, values in zip(columns, read, strict=True):
             column[piece] = values
     columns.append(nexts)
@@ -187,22 +196,6 @@ def _span(entries: Longs, positions: Longs) -> tuple[Longs, Longs, Longs]:
     lengths = entries >> 8
     starts = positions + ((entries & 0xFF) >> 3)
     return lengths, starts, starts + np.maximum(lengths, 0)
-
-
-def _long_fields(
-    data: NDArray[np.uint8], words: Words, begins: Longs, ends: Longs
-) -> tuple[Longs, ...] | None:
-    """Read fields whose numbers have any width; return None if something is wrong."""
-    numbers, widths = decode_words(words[begins])
-    lengths = low_32_bits(numbers)
-    bodies = begins + widths.view(np.int64)
-    unsound = (lengths < LEAST_RECORD_BODY) | (widths > MOST_BYTES) | (bodies + lengths != ends)
-    if unsound.any():
-        return None
-    try:
-        return _piece_fields(data, words, bodies, ends)
-    except RowFaultError:
-        return None
 
 
 def _piece_fields(

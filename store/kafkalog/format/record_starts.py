@@ -271,7 +271,14 @@ def _supposed(data: NDArray[np.uint8], cursors: Longs, limits: Longs, total: int
         stuck = np.flatnonzero(cursors == steps[-1])
         if len(stuck):
             is_inside[1:] &= steps[1:] != steps[:-1]
-            cursors[stuck] = _next(data, cursors[stuck], limits[stuck])
+            # These lengths may have any width. A chain ends at its limit where no record is.
+            places, bounds = cursors[stuck], limits[stuck]
+            inside = places < bounds
+            numbers, widths = decode_long(word_view(data)[np.where(inside, places, 0)])
+            lengths = low_32_bits(numbers)
+            nexts = places + widths.view(np.int64) + lengths
+            is_record = inside & (lengths >= LEAST_RECORD_BODY) & (widths <= MOST_BYTES)
+            cursors[stuck] = np.where(is_record, np.minimum(nexts, bounds), bounds)
         found.append(steps[is_inside])
         n_found += len(found[-1])
         if n_found > total:
@@ -294,20 +301,6 @@ def _strides() -> Longs:
     entries = short_numbers()
     lengths, widths = entries >> 8, (entries & 0xFF) >> 3
     return np.where(lengths < LEAST_RECORD_BODY, 0, lengths + widths)
-
-
-def _next(data: NDArray[np.uint8], cursors: Longs, limits: Longs) -> Longs:
-    """Return where the records after some begin, whose lengths may have any width.
-
-    It is the limit where no record is.
-    """
-    inside = cursors < limits
-    places = np.where(inside, cursors, 0)
-    numbers, widths = decode_long(word_view(data)[places])
-    lengths = low_32_bits(numbers)
-    nexts = cursors + widths.view(np.int64) + lengths
-    is_record = inside & (lengths >= LEAST_RECORD_BODY) & (widths <= MOST_BYTES)
-    return np.where(is_record, np.minimum(nexts, limits), limits)
 
 
 def _chains(

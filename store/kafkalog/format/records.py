@@ -101,7 +101,13 @@ def header_lists(data: NDArray[np.uint8], counts: Longs, headers: Headers) -> pa
     """
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
-    names = _header_names(data, counts, headers)
+    starts, lengths = headers.name_starts, headers.name_lengths
+    each = int(counts[0]) if len(counts) else 0
+    names = None
+    if each and (counts == each).all():
+        names = _same_names(data, starts.reshape(-1, each), lengths.reshape(-1, each))
+    if names is None:
+        names = valid_text(gather_spans(data, starts, lengths, pa.string()))
     values = nullable_spans(data, headers.value_starts, headers.value_lengths)
     return _lists(offsets, names, values)
 
@@ -170,16 +176,6 @@ def no_headers(count: int) -> pa.Array:
     none = np.empty(0, np.int64)
     lengths = np.zeros(count, np.int64)
     return header_lists(np.empty(0, np.uint8), lengths, Headers(none, none, none, none))
-
-
-def _header_names(data: NDArray[np.uint8], counts: Longs, headers: Headers) -> pa.Array:
-    starts, lengths = headers.name_starts, headers.name_lengths
-    each = int(counts[0]) if len(counts) else 0
-    if each and (counts == each).all():
-        names = _same_names(data, starts.reshape(-1, each), lengths.reshape(-1, each))
-        if names is not None:
-            return names
-    return valid_text(gather_spans(data, starts, lengths, pa.string()))
 
 
 def _same_names(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Array | None:
@@ -291,7 +287,8 @@ def counted_pieces(
         begin = int(section.heads.position[0])
         after = int(section.heads.position[-1] + section.heads.size[-1])
         try:
-            is_huge = _is_huge(section)
+            # One batch of more records than are read at a time.
+            is_huge = len(section.heads) == 1 and bool(_most_records(section)[0] > _PIECE_ROWS)
             left = 0
             for rows in _runs(section) if is_huge else ():  # the last record may be the damaged one
                 _arrays(section, rows, columns)
@@ -319,11 +316,6 @@ def _parts(section: Section) -> Iterator[Section]:
         part = slice(first, after)
         yield Section(heads[part], data, starts[part], ends[part])
         first = after
-
-
-def _is_huge(section: Section) -> bool:
-    """Tell whether a section is one batch of more records than are read at a time."""
-    return len(section.heads) == 1 and bool(_most_records(section)[0] > _PIECE_ROWS)
 
 
 def _most_records(section: Section) -> Longs:
@@ -444,18 +436,13 @@ def _column(section: Section, rows: _Rows, name: str) -> pa.Array:
     if name == "leader_epoch":
         epochs = np.maximum(section.heads.leader_epoch, -1)[rows.owners]
         return nullable_numbers(epochs, kind, -1)
-    return _headers(section, rows)
-
-
-def _headers(section: Section, rows: _Rows) -> pa.Array:
-    fields = rows.fields
     if not fields.header_counts.any():
         return no_headers(len(rows.owners))
-    even = even_headers(section.data, fields)
+    even = even_headers(data, fields)
     if even is not None:
         return even
     try:
-        headers = read_headers(section.data, fields)
+        headers = read_headers(data, fields)
     except RowFaultError as err:
         raise BatchFaultError(int(rows.owners[err.row]), err.reason) from err
-    return header_lists(section.data, fields.header_counts, headers)
+    return header_lists(data, fields.header_counts, headers)

@@ -96,17 +96,13 @@ class DamagedBatches:
             is_missing = reached < limit
             if batch.base_offset is not None and reached <= batch.base_offset < limit:
                 reached = batch.base_offset
-            if self._has(reached if is_missing else reached - 1, limit):
+            place = reached if is_missing else reached - 1
+            reaches_start = not self._follows and limit > self._start
+            is_of_range = place < self._end and (place >= self._start or reaches_start)
+            if is_of_range or self._start == self._end:
                 is_inside = reached >= self._start or reached == batch.base_offset
                 offset = reached if is_inside else self._start
                 yield self._spec.damage_row(batch.path, batch.position, batch.reason, offset)
-
-    def _has(self, place: int, limit: int) -> bool:
-        """Tell whether the row of a batch that ends before a limit belongs to the range."""
-        if self._start == self._end:
-            return True
-        reaches_start = not self._follows and limit > self._start
-        return place < self._end and (place >= self._start or reaches_start)
 
 
 class PartitionReader:
@@ -158,9 +154,12 @@ class PartitionReader:
             known: PartitionLog | None = log
             try:
                 yield from self._pass(log, end)
-                if self._next >= end or not _was_shortened(log):
+                if self._next >= end or not log.segments:
                     return
-                gone, known = log.segments[-1].path, None
+                last = log.segments[-1].path
+                if log.storage.size(last) >= log.end_position:
+                    return  # the segment is not shorter than it was when it was listed
+                gone, known = last, None
             except FileNotFoundError as err:
                 logger.info("%s was deleted; listing the segments again", err.filename or err)
                 gone = str(err.filename or err)
@@ -171,18 +170,16 @@ class PartitionReader:
             if n_listings > _MAX_LISTINGS:
                 raise FileDeletedError(gone)
             log = self._log(known)
-            self._compare(log, end)
-
-    def _compare(self, log: PartitionLog, end: int) -> None:
-        """Go on in a log that was listed again; what it lacks is lost."""
-        if log.start_offset > self._next:
-            lost = min(log.start_offset, end)
-            self._spec.lose(f"{self._name}: offsets {self._next} to {lost} are gone (retention)")
-            self._next = lost
-        if log.end_offset < end:
-            lost = max(log.end_offset, self._next)
-            self._spec.lose(f"{self._name}: offsets {lost} to {end} are gone (the log was cut)")
-            self._next = self._next if lost < end and self._next < log.end_offset else end
+            # What the log lacks that was listed again is lost.
+            if log.start_offset > self._next:
+                lost = min(log.start_offset, end)
+                text = f"{self._name}: offsets {self._next} to {lost} are gone (retention)"
+                self._spec.lose(text)
+                self._next = lost
+            if log.end_offset < end:
+                lost = max(log.end_offset, self._next)
+                self._spec.lose(f"{self._name}: offsets {lost} to {end} are gone (the log was cut)")
+                self._next = self._next if lost < end and self._next < log.end_offset else end
 
     def _pass(self, log: PartitionLog, end: int) -> Iterator[pa.RecordBatch]:
         self._damage.clear()
@@ -223,7 +220,12 @@ class PartitionReader:
                 if good[first]:
                     yield from self._decode(window, heads[piece][wanted[piece]], end)
                 else:
-                    yield from self._refuse(window, heads, first, _of_unknown(heads, first))
+                    text = (
+                        f"the records {base_offset} to {heads.last_offset[first]} of producer"
+                        f" {heads.producer_id[first]} may be committed or aborted: what may be"
+                        " their marker is damaged"
+                    )
+                    yield from self._refuse(window, heads, first, text)
                 reached = int(heads.last_offset[after - 1]) + 1
                 self._next = max(self._next, reached)
                 continue
@@ -305,21 +307,6 @@ class PartitionReader:
                 yield from self._decode(window, left[half:], end)
                 return
             yield from self._refuse(window, left, 0, err.reason)
-
-
-def _of_unknown(heads: BatchHeads, row: int) -> str:
-    first, last = heads.base_offset[row], heads.last_offset[row]
-    return (
-        f"the records {first} to {last} of producer {heads.producer_id[row]} may be committed or"
-        " aborted: what may be their marker is damaged"
-    )
-
-
-def _was_shortened(log: PartitionLog) -> bool:
-    """Tell whether the last segment has become shorter than the log was when it was listed."""
-    if not log.segments:
-        return False
-    return log.storage.size(log.segments[-1].path) < log.end_position
 
 
 def _pieces(heads: BatchHeads, sound: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:

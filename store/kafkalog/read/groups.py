@@ -107,19 +107,6 @@ def read_consumer_groups(partitions: Iterable[Partition], mode: str = FAILFAST) 
             rows += [(key, value) for key, (_, value) in replay.offsets.committed.items()]
             damage += replay.damage
     rows.sort()
-    found = _table(rows)
-    if not spec.is_permissive:
-        return found
-    reasons = [f"{err.path}, {err.offset}: {err.reason}" for err in damage]
-    schema = pa.schema([*GROUP_OFFSETS, pa.field(spec.corrupt_column, pa.string())])
-    odd = pa.table(
-        [*(pa.nulls(len(damage), field.type) for field in GROUP_OFFSETS), reasons], schema.names
-    )
-    whole = pa.concat_tables([found, odd], promote_options="default")
-    return whole.cast(pa.schema([field.with_nullable(nullable=True) for field in schema]))
-
-
-def _table(rows: list[tuple[OffsetKey, OffsetValue]]) -> pa.Table:
     columns = [
         [key.group for key, _ in rows],
         [key.topic for key, _ in rows],
@@ -132,7 +119,16 @@ def _table(rows: list[tuple[OffsetKey, OffsetValue]]) -> pa.Table:
     arrays = [
         pa.array(values, field.type) for values, field in zip(columns, GROUP_OFFSETS, strict=True)
     ]
-    return pa.Table.from_arrays(arrays, schema=GROUP_OFFSETS)
+    found = pa.Table.from_arrays(arrays, schema=GROUP_OFFSETS)
+    if not spec.is_permissive:
+        return found
+    reasons = [f"{err.path}, {err.offset}: {err.reason}" for err in damage]
+    schema = pa.schema([*GROUP_OFFSETS, pa.field(spec.corrupt_column, pa.string())])
+    odd = pa.table(
+        [*(pa.nulls(len(damage), field.type) for field in GROUP_OFFSETS), reasons], schema.names
+    )
+    whole = pa.concat_tables([found, odd], promote_options="default")
+    return whole.cast(pa.schema([field.with_nullable(nullable=True) for field in schema]))
 
 
 class _Replay:
@@ -230,7 +226,10 @@ def _parsed(window: Window, heads: BatchHeads, piece: pa.RecordBatch) -> Iterato
     rows = zip(owners.tolist(), numbers, keys, values, is_outside.tolist(), strict=True)
     for owner, number, key, value, is_odd in rows:
         try:
-            entry = None if is_odd or key is None else _entry(key, value)
+            entry = None if is_odd or key is None else parse_offset_key(key)
+            committed = None
+            if entry is not None and value is not None:
+                committed = parse_offset_value(value)
         except MalformedBytesError as err:
             raise _odd(window, heads, owner, f"offset {number}: {err.reason}") from err
         if is_odd:
@@ -238,14 +237,7 @@ def _parsed(window: Window, heads: BatchHeads, piece: pa.RecordBatch) -> Iterato
         if entry is not None:
             in_transaction = heads.is_transactional[owner]
             producer = int(heads.producer_id[owner]) if in_transaction else None
-            yield _Record(number, producer, *entry)
-
-
-def _entry(key: bytes, value: bytes | None) -> tuple[OffsetKey, OffsetValue | None] | None:
-    parsed = parse_offset_key(key)
-    if parsed is None:
-        return None
-    return parsed, None if value is None else parse_offset_value(value)
+            yield _Record(number, producer, entry, committed)
 
 
 def _odd(window: Window, heads: BatchHeads, row: int, reason: str) -> CorruptBatchError:

@@ -55,18 +55,14 @@ def ordered_windows(log: PartitionLog, start_offset: int) -> Iterator[Ordered]:
         in_order = batches_in_order(window, floor, limit, following if same_segment else None)
         if not in_order.all():
             _require_segments(log)
-        before, reached = reached, max(reached, _end_of(window, in_order))
+        before = reached
+        for row in np.flatnonzero(in_order)[::-1].tolist():  # up to the last sound batch in order
+            head = window.heads[row : row + 1]
+            if head.check_crcs(window.data)[0]:
+                reached = max(reached, int(head.last_offset[0]) + 1)
+                break
         yield Ordered(window, in_order, before, reached)
         window = following if is_next_read else next(windows, None)
-
-
-def _end_of(window: Window, in_order: NDArray[np.bool_]) -> int:
-    """Return the offset after the last sound batch in order; 0 if there is none."""
-    for row in np.flatnonzero(in_order)[::-1].tolist():
-        head = window.heads[row : row + 1]
-        if head.check_crcs(window.data)[0]:
-            return int(head.last_offset[0]) + 1
-    return 0
 
 
 def limit_of(log: PartitionLog, window: Window) -> int:

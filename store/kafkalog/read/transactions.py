@@ -18,7 +18,6 @@ from kafkalog.read.ordered import Ordered, ordered_windows
 from kafkalog.storage.partition_log import PartitionLog
 from kafkalog.storage.producer_snapshots import newest_snapshot
 from kafkalog.storage.recovery import (
-    LastBatch,
     WalkEnd,
     last_batch,
     segment_sizes,
@@ -109,15 +108,31 @@ def find_open_transactions(
     else:
         start = begin.end.offset
         is_walked = (begin.end.base_offset, begin.end.position) != end_at
-    walk = _Walk(None, None, is_sound=True)
     open_since = dict(begin.open_since)
-    if is_walked:
-        walk = _walk(log, start, open_since, check_crcs=check_crcs)
-    last = walk.last or (begin.end and begin.end.last)
+    damage: dict[int, Damage] = {}  # the first one, by producers of open transactions
+    last = begin.end and begin.end.last
+    is_sound = True  # as far as damage was looked for
+    for ordered in ordered_windows(log, start) if is_walked else ():
+        window = ordered.window
+        last = last_batch(window, len(window.heads)) or last
+        is_sound = is_sound and window.stop is None and bool(ordered.in_order.all())
+        events = transaction_events(ordered, start, is_open=bool(open_since), check_crcs=check_crcs)
+        for event in events:
+            if isinstance(event, Damage):
+                is_sound = False
+                met = event._replace(offset=max(event.offset, start))
+                damage = dict.fromkeys(open_since, met) | damage
+            elif event.is_commit is None:
+                open_since.setdefault(event.producer, event.offset)
+            else:
+                open_since.pop(event.producer, None)
+                damage.pop(event.producer, None)
     end = None
-    if walk.is_sound and last is not None:
+    if is_sound and last is not None:
         end = WalkEnd(*end_at, log.end_offset, sizes_before(sizes, end_at[0]), last)
-    found = OpenTransactions(open_since, walk.damage, begin.since, end)
+    # Damage matters that was met while the oldest transaction was open that is open at the end.
+    oldest = min(open_since, key=open_since.__getitem__, default=-1)
+    found = OpenTransactions(open_since, damage.get(oldest), begin.since, end)
     if found.hiding is not None and found.hiding != (known and known.hiding):
         logger.warning("%s; a transaction may seem undecided", found.hiding.error)
     return found
@@ -150,51 +165,6 @@ def _begin(
 
 def _sizes(log: PartitionLog, since: int) -> dict[int, int]:
     return segment_sizes(log.storage, log.segments[log.number_at(since) :])
-
-
-class _Walk(NamedTuple):
-    """What a walk met.
-
-    Attributes:
-        damage: the first damage while the oldest transaction was open that is open at the end.
-        last: the last batch; None if there was none.
-        is_sound: whether there was no damage at all, as far as it was looked for.
-    """
-
-    damage: Damage | None
-    last: LastBatch | None
-    is_sound: bool
-
-
-def _walk(log: PartitionLog, start: int, open_since: dict[int, int], *, check_crcs: bool) -> _Walk:
-    """Walk a log from an offset on.
-
-    Args:
-        log: the log.
-        start: the offset.
-        open_since: the transactions that are open there; those at the end take their place.
-        check_crcs: whether a batch whose CRC is wrong is damaged.
-    """
-    damage: dict[int, Damage] = {}  # the first one, by producers of open transactions
-    last: LastBatch | None = None
-    is_sound = True
-    for ordered in ordered_windows(log, start):
-        window = ordered.window
-        last = last_batch(window, len(window.heads)) or last
-        is_sound = is_sound and window.stop is None and bool(ordered.in_order.all())
-        events = transaction_events(ordered, start, is_open=bool(open_since), check_crcs=check_crcs)
-        for event in events:
-            if isinstance(event, Damage):
-                is_sound = False
-                met = event._replace(offset=max(event.offset, start))
-                damage = dict.fromkeys(open_since, met) | damage
-            elif event.is_commit is None:
-                open_since.setdefault(event.producer, event.offset)
-            else:
-                open_since.pop(event.producer, None)
-                damage.pop(event.producer, None)
-    oldest = min(open_since, key=open_since.__getitem__, default=-1)
-    return _Walk(damage.get(oldest), last, is_sound)
 
 
 class Event(NamedTuple):
@@ -250,7 +220,9 @@ def transaction_events(
     sound = np.ones(len(heads), np.bool_)
     if check_crcs:
         sound = heads.check_crcs(window.data)
-    reached = _reached(heads, sound & in_order, before)
+    # The offset after the good batches before each batch, and before the end, (n + 1,).
+    ends = np.where(sound & in_order, heads.last_offset + 1, before)
+    reached = np.maximum.accumulate(np.concatenate([[before], ends]))
     may_be_marker = _may_be_marker(heads)
     producers, offsets = heads.producer_id.tolist(), heads.base_offset.tolist()
     for row in np.flatnonzero(~sound | is_transactional).tolist():
@@ -279,13 +251,6 @@ def _error(path: str, position: int, reason: str) -> CorruptBatchError:
     return CorruptBatchError(
         path, position, f"{reason}; what is damaged may have decided transactions"
     )
-
-
-def _reached(heads: BatchHeads, good: NDArray[np.bool_], before: int) -> NDArray[np.int64]:
-    """Return the offset after the good batches before each batch, and before the end, (n + 1,)."""
-    ends = np.where(good, heads.last_offset + 1, before)
-    reached: NDArray[np.int64] = np.maximum.accumulate(np.concatenate([[before], ends]))
-    return reached
 
 
 def _may_be_marker(heads: BatchHeads) -> NDArray[np.bool_]:
@@ -361,16 +326,14 @@ class Transactions:
         bounds = np.flatnonzero(producers[1:] != producers[:-1]) + 1
         for rows in np.split(in_doubt, bounds) if len(in_doubt) else ():
             producer = int(heads.producer_id[rows[0]])
-            outcomes[rows] = self._decide(producer, heads.base_offset[rows])
+            offsets = heads.base_offset[rows]
+            ends = self.markers.get(producer, _NO_MARKERS)
+            number = np.searchsorted(ends.offsets, offsets)
+            decided = np.append(ends.outcomes, np.int8(ABORTED))[number]
+            n_doubts = np.append(ends.n_doubts, len(self.doubts))[number]
+            decided[np.searchsorted(self.doubts, offsets) < n_doubts] = UNKNOWN
+            outcomes[rows] = decided
         return outcomes
-
-    def _decide(self, producer: int, offsets: NDArray[np.int64]) -> Outcomes:
-        ends = self.markers.get(producer, _NO_MARKERS)
-        number = np.searchsorted(ends.offsets, offsets)
-        decided: Outcomes = np.append(ends.outcomes, np.int8(ABORTED))[number]
-        n_doubts = np.append(ends.n_doubts, len(self.doubts))[number]
-        decided[np.searchsorted(self.doubts, offsets) < n_doubts] = UNKNOWN
-        return decided
 
 
 def read_transactions(

@@ -242,9 +242,15 @@ def read_log_dir(storage: Storage, path: str) -> LogDir:
         return replace(read, missing=(), is_partition=True)
     folders = {name: f"{path.rstrip('/')}/{name}" for name in names}
     log_dir = _read(storage, path, names, folders)
-    if not (is_log_dir or log_dir.partitions or log_dir.others):
-        raise NotAStoreError(_not_a_log_dir(storage, path, names))
-    return log_dir
+    if is_log_dir or log_dir.partitions or log_dir.others:
+        return log_dir
+    inside = [
+        name for name in sorted(names) if META_PROPERTIES in _file_names(storage, folders[name])
+    ]
+    hint = f"; log directories are in it: {', '.join(inside[:5])}" if inside else ""
+    raise NotAStoreError(
+        f"{path} is not a log directory of Kafka: it has no partition folder{hint}"
+    )
 
 
 def _file_names(storage: Storage, path: str) -> set[str]:
@@ -292,16 +298,6 @@ def _read(storage: Storage, path: str, names: Iterable[str], folders: dict[str, 
     )
 
 
-def _not_a_log_dir(storage: Storage, path: str, names: list[str]) -> str:
-    inside = [
-        name
-        for name in sorted(names)
-        if META_PROPERTIES in _file_names(storage, f"{path.rstrip('/')}/{name}")
-    ]
-    hint = f"; log directories are in it: {', '.join(inside[:5])}" if inside else ""
-    return f"{path} is not a log directory of Kafka: it has no partition folder{hint}"
-
-
 def list_log_dirs(
     storage: Storage, paths: Iterable[str]
 ) -> tuple[tuple[LogDir, ...], dict[TopicPartition, PartitionFolder]]:
@@ -332,14 +328,23 @@ def list_log_dirs(
     while True:
         storage.refresh()
         log_dirs = tuple(read_log_dir(storage, path) for path in paths)
-        found = _folders(log_dirs)
+        found: dict[TopicPartition, list[PartitionFolder]] = {}
+        states: dict[TopicPartition, set[str]] = {}  # of the other folders
+        for log_dir in log_dirs:
+            for key, folder in log_dir.partitions.items():
+                found.setdefault(key, []).append(folder)
+            for name in log_dir.others.values():
+                states.setdefault(name.topic_partition, set()).add(name.state)
         twice = [key for key, folders in found.items() if len(folders) > 1]
-        newly_missed = _missed(log_dirs) - set(found) - missed
+        # The partitions with a folder to which they are moved, and a deleted one.
+        moved = {key for key, seen in states.items() if seen >= {FUTURE, DELETED}}
+        newly_missed = moved - set(found) - missed
         missed |= newly_missed
+        node_ids = {log_dir.node_id for log_dir in log_dirs} - {None}
         pause = None
         if newly_missed:
             pause = 0.0
-        elif twice and not _are_of_several_brokers(log_dirs):
+        elif twice and len(node_ids) <= 1:
             pause = next(pauses, None)
         if pause is None:
             break
@@ -353,24 +358,3 @@ def list_log_dirs(
         " partitions in one log directory; open each broker by itself. If these are of one broker"
         " that died while it moved the partition, it asks you to delete one of the two"
     )
-
-
-def _folders(log_dirs: Iterable[LogDir]) -> dict[TopicPartition, list[PartitionFolder]]:
-    found: dict[TopicPartition, list[PartitionFolder]] = {}
-    for log_dir in log_dirs:
-        for key, folder in log_dir.partitions.items():
-            found.setdefault(key, []).append(folder)
-    return found
-
-
-def _are_of_several_brokers(log_dirs: Iterable[LogDir]) -> bool:
-    return len({log_dir.node_id for log_dir in log_dirs} - {None}) > 1
-
-
-def _missed(log_dirs: Iterable[LogDir]) -> set[TopicPartition]:
-    """Return the partitions with a folder to which they are moved, and a deleted one."""
-    states: dict[TopicPartition, set[str]] = {}
-    for log_dir in log_dirs:
-        for name in log_dir.others.values():
-            states.setdefault(name.topic_partition, set()).add(name.state)
-    return {key for key, seen in states.items() if seen >= {FUTURE, DELETED}}

@@ -63,9 +63,21 @@ def newest_snapshot(storage: Storage, folder: str, end_offset: int) -> ProducerS
     """
     paths = snapshot_offsets(storage, folder)
     for offset in sorted(paths, reverse=True):
-        open_since = _read(storage, paths[offset], offset) if offset <= end_offset else None
-        if open_since is not None:
-            return ProducerSnapshot(offset, open_since)
+        if offset > end_offset:
+            continue
+        path = paths[offset]
+        try:
+            entries = read_snapshot(storage, path)
+        except (FileNotFoundError, UnreadableFileError):
+            continue
+        except CorruptBatchError as err:
+            logger.info("%s is left aside: it is not a sound snapshot (%s)", path, err.reason)
+            continue
+        starts = entries["transaction_start"]
+        is_open = (starts >= 0) & (starts < offset)
+        producers = entries["producer_id"][is_open].tolist()
+        open_since = dict(zip(producers, starts[is_open].tolist(), strict=True))
+        return ProducerSnapshot(offset, open_since)
     return None
 
 
@@ -81,21 +93,6 @@ def snapshot_offsets(storage: Storage, folder: str) -> dict[int, str]:
         if entry.name.endswith(SNAPSHOT) and offset is not None:
             paths[offset] = f"{folder}/{entry.name}"
     return paths
-
-
-def _read(storage: Storage, path: str, offset: int) -> dict[int, int] | None:
-    """Return the open transactions of a snapshot; None if it is not sound."""
-    try:
-        entries = read_snapshot(storage, path)
-    except (FileNotFoundError, UnreadableFileError):
-        return None
-    except CorruptBatchError as err:
-        logger.info("%s is left aside: it is not a sound snapshot (%s)", path, err.reason)
-        return None
-    opened = entries[(entries["transaction_start"] >= 0) & (entries["transaction_start"] < offset)]
-    return dict(
-        zip(opened["producer_id"].tolist(), opened["transaction_start"].tolist(), strict=True)
-    )
 
 
 def read_snapshot(storage: Storage, path: str) -> NDArray[np.void]:

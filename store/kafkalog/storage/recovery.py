@@ -84,7 +84,16 @@ class WalkEnd(NamedTuple):
         walked = {base: size for base, size in self.sizes.items() if base >= first}
         if walked != sizes_before(sizes, self.base_offset):
             return False
-        return self.last is None or _is_in(storage, segments, self.last)
+        if self.last is None:
+            return True
+        paths = {segment.base_offset: segment.path for segment in segments}
+        path = paths.get(self.last.base_offset)
+        if path is None:
+            return False
+        head = np.empty(len(self.last.head), np.uint8)
+        with storage.open(path) as file:
+            n_bytes = file.read_into(head, self.last.position)
+        return head[:n_bytes].tobytes() == self.last.head
 
 
 def segment_sizes(storage: Storage, segments: Sequence[Segment]) -> dict[int, int]:
@@ -118,17 +127,6 @@ def last_batch(window: Window, n_batches: int) -> LastBatch | None:
     start = position - window.start
     head = window.data[start : start + min(int(heads.size[0]), RECORDS_AT)]
     return LastBatch(window.segment.base_offset, position, head.tobytes())
-
-
-def _is_in(storage: Storage, segments: Sequence[Segment], last: LastBatch) -> bool:
-    paths = {segment.base_offset: segment.path for segment in segments}
-    path = paths.get(last.base_offset)
-    if path is None:
-        return False
-    head = np.empty(len(last.head), np.uint8)
-    with storage.open(path) as file:
-        n_bytes = file.read_into(head, last.position)
-    return head[:n_bytes].tobytes() == last.head
 
 
 def batches_in_order(
@@ -426,31 +424,12 @@ def recover(
     bases = [segment.base_offset for segment in segments]
     first = max(int(np.searchsorted(bases, recovery_point, side="right")) - 1, 0)
     sizes = segment_sizes(storage, segments[first:])
-    start = WalkEnd(bases[first], 0, bases[first], {}, None)
+    end = WalkEnd(bases[first], 0, bases[first], {}, None)
     largest: dict[int, int] = {}
     if mark is not None and mark.end.still_holds(storage, segments, sizes):
-        start = mark.end
+        end = mark.end
         largest = {base: time for base, time in mark.largest_timestamps.items() if base in sizes}
-    return _walk(storage, segments, sizes, start, largest)
-
-
-def _walk(
-    storage: Storage,
-    segments: list[Segment],
-    sizes: dict[int, int],
-    end: WalkEnd,
-    largest: dict[int, int],
-) -> LogEnd:
-    """Walk segments to the end of the log.
-
-    Args:
-        storage: the storage to read from.
-        segments: at least one, by base offset.
-        sizes: of those that are recovered, by base offset.
-        end: where an earlier walk ended, or the start of the first segment that is recovered.
-        largest: the largest timestamps of segments that were walked before; it is filled.
-    """
-    first = [segment.base_offset for segment in segments].index(end.base_offset)
+        first = bases.index(end.base_offset)
     for number, segment in enumerate(segments[first:], first):
         base = segment.base_offset
         if number > first:
@@ -471,7 +450,12 @@ def _walk(
             )
             if stop is not None:
                 dropped = tuple(later.path for later in segments[number + 1 :])
-                cut = _cut(segment, stop, dropped)
+                logger.log(
+                    logging.WARNING if dropped else logging.INFO,
+                    "%s: a recovery would cut it at %d (%s) and drop %d later segments",
+                    segment.path, stop.position, stop.reason, len(dropped),
+                )  # fmt: skip
+                cut = Cut(segment.path, stop.position, stop.reason, dropped)
                 return _log_end(segments[: number + 1], sizes, end, largest, cut)
     return _log_end(segments, sizes, end, largest)
 
@@ -486,15 +470,3 @@ def _log_end(
     end = end._replace(sizes=sizes_before(sizes, end.base_offset))
     mark = Mark(end, dict(largest))
     return LogEnd(end.offset, tuple(segments), end.position, largest, cut, mark)
-
-
-def _cut(segment: Segment, stop: Stop, dropped: tuple[str, ...]) -> Cut:
-    tell = logger.warning if dropped else logger.info
-    tell(
-        "%s: a recovery would cut it at %d (%s) and drop %d later segments",
-        segment.path,
-        stop.position,
-        stop.reason,
-        len(dropped),
-    )
-    return Cut(segment.path, stop.position, stop.reason, dropped)

@@ -70,11 +70,25 @@ def list_segments(storage: Storage, folder: str, next_offset: NextOffset) -> lis
 
     Source: LogLoader.java#removeTempFilesAndCollectSwapFiles, #load.
     """
-    segments, swaps, unfinished = _listed(storage, folder)
+    # A listing may miss a file that is renamed meanwhile, by its old name and by its new one, so a
+    # segment that a cleaner puts in place could seem to be gone. Two listings must agree.
+    listing = _list_once(storage, folder)
+    for _ in range(_MAX_LISTINGS):
+        before, listing = listing, _list_once(storage, folder)
+        if listing == before:
+            break
+    else:
+        raise FileDeletedError(folder)
+    segments, swaps, unfinished = listing
     if unfinished:
         swaps = [swap for swap in swaps if swap.base_offset < min(unfinished)]
     if swaps:
-        _put_in_place(segments, swaps, next_offset)
+        start = min(swap.base_offset for swap in swaps)
+        end = max(next_offset(swap) for swap in swaps)
+        for base_offset in [number for number in segments if start <= number < end]:
+            del segments[base_offset]
+        for swap in swaps:
+            segments[swap.base_offset] = swap
     return [segments[base_offset] for base_offset in sorted(segments)]
 
 
@@ -84,20 +98,6 @@ class _Listing(NamedTuple):
     segments: dict[int, Segment]
     swaps: list[Segment]
     unfinished: list[int]  # base offsets
-
-
-def _listed(storage: Storage, folder: str) -> _Listing:
-    """List a folder until two listings agree.
-
-    A listing may miss a file that is renamed meanwhile, by its old name and by its new one, so a
-    segment that a cleaner puts in place could seem to be gone.
-    """
-    listing = _list_once(storage, folder)
-    for _ in range(_MAX_LISTINGS):
-        before, listing = listing, _list_once(storage, folder)
-        if listing == before:
-            return listing
-    raise FileDeletedError(folder)
 
 
 def _list_once(storage: Storage, folder: str) -> _Listing:
@@ -118,17 +118,6 @@ def _list_once(storage: Storage, folder: str) -> _Listing:
         elif f".{kind}" == LOG:
             segments[base_offset] = Segment(base_offset, stem)
     return _Listing(segments, swaps, unfinished)
-
-
-def _put_in_place(
-    segments: dict[int, Segment], swaps: list[Segment], next_offset: NextOffset
-) -> None:
-    start = min(swap.base_offset for swap in swaps)
-    end = max(next_offset(swap) for swap in swaps)
-    for base_offset in [number for number in segments if start <= number < end]:
-        del segments[base_offset]
-    for swap in swaps:
-        segments[swap.base_offset] = swap
 
 
 def holds_segments(storage: Storage, folder: str) -> bool:

@@ -17,7 +17,7 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_heads import BatchHeads, walk_batches
 from kafkalog.format.legacy_columns import with_real_end
 from kafkalog.storage.segments import Segment
-from rmqstore.storage.files.storage import Storage, StoredFile
+from rmqstore.storage.files.storage import Storage
 
 _FIRST_BYTES: Final = 256 << 10
 _MOST_BYTES: Final = 4 << 20
@@ -105,7 +105,13 @@ def walk_segment(
         limit = file.size if end is None else min(end, file.size)
         n_bytes = _FIRST_BYTES
         while True:
-            data = _read(file, position, min(n_bytes, limit - position))
+            data = np.empty(0, np.uint8)
+            if position < limit:
+                # Arrow keeps the memory of windows that are done with. numpy returns it to the
+                # system, which takes a third as long as reading to clear it again.
+                n_wanted = min(n_bytes, limit - position)
+                data = np.frombuffer(pa.allocate_buffer(n_wanted), np.uint8)
+                data = data[: file.read_into(data, position)]
             limit = min(limit, position + len(data)) if len(data) < n_bytes else limit
             heads = walk_batches(data, 0, position)
             if not position:
@@ -133,7 +139,10 @@ def _window(
     left = limit - start - at
     if left <= 0:
         return Window(segment, data, start, heads), None
-    claimed = _claimed_size(data, at)
+    claimed: int | None = None  # the size of the next batch, if the window has its length
+    if at + _LENGTH_END <= len(data):
+        length = data[at + 8 : at + _LENGTH_END].tobytes()
+        claimed = _LENGTH_END + int.from_bytes(length, "big", signed=True)
     if claimed is not None and claimed > _LARGEST and claimed <= left:
         reason = f"a batch of {claimed} bytes; at most {_LARGEST} are read"
         return Window(segment, data, start, heads, Stop(start + at, reason, is_cut=False)), None
@@ -144,24 +153,6 @@ def _window(
     if is_cut and claimed is not None:
         reason = f"the file has {left} bytes left of a batch of {claimed}"
     return Window(segment, data, start, heads, Stop(start + at, reason, is_cut)), None
-
-
-def _claimed_size(data: NDArray[np.uint8], at: int) -> int | None:
-    """Return the size that a batch claims to have; None if the window ends before its length."""
-    if at + _LENGTH_END > len(data):
-        return None
-    return _LENGTH_END + int.from_bytes(
-        data[at + 8 : at + _LENGTH_END].tobytes(), "big", signed=True
-    )
-
-
-def _read(file: StoredFile, start: int, n_bytes: int) -> NDArray[np.uint8]:
-    if n_bytes <= 0:
-        return np.empty(0, np.uint8)
-    # Arrow keeps the memory of windows that are done with. numpy returns it to the system, which
-    # takes a third as long as reading to clear it again.
-    window = np.frombuffer(pa.allocate_buffer(n_bytes), np.uint8)
-    return window[: file.read_into(window, start)]
 
 
 def lowest_offsets(heads: BatchHeads) -> NDArray[np.int64]:

@@ -115,18 +115,17 @@ def _decoded(bodies: pa.Array, charset: str) -> pa.Array:
             return bodies.cast(pa.string())
         except pa.ArrowInvalid:
             pass  # one by one, then
-    return pa.array([_text(body, charset) for body in bodies.to_pylist()], pa.string())
-
-
-def _text(body: bytes | None, charset: str) -> str | None:
-    if body is None:
-        return None
-    try:
-        text = body.decode(charset)
-        text.encode()  # some charsets give half a surrogate pair, which no file can hold
-    except UnicodeError:
-        return None
-    return text
+    texts: list[str | None] = []
+    for body in bodies.to_pylist():
+        text = None
+        if body is not None:
+            try:
+                text = body.decode(charset)
+                text.encode()  # some charsets give half a surrogate pair, which no file can hold
+            except UnicodeError:
+                text = None
+        texts.append(text)
+    return pa.array(texts, pa.string())
 
 
 def _json_text(text: str | None) -> str | None:

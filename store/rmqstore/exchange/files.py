@@ -131,31 +131,27 @@ def read_parquet(
         # Includes the columns that only some files have.
         files = files.replace_schema(pa.unify_schemas(schemas))
         files.scanner(columns=columns)  # refuses columns that are missing
-        batches = _batches(files, columns, places or RowPlaces())
-        return files.count_rows(), _parquet_batches(source, batches)
+        batches = _parquet_batches(source, files, columns, places or RowPlaces())
+        return files.count_rows(), batches
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError, KeyError) as err:
         raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err
 
 
-def _batches(
-    files: Dataset, columns: list[str] | None, places: RowPlaces
+def _parquet_batches(
+    source: Path, files: Dataset, columns: list[str] | None, places: RowPlaces
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of files one after the other."""
-    for file in files.get_fragments():
-        n_rows = 0
-        # Little readahead, so that memory stays bounded.
-        batches = file.to_batches(
-            schema=files.schema, columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2
-        )
-        for batch in batches:
-            places.note(file.path, "row", [range(n_rows + 1, n_rows + len(batch) + 1)])
-            yield batch
-            n_rows += len(batch)
-
-
-def _parquet_batches(source: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     try:
-        yield from batches
+        for file in files.get_fragments():
+            n_rows = 0
+            # Little readahead, so that memory stays bounded.
+            batches = file.to_batches(
+                schema=files.schema, columns=columns, batch_size=_ROWS_AT_ONCE, batch_readahead=2
+            )
+            for batch in batches:
+                places.note(file.path, "row", [range(n_rows + 1, n_rows + len(batch) + 1)])
+                yield batch
+                n_rows += len(batch)
     except (pa.ArrowException, OSError) as err:
         raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err
 
@@ -170,25 +166,18 @@ def write_csv(
         schema: the columns.
         batches: the rows.
     """
-    written = _text_schema(schema)
+    fields = []
+    for field in schema:
+        is_binary = pa.types.is_binary(field.type)
+        is_other = pa.types.is_temporal(field.type) or pa.types.is_nested(field.type)
+        fields.append((field.name, pa.string() if is_binary or is_other else field.type))
+        if is_binary:
+            fields.append((f"{field.name}{BASE64}", pa.string()))
+    written = pa.schema(fields)
     with csv.CSVWriter(sink, written) as file:
         for batch in batches:
             file.write_batch(_text_batch(batch, written))
             sink.flush()
-
-
-def _text_schema(schema: pa.Schema) -> pa.Schema:
-    fields = []
-    for field in schema:
-        fields.append((field.name, pa.string() if _is_text(field.type) else field.type))
-        if pa.types.is_binary(field.type):
-            fields.append((f"{field.name}{BASE64}", pa.string()))
-    return pa.schema(fields)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    is_of = (pa.types.is_binary, pa.types.is_temporal, pa.types.is_nested)
-    return any(test(kind) for test in is_of)
 
 
 def _text_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -275,12 +264,17 @@ def new_file(target: Path, format_name: str) -> Iterator[IO[bytes]]:
     compression = compression_of(target)
     if compression is not None and format_name == "parquet":
         raise OptionError(f"{target}: Parquet is compressed inside; leave {target.suffix} out")
-    with _in_place(target) as path, path.open("wb") as file:
-        if compression is None:
-            yield file
-        else:
-            with pa.CompressedOutputStream(pa.PythonFile(file, "w"), compression) as compressed:
-                yield compressed
+    path = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with path.open("wb") as file:
+            sink: IO[bytes] = file
+            if compression is not None:
+                sink = pa.CompressedOutputStream(pa.PythonFile(file, "w"), compression)
+            with sink:
+                yield sink
+        path.replace(target)
+    finally:
+        path.unlink(missing_ok=True)  # after an error
 
 
 def write_stream(
@@ -295,17 +289,3 @@ def write_stream(
         batches: the rows.
     """
     _WRITERS[format_name](sink, schema, batches)
-
-
-@contextmanager
-def _in_place(target: Path) -> Iterator[Path]:
-    """Yield a temporary path for a file that gets its name when it is complete.
-
-    The file is removed after an error.
-    """
-    path = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        yield path
-        path.replace(target)
-    finally:
-        path.unlink(missing_ok=True)

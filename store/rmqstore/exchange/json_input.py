@@ -51,14 +51,34 @@ def read_json_lines(
         IllegalMessageError: a line is not a JSON object, or has an unknown column or a value of the
             wrong type.
     """
+    if verbatim:
+        types = {field.name: field.type for field in VERBATIM}
+    else:
+        types = WRITE_TYPES | {column: ALL_COLUMNS.field(column).type for column in _ID_COLUMNS}
     places = places or RowPlaces()
     pieces: list[_Piece] = []
-    for piece in _pieces(file, name, _types(verbatim=verbatim)):
-        is_other = pieces and piece.rows.schema != pieces[0].rows.schema
+    n_before = 0
+    while True:
+        try:
+            lines = list(islice(file, _LINES_AT_ONCE))
+        except UnicodeDecodeError as err:
+            raise IllegalMessageError(f"{name} is not UTF-8: {err}") from err
+        if not lines:
+            break
+        batch = _fast_batch(lines, types)
+        if batch is None:
+            batch = _plain_batch(list(enumerate(lines, n_before + 1)), name, types)
+        numbers: Sequence[int] = range(n_before + 1, n_before + len(lines) + 1)
+        if len(batch) < len(lines):
+            numbers = [number for number, line in zip(numbers, lines, strict=True) if line.strip()]
+        n_before += len(lines)
+        if not len(batch):
+            continue
+        is_other = pieces and batch.schema != pieces[0].rows.schema
         if is_other or len(pieces) == _PIECES_A_BATCH:
             yield _joined(pieces, name, places)
             pieces = []
-        pieces.append(piece)
+        pieces.append(_Piece(batch, numbers))
     if pieces:
         yield _joined(pieces, name, places)
 
@@ -72,21 +92,6 @@ def _joined(pieces: list[_Piece], name: str, places: RowPlaces) -> pa.RecordBatc
     places.note(name, "line", [piece.lines for piece in pieces])
     rows = [piece.rows for piece in pieces]
     return pa.Table.from_batches(rows).combine_chunks().to_batches()[0]
-
-
-def _pieces(file: IO[str], name: str, types: dict[str, pa.DataType]) -> Iterator[_Piece]:
-    """Yield the rows of some lines at a time."""
-    n_before = 0
-    while lines := _next_lines(file, name):
-        batch = _fast_batch(lines, types)
-        if batch is None:
-            batch = _plain_batch(list(enumerate(lines, n_before + 1)), name, types)
-        numbers: Sequence[int] = range(n_before + 1, n_before + len(lines) + 1)
-        if len(batch) < len(lines):
-            numbers = [number for number, line in zip(numbers, lines, strict=True) if line.strip()]
-        n_before += len(lines)
-        if len(batch):
-            yield _Piece(batch, numbers)
 
 
 def _fast_batch(lines: list[str], types: dict[str, pa.DataType]) -> pa.RecordBatch | None:
@@ -145,7 +150,15 @@ def _column(
             raise ValueError("a year that Python does not know")
         return times.cast(kind)
     if pa.types.is_map(kind):
-        return _maps(values, kind)
+        ends = accumulate((len(value) if value is not None else 0 for value in values), initial=0)
+        filled = [value for value in values if value is not None]
+        keys = pa.array(chain.from_iterable(filled), pa.string())
+        items = pa.array(chain.from_iterable(value.values() for value in filled), pa.string())
+        offsets: list[int | None] = list(ends)
+        for row, value in enumerate(values):
+            if value is None:
+                offsets[row] = None
+        return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, items).cast(kind)
     if not pa.types.is_binary(kind):
         return pa.array(values, kind)
     texts = pa.array(values, pa.string()).cast(kind)
@@ -155,18 +168,6 @@ def _column(
         raise ValueError("the same value twice")
     stored = [None if text is None else base64.b64decode(text, validate=True) for text in encoded]
     return pc.coalesce(texts, pa.array(stored, kind))
-
-
-def _maps(values: Sequence[dict[str, str] | None], kind: pa.DataType) -> pa.Array:
-    ends = accumulate((len(value) if value is not None else 0 for value in values), initial=0)
-    filled = [value for value in values if value is not None]
-    keys = pa.array(chain.from_iterable(filled), pa.string())
-    items = pa.array(chain.from_iterable(value.values() for value in filled), pa.string())
-    offsets: list[int | None] = list(ends)
-    for row, value in enumerate(values):
-        if value is None:
-            offsets[row] = None
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, items).cast(kind)
 
 
 def _plain_batch(
@@ -184,19 +185,6 @@ def _plain_batch(
     columns = [pa.array([row.get(column) for row in rows], types[column]) for column in names]
     schema = pa.schema([(column, types[column]) for column in names])
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _next_lines(file: IO[str], name: str) -> list[str]:
-    try:
-        return list(islice(file, _LINES_AT_ONCE))
-    except UnicodeDecodeError as err:
-        raise IllegalMessageError(f"{name} is not UTF-8: {err}") from err
-
-
-def _types(*, verbatim: bool) -> dict[str, pa.DataType]:
-    if verbatim:
-        return {field.name: field.type for field in VERBATIM}
-    return WRITE_TYPES | {name: ALL_COLUMNS.field(name).type for name in _ID_COLUMNS}
 
 
 def _parsed(line: str, where: str, types: dict[str, pa.DataType]) -> dict[str, Any]:

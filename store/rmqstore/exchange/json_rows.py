@@ -15,7 +15,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import in_calendar, numbers_of
 from rmqstore.query.times import in_current_zone, zone_name
@@ -92,8 +91,11 @@ def json_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
             else:
                 row[f"{name}{BASE64}"] = encoded
     for name in names:
-        if f"{name}{BASE64}" in names:
-            _keep_one(rows, name)
+        # A column of text may stand beside one of the bytes that are not; a row keeps one of them.
+        encoded_name = f"{name}{BASE64}"
+        if encoded_name in names:
+            for row in rows:
+                del row[encoded_name if row[encoded_name] is None else name]
     return rows
 
 
@@ -104,13 +106,6 @@ def _values(field: pa.Field, column: pa.Array) -> list[Any] | None:
     if field.metadata == JSON_TEXT:
         return [None if text is None else orjson.Fragment(text) for text in column.to_pylist()]
     return json_values(column)
-
-
-def _keep_one(rows: list[dict[str, Any]], name: str) -> None:
-    """Leave in each row either the text of a column or its bytes in base64."""
-    encoded = f"{name}{BASE64}"
-    for row in rows:
-        del row[encoded if row[encoded] is None else name]
 
 
 def _texts(column: pa.Array) -> list[str | None] | None:
@@ -143,60 +138,42 @@ def json_values(column: pa.Array) -> list[Any]:
     """Return the values of a column that does not hold bytes, (n,), as JSON can hold them."""
     if pa.types.is_timestamp(column.type):
         return _times(column)
+    if pa.types.is_map(column.type) and column.null_count:
+        return [None if pairs is None else dict(pairs) for pairs in column.to_pylist()]
     if pa.types.is_map(column.type):
-        return _objects(column)
+        ends = column.offsets.to_pylist()
+        first = ends[0]
+        keys = column.keys.slice(first, ends[-1] - first).to_pylist()
+        items = column.items.slice(first, ends[-1] - first).to_pylist()
+        bounds = pairwise(end - first for end in ends)
+        return [dict(zip(keys[low:high], items[low:high], strict=True)) for low, high in bounds]
     values: list[Any] = column.to_pylist()
     return values
 
 
 def _times(column: pa.Array) -> list[str | None]:
-    """Return times as ISO-8601 with milliseconds."""
+    """Return times as ISO-8601 with milliseconds, by the clock of the current time zone."""
     unit = column.type.unit
     if unit != "ms":  # those in ms may be too far off to be counted in microseconds
         unit, column = "us", column.cast(pa.timestamp("us", column.type.tz))
     stored = numbers_of(column.cast(pa.int64()))
-    shown, zones = _in_zone(column, stored)
-    texts = np.datetime_as_string(shown.view(f"datetime64[{unit}]").astype("datetime64[ms]"))
+    zone_now = zone_name()
+    clock = stored
+    zones: Iterable[str] = repeat("+00:00", len(stored))
+    if zone_now != "UTC":
+        local = pc.local_timestamp(column.cast(pa.timestamp(unit, zone_now))).cast(pa.int64())
+        is_valid = column.is_valid().to_numpy(zero_copy_only=False)
+        # Whole minutes, as ISO-8601 has them, and none where the clock would leave the calendar.
+        minutes = np.where(is_valid, numbers_of(local) - stored, 0) // _PER_MINUTE[unit]
+        clock = stored + minutes * _PER_MINUTE[unit]
+        minutes = np.where(in_calendar(clock // (_PER_MINUTE[unit] // 60_000)), minutes, 0)
+        clock = stored + minutes * _PER_MINUTE[unit]
+        distinct, codes = np.unique(minutes, return_inverse=True)
+        names = [f"{'-' if n < 0 else '+'}{abs(n) // 60:02}:{abs(n) % 60:02}" for n in distinct]
+        zones = [names[code] for code in codes]
+    texts = np.datetime_as_string(clock.view(f"datetime64[{unit}]").astype("datetime64[ms]"))
     times = [text + zone for text, zone in zip(texts.tolist(), zones, strict=True)]
     if not column.null_count and stored.min(initial=0) > _NO_TIME:
         return times
     nulls = (column.is_null().to_numpy(zero_copy_only=False) | (stored == _NO_TIME)).tolist()
     return [None if is_null else text for text, is_null in zip(times, nulls, strict=True)]
-
-
-def _in_zone(
-    column: pa.Array, stored: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], Iterable[str]]:
-    """Return the clock of the current time zone at times (n,), and what its offsets are then.
-
-    Args:
-        column: the times.
-        stored: them as numbers, in UTC.
-    """
-    name = zone_name()
-    if name == "UTC":
-        return stored, repeat("+00:00", len(stored))
-    unit = column.type.unit
-    local = numbers_of(pc.local_timestamp(column.cast(pa.timestamp(unit, name))).cast(pa.int64()))
-    is_valid = column.is_valid().to_numpy(zero_copy_only=False)
-    # Whole minutes, as ISO-8601 has them, and none where the clock would leave the calendar.
-    minutes = np.where(is_valid, local - stored, 0) // _PER_MINUTE[unit]
-    clock = stored + minutes * _PER_MINUTE[unit]
-    minutes = np.where(in_calendar(clock // (_PER_MINUTE[unit] // 60_000)), minutes, 0)
-    clock = stored + minutes * _PER_MINUTE[unit]
-    distinct, codes = np.unique(minutes, return_inverse=True)
-    names = [f"{'-' if one < 0 else '+'}{abs(one) // 60:02}:{abs(one) % 60:02}" for one in distinct]
-    return clock, [names[code] for code in codes]
-
-
-def _objects(column: pa.Array) -> list[dict[str, str] | None]:
-    """Return maps as objects."""
-    if column.null_count:
-        return [None if pairs is None else dict(pairs) for pairs in column.to_pylist()]
-    ends = column.offsets.to_pylist()
-    first = ends[0]
-    keys, items = column.keys, column.items
-    keys = keys.slice(first, ends[-1] - first).to_pylist()
-    items = items.slice(first, ends[-1] - first).to_pylist()
-    bounds = pairwise(end - first for end in ends)
-    return [dict(zip(keys[low:high], items[low:high], strict=True)) for low, high in bounds]

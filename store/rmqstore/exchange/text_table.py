@@ -90,7 +90,19 @@ def fitted(
         for name, width in zip(names, natural, strict=True)
     ]
     kept = every if keeps_all else _kept(names, rows, least, width)
-    widths = _shared([natural[one] for one in kept], [least[one] for one in kept], width)
+    widths = [least[one] for one in kept]
+    # Where the least widths are too much, the widest are made equal until they fit.
+    while _total(widths) > width and max(widths) > 1:
+        widest = max(widths)
+        widths = [min(one, widest - 1) for one in widths]
+    # What is left is for the elastic columns, those first that need the least of it.
+    left = width - _total(widths)
+    needed = [natural[one] - taken for one, taken in zip(kept, widths, strict=True)]
+    for number in sorted(range(len(kept)), key=needed.__getitem__):
+        column = kept[number]
+        more = min(max(left, 0), natural[column] - least[column])
+        widths[number] += more
+        left -= more
     return Fitted(kept, widths, are_times_short=True)
 
 
@@ -133,23 +145,6 @@ def _kept(
         if column not in {*kept, *says_nothing} and fits([*kept, column]):
             kept = [*kept, column]
     return sorted(kept)
-
-
-def _shared(natural: list[int], least: list[int], width: int) -> list[int]:
-    """Return the widths of columns: the least of each, and what is left for the elastic ones.
-
-    Where the least are too much, the widest are made equal until they fit.
-    """
-    widths = [*least]
-    while _total(widths) > width and max(widths) > 1:
-        widest = max(widths)
-        widths = [min(one, widest - 1) for one in widths]
-    left = width - _total(widths)
-    for number in sorted(range(len(widths)), key=lambda one: natural[one] - widths[one]):
-        more = min(max(left, 0), natural[number] - least[number]) if left > 0 else 0
-        widths[number] += more
-        left -= more
-    return widths
 
 
 def harmless(text: str) -> str:
