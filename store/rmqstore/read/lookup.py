@@ -61,8 +61,8 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.index_search import IndexSearch
 from rmqstore.storage.log.commitlog import CommitLog, Place, frame_of, is_blank
 from rmqstore.storage.queue.queue import pieces
-from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.recovery.log_end import find_written_end
+from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.rocksdb_index import IndexTable, ItemKind, item_prefix
 
 logger = logging.getLogger(__name__)

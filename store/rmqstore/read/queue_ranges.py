@@ -38,8 +38,8 @@ from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
-from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
+from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, look_confirmed
 from rmqstore.storage.rocksdb.database import INSTALL_ROCKSDB
 

@@ -29,8 +29,8 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, frame_of, records_in
 from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.queue.queue import Queue, Units
-from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.queue.tiered import TieredQueue
+from rmqstore.storage.recovery.queues import Queues
 
 QUEUE_COLUMNS: Final = ("topic", "queueId", "queueOffset")
 _GROWTH: Final = 4

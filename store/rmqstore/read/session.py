@@ -60,10 +60,10 @@ from rmqstore.storage.index_files import IndexSizes
 from rmqstore.storage.index_search import IndexSearch
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import find_first
-from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 from rmqstore.storage.queue.tiered import NO_FILES, CompactedLogs, Tier, TieredQueues
 from rmqstore.storage.recovery.log_end import LogEnd, written_end
+from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import StoreEnds
 from rmqstore.storage.rocksdb.database import INSTALL_ROCKSDB
 from rmqstore.storage.rocksdb_index import IndexTable
@@ -114,7 +114,7 @@ class StoreSession(Closing):
         self._is_closed = False
         self.log = CommitLog(paths.commitlogs, paths.storage, entry_folders=paths.dledger_logs)
         self.ends = StoreEnds(paths, self.config, self.log, ignore_log_end=ignore_log_end)
-        self.queues = Queues(paths, lambda: self.ends.recovered, lambda: self.ends.in_rocksdb)
+        self.queues = Queues(paths, self.ends)
         self.tier = None if tier is None else TieredQueues(tier)
         self.store_queues = StoreQueues(self.log, self.queues, self.ends, self.tier)
         self.ranges = QueueRanges(

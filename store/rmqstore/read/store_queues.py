@@ -33,8 +33,8 @@ from rmqstore.spans import FOREVER, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import Queue, reach, total_weight
-from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.queue.tiered import TieredQueue, TieredQueues
+from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import StoreEnds
 from rmqstore.storage.recovery.unit_checks import confirmed_end
 

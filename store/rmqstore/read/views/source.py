@@ -32,8 +32,8 @@ from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import RecoveredUnits
-from rmqstore.storage.queue.queue_set import Queues
 from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import StoreEnds
 
 logger = logging.getLogger(__name__)

@@ -1,30 +1,25 @@
-"""The queues of one store: their names, and each of them, opened on demand.
+"""The files of a queue, of the kind that its folder has, and the end that only the log has.
 
-Source: ConsumeQueueStore.java.
+Source: ConsumeQueueStore.java, CombineConsumeQueueStore.java.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import Argument, OffsetOutOfRangeError, StoreStateError, Text
+from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import MAX_FILE_BYTES, QUEUE_UNIT, Mask
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.open_files import OpenFiles
-from rmqstore.storage.files.paths import StorePaths, can_name_queues
+from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
-from rmqstore.storage.queue.consumequeue import ConsumeQueue, ConsumeQueueExt
+from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, Units, find_first
-from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue, RocksDbQueues, are_queues_unreadable
-
-_FILES_AT_ONCE = 32
-_QUEUES_AT_ONCE = 1 << 16  # whose listings are kept, about a kilobyte each
-_BATCH_QUEUES_AT_ONCE = 64
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue, RocksDbQueues
 
 
 class RecoveredQueue:
@@ -248,160 +243,3 @@ def is_in_rocksdb(
     if bounds is None or not in_files.is_present:
         return not in_files.is_present
     return in_files.unit(in_files.end() - 1)[0] < bounds.last_place
-
-
-class Queues:
-    """Queues by topic and id: those with a folder, and those that only the log of a crash has.
-
-    The listings of queues that were opened are kept until :meth:`refresh`; few of their files stay
-    open.
-
-    Args:
-        paths: paths of the store.
-        recovered: returns the ends of queues that their files lack; called on demand.
-        in_rocksdb: returns the queues in RocksDB to which these ends belong.
-    """
-
-    def __init__(
-        self,
-        paths: StorePaths,
-        recovered: Callable[[], Mapping[QueueKey, RecoveredUnits]],
-        in_rocksdb: Callable[[], RocksDbQueues | None],
-    ) -> None:
-        self._paths = paths
-        self._get_rocksdb = in_rocksdb
-        self._recovered = recovered
-        self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
-        self._open: OrderedDict[QueueKey, Queue] = OrderedDict()
-        self._open_exts: OrderedDict[QueueKey, ConsumeQueueExt] = OrderedDict()
-        self._in_batches: set[str] | None = None
-        self._batches: OrderedDict[QueueKey, None] = OrderedDict()  # of those, by their first use
-
-    def open(self, topic: str, queue_id: int) -> Queue:
-        """Return a queue, as of the last :meth:`refresh` or of its first use since.
-
-        Raises:
-            StoreStateError: its files lack more units than memory should hold.
-        """
-        key = (topic, queue_id)
-        queue = self._open.get(key)
-        if queue is None:
-            queue = self._open[key] = self._open_queue(topic, queue_id)
-            self._close_oldest(key, queue)
-        self._open.move_to_end(key)
-        return queue
-
-    def want_ends(self, queues: Iterable[Queue]) -> None:
-        """Announce that it will be looked for where queues begin and end."""
-        pairs = [queue.end_files for queue in queues if queue.end_files is not None]
-        firsts, lasts = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
-        self._paths.storage.prepare(firsts | lasts, first=firsts, last=lasts)
-
-    def _close_oldest(self, key: QueueKey, queue: Queue) -> None:
-        """Close a queue if too many are kept; a BatchConsumeQueue also keeps units that it read."""
-        if queue.is_batch:
-            self._batches[key] = None
-            if len(self._batches) > _BATCH_QUEUES_AT_ONCE:
-                self.drop(self._batches.popitem(last=False)[0])
-        elif len(self._open) > _QUEUES_AT_ONCE:
-            self.drop(next(iter(self._open)))
-
-    def _open_queue(self, topic: str, queue_id: int) -> Queue:
-        tail = self._recovered().get((topic, queue_id))
-        if tail is None:
-            return self._open_files(topic, queue_id)
-        if tail.is_short:
-            raise StoreStateError(
-                Text(
-                    f"{topic}-{queue_id}: its files lack more units than memory should hold; "
-                    "read it with ",
-                    Argument("scan", "commitlog"),
-                    ", or build the queues with `rmqstore rebuild`",
-                )
-            )
-        files = self._open_files(topic, queue_id, is_batch=tail.is_batch)
-        return RecoveredQueue(files, tail)
-
-    def _open_files(self, topic: str, queue_id: int, *, is_batch: bool = False) -> Queue:
-        if self._in_batches is None:
-            self._in_batches = {*self._paths.batch_topics()}
-        if is_batch or topic in self._in_batches or self._in_rocksdb is not None:
-            return open_files(
-                self._paths,
-                topic,
-                queue_id,
-                is_batch=is_batch,
-                files=self._files,
-                in_rocksdb=self._in_rocksdb,
-            )
-        return ConsumeQueue(self._paths.queue_name(topic, queue_id), self._files)
-
-    def open_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
-        """Return the extension of a queue, which is empty for most queues.
-
-        It stays open until too many others are open.
-        """
-        key = (topic, queue_id)
-        ext = self._open_exts.get(key)
-        if ext is None:
-            folder = self._paths.queue_ext(topic, queue_id)
-            ext = self._open_exts[key] = ConsumeQueueExt(folder, self._files)
-            if len(self._open_exts) > _QUEUES_AT_ONCE:
-                self._open_exts.popitem(last=False)[1].close()
-        self._open_exts.move_to_end(key)
-        return ext
-
-    @property
-    def _in_rocksdb(self) -> RocksDbQueues | None:
-        return self._get_rocksdb()
-
-    @property
-    def lack_records(self) -> bool:
-        """Whether files of queues lack records that the log has."""
-        return bool(self._recovered())
-
-    def topics(self) -> list[str]:
-        """Return every topic with queues on the disk or recovered from the log, sorted."""
-        if are_queues_unreadable(self._paths):
-            return []
-        on_disk = {*self._paths.topics(), *self._paths.batch_topics()}
-        if self._in_rocksdb is not None:
-            on_disk |= self._in_rocksdb.topics()
-        return sorted(on_disk | {topic for topic, _ in self._recovered()})
-
-    def batch_topics(self) -> set[str]:
-        """Return the topics with BatchConsumeQueues."""
-        recovered = (topic for (topic, _), tail in self._recovered().items() if tail.is_batch)
-        return {*self._paths.batch_topics(), *recovered}
-
-    def ids(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues, sorted."""
-        on_disk = set()
-        if can_name_queues(topic):
-            on_disk = {*self._paths.queue_ids(topic), *self._paths.batch_queue_ids(topic)}
-        if self._in_rocksdb is not None:
-            on_disk |= {*self._in_rocksdb.queue_ids(topic)}
-        return sorted(on_disk | {number for name, number in self._recovered() if name == topic})
-
-    def plain(self) -> list[QueueKey]:
-        """Return every queue that can be read."""
-        return [(topic, queue_id) for topic in self.topics() for queue_id in self.ids(topic)]
-
-    def drop(self, key: QueueKey) -> None:
-        """Close a queue, so that it is opened from its files again."""
-        self._batches.pop(key, None)
-        queue = self._open.pop(key, None)
-        if queue is not None:
-            queue.close()
-
-    def refresh(self) -> None:
-        """List the files of a queue again when it is used next; it may be of another kind then."""
-        self.close()
-
-    def close(self) -> None:
-        """Close all files, and forget all listings."""
-        self._files.close()
-        self._open.clear()
-        self._open_exts.clear()
-        self._batches.clear()
-        self._in_batches = None
