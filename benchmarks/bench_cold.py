@@ -16,9 +16,12 @@ from pathlib import Path
 
 from measure import evict, report
 
-from pyspark_rmqstore.planning import Limits, SampledSlice, plan_queues
+from pyspark_rmqstore import planning
+from pyspark_rmqstore.planning import Limits, SampledSlice
 from rmqstore.format.schema import select_columns
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.planning import plan_queues, take_samples
+from rmqstore.read.reading import read_queues
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.spans import QueueSlice
 from rmqstore.store.opening import open_for
@@ -47,7 +50,7 @@ def read_task(root: Path, slices: list[QueueSlice]) -> None:
     before = read_bytes()
     started = time.perf_counter()
     with open_for(root, broker_name="bench") as store:
-        rows = sum(batch.num_rows for batch in store.session.read_queues(slices, spec))
+        rows = sum(batch.num_rows for batch in read_queues(store.session, slices, spec))
     print(json.dumps([rows, read_bytes() - before, time.perf_counter() - started]))
 
 
@@ -55,9 +58,11 @@ def plans(root: Path) -> dict[str, list[list[QueueSlice]]]:
     """Return the tasks of a store for each way to plan them."""
     with open_for(root, broker_name="bench") as store:
         spec = ReadSpec(schema=select_columns(_COLUMNS))
-        slices = store.session.plan_queues(parse_selection(), spec)
-        sampled = [SampledSlice(piece, store.session.sample(piece, _SAMPLES)) for piece in slices]
-    by_log = plan_queues(sampled, Limits(_TASK_BYTES))
+        slices = plan_queues(store.session, parse_selection(), spec)
+        sampled = [
+            SampledSlice(piece, take_samples(store.session, piece, _SAMPLES)) for piece in slices
+        ]
+    by_log = planning.plan_queues(sampled, Limits(_TASK_BYTES))
     return {
         "by log range": [list(task) for task in by_log],
         "by queue": [[piece] for piece in slices],

@@ -25,10 +25,12 @@ from object_server import BUCKET, served
 
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.selection import Selection, parse_selection
+from rmqstore.read.planning import log_heads, log_parts, plan_queues, plan_sampled
+from rmqstore.read.reading import read_log, read_queues
 from rmqstore.read.sampling import LogPart, join_parts
 from rmqstore.read.scan.record_filter import log_filter
 from rmqstore.read.scan.spec import ReadSpec, scan_schema
-from rmqstore.read.session import StoreSession
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import open_for
@@ -73,13 +75,13 @@ def run_task(store: Store, columns: str | None, pieces: Pieces) -> Result:
     return Result(rows, time.process_time() - started, peak, requests)
 
 
-def _batches(session: StoreSession, pieces: Pieces, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+def _batches(session: StoreParts, pieces: Pieces, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
     slices = [piece for piece in pieces if isinstance(piece, QueueSlice)]
     if slices:
-        yield from session.read_queues(slices, spec)
+        yield from read_queues(session, slices, spec)
     for piece in pieces:
         if isinstance(piece, LogSlice):
-            yield from session.read_log(piece, spec, log_filter(Selection(), spec.schema.names))
+            yield from read_log(session, piece, spec, log_filter(Selection(), spec.schema.names))
 
 
 def _peak_bytes() -> int:
@@ -94,11 +96,11 @@ def plans(store: Store, n_tasks: int) -> dict[str, list[Pieces]]:
     """Return the ranges of each task, by queue and by log."""
     with store.open() as opened:
         session = opened.session
-        slices = session.plan_queues(parse_selection(), ReadSpec(schema=MESSAGE))
+        slices = plan_queues(session, parse_selection(), ReadSpec(schema=MESSAGE))
         by_queue: list[Pieces] = [
             [_share(piece, task, n_tasks) for piece in slices] for task in range(n_tasks)
         ]
-        parts = session.log_parts([session.log_slice()], session.log_heads())
+        parts = log_parts(session, [session.log_slice()], log_heads(session))
     by_log = [[*group] for group in _shares(parts, n_tasks)]
     return {"by queue": by_queue, "by log": by_log}
 
@@ -209,10 +211,10 @@ def questions(key: str | None) -> dict[str, Callable[[MessageStore], int]]:
 
     def by_queue(store: MessageStore) -> int:
         spec = ReadSpec(schema=MESSAGE)
-        return len(store.session.plan_sampled(parse_selection(), spec))
+        return len(plan_sampled(store.session, parse_selection(), spec))
 
     def by_log(store: MessageStore) -> int:
-        return len(store.session.log_parts([store.session.log_slice()], store.session.log_heads()))
+        return len(log_parts(store.session, [store.session.log_slice()], log_heads(store.session)))
 
     asked = {"plan by queue": by_queue, "plan by log": by_log}
     if key is not None:

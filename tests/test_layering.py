@@ -39,10 +39,11 @@ QUEUE_KINDS: dict[str, set[str]] = {
     "ConsumeQueue": {
         "rmqstore.read.views.consumequeue",
         "rmqstore.storage.queue.tiered",
+        "rmqstore.storage.recovery.queues",
         "rmqstore.write.queue_files",
         "rmqstore.write.truncation",
     },
-    "RecoveredQueue": set(),
+    "RecoveredQueue": {"rmqstore.storage.recovery.queues"},
     "RocksDbQueue": set(),
     "SparseConsumeQueue": {"rmqstore.storage.queue.tiered"},
 }
@@ -99,7 +100,8 @@ LARGE_CLASSES = {
     "kafkalog.read.partition.Partition": 25,
     "rmqstore.replica.copy_store.CopyStore": 17,
     "rmqstore.replica.log_copy.LogCopy": 19,
-    "rmqstore.read.session.StoreSession": 65,
+    "rmqstore.read.queue_ranges.QueueRanges": 17,
+    "rmqstore.read.store_parts.StoreParts": 20,
     "rmqstore.read.store_queues.StoreQueues": 20,
     "rmqstore.storage.files.disk.Disk": 23,
     "rmqstore.storage.files.paths.StorePaths": 35,

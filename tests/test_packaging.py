@@ -212,7 +212,7 @@ def _imports(path: Path) -> set[tuple[str, int]]:
 def test_names_of_the_package_are_imported_lazily() -> None:
     script = (
         "import sys, rmqstore, pyspark_rmqstore.schema; "
-        "print('rmqstore.read.session' in sys.modules)"
+        "print('rmqstore.read.store_parts' in sys.modules)"
     )
     # Spark starts a process for the schema alone.
     assert run("-c", script).split() == ["False"]

@@ -455,7 +455,7 @@ def test_broken_config_is_an_error_that_names_the_file(tmp_path: Path, text: str
             opened.session.config.topic_entries()
         assert caught.value.path == str(path)
         assert str(path) in str(caught.value)
-        assert opened.session.known_topics() == ["T"]  # those that have queues
+        assert opened.session.store_queues.known_topics() == ["T"]  # those that have queues
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from pyspark_rmqstore.packing import AnyPortion
 from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.query.selection import require_named
-from rmqstore.read.session import StoreSession
+from rmqstore.read.planning import plan_queues
+from rmqstore.read.store_parts import StoreParts
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -34,7 +35,7 @@ _REQUEST_BYTES = 4 << 20  # that a long read of a remote store fetches by one re
 class _StorePlan(NamedTuple):
     """What is to be read of one store."""
 
-    named_queues: dict[str, set[int]]  # by topic; see `StoreSession.named_queues`
+    named_queues: dict[str, set[int]]  # by topic; see `StoreParts.named_queues`
     portions: list[AnyPortion]
 
 
@@ -83,7 +84,7 @@ class RmqStoreReader(DataSourceReader):
             name = store.broker_name
             is_read = self._splits.pushed.pruning.keeps_broker(name)
             portions = self._portions(ref, store) if is_read else []
-            named = store.named_queues(self._options.selection) if self._is_by_queue else {}
+            named = store.ranges.named_queues(self._options.selection) if self._is_by_queue else {}
             requests = store.paths.storage.requests_made()
             if requests is not None:
                 n_bytes = sum(portion.n_bytes for portion in portions)
@@ -93,7 +94,7 @@ class RmqStoreReader(DataSourceReader):
                 )  # fmt: skip
             return _StorePlan(named, portions)
 
-    def _portions(self, ref: StoreRef, store: StoreSession) -> list[AnyPortion]:
+    def _portions(self, ref: StoreRef, store: StoreParts) -> list[AnyPortion]:
         splits = self._splits
         if self._options.wanted:
             # The newest messages are planned over all stores at once.
@@ -105,7 +106,7 @@ class RmqStoreReader(DataSourceReader):
         store.warn_of_messages_elsewhere()
         if splits.pushed.conditions:
             pruning = splits.pushed.pruning
-            slices = store.plan_queues(self._options.selection, splits.spec(store), pruning)
+            slices = plan_queues(store, self._options.selection, splits.spec(store), pruning)
             portions = splits.pruned(ref, store, slices)
         else:
             planned = splits.planned(store)

@@ -21,8 +21,11 @@ from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.follower import TieredTail, follow
 from rmqstore.read.log_cursor import LogMark
+from rmqstore.read.planning import find_starts
+from rmqstore.read.reading import find_lost
+from rmqstore.read.scan.faults import refuse_stretches
 from rmqstore.read.scan.spec import FAILFAST, ReadSpec
-from rmqstore.read.session import StoreSession
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
@@ -40,7 +43,7 @@ class Followed(NamedTuple):
     tail: StoreTail | TieredTail
 
     @property
-    def store(self) -> StoreSession:
+    def store(self) -> StoreParts:
         return self.tail.store
 
 
@@ -113,12 +116,12 @@ class FollowedStores:
             spec = ReadSpec(pa.schema([]), mode, fail_on_data_loss=options.fail_on_data_loss)
             for ref in self._refs:
                 store = open_ref(ref)
-                store.warn_unknown_topics(selection, "they are followed once they appear")
+                store.ranges.warn_unknown_topics(selection, "they are followed once they appear")
                 store.warn_of_messages_elsewhere()
                 followed = Followed(ref, follow(store, selection))
                 opened[store.broker_name] = followed
                 followed.tail.look()
-                deque(store.read_lost(store.lost((), spec), spec), maxlen=0)
+                deque(refuse_stretches(find_lost(store, (), spec), spec), maxlen=0)
             self._opened = opened
         return self._opened
 
@@ -143,8 +146,11 @@ class FollowedStores:
         options = self._options
         initial: dict[Key, int] = {}
         for broker, (_, tail) in self._all().items():
-            starts = tail.store.starts(
-                options.selection, tail.spans, fail_on_data_loss=options.fail_on_data_loss
+            starts = find_starts(
+                tail.store,
+                options.selection,
+                tail.spans,
+                fail_on_data_loss=options.fail_on_data_loss,
             )
             initial |= {(broker, *queue): start for queue, start in starts.items()}
         return initial

@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.errors import NotAStoreError, StoreStateError
-from rmqstore.read.opening import open_session, paths_for
-from rmqstore.read.session import StoreSession
+from rmqstore.read.opening import open_parts, paths_for
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.replicas import brokers_of
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.remote.location import locate
@@ -61,7 +61,7 @@ def stores_to_read(stores: Sequence[StoreRef]) -> tuple[StoreRef, ...]:
         for ref in shared:
             store = stack.enter_context(open_ref(ref))
             store.require_local("reading one of several stores of a broker")
-            source = store.view_source
+            source = store
             sources.append(source)
             paths[id(source)] = ref.path
         for broker in brokers_of(sources):
@@ -123,10 +123,10 @@ def require_staged(path: str, host: str) -> None:
         )
 
 
-def open_ref(ref: StoreRef) -> StoreSession:
+def open_ref(ref: StoreRef) -> StoreParts:
     """Open a store as the options name it."""
     path, storage = locate(ref.path, dict(ref.storage_options))
-    return open_session(
+    return open_parts(
         path,
         broker_name=ref.broker_name,
         ignore_log_end=ref.ignore_log_end,
@@ -136,7 +136,7 @@ def open_ref(ref: StoreRef) -> StoreSession:
     )
 
 
-def open_in_task(ref: StoreRef) -> StoreSession:
+def open_in_task(ref: StoreRef) -> StoreParts:
     """Open a store in a task, whose error names the host."""
     with naming_this_host():
         return open_ref(ref)

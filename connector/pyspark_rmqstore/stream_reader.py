@@ -22,6 +22,7 @@ from pyspark_rmqstore.packing import AnyPortion, Portion, splits_of
 from pyspark_rmqstore.planning import Limits, QueueSplit
 from pyspark_rmqstore.tasks import SplitReader, StreamSplit, read_task
 from rmqstore.read.log_cursor import LogMark
+from rmqstore.read.planning import rows_within, slices_there, take_samples
 from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:
@@ -145,15 +146,17 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         return ends
 
     def _weight(self, key: Key, start: int, end: int) -> Weight:
-        samples = self._stores[key[0]].store.sample(QueueSlice(key[1], key[2], start, end), 8)
+        samples = take_samples(
+            self._stores[key[0]].store, QueueSlice(key[1], key[2], start, end), 8
+        )
         if not samples:
             return Weight(0, 0)
-        mean = sum(sample.mean_bytes for sample in samples) / len(samples)
+        mean = sum(one.mean_bytes for one in samples) / len(samples)
         return Weight(mean * (end - start), samples[0].physical_offset)
 
     def _rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
         whole = QueueSlice(key[1], key[2], start, end)
-        return self._stores[key[0]].store.rows_within(whole, n_bytes)
+        return rows_within(self._stores[key[0]].store, whole, n_bytes)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the queues reach, for the query's progress.
@@ -200,7 +203,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
                 self._stores.report_loss(key, text)
             if start < stop:
                 store = self._stores[key[0]].store
-                pieces = store.slices(*key[1:], start, stop, specs(key[0]))
+                pieces = slices_there(store, *key[1:], start, stop, specs(key[0]))
                 slices.setdefault(key[0], []).extend(pieces)
         return slices
 

@@ -43,12 +43,22 @@ from pyspark_rmqstore.schema import MADE_OF, arrow_schema, as_kafka
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.format.schema import select_columns
 from rmqstore.read.pending import find_pending, read_pending
+from rmqstore.read.planning import (
+    find_wanted,
+    log_heads,
+    log_parts,
+    plan_look_up,
+    plan_sampled,
+    take_samples,
+)
 from rmqstore.read.pruner import StorePruner
+from rmqstore.read.reading import find_lost, finder, look_up, read_log, read_queues, read_units
 from rmqstore.read.sampling import Sample
+from rmqstore.read.scan.faults import refuse_stretches
 from rmqstore.read.scan.record_filter import LogFilter, log_filter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.session import StoreSession
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
 
 if TYPE_CHECKING:
@@ -135,7 +145,7 @@ class _StreamTask:
     def doubt(self) -> None:
         self._is_in_doubt = True
 
-    def begin(self, store: StoreSession) -> Iterator[pa.RecordBatch]:
+    def begin(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
         """Return the batches, the first of which is read already.
 
         A broker that starts after the plan was checked and before it is read may cut the log and
@@ -152,19 +162,21 @@ class _StreamTask:
             self._is_in_doubt = True
         return batches if first is None else chain([first], batches)
 
-    def _stands(self, store: StoreSession) -> bool:
+    def _stands(self, store: StoreParts) -> bool:
         """Tell whether the store still holds what was planned; one that was closed does."""
         if self._is_in_doubt:
             return False
         store.ends.recovered = self._planned.recovered
         if not store.paths.has_abort:
             return True
-        return self._has_mark(store) and all(store.stands(piece) for piece in self._planned.slices)
+        return self._has_mark(store) and all(
+            store.ranges.stands(piece) for piece in self._planned.slices
+        )
 
-    def _has_mark(self, store: StoreSession) -> bool:
+    def _has_mark(self, store: StoreParts) -> bool:
         return self._mark is None or self._mark.stands_in(store.log)
 
-    def _plan_again(self, store: StoreSession) -> QueueSplit:
+    def _plan_again(self, store: StoreParts) -> QueueSplit:
         """Take from the log what queues lack by now.
 
         What a recovery cut off is left out if ``failOnDataLoss`` is false.
@@ -177,7 +189,9 @@ class _StreamTask:
             until = LATEST_TIME
             if self._mark is not None and not self._has_mark(store):
                 until = self._mark.store_timestamp
-            confirmed = (store.confirmed(piece, store.log.max_offset, until) for piece in slices)
+            confirmed = (
+                store.ranges.confirmed(piece, store.log.max_offset, until) for piece in slices
+            )
             slices = tuple(part for parts in confirmed for part in parts)
         return replace(self._planned, slices=slices, recovered=store.ends.recovered)
 
@@ -258,7 +272,7 @@ class SplitReader:
         self._names = schema.fieldNames()
         self.pushed = PushedFilters()
 
-    def spec(self, store: StoreSession) -> ReadSpec:
+    def spec(self, store: StoreParts) -> ReadSpec:
         """Return the specification by which messages of a store are read."""
         options = self._options
         return ReadSpec(
@@ -278,12 +292,12 @@ class SplitReader:
         self.pushed, rest = push_filters(filters, self.schema, names)
         return rest
 
-    def planned(self, store: StoreSession) -> list[SampledSlice]:
+    def planned(self, store: StoreParts) -> list[SampledSlice]:
         """Return the ranges of queues that the options name, with samples at their two ends."""
-        planned = store.plan_sampled(self._options.selection, self.spec(store))
+        planned = plan_sampled(store, self._options.selection, self.spec(store))
         return [SampledSlice(*item) for item in planned]
 
-    def sampled(self, store: StoreSession, slices: Sequence[QueueSlice]) -> list[SampledSlice]:
+    def sampled(self, store: StoreParts, slices: Sequence[QueueSlice]) -> list[SampledSlice]:
         """Return ranges of queues with samples at their two ends.
 
         If samples of some of many ranges show that all are one task, the others get an estimate.
@@ -291,9 +305,11 @@ class SplitReader:
         mean_bytes = self._mean_if_one_task(store, slices)
         if mean_bytes is not None:
             return [SampledSlice(piece, [Sample(piece.start, 0, mean_bytes)]) for piece in slices]
-        return [SampledSlice(piece, store.sample(piece, _FEWEST_SAMPLES)) for piece in slices]
+        return [
+            SampledSlice(piece, take_samples(store, piece, _FEWEST_SAMPLES)) for piece in slices
+        ]
 
-    def _mean_if_one_task(self, store: StoreSession, slices: Sequence[QueueSlice]) -> float | None:
+    def _mean_if_one_task(self, store: StoreParts, slices: Sequence[QueueSlice]) -> float | None:
         """Return the mean size of the messages in many ranges, None if one task cannot hold them.
 
         The longest ranges are sampled, and some others.
@@ -308,7 +324,7 @@ class SplitReader:
         others = np.linspace(0, len(slices) - 1, _ESTIMATED_BY).astype(np.int64)
         n_bytes = [
             sum(
-                SampledSlice(slices[row], store.sample(slices[row], _FEWEST_SAMPLES)).n_bytes
+                SampledSlice(slices[row], take_samples(store, slices[row], _FEWEST_SAMPLES)).n_bytes
                 for row in rows.tolist()
             )
             for rows in (longest, others)
@@ -319,7 +335,7 @@ class SplitReader:
         return estimate / n_records if 2 * estimate < options.max_bytes_per_partition else None
 
     def _sampled_evenly(
-        self, store: StoreSession, sampled: Iterable[SampledSlice]
+        self, store: StoreParts, sampled: Iterable[SampledSlice]
     ) -> Iterator[SampledSlice]:
         """Yield ranges of queues with as many samples as they need to be cut evenly."""
         sampled = list(sampled)
@@ -330,7 +346,7 @@ class SplitReader:
             n_records = item.piece.end - item.piece.start
             if n_records > _SMALL_QUEUE and item.n_bytes >= step:
                 count = int(min(_FEWEST_SAMPLES + item.n_bytes / step, n_records, _MAX_SAMPLES))
-                yield item._replace(samples=store.sample(item.piece, count))
+                yield item._replace(samples=take_samples(store, item.piece, count))
             else:
                 yield item
 
@@ -341,7 +357,7 @@ class SplitReader:
         return max(task_bytes / _SAMPLES_PER_TASK, 1.0)
 
     def queues(
-        self, ref: StoreRef, store: StoreSession, sampled: Iterable[SampledSlice]
+        self, ref: StoreRef, store: StoreParts, sampled: Iterable[SampledSlice]
     ) -> Portion[QueueSplit]:
         """Return the portion that reads ranges of queues, sampled at their two ends."""
         queues, ends = SampledQueues(self._sampled_evenly(store, sampled)), store.ends
@@ -352,17 +368,17 @@ class SplitReader:
         return Portion(ref.path, queues.n_bytes, queues.n_records, cut)
 
     def lost(
-        self, ref: StoreRef, store: StoreSession, slices: Sequence[QueueSlice]
+        self, ref: StoreRef, store: StoreParts, slices: Sequence[QueueSlice]
     ) -> list[AnyPortion]:
         """Return the portion for damage of the log that reads of these ranges would not notice."""
-        lost = store.lost(() if self.pushed.conditions else slices, self.spec(store))
+        lost = find_lost(store, () if self.pushed.conditions else slices, self.spec(store))
         if not lost:
             return []
         split = LostSplit(ref, tuple(lost))
         return [Portion(ref.path, 0.0, len(lost), lambda _: [split])]
 
     def pruned(
-        self, ref: StoreRef, store: StoreSession, slices: Sequence[QueueSlice]
+        self, ref: StoreRef, store: StoreParts, slices: Sequence[QueueSlice]
     ) -> list[AnyPortion]:
         """Return the portions that read what pushed filters leave of ranges of queues."""
         pruned = StorePruner(store, self.pushed.pruning).queues(slices)
@@ -378,11 +394,11 @@ class SplitReader:
             portions.append(self._units(ref, pruned.single))
         return portions
 
-    def log(self, ref: StoreRef, store: StoreSession) -> AnyPortion:
+    def log(self, ref: StoreRef, store: StoreParts) -> AnyPortion:
         """Return the portion that reads the log, all of it or what pushed filters leave."""
         # refuses what contradicts itself before any task runs
         log_filter(self._options.selection, self.schema.names)
-        store.warn_unknown_topics(self._options.selection)
+        store.ranges.warn_unknown_topics(self._options.selection)
         whole = store.log_slice()
         pruner = StorePruner(store, self.pushed.pruning)
         slices = [whole]
@@ -397,34 +413,34 @@ class SplitReader:
             )
         return self._log(ref, store, slices, pruner.heads)
 
-    def lookup(self, ref: StoreRef, store: StoreSession) -> list[AnyPortion]:
+    def lookup(self, ref: StoreRef, store: StoreParts) -> list[AnyPortion]:
         """Return the portions of a look-up.
 
         They read the records that the index names, and the parts of the log that it does not cover.
         """
         options = self._options
         log_filter(options.selection, self.schema.names, options.wanted)
-        store.warn_unknown_topics(options.selection)
-        spec, candidates = self.spec(store), store.find(options.wanted, options.selection)
-        uncovered = [] if options.index_only else store.finder.uncovered(candidates)
+        store.ranges.warn_unknown_topics(options.selection)
+        spec, candidates = self.spec(store), find_wanted(store, options.wanted, options.selection)
+        uncovered = [] if options.index_only else finder(store).uncovered(candidates)
         offsets = candidates.places_outside(uncovered)
         logger.info(
             "%s: the index names %d records and does not cover %d bytes of the log",
             ref.path, len(candidates.places), candidates.n_uncovered_bytes,
         )  # fmt: skip
         portions = [self.records(ref, store, offsets)]
-        in_tier = [] if options.index_only else store.plan_look_up(options.selection, spec)
+        in_tier = [] if options.index_only else plan_look_up(store, options.selection, spec)
         if in_tier:
             portions.append(self.queues(ref, store, self.sampled(store, in_tier)))
         if uncovered:
-            portions.append(self._log(ref, store, uncovered, store.log_heads()))
+            portions.append(self._log(ref, store, uncovered, log_heads(store)))
         return portions
 
-    def records(self, ref: StoreRef, store: StoreSession, offsets: NDArray[np.int64]) -> AnyPortion:
+    def records(self, ref: StoreRef, store: StoreParts, offsets: NDArray[np.int64]) -> AnyPortion:
         """Return the portion that reads single records of the log, by physical offset."""
         return _rows(ref, _mean_sizes(store, offsets), lambda rows: RecordSplit(ref, offsets[rows]))
 
-    def pending(self, ref: StoreRef, store: StoreSession) -> AnyPortion:
+    def pending(self, ref: StoreRef, store: StoreParts) -> AnyPortion:
         """Return the portion that reads pending messages."""
         rows = find_pending(store, self._options.selection, self.spec(store))
         numbers = np.arange(len(rows.places))
@@ -439,10 +455,10 @@ class SplitReader:
         return _rows(ref, picked.sizes, lambda rows: UnitSplit(ref, picked.take(rows)))
 
     def _log(
-        self, ref: StoreRef, store: StoreSession, slices: Sequence[LogSlice], heads: Sequence[int]
+        self, ref: StoreRef, store: StoreParts, slices: Sequence[LogSlice], heads: Sequence[int]
     ) -> AnyPortion:
         """Return the portion that reads ranges of the log, which may be cut at heads."""
-        parts = store.log_parts(slices, heads)
+        parts = log_parts(store, slices, heads)
 
         def cut(limits: Limits) -> list[LogSplit]:
             return [LogSplit(ref, task) for task in plan_log(parts, limits)]
@@ -459,7 +475,7 @@ class SplitReader:
         )
         return plan_tasks(portions, limits)
 
-    def stored_records(self, ref: StoreRef, store: StoreSession) -> list[tuple[datetime, str, int]]:
+    def stored_records(self, ref: StoreRef, store: StoreParts) -> list[tuple[datetime, str, int]]:
         """Return the messages that a look-up finds.
 
         Pushed filters do not apply, because the newest messages are chosen before they do.
@@ -489,7 +505,7 @@ class SplitReader:
                 with option_names(), open_in_task(split.store) as store:
                     yield from self.rows(store, split)
 
-    def rows(self, store: StoreSession, split: InputPartition) -> Iterator[pa.RecordBatch]:
+    def rows(self, store: StoreParts, split: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task from its store."""
         for batch in self._read_split(store, split, self.spec(store)):
             matches = self.pushed.keep(batch)
@@ -497,27 +513,27 @@ class SplitReader:
                 yield as_kafka(matches, self._names) if self._options.is_kafka else matches
 
     def _read_split(
-        self, store: StoreSession, split: InputPartition, spec: ReadSpec
+        self, store: StoreParts, split: InputPartition, spec: ReadSpec
     ) -> Iterator[pa.RecordBatch]:
         match split:
             case QueueSplit() if self._options.wanted:
-                yield from store.look_up(split.slices, spec, self._log_filter(spec))
+                yield from look_up(store, split.slices, spec, self._log_filter(spec))
             case QueueSplit():
                 store.ends.recovered = split.recovered
-                yield from store.read_queues(split.slices, spec)
+                yield from read_queues(store, split.slices, spec)
             case LostSplit():
-                yield from store.read_lost(split.stretches, spec)
+                yield from refuse_stretches(split.stretches, spec)
             case UnitSplit():
                 store.ends.recovered = {}
-                yield from store.read_units(split.picked, spec)
+                yield from read_units(store, split.picked, spec)
             case PendingSplit():
                 yield from read_pending(store, split.rows, spec, self._options.selection)
             case RecordSplit():
                 offsets = split.physical_offsets
-                yield from store.finder.read_places(offsets, spec, self._log_filter(spec))
+                yield from finder(store).read_places(offsets, spec, self._log_filter(spec))
             case LogSplit():
                 for piece in split.slices:
-                    yield from store.read_log(piece, spec, self._log_filter(spec))
+                    yield from read_log(store, piece, spec, self._log_filter(spec))
 
     def _log_filter(self, spec: ReadSpec) -> LogFilter:
         """Return the filter of records by topic, time, key and id, for a read of these columns."""
@@ -541,8 +557,8 @@ def _rows(
     return Portion(ref.path, float(sizes.sum()), len(sizes), cut)
 
 
-def _mean_sizes(store: StoreSession, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.full(len(offsets), store.finder.mean_size(offsets), np.float64)
+def _mean_sizes(store: StoreParts, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.full(len(offsets), finder(store).mean_size(offsets), np.float64)
 
 
 def _total_length(pieces: Iterable[QueueSlice | LogSlice]) -> int:

@@ -32,7 +32,8 @@ from pyspark_rmqstore.store_options import STORE_PATHS, StoreRef, parse_stores
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALSO_AS, PROPERTIES
 from rmqstore.query.selection import require_named
-from rmqstore.read.views.catalogue import read_cluster_view
+from rmqstore.read.views.catalogue import plan_view, read_cluster_view, read_piece
+from rmqstore.read.views.pieces import ViewLimits, ViewPiece
 from rmqstore.read.views.schema import (
     ALLOWED,
     OF_CLUSTER,
@@ -43,7 +44,6 @@ from rmqstore.read.views.schema import (
     view_columns,
     view_spec,
 )
-from rmqstore.read.views.source import ViewLimits, ViewPiece
 
 logger = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class _StorePlan(NamedTuple):
     """What is to be read of one store.
 
     Attributes:
-        named_queues: topics and queues that the options name, see ``StoreSession.named_queues``.
+        named_queues: topics and queues that the options name, see ``StoreParts.named_queues``.
         portions: its part of the view.
     """
 
@@ -227,11 +227,11 @@ class RmqStoreViewReader(DataSourceReader):
         if limits.min_partitions:
             limits = limits._replace(min_partitions=-(-limits.min_partitions // n_stores))
         with open_ref(ref) as store:
-            named = store.named_queues(spec.selection) if spec.names_topics else {}
+            named = store.ranges.named_queues(spec.selection) if spec.names_topics else {}
             if spec.view in OF_CLUSTER:
                 store.require_view(spec.view)
                 return _StorePlan(named, [])
-            splits = [ViewSplit(ref, piece) for piece in store.plan_view(spec, limits)]
+            splits = [ViewSplit(ref, piece) for piece in plan_view(store, spec, limits)]
             n_bytes = float(sum(split.piece.n_bytes for split in splits))
             return _StorePlan(named, [Portion(ref.path, n_bytes, None, lambda _: splits)])
 
@@ -240,10 +240,10 @@ class RmqStoreViewReader(DataSourceReader):
         if isinstance(partition, ClusterSplit):
             with option_names(), ExitStack() as stack:
                 opened = [stack.enter_context(open_in_task(ref)) for ref in partition.stores]
-                yield from read_cluster_view([store.view_source for store in opened], self._spec)
+                yield from read_cluster_view(opened, self._spec)
             return
         for split in splits_of(partition):
             # Spark reads a partition of its own if there are none.
             if isinstance(split, ViewSplit):
                 with option_names(), open_in_task(split.store) as store:
-                    yield from store.read_view(self._spec, split.piece)
+                    yield from read_piece(store, self._spec, split.piece)

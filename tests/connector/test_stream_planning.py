@@ -19,12 +19,12 @@ import rmqstore
 import store_builder as build
 from connector.streams import SIZES, put
 from connector.test_stream_read import numbered
-from pyspark_rmqstore import tasks
+from pyspark_rmqstore import followed_stores, tasks
 from pyspark_rmqstore.options import parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from read.test_tail import put_back
 from rmqstore.errors import CorruptRecordError, FileDeletedError, OffsetOutOfRangeError
-from rmqstore.read.session import StoreSession
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.store.opening import create
@@ -369,15 +369,15 @@ def test_offsets_that_a_group_committed_meanwhile_are_not_a_loss(
     root = tmp_path / "s"
     with create(root, config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 10))
-        plain: Callable[..., Any] = StoreSession.starts
+        plain: Callable[..., Any] = followed_stores.find_starts
 
-        def starts(store: StoreSession, *given: Any, **named: Any) -> Any:
+        def starts(store: StoreParts, *given: Any, **named: Any) -> Any:
             put(writer, "A", 0, numbered(10, 20))
             table = {"offsetTable": {"A@readers": {"0": 18}}}
             (root / "config" / "consumerOffset.json").write_text(json.dumps(table))
             return plain(store, *given, **named)
 
-        monkeypatch.setattr(StoreSession, "starts", starts)
+        monkeypatch.setattr(followed_stores, "find_starts", starts)
         query = Query(root, startingOffsets="group:readers")
         assert query.bodies() == ["m18", "m19"]
 

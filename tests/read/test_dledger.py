@@ -26,7 +26,9 @@ from rmqstore import (
 )
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.opening import open_session
+from rmqstore.read.opening import open_parts
+from rmqstore.read.planning import log_heads
+from rmqstore.read.reading import read_log
 from rmqstore.read.tail import StoreTail
 
 GoldenStore = Callable[[str], Path]
@@ -218,7 +220,7 @@ def test_a_log_goes_on_in_entries_where_dledger_was_enabled(
     golden_store: GoldenStore, tmp_path: Path
 ) -> None:
     root = golden_store("dledger-mixed")
-    with open_session(root) as store:
+    with open_parts(root) as store:
         assert store.log.min_offset == 0
         framings = [store.log.framing(segment).head_bytes for segment in store.log.segments]
         assert framings == [0, 0, 48, 48]
@@ -266,8 +268,8 @@ def test_heads_where_the_log_is_cut_are_those_of_entries(tmp_path: Path) -> None
     root = store.write(tmp_path / "s")
     plain = {at.physical_offset for at in store.placed if at.physical_offset < 2 * SEGMENT}
     entries = {frame_of(at) for at in store.placed if at.physical_offset >= 2 * SEGMENT}
-    with open_session(root) as session:
-        heads = session.log_heads()
+    with open_parts(root) as session:
+        heads = log_heads(session)
         assert {*heads} <= plain | entries
         assert len({*heads} & plain) > 2
         assert len({*heads} & entries) > 2
@@ -276,7 +278,7 @@ def test_heads_where_the_log_is_cut_are_those_of_entries(tmp_path: Path) -> None
             piece = whole._replace(start=low, end=high)
             part = offsets(
                 row
-                for batch in session.read_log(piece, rmqstore_spec(), everything())
+                for batch in read_log(session, piece, rmqstore_spec(), everything())
                 for row in batch.to_pylist()
             )
             assert part == [
@@ -411,7 +413,7 @@ def test_keys_are_found_without_an_index(
 def test_a_stream_follows_the_entries_that_are_written(tmp_path: Path, *, abort: bool) -> None:
     store = a_store(10)
     root = store.write(tmp_path / "s", abort=abort)
-    with open_session(root) as session:
+    with open_parts(root) as session:
         tail = StoreTail(session, parse_selection())
         assert tail.spans() == {("T", 0): (0, 5), ("T", 1): (0, 5)}
         for count in (1, 30, 2):

@@ -17,7 +17,7 @@ from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.follower import Follower
 from rmqstore.read.message_scan import MessageScan, parse_scan
-from rmqstore.read.opening import open_session
+from rmqstore.read.opening import open_parts
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter
 
@@ -72,7 +72,7 @@ def writer(tmp_path: Path) -> Iterator[StoreWriter]:
 
 
 def test_new_messages_come_once(writer: StoreWriter, tmp_path: Path) -> None:
-    with open_session(tmp_path / "s") as session:
+    with open_parts(tmp_path / "s") as session:
         follower = Follower(session, request(subscribe=["T", "U"]))
         assert rows(follower) == []
         put(writer, "T", 0, b"a", b"b")
@@ -99,7 +99,7 @@ def test_new_messages_come_once(writer: StoreWriter, tmp_path: Path) -> None:
 def test_older_messages_come_first(
     writer: StoreWriter, tmp_path: Path, arguments: dict[str, Any], bodies: list[bytes]
 ) -> None:
-    with open_session(tmp_path / "s") as session:
+    with open_parts(tmp_path / "s") as session:
         follower = Follower(session, request(**arguments))
         assert [row[3] for row in rows(follower)] == bodies
         assert rows(follower) == []
@@ -112,7 +112,7 @@ def test_older_messages_come_first(
 def test_a_random_writer_is_followed(writer: StoreWriter, tmp_path: Path) -> None:
     chance = random.Random(7)
     found: list[Row] = []
-    with open_session(tmp_path / "s") as session:
+    with open_parts(tmp_path / "s") as session:
         follower = Follower(session, request(starting_offsets="earliest"))
         for step in range(60):
             for _ in range(chance.randrange(4)):
@@ -131,7 +131,7 @@ def test_what_replaced_messages_that_were_cut_off_is_read(tmp_path: Path) -> Non
     with rmqstore.create(root, config=SIZES) as writer:
         put(writer, "T", 0, b"a", b"b")
     shutil.copytree(root, before)
-    with open_session(root) as session:
+    with open_parts(root) as session:
         follower = Follower(session, request(starting_offsets="earliest"))
         with rmqstore.open(root, mode="a") as writer:
             put(writer, "T", 0, b"cut off")
@@ -149,5 +149,5 @@ def test_what_replaced_messages_that_were_cut_off_is_read(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("writer")
 @pytest.mark.parametrize("arguments", [{"by": "commitlog"}, {"msg_key": "k"}], ids=str)
 def test_only_queues_are_followed(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    with open_session(tmp_path / "s") as session, pytest.raises(OptionError, match="of queues"):
+    with open_parts(tmp_path / "s") as session, pytest.raises(OptionError, match="of queues"):
         Follower(session, request(**arguments))

@@ -16,7 +16,8 @@ import rmqstore.read.tail as tail_module
 import store_builder as build
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.log_cursor import LogCursor, LogMark
-from rmqstore.read.opening import open_session
+from rmqstore.read.opening import open_parts
+from rmqstore.read.planning import rows_within
 from rmqstore.read.tail import StoreTail
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
@@ -55,7 +56,7 @@ def ends(store: MessageStore) -> dict[tuple[str, int], int]:
 
 
 def follow(root: Path, **selection: object) -> StoreTail:
-    return StoreTail(open_session(root), parse_selection(**selection))
+    return StoreTail(open_parts(root), parse_selection(**selection))
 
 
 def put_back(root: Path, before: Path) -> None:
@@ -357,9 +358,9 @@ def test_rows_within_bytes_are_counted_by_units(golden_store: Callable[[str], Pa
         )
         piece = rmqstore.spans.QueueSlice(topic, info.queue_id, info.min_offset, info.max_offset)
         for n_rows in (0, 1, len(sizes) // 2, len(sizes)):
-            assert store.session.rows_within(piece, sum(sizes[:n_rows])) == n_rows
-            assert store.session.rows_within(piece, sum(sizes[:n_rows]) + 1) == n_rows
-        assert store.session.rows_within(piece, sum(sizes) - 1) == len(sizes) - 1
+            assert rows_within(store.session, piece, sum(sizes[:n_rows])) == n_rows
+            assert rows_within(store.session, piece, sum(sizes[:n_rows]) + 1) == n_rows
+        assert rows_within(store.session, piece, sum(sizes) - 1) == len(sizes) - 1
 
 
 def test_a_blank_before_an_empty_segment_may_still_become_a_record(tmp_path: Path) -> None:

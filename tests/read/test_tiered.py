@@ -32,8 +32,10 @@ from rmqstore.errors import (
 from rmqstore.format.schema import select_columns
 from rmqstore.query.conditions import Pruning, Within
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.opening import open_session
+from rmqstore.read.opening import open_parts
+from rmqstore.read.planning import plan_queues, slices_there
 from rmqstore.read.pruner import prune_tiered
+from rmqstore.read.reading import read_queues
 from rmqstore.read.scan.spec import ReadSpec
 from tier_builder import Stored, files_of, stored_messages, write_tier
 
@@ -177,7 +179,7 @@ def test_conditions_leave_most_of_a_tier_unread(golden_store: GoldenStore, name:
         n_read = sum(n for path, n in storage.n_read.items() if path.parent.name == "COMMIT_LOG")
         assert n_read < sum(row["storeSize"] for row in every) / 10
         pruning = Pruning(store_timestamps=Within(times[-10], times[-1]))
-        slices = store.session.plan_queues(parse_selection(), ReadSpec(select_columns(["body"])))
+        slices = plan_queues(store.session, parse_selection(), ReadSpec(select_columns(["body"])))
         left = prune_tiered(store.session, slices, pruning)
         assert sum(part.end - part.start for part in left) < len(every) / 2
 
@@ -549,7 +551,9 @@ def test_the_tier_of_another_store_is_refused(golden_store: GoldenStore, tmp_pat
         with pytest.raises(OptionError, match="is not the tiered storage of this store"):
             store.count(subscribe="TierA")
         with pytest.raises(OptionError, match="is not the tiered storage of this store"):
-            store.session.slices(*key, 0, 5, ReadSpec(select_columns(["body"])))  # of a stream
+            slices_there(
+                store.session, *key, 0, 5, ReadSpec(select_columns(["body"]))
+            )  # of a stream
         assert store.count(subscribe="TierB") > 0
 
 
@@ -579,17 +583,17 @@ def test_what_is_deleted_after_planning_comes_from_the_tier(
     root = Path(shutil.copytree(golden_store("tiered"), tmp_path / "s"))
     schema = select_columns(["topic", "queueId", "queueOffset"])
     spec = ReadSpec(schema)
-    with open_session(root, tiered=tier_of(root)) as planned:
-        slices = planned.plan_queues(parse_selection(), spec)
+    with open_parts(root, tiered=tier_of(root)) as planned:
+        slices = plan_queues(planned, parse_selection(), spec)
         expected = {(piece.topic, piece.queue_id): 0 for piece in slices}
         for piece in slices:
             expected[piece.topic, piece.queue_id] += piece.end - piece.start
         starts = {key: planned.store_queues.local_range(*key)[0] for key in expected}
     min(root.joinpath("commitlog").iterdir()).unlink()
-    with open_session(root, tiered=tier_of(root)) as store:
+    with open_parts(root, tiered=tier_of(root)) as store:
         later = {key: store.store_queues.local_range(*key)[0] for key in expected}
         assert later != starts
-        found = by_queue(rows(store.read_queues(slices, spec)))
+        found = by_queue(rows(read_queues(store, slices, spec)))
         for key, count in expected.items():
             offsets = [row["queueOffset"] for row in found[key]]
             assert offsets == [*range(offsets[0], offsets[0] + count)]
@@ -600,9 +604,9 @@ def test_what_is_deleted_while_a_tier_is_read_comes_from_the_tier(
 ) -> None:
     root = Path(shutil.copytree(golden_store("tiered"), tmp_path / "s"))
     spec = ReadSpec(select_columns(["topic", "queueId", "queueOffset"]))
-    with open_session(root, tiered=tier_of(root)) as store:
-        slices = store.plan_queues(parse_selection(), spec)
-        batches = store.read_queues(slices, spec)
+    with open_parts(root, tiered=tier_of(root)) as store:
+        slices = plan_queues(store, parse_selection(), spec)
+        batches = read_queues(store, slices, spec)
         found = rows([next(batches)])
         store.log.close()  # as if so many files were read that this one was closed
         min(root.joinpath("commitlog").iterdir()).unlink()

@@ -16,6 +16,8 @@ from reading import by_queue, read, rows
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.follower import follow
+from rmqstore.read.planning import slices_there
+from rmqstore.read.reading import read_queues
 from rmqstore.read.scan.spec import ReadSpec, scan_schema
 
 GoldenStore = Callable[[str], Path]
@@ -94,6 +96,8 @@ def by_scan(store: rmqstore.MessageStore, spec: ReadSpec) -> list[dict]:
 def by_tail(store: rmqstore.MessageStore, spec: ReadSpec) -> list[dict]:
     spans = follow(store.session, parse_selection()).spans()
     slices = [
-        piece for key, span in spans.items() for piece in store.session.slices(*key, *span, spec)
+        piece
+        for key, span in spans.items()
+        for piece in slices_there(store.session, *key, *span, spec)
     ]
-    return rows(store.session.read_queues(slices, spec))
+    return rows(read_queues(store.session, slices, spec))

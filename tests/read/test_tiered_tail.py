@@ -18,7 +18,9 @@ from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.follower import TieredTail, follow
 from rmqstore.read.log_cursor import LogMark
-from rmqstore.read.opening import open_session, paths_for
+from rmqstore.read.opening import open_parts, paths_for
+from rmqstore.read.planning import find_starts, rows_within, slices_there
+from rmqstore.read.reading import read_queues
 from rmqstore.read.scan.spec import ReadSpec, scan_schema
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
@@ -47,7 +49,7 @@ class Reader:
 
     def __init__(self, broker: TieringBroker, path: Path, **options: object) -> None:
         self._broker = broker
-        self.session = open_session(path, **options)
+        self.session = open_parts(path, **options)
         self.tail = follow(self.session, parse_selection())
         self.next = {key: start for key, (start, _) in self.tail.spans().items()}
         self.delivered: dict[Key, list[tuple[int, bytes]]] = {}
@@ -58,7 +60,7 @@ class Reader:
         for key, end in sorted(self.tail.ends.items()):
             start = max(self.next.get(key, 0), self.tail.first(key))
             if start < end:
-                slices += self.session.slices(*key, start, end, SPEC)
+                slices += slices_there(self.session, *key, start, end, SPEC)
                 self.next[key] = end
         return slices
 
@@ -67,7 +69,7 @@ class Reader:
         # Since the plan more of a range may have moved, so it may have more parts.
         confirmed = self.tail.confirmed(slices)
         assert offsets_in(confirmed) == offsets_in(slices)
-        for row in rows(self.session.read_queues(slices, SPEC)):
+        for row in rows(read_queues(self.session, slices, SPEC)):
             found = self.delivered.setdefault((row["topic"], row["queueId"]), [])
             found.append((row["queueOffset"], row["body"].strip()))
 
@@ -127,21 +129,21 @@ def test_times_and_offsets_tell_where_a_stream_starts(broker: TieringBroker) -> 
     broker.expire()
     with rmqstore.open(broker.root, tiered=broker.tier) as store:
         stored = [row["storeTimestamp"] for row in by_queue(read(store))[KEYS[0]]]
-    with open_session(broker.root, tiered=broker.tier) as session:
+    with open_parts(broker.root, tiered=broker.tier) as session:
         tail = follow(session, parse_selection())
         for number in (0, 15, 45, 79):
             time = stored[number]
             selection = parse_selection(starting_timestamp=time, streaming=True)
-            starts = session.starts(selection, tail.spans, fail_on_data_loss=True)
+            starts = find_starts(session, selection, tail.spans, fail_on_data_loss=True)
             assert starts[KEYS[0]] == stored.index(time)
         chosen = parse_selection(starting_offsets={"A": {"0": 7}}, streaming=True)
-        assert session.starts(chosen, tail.spans, fail_on_data_loss=True)[KEYS[0]] == 7
+        assert find_starts(session, chosen, tail.spans, fail_on_data_loss=True)[KEYS[0]] == 7
         n_bytes = session.store_queues.n_bytes(*KEYS[0], 0, 80)
         whole = QueueSlice(*KEYS[0], 0, 80)
-        assert session.rows_within(whole, 1 << 30) == 80
-        assert session.rows_within(whole, n_bytes // 2) in range(30, 50)
-        assert session.rows_within(whole, 10) == 0
-        assert session.stands(whole)
+        assert rows_within(session, whole, 1 << 30) == 80
+        assert rows_within(session, whole, n_bytes // 2) in range(30, 50)
+        assert rows_within(session, whole, 10) == 0
+        assert session.ranges.stands(whole)
 
 
 def test_what_a_recovery_cuts_off_is_not_in_tiered_storage(broker: TieringBroker) -> None:
@@ -175,14 +177,14 @@ def test_messages_that_are_in_neither_are_a_loss(broker: TieringBroker) -> None:
     with pytest.raises(OffsetOutOfRangeError, match=r"queue offsets 10 to \d+ .* are gone"):
         reader.plan()
     spec = replace(SPEC, fail_on_data_loss=False)
-    before, after = reader.session.slices(*KEYS[0], 0, 70, spec)
+    before, after = slices_there(reader.session, *KEYS[0], 0, 70, spec)
     assert (before.start, before.end, after.end) == (0, 10, 70)
     assert after.start == reader.session.store_queues.boundary(*KEYS[0])
 
 
 def test_a_store_without_a_tier_has_a_plain_tail(golden_store: GoldenStore) -> None:
     root = golden_store("tiered")
-    with open_session(root) as session:
+    with open_parts(root) as session:
         assert isinstance(follow(session, parse_selection()), StoreTail)
     assert paths_for(root).root == root
     assert not paths_for(root / "tieredstore").has_abort

@@ -226,7 +226,7 @@ def followed(
             last=last,
             broker_name=one.broker_name,
         )
-        one.session.warn_unknown_topics(selection, "they are followed once they appear")
+        one.session.ranges.warn_unknown_topics(selection, "they are followed once they appear")
         followers.append(Follower(one.session, request))
     is_remote = any(one.session.log.is_remote for one in each_store(store))
 
@@ -274,7 +274,9 @@ def topic_arguments(
     elif by_log:
         chosen["subscribe_pattern"] = regular_expression(topics, include_system_topics=with_system)
     else:
-        known = {topic for one in each_store(store) for topic in one.session.known_topics()}
+        known = {
+            topic for one in each_store(store) for topic in one.session.store_queues.known_topics()
+        }
         chosen["subscribe"] = match_topics(topics, sorted(known), include_system_topics=with_system)
     return chosen
 

@@ -54,6 +54,7 @@ from rmqstore.query.selection import (
 )
 from rmqstore.query.times import parse_timestamp
 from rmqstore.read.lookup import SMALL_GAPS
+from rmqstore.read.planning import find_wanted
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 
@@ -176,7 +177,7 @@ def _require_topics(stores: Sequence[MessageStore], selection: Selection) -> Non
     """Refuse topics that no store knows."""
     known: dict[str, set[int]] = {}
     for one in stores:
-        for topic, queue_ids in one.session.named_queues(selection).items():
+        for topic, queue_ids in one.session.ranges.named_queues(selection).items():
             known.setdefault(topic, set()).update(queue_ids)
     require_named(selection, known, ", ".join(str(one.paths.root) for one in stores))
 
@@ -199,7 +200,9 @@ def _messages(
     selection = parse_selection(**chosen, starting_timestamp=begin, ending_timestamp=end)
     wanted = parse_wanted(keys or None, ids or None, tags or None)
     stores = each_store(store)
-    n_uncovered = sum(one.session.find(wanted, selection).n_uncovered_bytes for one in stores)
+    n_uncovered = sum(
+        find_wanted(one.session, wanted, selection).n_uncovered_bytes for one in stores
+    )
     if n_uncovered > SMALL_GAPS:
         consequence = "are not searched" if index_only else "are read"
         text = f"{n_uncovered:,} bytes of the log are not covered by the index: they {consequence}"

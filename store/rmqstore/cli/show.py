@@ -125,7 +125,7 @@ def _names(stores: Sequence[MessageStore]) -> str:
 def _n_queues(stores: Iterable[MessageStore], selection: Selection) -> int | None:
     """Return the number of queues of a selection; None if damage hides it."""
     try:
-        chosen = [store.session.chosen_queues(selection) for store in stores]
+        chosen = [store.session.ranges.choose(selection) for store in stores]
         return sum(len(queue_ids) for queues in chosen for queue_ids in queues.values())
     except RmqStoreError:
         return None

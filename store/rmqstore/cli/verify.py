@@ -39,6 +39,7 @@ from rmqstore.inspect.doctor import WRONG, Check, examine
 from rmqstore.inspect.facts import StoreFacts
 from rmqstore.inspect.report import gather, render, require_libraries
 from rmqstore.inspect.verify import verify as verify_store
+from rmqstore.read.planning import n_written
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.remote.location import is_uri
 from rmqstore.store.message_store import MessageStore
@@ -154,7 +155,7 @@ def verify(path: Path, output: Output) -> None:
             compared = "log and index agree; queues in RocksDB were not compared"
         elif has_unreadable_queues(store.paths):
             compared += "; queues in RocksDB were not compared"
-        if not findings and not store.session.n_written([store.session.log_slice()]):
+        if not findings and not n_written(store.session, [store.session.log_slice()]):
             raise OptionError(f"{path}: nothing was checked; the log holds no record")
     show_findings(findings, output)
     click.echo(f"{path}: {compared}", err=True)

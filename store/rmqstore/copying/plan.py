@@ -23,7 +23,7 @@ from rmqstore.errors import (
 )
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.topics import is_system_topic
-from rmqstore.read.session import StoreSession
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Entry
 from rmqstore.storage.index_files import index_files, read_header
@@ -188,7 +188,7 @@ def first_kept(log: CommitLog, since: int | None, log_end: int | None) -> int:
 
 
 def plan_copy(
-    store: StoreSession, request: CopyRequest, log_start: int, log_end: int | None
+    store: StoreParts, request: CopyRequest, log_start: int, log_end: int | None
 ) -> CopyPlan:
     """List the files of a copy.
 
@@ -205,7 +205,7 @@ def plan_copy(
     return _Planner(store, request, log_start, log_end).plan()
 
 
-def plan_database(store: StoreSession) -> list[PlannedFile]:
+def plan_database(store: StoreParts) -> list[PlannedFile]:
     """Return the files of the index in RocksDB as they are now, of a store that is open."""
     planner = _Planner(store, CopyRequest(), store.log.min_offset, store.log.max_offset)
     return [*planner.database()]
@@ -216,7 +216,7 @@ def is_of_database(file: PlannedFile) -> bool:
     return file.name.startswith(f"{_DATABASE}/")
 
 
-def require_possible(store: StoreSession, request: CopyRequest) -> None:
+def require_possible(store: StoreParts, request: CopyRequest) -> None:
     """Refuse a request that the store cannot meet.
 
     Raises:
@@ -225,7 +225,7 @@ def require_possible(store: StoreSession, request: CopyRequest) -> None:
     """
     paths = store.paths
     if request.topics is not None:
-        known = {*store.known_topics(), *paths.topics(), *paths.batch_topics()}
+        known = {*store.store_queues.known_topics(), *paths.topics(), *paths.batch_topics()}
         unknown = sorted(request.topics - known)
         if unknown:
             raise OptionError(
@@ -246,7 +246,7 @@ def require_possible(store: StoreSession, request: CopyRequest) -> None:
 
 class _Planner:
     def __init__(
-        self, store: StoreSession, request: CopyRequest, log_start: int, log_end: int | None
+        self, store: StoreParts, request: CopyRequest, log_start: int, log_end: int | None
     ) -> None:
         self._store, self._paths, self._storage = store, store.paths, store.paths.storage
         self._request, self._log_start, self._log_end = request, log_start, log_end

@@ -39,5 +39,5 @@ def assign(
     names = (clients,) if isinstance(clients, str) else tuple(clients)
     sharing = Sharing(group, names, allocation or Allocation())
     selection = parse_selection(subscribe=topics)
-    sources = [store.session.view_source for store in stores]
+    sources = [store.session for store in stores]
     yield from assignments.assign(sources, sharing, selection)

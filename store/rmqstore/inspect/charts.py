@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import RmqStoreError
 from rmqstore.inspect.facts import QueueFacts, Rates, StoreFacts, TopicFacts
 from rmqstore.query.times import current_zone
+from rmqstore.read.planning import take_samples
 from rmqstore.spans import QueueSlice
 from rmqstore.store.message_store import MessageStore
 
@@ -100,7 +101,7 @@ def _stored_before(
     for piece in slices:
         # a damaged record; the times of the others suffice
         with suppress(RmqStoreError, OSError):
-            for sample in store.session.sample(piece, n_samples):
+            for sample in take_samples(store.session, piece, n_samples):
                 known[sample.queue_offset] = _time_of(store, sample.physical_offset)
     points = [
         (time, offset - whole.start) for offset, time in sorted(known.items()) if time is not None

@@ -14,6 +14,7 @@ from rmqstore.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRa
 from rmqstore.query.arguments import TopicArguments
 from rmqstore.query.selection import parse_selection
 from rmqstore.query.times import current_zone
+from rmqstore.read.planning import first_stored_at
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ def count_by_time(stores: Iterable[MessageStore], unit: str, chosen: TopicArgume
     """
     counts: Counter[tuple[str, int | None]] = Counter()
     for store in stores:
-        queues = store.session.chosen_queues(parse_selection(**chosen))
+        queues = store.session.ranges.choose(parse_selection(**chosen))
         for topic, queue_ids in queues.items():
             for queue_id in queue_ids:
                 for start, count in _counts(store, topic, queue_id, unit):
@@ -86,6 +87,6 @@ def _counts(
         except (OverflowError, ValueError, OSError):  # at the edge of the calendar
             start = stored - stored % length
             stop = start + length
-        following = session.first_stored_at(topic, queue_id, stop, (at + 1, end))
+        following = first_stored_at(session, topic, queue_id, stop, (at + 1, end))
         yield start, session.store_queues.n_messages(topic, queue_id, at, following)
         at = following

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rmqstore.errors import OptionError, RmqStoreError, about
 from rmqstore.format.topics import is_system_topic
-from rmqstore.read.session import StoreSession
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.index_files import IndexSizes, find_sizes, index_files, read_header
@@ -99,7 +99,7 @@ def select_described(names: str) -> list[str]:
 
 
 class _Row:
-    def __init__(self, session: StoreSession) -> None:
+    def __init__(self, session: StoreParts) -> None:
         session.require_store("describe")
         self._session, self._paths = session, session.paths
         self._reasons: list[str] = []
@@ -187,14 +187,16 @@ class _Row:
     def _topics(self) -> set[str]:
         paths, config = self._paths, self._session.config
         if paths.rocksdb_queues is not None:
-            return {*self._session.known_topics()}
+            return {*self._session.store_queues.known_topics()}
         return {*paths.topics(), *paths.batch_topics(), *config.topics()}
 
     def _n_queues(self) -> int:
         """Return the number of queues; those that a recovery would make are not looked for."""
         session, paths = self._session, self._paths
         if paths.rocksdb_queues is not None:
-            return sum(len(session.queue_ids(topic)) for topic in session.topics())
+            return sum(
+                len(session.store_queues.ids(topic)) for topic in session.store_queues.topics()
+            )
         return len(paths.queues()) + len(paths.batch_queues())
 
     def _files(self) -> dict[str, object]:

@@ -30,6 +30,7 @@ from rmqstore.inspect.facts import (
 from rmqstore.inspect.verify import verify
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.times import in_current_zone, zone_name
+from rmqstore.read.planning import take_samples
 from rmqstore.read.queue_ranges import describe_light_queues
 from rmqstore.read.views.schema import VIEWS
 from rmqstore.spans import QueueSlice
@@ -66,7 +67,7 @@ def gather(
     """
     store.session.require_local("a report")
     notes = store.session.kind().lines()
-    if apart := store.session.light_messages_apart:
+    if apart := store.session.ranges.light_messages_apart:
         text = f"{describe_light_queues(Counter(apart), apart)} lie in RocksDB alone"
         notes.append(f"{text}: the numbers lack them")
     queues, is_estimated = _queues(store)
@@ -132,7 +133,9 @@ def _n_bytes(store: MessageStore, row: dict[str, Any], *, is_estimated: bool) ->
     whole = QueueSlice(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"])
     try:
         if is_estimated:
-            sizes = [sample.mean_bytes for sample in store.session.sample(whole, _SIZE_SAMPLES)]
+            sizes = [
+                sample.mean_bytes for sample in take_samples(store.session, whole, _SIZE_SAMPLES)
+            ]
             return int(row["messages"] * np.mean(sizes)) if sizes else None
         return total_weight(store.session.queues.open(*whole[:2]), whole.start, whole.end)
     except (RmqStoreError, OSError) as err:

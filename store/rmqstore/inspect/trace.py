@@ -212,7 +212,7 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
         delays = store.session.config.delay_offsets()
     except (RmqStoreError, OSError) as err:
         logger.warning("%s; what groups have consumed is not known", err)
-    known = known_names(store.session.view_source)
+    known = known_names(store.session)
     traced = [row for record in oldest_first for row in _rows(record, offsets, delays, known)]
     return pa.Table.from_pylist(traced, schema=COLUMNS)
 

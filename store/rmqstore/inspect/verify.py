@@ -48,6 +48,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.read.planning import n_written
 from rmqstore.spans import FOREVER
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -97,7 +98,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         if segment is None:
             text = f"no file holds the log from {start} to {stop}: a file is missing or too short"
             yield Finding("log", f"{store.session.log.folders}, {start}", text)
-    n_bytes = store.session.n_written([store.session.log_slice()])
+    n_bytes = n_written(store.session, [store.session.log_slice()])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
     end = store.session.log_slice().end
     log = store.session.log
@@ -124,7 +125,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
             store.paths.rocksdb_queues,
         )
     if not are_queues_unreadable(store.paths):
-        yield from queues.findings(store.session.light_messages_apart)
+        yield from queues.findings(store.session.ranges.light_messages_apart)
         yield from _inner_findings(store)
     yield from index_findings(store.paths, keys, log.min_offset)
 

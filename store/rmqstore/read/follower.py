@@ -15,8 +15,10 @@ from rmqstore.errors import Argument, OffsetOutOfRangeError, OptionError, Text
 from rmqstore.query.selection import Selection
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.message_scan import MessageScan
+from rmqstore.read.planning import find_starts, slices_there
+from rmqstore.read.reading import read_queues
 from rmqstore.read.scan.spec import READS_ON
-from rmqstore.read.session import StoreSession
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
@@ -32,7 +34,7 @@ class TieredTail:
     where tiered storage ends. See :class:`StoreTail` for the attributes and methods.
     """
 
-    def __init__(self, store: StoreSession, selection: Selection) -> None:
+    def __init__(self, store: StoreParts, selection: Selection) -> None:
         self.store, self._selection = store, selection
         self._local = StoreTail(store, selection)
         self._has_looked = False
@@ -105,7 +107,7 @@ class TieredTail:
         self._local.doubt()
 
 
-def follow(store: StoreSession, selection: Selection) -> StoreTail | TieredTail:
+def follow(store: StoreParts, selection: Selection) -> StoreTail | TieredTail:
     """Return the tail of a store, with its tiered storage if that is read too."""
     return StoreTail(store, selection) if store.tier is None else TieredTail(store, selection)
 
@@ -113,7 +115,7 @@ def follow(store: StoreSession, selection: Selection) -> StoreTail | TieredTail:
 class Follower:
     """Follows the queues that a scan chooses, as a stream does; see ``read.tail``."""
 
-    def __init__(self, session: StoreSession, request: MessageScan) -> None:
+    def __init__(self, session: StoreParts, request: MessageScan) -> None:
         """Begin where the selection of the scan starts, or before its newest ``last`` messages.
 
         Args:
@@ -152,7 +154,7 @@ class Follower:
             yield from request.newest(self._session, slices, request.last)
             return
         slices = self._changing.answer(self._new)
-        for batch in request.kept(self._session.read_queues(slices, request.spec)):
+        for batch in request.kept(read_queues(self._session, slices, request.spec)):
             yield batch.select(request.schema.names)
 
     def _everything(self) -> list[QueueSlice]:
@@ -166,7 +168,9 @@ class Follower:
         tail, request = self._tail, self._request
         if self._read_until is None:
             fails = request.spec.fail_on_data_loss
-            starts = self._session.starts(request.selection, tail.spans, fail_on_data_loss=fails)
+            starts = find_starts(
+                self._session, request.selection, tail.spans, fail_on_data_loss=fails
+            )
         else:
             tail.look()
             is_cut = self._mark is not None and not tail.holds(self._mark)
@@ -189,7 +193,7 @@ class Follower:
             piece
             for key, (start, end) in spans.items()
             if start < end
-            for piece in self._session.slices(*key, start, end, self._request.spec)
+            for piece in slices_there(self._session, *key, start, end, self._request.spec)
         ]
 
     def _start(self, key: QueueKey, end: int, *, is_cut: bool) -> int:

@@ -23,12 +23,23 @@ from rmqstore.query.sql92.filter import parse_filter
 from rmqstore.query.where import Where, parse_where, within_places
 from rmqstore.read.lookup import Found
 from rmqstore.read.pending import find_pending, read_pending
+from rmqstore.read.planning import (
+    find_wanted,
+    log_heads,
+    log_parts,
+    n_written,
+    plan_look_up,
+    plan_queues,
+    take_samples,
+)
 from rmqstore.read.pruner import StorePruner
+from rmqstore.read.reading import find_lost, finder, look_up, read_log, read_queues, read_units
 from rmqstore.read.sampling import QUEUE_COLUMNS, newest_of_log, newest_of_queues
+from rmqstore.read.scan.faults import refuse_stretches
 from rmqstore.read.scan.record_filter import LogFilter, log_filter
 from rmqstore.read.scan.rows import PLACE, merge_by_place
 from rmqstore.read.scan.spec import FAILFAST, PERMISSIVE, ReadSpec, first_rows, scan_schema
-from rmqstore.read.session import StoreSession
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
 
 logger = logging.getLogger(__name__)
@@ -140,7 +151,7 @@ class MessageScan:
         has_conditions = self.where is not None or bool(self.wanted) or self.spec.filter is not None
         return not has_conditions and self.spec.tags is None and self.last is None
 
-    def batches(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+    def batches(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
         """Return the messages of a store as batches with the columns of ``spec``."""
         if self.include_pending:
             session.require_store(Text(Argument("include_pending")))
@@ -149,7 +160,7 @@ class MessageScan:
             batches = chain(batches, self.kept(self._pending(session)))
         return batches
 
-    def n_planned(self, session: StoreSession) -> int | None:
+    def n_planned(self, session: StoreParts) -> int | None:
         """Return the number of messages if the ends of queues tell it, None if they do not.
 
         They do where each queue offset gives a row or an error.
@@ -162,13 +173,13 @@ class MessageScan:
             return None
         if spec.mode != FAILFAST or not spec.fail_on_data_loss:
             return None
-        slices = session.plan_queues(self.selection, spec)
-        if session.lost(slices, spec):
+        slices = plan_queues(session, self.selection, spec)
+        if find_lost(session, slices, spec):
             return None
         count = session.store_queues.n_messages
         return sum(count(*piece) for piece in slices)
 
-    def count(self, session: StoreSession, limit: int | None) -> int:
+    def count(self, session: StoreParts, limit: int | None) -> int:
         """Return the number of messages, at most ``limit``; by the ends of queues if they tell it.
 
         If not, few columns are read, except where damaged rows count: which rows are damaged may
@@ -188,7 +199,7 @@ class MessageScan:
             batch.num_rows for batch in (batches if limit is None else first_rows(batches, limit))
         )
 
-    def rows(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+    def rows(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
         """Return the messages of a store as batches with the columns that are returned."""
         batches = self.batches(session)
         if self.spec.schema == self.schema:
@@ -208,7 +219,7 @@ class MessageScan:
         if self.tally is not None:
             self.tally.expect(amount())
 
-    def _read(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+    def _read(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
         if self.where is not None and not self.where.pruning.keeps_broker(session.broker_name):
             return iter(())
         if self.wanted:
@@ -224,25 +235,25 @@ class MessageScan:
         matching = map(self.where.keep, batches)
         return (batch for batch in matching if batch.num_rows)
 
-    def _by_queue(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
-        session.require_topics(self.selection)
+    def _by_queue(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
+        session.ranges.require_topics(self.selection)
         session.warn_without_queues()
         session.warn_of_messages_elsewhere()
         if self.last is not None:
             return self._newest_by_queue(session, self.last)
         if self.where is not None:
             return self._pruned(session, self.where)
-        slices = session.plan_queues(self.selection, self.spec)
+        slices = plan_queues(session, self.selection, self.spec)
         self._expect(lambda: _n_messages(slices))
-        lost = session.read_lost(session.lost(slices, self.spec), self.spec)
-        return chain(lost, session.read_queues(slices, self.spec))
+        lost = refuse_stretches(find_lost(session, slices, self.spec), self.spec)
+        return chain(lost, read_queues(session, slices, self.spec))
 
-    def _pruned(self, session: StoreSession, where: Where) -> Iterator[pa.RecordBatch]:
+    def _pruned(self, session: StoreParts, where: Where) -> Iterator[pa.RecordBatch]:
         """Return the messages in ranges of queues that meet the condition.
 
         What pruning rules out is not read.
         """
-        slices = session.plan_queues(self.selection, self.spec, where.pruning)
+        slices = plan_queues(session, self.selection, self.spec, where.pruning)
         pruned = StorePruner(session, where.pruning).queues(slices)
         n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
         logger.info(
@@ -252,41 +263,41 @@ class MessageScan:
             where.pruning,
         )  # fmt: skip
         self._expect(lambda: _n_messages(pruned.every) + n_single)
-        lost = self.kept(session.read_lost(session.lost((), self.spec), self.spec))
-        messages = self.kept(session.read_queues(pruned.slices, self.spec))
+        lost = self.kept(refuse_stretches(find_lost(session, (), self.spec), self.spec))
+        messages = self.kept(read_queues(session, pruned.slices, self.spec))
         if pruned.single is not None:
-            single = self.kept(session.read_units(pruned.single, self.spec))
+            single = self.kept(read_units(session, pruned.single, self.spec))
             messages = merge_by_place(messages, single)
-        in_tier = self.kept(session.read_queues(pruned.in_tier, self.spec))
+        in_tier = self.kept(read_queues(session, pruned.in_tier, self.spec))
         return chain(lost, in_tier, messages)
 
-    def _by_log(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+    def _by_log(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
         session.require_local(Text(BY_LOG))
         chosen = log_filter(self.selection, self.spec.schema.names)
-        session.warn_unknown_topics(self.selection)
+        session.ranges.warn_unknown_topics(self.selection)
         pieces = [session.log_slice()]
         if self.where is not None:
             pieces = StorePruner(session, self.where.pruning).log(pieces[0])
         if self.last is not None:
             return self._newest_by_log(session, pieces, chosen, self.last)
-        self._expect(lambda: session.n_written(pieces))
-        return chain.from_iterable(session.read_log(piece, self.spec, chosen) for piece in pieces)
+        self._expect(lambda: n_written(session, pieces))
+        return chain.from_iterable(read_log(session, piece, self.spec, chosen) for piece in pieces)
 
-    def _newest_by_queue(self, session: StoreSession, count: int) -> Iterator[pa.RecordBatch]:
+    def _newest_by_queue(self, session: StoreParts, count: int) -> Iterator[pa.RecordBatch]:
         pruning = NO_PRUNING if self.where is None else self.where.pruning
-        slices = session.plan_queues(self.selection, self.spec, pruning)
-        deque(session.read_lost(session.lost(slices, self.spec), self.spec), maxlen=0)
+        slices = plan_queues(session, self.selection, self.spec, pruning)
+        deque(refuse_stretches(find_lost(session, slices, self.spec), self.spec), maxlen=0)
         return self._newest(session, slices, count)
 
     def newest(
-        self, session: StoreSession, slices: Sequence[QueueSlice], count: int
+        self, session: StoreParts, slices: Sequence[QueueSlice], count: int
     ) -> Iterator[pa.RecordBatch]:
         """Return the newest messages of ranges of queues, with the columns that are returned."""
         batches = self._newest(session, slices, count)
         return (batch.select(self.schema.names) for batch in batches)
 
     def _newest(
-        self, session: StoreSession, slices: Sequence[QueueSlice], count: int
+        self, session: StoreParts, slices: Sequence[QueueSlice], count: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the newest messages of each queue, in the order of the log."""
         order = "storeTimestamp" if session.is_tiered else PLACE
@@ -296,36 +307,36 @@ class MessageScan:
 
         def read(parts: list[QueueSlice]) -> Iterator[pa.RecordBatch]:
             self._expect(lambda: _n_messages(parts))
-            return self.kept(session.read_queues(parts, spec))
+            return self.kept(read_queues(session, parts, spec))
 
         newest = newest_of_queues(slices, count, read, spec.schema)
         rows = newest.take(pc.sort_indices(newest.column(order)))
         yield from rows.select(self.spec.schema.names).to_batches()
 
     def _newest_by_log(
-        self, session: StoreSession, pieces: list[LogSlice], chosen: LogFilter, count: int
+        self, session: StoreParts, pieces: list[LogSlice], chosen: LogFilter, count: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the newest records of parts of the log."""
-        parts = [part.piece for part in session.log_parts(pieces, session.log_heads())]
+        parts = [part.piece for part in log_parts(session, pieces, log_heads(session))]
 
         def read(part: LogSlice) -> Iterator[pa.RecordBatch]:
-            self._expect(lambda: session.n_written([part]))
-            return self.kept(session.read_log(part, self.spec, chosen))
+            self._expect(lambda: n_written(session, [part]))
+            return self.kept(read_log(session, part, self.spec, chosen))
 
         yield from newest_of_log(parts, count, read, self.spec.schema).to_batches()
 
-    def _look_up(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+    def _look_up(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
         chosen = log_filter(self.selection, self.spec.schema.names, self.wanted)
-        session.warn_unknown_topics(self.selection)
+        session.ranges.warn_unknown_topics(self.selection)
         if not self.index_only:  # the index of tiered storage is not used
-            slices = session.plan_look_up(self.selection, self.spec)
+            slices = plan_look_up(session, self.selection, self.spec)
             self._expect(lambda: sum(_estimate_bytes(session, piece) for piece in slices))
-            yield from session.look_up(slices, self.spec, chosen)
-        candidates = session.find(self.wanted, self.selection)
+            yield from look_up(session, slices, self.spec, chosen)
+        candidates = find_wanted(session, self.wanted, self.selection)
         self._expect(lambda: _estimate_found(session, candidates, index_only=self.index_only))
-        yield from session.finder.read(candidates, self.spec, chosen, index_only=self.index_only)
+        yield from finder(session).read(candidates, self.spec, chosen, index_only=self.index_only)
 
-    def _pending(self, session: StoreSession) -> Iterator[pa.RecordBatch]:
+    def _pending(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
         pending = find_pending(session, self.selection, self.spec)
         yield from read_pending(session, pending, self.spec, self.selection)
 
@@ -334,13 +345,13 @@ def _n_messages(slices: Iterable[QueueSlice]) -> int:
     return sum(piece.end - piece.start for piece in slices)
 
 
-def _estimate_bytes(session: StoreSession, piece: QueueSlice) -> int:
-    sizes = [sample.mean_bytes for sample in session.sample(piece, _SIZE_SAMPLES)]
+def _estimate_bytes(session: StoreParts, piece: QueueSlice) -> int:
+    sizes = [sample.mean_bytes for sample in take_samples(session, piece, _SIZE_SAMPLES)]
     return round(fmean(sizes) * (piece.end - piece.start)) if sizes else 0
 
 
-def _estimate_found(session: StoreSession, found: Found, *, index_only: bool) -> int:
-    n_bytes = round(len(found.places) * session.finder.mean_size(found.places))
+def _estimate_found(session: StoreParts, found: Found, *, index_only: bool) -> int:
+    n_bytes = round(len(found.places) * finder(session).mean_size(found.places))
     return n_bytes if index_only else n_bytes + found.n_uncovered_bytes
 
 

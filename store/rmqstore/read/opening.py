@@ -17,7 +17,7 @@ from rmqstore.errors import (
     listed,
 )
 from rmqstore.query.arguments import FolderArguments
-from rmqstore.read.session import StoreSession
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import are_compacted_logs, find_store, root_for
 from rmqstore.storage.files.local import LOCAL
@@ -27,7 +27,7 @@ from rmqstore.storage.queue.tiered import NO_FILES, CompactedLogs, find_tier, is
 from rmqstore.storage.remote.remote_storage import RemoteStorage
 
 
-def open_session(
+def open_parts(
     path: str | os.PathLike[str],
     *,
     broker_name: str | None = None,
@@ -35,7 +35,7 @@ def open_session(
     storage: Storage = LOCAL,
     tiered: str | os.PathLike[str] | None = None,
     **folders: Unpack[FolderArguments],
-) -> StoreSession:
+) -> StoreParts:
     """Open a store, or tiered storage, for reading.
 
     Args:
@@ -61,7 +61,7 @@ def open_session(
             return _open_tier(path, broker_name, storage, {**folders, "tiered": tiered})
         paths = _above(path, storage, folders)
     if tiered is None:
-        return StoreSession(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
+        return StoreParts.of(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
     if isinstance(storage, RemoteStorage):
         raise UnsupportedFeatureError(
             about(
@@ -71,7 +71,7 @@ def open_session(
         )
     name = broker_name or BrokerConfig(paths).broker_name()
     tier = find_tier(tiered, storage, name)
-    return StoreSession(paths, tier, broker_name=broker_name, ignore_log_end=ignore_log_end)
+    return StoreParts.of(paths, tier, broker_name=broker_name, ignore_log_end=ignore_log_end)
 
 
 def paths_for(
@@ -79,7 +79,7 @@ def paths_for(
 ) -> StorePaths:
     """Return where the parts of a store lie; those of tiered storage alone have no files.
 
-    Raises as :func:`open_session` does.
+    Raises as :func:`open_parts` does.
     """
     try:
         return find_store(path, storage=storage, **folders)
@@ -103,12 +103,12 @@ def _open_tier(
     broker_name: str | None,
     storage: Storage,
     others: dict[str, object],
-) -> StoreSession:
+) -> StoreParts:
     """Open tiered storage alone."""
     _refuse_others(f"{path} is tiered storage, not a store", others)
     tier = find_tier(path, storage, broker_name)
     name = broker_name or tier.broker_name
-    return StoreSession(_no_store(tier.folder), tier, broker_name=name)
+    return StoreParts.of(_no_store(tier.folder), tier, broker_name=name)
 
 
 def _open_compacted(
@@ -116,7 +116,7 @@ def _open_compacted(
     broker_name: str | None,
     storage: Storage,
     others: dict[str, object],
-) -> StoreSession:
+) -> StoreParts:
     """Open the compacted logs of a broker alone."""
     _refuse_others(f"{path} holds compacted logs, not a store", others)
     folder = path_of(path if isinstance(path, Path) else os.fspath(path))
@@ -125,7 +125,7 @@ def _open_compacted(
     if broker_name is None:
         with suppress(RmqStoreError):
             name = BrokerConfig(find_store(root, storage=storage)).broker_name()
-    return StoreSession(_no_store(folder), CompactedLogs(folder, name, storage), broker_name=name)
+    return StoreParts.of(_no_store(folder), CompactedLogs(folder, name, storage), broker_name=name)
 
 
 def _refuse_others(text: str, others: dict[str, object]) -> None:

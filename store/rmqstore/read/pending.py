@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -37,12 +37,12 @@ from rmqstore.format.topics import (
 )
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import Selection, choose_topics, parse_selection
-from rmqstore.read.lookup import Finder
+from rmqstore.read.planning import plan_queues
+from rmqstore.read.reading import finder, read_queues
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
-from rmqstore.spans import QueueSlice
-from rmqstore.storage.broker.config_files import BrokerConfig, TimerProgress
-from rmqstore.storage.files.paths import StorePaths
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.storage.broker.config_files import TimerProgress
 from rmqstore.storage.timer import TimerUnits, pending_units
 
 logger = logging.getLogger(__name__)
@@ -58,24 +58,6 @@ _DELETED = "TIMER_DEL_UNIQKEY"
 _TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _DECIDED_TAG = "d"  # Source: TransactionalMessageUtil.java#REMOVE_TAG
 _DECIDED_OFFSET = "TRANS_OFFSET"  # Source: MessageConst.java#PROPERTY_TRANS_OFFSET
-
-
-class PendingSource(Protocol):
-    """The methods of ``read.session.StoreSession`` that this module uses."""
-
-    paths: StorePaths
-    config: BrokerConfig
-
-    def topics(self) -> list[str]: ...
-    def queue_ids(self, topic: str) -> list[int]: ...
-    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]: ...
-    def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]: ...
-    def read_queues(
-        self, slices: Sequence[QueueSlice], spec: ReadSpec
-    ) -> Iterator[pa.RecordBatch]: ...
-
-    @property
-    def finder(self) -> Finder: ...
 
 
 class PendingRows(NamedTuple):
@@ -152,34 +134,36 @@ class Waiting(NamedTuple):
 
 
 def read_waiting(
-    store: PendingSource, topic: str, starts: dict[int, int], spec: ReadSpec
+    store: StoreParts, topic: str, starts: dict[int, int], spec: ReadSpec
 ) -> Waiting | None:
     """Read a system topic, each queue from the offset up to which the broker has delivered.
 
     None if there is nothing to read.
     """
-    if topic not in store.topics():
+    if topic not in store.store_queues.topics():
         return None
-    spans = {queue_id: store.queue_range(topic, queue_id) for queue_id in store.queue_ids(topic)}
+    spans = {
+        queue_id: store.queue_range(topic, queue_id) for queue_id in store.store_queues.ids(topic)
+    }
     offsets = {
         queue_id: min(max(starts.get(queue_id, 0), low), high)
         for queue_id, (low, high) in spans.items()
     }
     own = _own_spec(spec, _QUEUED)
     selection = parse_selection(subscribe=[topic], starting_offsets={topic: offsets})
-    slices = store.plan_queues(selection, own)
-    return Waiting.of(pa.Table.from_batches(store.read_queues(slices, own), own.schema))
+    slices = plan_queues(store, selection, own)
+    return Waiting.of(pa.Table.from_batches(read_queues(store, slices, own), own.schema))
 
 
 def read_waiting_at(
-    store: PendingSource, topic: str, places: Positions, spec: ReadSpec
+    store: StoreParts, topic: str, places: Positions, spec: ReadSpec
 ) -> Waiting | None:
     """Read records of a system topic at physical offsets (n,), rising.
 
     Where there is none, any more or at all, nothing is read; None if there is nothing to read.
     """
     own = _own_spec(spec, _STORED)
-    batches = store.finder.read_places(places, own, LogFilter())
+    batches = finder(store).read_places(places, own, LogFilter())
     table = pa.Table.from_batches(batches, own.schema)
     return Waiting.of(table.filter(pc.equal(table.column("topic"), topic)))
 
@@ -221,7 +205,7 @@ def are_newest(waiting: Waiting) -> Mask:
 
 
 def have_copies(
-    store: PendingSource, waiting: Waiting, candidates: Mask, *, later: bool = True
+    store: StoreParts, waiting: Waiting, candidates: Mask, *, later: bool = True
 ) -> Mask:
     """Return a mask (n,) of the candidates whose UNIQ_KEY a later record of their real topic has.
 
@@ -240,7 +224,7 @@ def have_copies(
         return are_delivered
     latest: dict[tuple[str, str], int] = {}
     first = int(waiting.places.min())
-    for batch in store.finder.copies(Wanted(msg_ids=frozenset(keys)), topics, first):
+    for batch in finder(store).copies(Wanted(msg_ids=frozenset(keys)), topics, first):
         for row in batch.to_pylist():
             # Physical offsets ascend, so the last one stays.
             latest[row["topic"], row["msgId"]] = row["commitLogOffset"]
@@ -250,7 +234,7 @@ def have_copies(
     return are_delivered
 
 
-def timed(store: PendingSource, spec: ReadSpec) -> PendingRows:
+def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
     """Return the messages that wait for the second that they are due in.
 
     With timerRocksDBEnable a broker keeps no timer log. Then the timer topic tells what waits,
@@ -310,7 +294,7 @@ def _seconds_of(due: pa.Array, precision: int) -> pa.Array:
 
 
 def _following_offset(
-    store: PendingSource, units: TimerUnits, progress: TimerProgress, spec: ReadSpec
+    store: StoreParts, units: TimerUnits, progress: TimerProgress, spec: ReadSpec
 ) -> int:
     """Return the queue offset of the record that a broker enters next when it starts.
 
@@ -329,7 +313,7 @@ def _without(messages: Waiting | None, units: TimerUnits) -> Waiting | None:
     return Waiting.of(messages.table.filter(pa.array(~np.isin(messages.places, units.places))))
 
 
-def _pending(store: PendingSource, part: _Timed, parts: list[_Timed | None]) -> PendingRows:
+def _pending(store: StoreParts, part: _Timed, parts: list[_Timed | None]) -> PendingRows:
     is_pending = ~_are_cancelled(part, [other for other in parts if other is not None])
     if not part.are_entered or store.paths.has_abort:
         # Of a store that was not closed, the wheel may be older than what was delivered.
@@ -369,7 +353,7 @@ def _joined(names: pa.Array, seconds: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(seconds.cast(pa.string()), names, "@")
 
 
-def _timed_by_topic(store: PendingSource, read_time: int, spec: ReadSpec) -> PendingRows:
+def _timed_by_topic(store: StoreParts, read_time: int, spec: ReadSpec) -> PendingRows:
     """Return the timed messages of a store without a timer wheel, by the timer topic alone."""
     messages = read_waiting(store, TIMER_TOPIC, {}, spec)
     part = _Timed.waiting(messages, TIMER_PRECISIONS_MS[-1])
@@ -382,7 +366,7 @@ def _timed_by_topic(store: PendingSource, read_time: int, spec: ReadSpec) -> Pen
     return part.messages.rows(is_pending, "timer", part.due)
 
 
-def find_pending(store: PendingSource, selection: Selection, spec: ReadSpec) -> PendingRows:
+def find_pending(store: StoreParts, selection: Selection, spec: ReadSpec) -> PendingRows:
     """Return the messages that are pending for the chosen topics and queues.
 
     The offsets that the broker keeps show which messages it has delivered. It saves them only now
@@ -406,7 +390,7 @@ def find_pending(store: PendingSource, selection: Selection, spec: ReadSpec) -> 
 
 
 def read_pending(
-    store: PendingSource, rows: PendingRows, spec: ReadSpec, selection: Selection
+    store: StoreParts, rows: PendingRows, spec: ReadSpec, selection: Selection
 ) -> Iterator[pa.RecordBatch]:
     """Yield pending messages with their real topic and queue. They have no queue offset yet.
 
@@ -425,7 +409,7 @@ def read_pending(
         start_timestamp=selection.start.timestamp, end_timestamp=selection.end.timestamp
     )
     record_spec = replace(spec, schema=pa.schema([*stored, place]))
-    for batch in store.finder.read_places(rows.places, record_spec, times):
+    for batch in finder(store).read_places(rows.places, record_spec, times):
         places = batch.column("commitLogOffset").to_numpy()
         pending = rows.take(np.searchsorted(rows.places, places))
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -443,7 +427,7 @@ def read_pending(
         )
 
 
-def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
+def _halves(store: StoreParts, spec: ReadSpec) -> PendingRows:
     """Return the half messages of undecided transactions.
 
     No op record names them, and no commit followed.
@@ -477,7 +461,7 @@ def _halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
     return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
 
 
-def _rocksdb_halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
+def _rocksdb_halves(store: StoreParts, spec: ReadSpec) -> PendingRows:
     """Return the half messages of undecided transactions of a broker that keeps them in RocksDB.
 
     The log tells them too: an op record names the physical offset of the half that it decides. Only
@@ -497,7 +481,7 @@ def _rocksdb_halves(store: PendingSource, spec: ReadSpec) -> PendingRows:
     return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
 
 
-def _delayed(store: PendingSource, spec: ReadSpec) -> PendingRows:
+def _delayed(store: StoreParts, spec: ReadSpec) -> PendingRows:
     """Return the delayed messages after the delivered offset of their level.
 
     The messages of a level are in queue ``level - 1``.

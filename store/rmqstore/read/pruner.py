@@ -16,11 +16,20 @@ from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.schema import select_columns
 from rmqstore.query.conditions import LogParts, Points, Pruning, parts_that_meet
 from rmqstore.read.lookup import Found
+from rmqstore.read.planning import (
+    divide_slices,
+    find_in_index,
+    log_heads,
+    log_points,
+    parts_in_log,
+    units_at,
+)
+from rmqstore.read.reading import finder
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import DROPMALFORMED, ReadSpec
-from rmqstore.read.session import StoreSession
 from rmqstore.read.slices_within import slices_within
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice, Span
 from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.queue.tiered import TieredQueue
@@ -51,13 +60,13 @@ class PrunedQueues(NamedTuple):
 class StorePruner:
     """Prunes reads of one store."""
 
-    def __init__(self, store: StoreSession, pruning: Pruning) -> None:
+    def __init__(self, store: StoreParts, pruning: Pruning) -> None:
         self._store, self._pruning = store, pruning
 
     @cached_property
     def heads(self) -> list[int]:
-        """Physical offsets where a scan of the log may be cut; see ``StoreSession.log_heads``."""
-        return self._store.log_heads()
+        """Physical offsets where a scan of the log may be cut; see ``StoreParts.log_heads``."""
+        return log_heads(self._store)
 
     def queues(self, slices: Sequence[QueueSlice]) -> PrunedQueues:
         """Return the parts of ranges of queues that have to be read."""
@@ -70,15 +79,15 @@ class StorePruner:
             for piece in slices
             if pruning.keeps(piece.topic, piece.queue_id)
         ]
-        in_tier, bounded = self._store.divide(
-            [piece for piece in bounded if piece.start < piece.end]
+        in_tier, bounded = divide_slices(
+            self._store, [piece for piece in bounded if piece.start < piece.end]
         )
         in_tier = prune_tiered(self._store, in_tier, pruning)
         if not bounded:
             return PrunedQueues([], None, in_tier)
         whole = self._whole()
         parts = self._parts(whole)
-        topics = self._store.indexed_topics({piece.topic for piece in bounded})
+        topics = self._store.ranges.indexed_topics({piece.topic for piece in bounded})
         candidates = self._look_up(sorted(topics), whole)
         if candidates is None:
             return PrunedQueues(self._cut_all(bounded, parts, whole), None, in_tier)
@@ -94,7 +103,7 @@ class StorePruner:
     def _cut_all(self, slices: list[QueueSlice], parts: LogParts, whole: Span) -> list[QueueSlice]:
         if parts.spans == (whole,):
             return slices
-        return [part for piece in slices for part in self._store.slices_within(piece, parts.spans)]
+        return [part for piece in slices for part in parts_in_log(self._store, piece, parts.spans)]
 
     def log(self, whole: LogSlice) -> list[LogSlice]:
         """Return the parts of the log that have to be read.
@@ -114,7 +123,7 @@ class StorePruner:
     def _parts(self, whole: Span) -> LogParts:
         """Return the parts of the log that conditions on physical offsets and store times leave."""
         return parts_that_meet(
-            self._pruning, whole, lambda: self._store.log_points(lambda: self.heads)
+            self._pruning, whole, lambda: log_points(self._store, lambda: self.heads)
         )
 
     def _look_up(self, topics: Sequence[str], whole: Span) -> Found | None:
@@ -122,7 +131,7 @@ class StorePruner:
         wanted = self._pruning.wanted
         if not wanted or not topics:
             return None
-        candidates = self._store.find_in_index(wanted, topics)
+        candidates = find_in_index(self._store, wanted, topics)
         n_bytes = candidates.n_uncovered_bytes
         if n_bytes > _MAX_UNCOVERED * (whole.end - whole.start):
             logger.info("the index does not cover %d bytes of the log: the log is read", n_bytes)
@@ -160,7 +169,7 @@ class StorePruner:
             but: parts of these ranges that no unit is taken from.
         """
         spec = ReadSpec(_HEADS, mode=DROPMALFORMED, check_crc=False)
-        batches = [*self._store.finder.read_places(places, spec, LogFilter())]
+        batches = [*finder(self._store).read_places(places, spec, LogFilter())]
         if not batches:
             return None
         rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
@@ -181,7 +190,7 @@ class StorePruner:
                 chosen[is_in_piece] = is_included
             if chosen.any():
                 chosen_places = places[members[chosen]]
-                units.append(self._store.units_at(*key, queue_offsets[chosen], chosen_places))
+                units.append(units_at(self._store, *key, queue_offsets[chosen], chosen_places))
         parts = [part for part in units if len(part.sizes)]
         if not parts:
             return None
@@ -190,9 +199,7 @@ class StorePruner:
 
 
 @retry_if_deleted
-def prune_tiered(
-    store: StoreSession, slices: list[QueueSlice], pruning: Pruning
-) -> list[QueueSlice]:
+def prune_tiered(store: StoreParts, slices: list[QueueSlice], pruning: Pruning) -> list[QueueSlice]:
     """Return the parts of ranges in tiered storage that can meet conditions.
 
     Each queue has a log of its own there, so the conditions are applied to each by itself.

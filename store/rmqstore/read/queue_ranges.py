@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from rmqstore.errors import (
     Argument,
     OffsetOutOfRangeError,
     OptionError,
+    RmqStoreError,
     Text,
     UnsupportedFeatureError,
     about,
@@ -27,7 +29,14 @@ from rmqstore.format.columns.dispatch_requests import have_units
 from rmqstore.format.columns.lmq import lmq_heads
 from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.query.conditions import NO_PRUNING, Pruning
-from rmqstore.query.selection import EARLIEST, LATEST, Bound, Selection, choose_topics
+from rmqstore.query.selection import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    Selection,
+    choose_topics,
+    require_named,
+)
 from rmqstore.read.slices_within import (
     slices_within,
 )
@@ -35,6 +44,7 @@ from rmqstore.read.store_queues import StoreQueues, slices_of
 from rmqstore.read.time_search import FoundTimes, search_together
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
@@ -46,6 +56,7 @@ from rmqstore.storage.rocksdb.database import INSTALL_ROCKSDB
 logger = logging.getLogger(__name__)
 
 _MAX_NAMES = 5
+_MOST_QUEUES = 1 << 16  # of a topic, as far as a damaged table is believed
 
 
 _QUEUES_TOGETHER = 128  # whose ends a remote storage fetches together
@@ -310,7 +321,7 @@ class QueueRanges:
         """
         self.require_plain_queues(selection)
         queues = self._store_queues
-        topics = choose_topics(selection, queues.known_topics(self._config))
+        topics = choose_topics(selection, queues.known_topics())
         chosen = {topic: queues.ids(topic) for topic in topics if pruning.keeps_topic(topic)}
         assign = selection.assign
         if not assign:
@@ -319,6 +330,77 @@ class QueueRanges:
             topic: [queue_id for queue_id in queue_ids if queue_id in assign[topic]]
             for topic, queue_ids in chosen.items()
         }
+
+    def named_queues(self, selection: Selection) -> dict[str, set[int]]:
+        """Return every topic if the selection names topics, else nothing.
+
+        Beside each topic stand its queues if the selection names queues of it, else none. A queue
+        that the broker serves need not have a message yet.
+        """
+        if not selection.named_topics:
+            return {}
+        named, served = selection.named_queues, dict[str, int]()
+        if named:
+            with suppress(RmqStoreError):  # said where the topics are asked for
+                served = queue_nums(self._paths)
+        return {
+            topic: {*self._store_queues.ids(topic), *range(min(served.get(topic, 0), _MOST_QUEUES))}
+            if topic in named
+            else set()
+            for topic in self._store_queues.known_topics()
+        }
+
+    def require_named(self, selection: Selection) -> None:
+        """Refuse a selection that names topics or queues which are not there.
+
+        Raises:
+            OptionError: a topic or queue is missing. The message lists those that exist.
+        """
+        require_named(selection, self.named_queues(selection), str(self._paths.root))
+
+    def require_topics(self, selection: Selection) -> None:
+        """Refuse a selection that names topics or queues which are not there.
+
+        Raises:
+            OptionError: a topic or queue is missing. The message lists those that exist.
+        """
+        self.require_plain_queues(selection)
+        self.require_named(selection)
+
+    def require_records(self, selection: Selection) -> None:
+        """Refuse an exact copy, by queue, of messages that share a record."""
+        batch_topics = {*self._queues.batch_topics()} & {*self.choose(selection)}
+        if batch_topics:
+            raise UnsupportedFeatureError(
+                Text(
+                    f"{', '.join(sorted(batch_topics))}: a record holds several messages "
+                    "(queue.type=BatchCQ), exact copies are of records: use ",
+                    Argument("scan", "commitlog"),
+                )
+            )
+
+    def warn_unknown_topics(
+        self, selection: Selection, consequence: str = "the records of the log decide"
+    ) -> None:
+        """Log named topics that neither queues nor ``config/topics.json`` know.
+
+        They are misspelt, deleted, or not created yet.
+        """
+        unknown = sorted(selection.named_topics - set(self._store_queues.known_topics()))
+        if unknown:
+            logger.warning(
+                "%s: neither a queue nor config/topics.json knows %s; %s",
+                self._paths.root, ", ".join(unknown), consequence,
+            )  # fmt: skip
+
+    def indexed_topics(self, topics: Iterable[str]) -> set[str]:
+        """Return those topics whose messages the index knows by their own keys.
+
+        The index knows records, not the messages of inner batches, nor light queues, which show
+        other queues' records.
+        """
+        batch_topics = set(self._queues.batch_topics())
+        return {topic for topic in topics if not topic.startswith(LMQ_PREFIX)} - batch_topics
 
     def chosen_in_tier(self, selection: Selection) -> list[QueueKey]:
         """Return the queues in tiered storage that a selection names."""

@@ -107,6 +107,7 @@ class StoreQueues:
     """The queues of one store, wherever their messages are.
 
     Args:
+        config: the configuration of the broker.
         log: the CommitLog of the local store.
         queues: its queues.
         ends: where its log ends.
@@ -115,12 +116,13 @@ class StoreQueues:
 
     def __init__(
         self,
+        config: BrokerConfig,
         log: CommitLog,
         queues: Queues,
         ends: StoreEnds,
         tier: TieredQueues | None = None,
     ) -> None:
-        self._log, self._queues, self._ends = log, queues, ends
+        self._config, self._log, self._queues, self._ends = config, log, queues, ends
         self.tier = tier
         self._overtaken: set[QueueKey] = set()  # queues that were warned of
 
@@ -128,9 +130,9 @@ class StoreQueues:
         """Return every topic with queues, including system topics, sorted."""
         return self._with_tiered(self._queues.topics())
 
-    def known_topics(self, config: BrokerConfig) -> list[str]:
+    def known_topics(self) -> list[str]:
         """Return every topic with queues or an entry in ``config/topics.json``, sorted."""
-        return self._with_tiered([*self._queues.topics(), *config.topics()])
+        return self._with_tiered([*self._queues.topics(), *self._config.topics()])
 
     def _with_tiered(self, topics: Iterable[str]) -> list[str]:
         return sorted({*topics, *(self.tier.topics() if self.tier else ())})

@@ -24,7 +24,8 @@ from rmqstore.format.columns.lmq import lmq_heads
 from rmqstore.format.layout import QUEUE_UNIT, Bytes
 from rmqstore.query.selection import Selection
 from rmqstore.read.log_cursor import LogCursor, LogMark
-from rmqstore.read.session import StoreSession
+from rmqstore.read.planning import first_behind, first_offset, first_stored_at
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.files.open_files import OpenFiles
@@ -102,7 +103,7 @@ class StoreTail:
     Source: DefaultMessageStore.java#ReputMessageService, which follows the log in the same way.
     """
 
-    def __init__(self, store: StoreSession, selection: Selection) -> None:
+    def __init__(self, store: StoreParts, selection: Selection) -> None:
         self.store, self._selection = store, selection
         self.ends: dict[QueueKey, int] = {}
         self.mark: LogMark | None = None
@@ -270,7 +271,7 @@ class StoreTail:
         store = self.store
         store.forget()
         end = self._log_end()
-        chosen = store.chosen_queues(self._selection)
+        chosen = store.ranges.choose(self._selection)
         keys = {
             (topic, queue_id): None for topic, queue_ids in chosen.items() for queue_id in queue_ids
         }
@@ -368,7 +369,7 @@ class StoreTail:
             tags_codes = read_requests(data, heads).units.units["tags_code"].astype(np.int64)
         for key, rows in group_by_queue(topics(data, heads), heads.column("queue_id")):
             if key not in self._is_chosen:
-                self._is_chosen[key] = self.store.is_chosen(self._selection, *key)
+                self._is_chosen[key] = self.store.ranges.is_chosen(self._selection, *key)
             if not self._is_chosen[key]:
                 continue
             if key not in self.ends:
@@ -382,12 +383,14 @@ class StoreTail:
 
     def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
         """Tell whether the log confirms the units of ranges."""
-        return all(self.store.look_confirmed(piece, self._seen.position) for piece in slices)
+        return all(self.store.ranges.look_confirmed(piece, self._seen.position) for piece in slices)
 
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
         """Return the parts of ranges that the log confirms."""
         return [
-            part for piece in slices for part in self.store.confirmed(piece, self._seen.position)
+            part
+            for piece in slices
+            for part in self.store.ranges.confirmed(piece, self._seen.position)
         ]
 
     def doubt(self) -> None:
@@ -406,7 +409,7 @@ class StoreTail:
             self._firsts_since = self.store.log.min_offset
         end = self.ends.get(key, 0)
         if key not in self._firsts:
-            first = self.store.first_offset(*key)
+            first = first_offset(self.store, *key)
             self._firsts[key] = end if first is None else first
         return min(self._firsts[key], end)
 
@@ -418,13 +421,13 @@ class StoreTail:
         span = (self.first(key), self.ends.get(key, 0))
         if span[0] >= span[1]:
             return span[1]
-        by_time = self.store.first_stored_at(*key, mark.store_timestamp + 1, span)
-        return min(by_time, self.store.first_behind(*key, mark.physical_offset, span))
+        by_time = first_stored_at(self.store, *key, mark.store_timestamp + 1, span)
+        return min(by_time, first_behind(self.store, *key, mark.physical_offset, span))
 
     def began_after(self, key: QueueKey, mark: LogMark) -> bool:
         """Tell whether all messages of a queue lie after a record."""
         span = (self.first(key), self.ends.get(key, 0))
-        return self.store.first_behind(*key, mark.physical_offset + 1, span) == span[0]
+        return first_behind(self.store, *key, mark.physical_offset + 1, span) == span[0]
 
 
 def _count_built(queue: Queue, offsets: NDArray[np.int64], logged: LoggedMessages) -> int:

@@ -14,7 +14,7 @@ from rmqstore.query.arguments import ScanArguments, TopicArguments, ViewArgument
 from rmqstore.query.selection import parse_selection, require_named
 from rmqstore.query.where import parse_where
 from rmqstore.read.message_scan import returned_schema
-from rmqstore.read.views.catalogue import read_cluster_view
+from rmqstore.read.views.catalogue import read_cluster_view, read_view
 from rmqstore.read.views.replicas import brokers_of
 from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_columns, view_spec
 from rmqstore.storage.files.storage import Closing
@@ -56,7 +56,7 @@ class StoreCluster(Closing):
             sources = []
             for store in members:
                 store.session.require_local("reading one of several stores of a broker")
-                sources.append(store.session.view_source)
+                sources.append(store.session)
             (broker,) = brokers_of(sources)
             broker.require_sound()
             for replica in broker.replicas:
@@ -166,7 +166,7 @@ class StoreCluster(Closing):
             if name in OF_CLUSTER:
                 for store in self._opened:
                     store.session.require_view(name)
-                sources = [store.session.view_source for store in self._opened]
+                sources = [store.session for store in self._opened]
                 if condition is None:
                     return read_cluster_view(sources, spec)
                 batches = read_cluster_view(sources, spec.widened(condition.columns))
@@ -176,7 +176,7 @@ class StoreCluster(Closing):
                 chosen = self._options_of_each(options)
             require_names([store.session for store in self.stores.values()], spec)
             each = (
-                store.session.view(view_spec(name, columns=columns, **given), condition)
+                read_view(store.session, view_spec(name, columns=columns, **given), condition)
                 for store, given in chosen
             )
             return chain.from_iterable(each)
@@ -197,7 +197,10 @@ class StoreCluster(Closing):
         selection = parse_selection(**topics)
         if not selection.named_topics:
             return [(store, options) for store in self.stores.values()]
-        known = {name: store.session.named_queues(selection) for name, store in self.stores.items()}
+        known = {
+            name: store.session.ranges.named_queues(selection)
+            for name, store in self.stores.items()
+        }
         everywhere: dict[str, set[int]] = {}
         for queues in known.values():
             for topic, ids in queues.items():

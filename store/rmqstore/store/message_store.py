@@ -28,9 +28,12 @@ from rmqstore.query.times import parse_timestamp
 from rmqstore.query.where import parse_where
 from rmqstore.read.lookup import QueryResult
 from rmqstore.read.message_scan import parse_scan
+from rmqstore.read.planning import at_time
+from rmqstore.read.reading import finder
 from rmqstore.read.scan.record_filter import matched_groups
-from rmqstore.read.session import StoreSession
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.store_queues import QueueInfo
+from rmqstore.read.views.catalogue import read_view
 from rmqstore.read.views.schema import view_columns, view_spec
 from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.files.paths import StorePaths
@@ -53,7 +56,7 @@ class MessageStore(Closing):
     Source: DefaultMessageStore.java.
     """
 
-    def __init__(self, session: StoreSession) -> None:
+    def __init__(self, session: StoreParts) -> None:
         self.session = session
 
     def __repr__(self) -> str:
@@ -92,11 +95,11 @@ class MessageStore(Closing):
 
     def topics(self) -> list[str]:
         """Return every topic with queues, including system topics, sorted."""
-        return self.session.topics()
+        return self.session.store_queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
-        return self.session.queue_ids(topic)
+        return self.session.store_queues.ids(topic)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there and the one after the last.
@@ -133,9 +136,9 @@ class MessageStore(Closing):
         span = self.queue_range(topic, queue_id)
         millis = parse_timestamp("timestamp", timestamp)
         if boundary == "lower":
-            return self.session.at_time(topic, queue_id, millis, span)
+            return at_time(self.session, topic, queue_id, millis, span)
         if boundary == "upper":
-            following = self.session.at_time(topic, queue_id, millis + 1, span)
+            following = at_time(self.session, topic, queue_id, millis + 1, span)
             return max(following - 1, span[0])
         raise OptionError(f"boundary {boundary!r}: lower or upper")
 
@@ -240,7 +243,7 @@ class MessageStore(Closing):
             raise OptionError(about("limit", f" {limit}: must be a positive integer"))
         low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
         high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
-        result = self.session.finder.query(
+        result = finder(self.session).query(
             topic,
             wanted,
             (low, high),
@@ -249,7 +252,7 @@ class MessageStore(Closing):
             broker_name=self.broker_name,
         )
         if not result:
-            self.session.warn_unknown_topics(parse_selection(subscribe=[topic]))
+            self.session.ranges.warn_unknown_topics(parse_selection(subscribe=[topic]))
         return result
 
     @spells_out(SelectionArguments, parse_selection)
@@ -340,7 +343,7 @@ class MessageStore(Closing):
             broker_name=self.broker_name,
         )
         if verbatim and scan == "queue":
-            self.session.require_records(request.selection)
+            self.session.ranges.require_records(request.selection)
         return Scan(
             request.schema,
             lambda: request.rows(self.session),
@@ -396,5 +399,5 @@ class MessageStore(Closing):
         condition = parse_where(where, view_columns(name))
         require_names([self.session], spec)
         return Scan(
-            spec.schema, lambda: self.session.view(spec, condition), self.session.require_open
+            spec.schema, lambda: read_view(self.session, spec, condition), self.session.require_open
         )

@@ -18,7 +18,7 @@ from rmqstore.errors import (
 )
 from rmqstore.query.arguments import FolderArguments, spells_out
 from rmqstore.query.selection import require_arguments
-from rmqstore.read.opening import open_session
+from rmqstore.read.opening import open_parts
 from rmqstore.storage.broker.folders import find_store, names_by_path, read_brokers, refuse_part
 from rmqstore.storage.broker.store_config import (
     StoreConfig,
@@ -170,7 +170,7 @@ def open_for(
     if storage is LOCAL:
         path, storage = locate(path, storage_options, filesystem)
     if mode == "r":
-        session = open_session(
+        session = open_parts(
             path,
             broker_name=broker_name,
             ignore_log_end=ignore_log_end,

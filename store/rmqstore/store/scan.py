@@ -22,7 +22,7 @@ from rmqstore.errors import OptionError, StoreStateError
 from rmqstore.format.columns.property_decode import is_copy_topic, may_hold_copies
 from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from rmqstore.query.selection import Selection, nearest_topics, require_named
-from rmqstore.read.session import StoreSession
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
 
 _MAX_TOPICS: Final = 20
@@ -35,7 +35,7 @@ _SHOWN_ROWS: Final = 5  # in a notebook
 Plan: TypeAlias = Callable[[], Iterator[pa.RecordBatch]]
 
 
-def require_names(sessions: Sequence[StoreSession], spec: ViewSpec) -> None:
+def require_names(sessions: Sequence[StoreParts], spec: ViewSpec) -> None:
     """Refuse a view of topics or of a consumer group that none of some stores knows.
 
     Topics of views that hide those of the system are checked where these are read.
@@ -51,7 +51,7 @@ def require_names(sessions: Sequence[StoreSession], spec: ViewSpec) -> None:
             for session in sessions:
                 committed = session.config.committed_offsets().values()
                 topics.update(topic for offsets in committed for topic, _ in offsets)
-                topics.update(session.known_topics())
+                topics.update(session.store_queues.known_topics())
             named = Selection(subscribe=tuple(spec.selection.named_topics))
             require_named(named, {topic: set() for topic in topics}, where)
         if spec.consumer_group is not None:
@@ -62,11 +62,11 @@ def require_names(sessions: Sequence[StoreSession], spec: ViewSpec) -> None:
         # A damaged table hides names; the view reports it if it needs the table.
 
 
-def _require_group(sessions: Sequence[StoreSession], group: str, where: str) -> None:
+def _require_group(sessions: Sequence[StoreParts], group: str, where: str) -> None:
     known: set[str] = set()
     for session in sessions:
         known.update(session.config.groups(), session.config.subscribed_groups())
-        for topic in filter(is_copy_topic, session.topics()):
+        for topic in filter(is_copy_topic, session.store_queues.topics()):
             if may_hold_copies(topic, group):
                 return
             known.add(topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX))
@@ -75,7 +75,7 @@ def _require_group(sessions: Sequence[StoreSession], group: str, where: str) -> 
         raise OptionError(f"no consumer group {group} in {where}; {nearest}")
 
 
-def as_text(session: StoreSession) -> str:
+def as_text(session: StoreParts) -> str:
     """Return the folder, the broker, the number of topics and the state of a store, as one line.
 
     Only the folder is named if the store is too damaged to tell the rest.
@@ -86,7 +86,7 @@ def as_text(session: StoreSession) -> str:
     except StoreStateError:
         return f"MessageStore({folder}, closed: open it again to read it)"
     with suppress(RmqStoreError, OSError):
-        topics = f"{len(session.topics())} topics"
+        topics = f"{len(session.store_queues.topics())} topics"
         kind = "is open, or was not closed" if session.paths.has_abort else "was closed properly"
         state = f"opened to read, the store {kind}"
         state += ", with tiered storage" if session.is_tiered else ""
@@ -94,7 +94,7 @@ def as_text(session: StoreSession) -> str:
     return f"MessageStore({folder})"
 
 
-def as_html(session: StoreSession) -> str:
+def as_html(session: StoreParts) -> str:
     """Return the same line, and a table of the first topics with their numbers of queues.
 
     Topics of users come before those of the system. Folders are listed and no queue is opened, so
@@ -102,9 +102,11 @@ def as_html(session: StoreSession) -> str:
     """
     line = f"<div>{escape(as_text(session))}</div>"
     with suppress(RmqStoreError, OSError):
-        topics = sorted(session.topics(), key=lambda topic: (is_system_topic(topic), topic))
+        topics = sorted(
+            session.store_queues.topics(), key=lambda topic: (is_system_topic(topic), topic)
+        )
         rows = [
-            f"<tr><td>{escape(topic)}</td><td>{len(session.queue_ids(topic))}</td></tr>"
+            f"<tr><td>{escape(topic)}</td><td>{len(session.store_queues.ids(topic))}</td></tr>"
             for topic in topics[:_MAX_TOPICS]
         ]
         if len(topics) > _MAX_TOPICS:

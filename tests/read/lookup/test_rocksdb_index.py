@@ -23,6 +23,7 @@ from mutations import damage
 from reading import offsets, read
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.planning import find_wanted
 from rmqstore.spans import Span
 from rmqstore.storage.rocksdb_index import IndexTable
 from rocksdb_index import HOUR, LAST_OFFSET, Items, item, items_of, write_index
@@ -76,7 +77,7 @@ def places_by_key(name: str = NAME) -> Places:
 def uncovered(root: Path, **wanted: Any) -> list[Span]:
     with rmqstore.open(root) as store:
         selection = parse_selection(subscribe=topics_of())
-        return store.session.find(parse_wanted(**wanted), selection).uncovered
+        return find_wanted(store.session, parse_wanted(**wanted), selection).uncovered
 
 
 def assert_all_ids_are_found(root: Path, name: str = NAME) -> None:
@@ -162,7 +163,7 @@ def test_times_and_limits_hold(golden_store: GoldenStore, tmp_path: Path) -> Non
 def test_tags_are_found_by_the_index_where_only_it_is_asked_for(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmqstore.read.session.tagged_places", lambda *_: None)
+    monkeypatch.setattr("rmqstore.read.planning.tagged_places", lambda *_: None)
     rows = [row for row in goldens.lines(NAME, "expected") if row["tags"]]
     ids = {row["physicalOffset"] for row in records() if row["uniqKey"]}
     tags = sorted({row["tags"] for row in rows})

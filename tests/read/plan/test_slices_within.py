@@ -10,7 +10,7 @@ import pytest
 import store_builder as build
 import tiers
 from rmqstore.read import slices_within as module
-from rmqstore.read.opening import open_session
+from rmqstore.read.opening import open_parts
 from rmqstore.read.slices_within import slices_within
 from rmqstore.spans import QueueSlice, Span
 
@@ -27,7 +27,7 @@ def test_a_short_range_gives_what_a_long_one_would(
     units = store.queues["T", 0]
     for row in rng.sample(range(len(units)), damaged):
         units[row] = (0, 0, 0)
-    with open_session(store.write(tmp_path / "s")) as session:
+    with open_parts(store.write(tmp_path / "s")) as session:
         log_end = session.log.max_offset
         for queue_id in range(3):
             queue = session.queues.open("T", queue_id)

@@ -18,9 +18,10 @@ from rmqstore.errors import CorruptRecordError
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.query.selection import parse_selection
 from rmqstore.read import time_search
-from rmqstore.read.opening import open_session
+from rmqstore.read.opening import open_parts
+from rmqstore.read.planning import plan_queues
 from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.session import StoreSession
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import QueueSlice
 
 N_QUEUES = 12
@@ -45,11 +46,11 @@ def write_store(root: Path, seed: int, damaged: range = range(0)) -> Path:
     return store.write(root)
 
 
-def alone(store: StoreSession, times: tuple[int, int], *, tolerant: bool) -> list[QueueSlice]:
+def alone(store: StoreParts, times: tuple[int, int], *, tolerant: bool) -> list[QueueSlice]:
     """Return the ranges between two times as a search of each queue alone finds them."""
     slices = []
-    for topic in store.topics():
-        for queue_id in store.queue_ids(topic):
+    for topic in store.store_queues.topics():
+        for queue_id in store.store_queues.ids(topic):
             span = store.store_queues.range(topic, queue_id)
             start, end = (
                 store.store_queues.at_time(topic, queue_id, time, span, tolerant=tolerant)
@@ -60,10 +61,10 @@ def alone(store: StoreSession, times: tuple[int, int], *, tolerant: bool) -> lis
     return slices
 
 
-def together(store: StoreSession, times: tuple[int, int], *, tolerant: bool) -> list[QueueSlice]:
+def together(store: StoreParts, times: tuple[int, int], *, tolerant: bool) -> list[QueueSlice]:
     selection = parse_selection(starting_timestamp=times[0], ending_timestamp=times[1])
     mode = "DROPMALFORMED" if tolerant else "FAILFAST"
-    return store.plan_queues(selection, ReadSpec(ALL_COLUMNS, mode=mode))
+    return plan_queues(store, selection, ReadSpec(ALL_COLUMNS, mode=mode))
 
 
 def some_times(seed: int) -> list[tuple[int, int]]:
@@ -78,7 +79,7 @@ def test_the_ranges_between_two_times_are_those_of_each_queue_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, max_units: int
 ) -> None:
     monkeypatch.setattr(time_search, "_MAX_UNITS", max_units)
-    with open_session(write_store(tmp_path / "s", seed)) as store:
+    with open_parts(write_store(tmp_path / "s", seed)) as store:
         for times in some_times(seed):
             assert together(store, times, tolerant=False) == alone(store, times, tolerant=False)
 
@@ -88,7 +89,7 @@ def test_a_damaged_record_on_the_way_is_refused_or_passed_over_as_before(
     tmp_path: Path, seed: int
 ) -> None:
     n_refused = 0
-    with open_session(write_store(tmp_path / "s", seed, damaged=range(0, N_MESSAGES, 40))) as store:
+    with open_parts(write_store(tmp_path / "s", seed, damaged=range(0, N_MESSAGES, 40))) as store:
         for times in some_times(seed):
             assert together(store, times, tolerant=True) == alone(store, times, tolerant=True)
             try:
@@ -105,11 +106,11 @@ def test_a_damaged_record_on_the_way_is_refused_or_passed_over_as_before(
 @pytest.mark.parametrize("seed", tiers.seeds(3))
 def test_times_of_many_records_are_those_of_each(tmp_path: Path, seed: int) -> None:
     root = write_store(tmp_path / "s", seed, damaged=range(7, 8))
-    with open_session(root) as store:
+    with open_parts(root) as store:
         end = store.log.max_offset
         places = [*random.Random(seed).choices(range(-50, end + 50), k=200)]
-        for topic in store.topics():
-            for queue_id in store.queue_ids(topic):
+        for topic in store.store_queues.topics():
+            for queue_id in store.store_queues.ids(topic):
                 span = store.store_queues.range(topic, queue_id)
                 units = store.queues.open(topic, queue_id).units(*span)
                 places += units.physical_offsets.tolist()

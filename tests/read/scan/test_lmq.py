@@ -18,7 +18,7 @@ from reading import by_queue, offsets, read
 from rmqstore.errors import CorruptRecordError, RmqStoreError
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.opening import open_session
+from rmqstore.read.opening import open_parts
 from rmqstore.read.tail import StoreTail
 from rmqstore.storage.broker.store_config import StoreConfig
 
@@ -140,7 +140,7 @@ def test_a_stream_follows_them(golden_store: GoldenStore, tmp_path: Path) -> Non
                 if int.from_bytes(held[one : one + 8]) < cut["physicalOffset"]
             )
             path.write_bytes(kept.ljust(len(held), b"\0"))
-    tail = StoreTail(open_session(root), parse_selection(subscribe=LMQ))
+    tail = StoreTail(open_parts(root), parse_selection(subscribe=LMQ))
     tail.look()
     before = sum(row["commitLogOffset"] < cut["physicalOffset"] for row in EVERYTHING[LMQ, 0])
     assert tail.ends == {(LMQ, 0): before}

@@ -15,8 +15,9 @@ import goldens
 import rmqstore
 from reading import Row, rows
 from rmqstore.errors import CorruptConfigError, OptionError
+from rmqstore.read.views.catalogue import plan_view, read_piece
+from rmqstore.read.views.pieces import ViewLimits
 from rmqstore.read.views.schema import view_spec
-from rmqstore.read.views.source import ViewLimits
 from rmqstore.store.opening import open_for
 from tier_builder import stored_messages, write_tier
 
@@ -103,13 +104,13 @@ def test_offsets_are_those_of_the_plan(golden_store: GoldenStore, tmp_path: Path
     root = shutil.copytree(golden_store("live"), tmp_path / "s")
     spec = view_spec("consumed", subscribe="LivePlain")
     with open_for(root) as store:
-        pieces = store.session.plan_view(spec, ViewLimits(10_000))
+        pieces = plan_view(store.session, spec, ViewLimits(10_000))
     before = view(root, subscribe="LivePlain")
     (root / "config" / "consumerOffset.json").unlink()
     found = []
     for piece in pieces:
         with open_for(root) as store:
-            found += rows(store.session.read_view(spec, piece))
+            found += rows(read_piece(store.session, spec, piece))
     assert len(pieces) > 3
     assert sorted(found, key=str) == sorted(before, key=str)
     # each piece is a part of the log over all queues

@@ -17,9 +17,10 @@ from reading import Row, rows
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.property_decode import KnownNames, origin_of
 from rmqstore.format.schema import PROPERTIES
+from rmqstore.read.views.catalogue import plan_view, read_piece
 from rmqstore.read.views.dead_letters import origins
+from rmqstore.read.views.pieces import ViewLimits
 from rmqstore.read.views.schema import view_spec
-from rmqstore.read.views.source import ViewLimits
 from rmqstore.store.opening import open_for
 from tier_builder import stored_messages, write_tier
 
@@ -101,8 +102,8 @@ def test_pieces_have_each_message_once(golden_store: GoldenStore, max_bytes: int
     root = golden_store("live")
     spec = view_spec("deadLetters")
     with open_for(root) as store:
-        pieces = store.session.plan_view(spec, ViewLimits(max_bytes))
-        found = [row for piece in pieces for row in rows(store.session.read_view(spec, piece))]
+        pieces = plan_view(store.session, spec, ViewLimits(max_bytes))
+        found = [row for piece in pieces for row in rows(read_piece(store.session, spec, piece))]
     assert len(pieces) > 1 or max_bytes == 1 << 20
     key = ("topic", "queueId", "queueOffset")
     assert sorted(found, key=lambda row: [row[name] for name in key]) == (

@@ -30,7 +30,9 @@ from rmqstore.errors import (
 from rmqstore.format.schema import select_columns
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.opening import open_session
+from rmqstore.read.opening import open_parts
+from rmqstore.read.planning import slices_there
+from rmqstore.read.reading import read_queues
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
@@ -230,12 +232,12 @@ def test_units_that_a_crash_lost_are_taken_from_the_log(
     with open_for(copied, broker_name="b") as store:
         store.session.ends.recovered = found  # as a task has it
         assert offsets(
-            rows(store.session.read_queues([piece], _spec("FAILFAST", "commitLogOffset")))
+            rows(read_queues(store.session, [piece], _spec("FAILFAST", "commitLogOffset")))
         ) == [row["commitLogOffset"] for row in EVERYTHING["BatchB", 1][149:151]]
 
 
 def test_a_stream_finds_where_they_end(golden_store: GoldenStore) -> None:
-    tail = StoreTail(open_session(golden_store(NAME)), parse_selection())
+    tail = StoreTail(open_parts(golden_store(NAME)), parse_selection())
     tail.look()
     assert tail.ends == {key: len(rows) for key, rows in EVERYTHING.items()}
     assert {key: tail.first(key) for key in tail.ends} == dict.fromkeys(EVERYTHING, 0)
@@ -341,7 +343,7 @@ def test_one_batch_of_very_many_messages_is_cut_into_batches_of_rows(tmp_path: P
 
 def test_a_stream_follows_a_queue_that_grows(tmp_path: Path) -> None:
     root = make(tmp_path / "s", bodies(5))
-    tail = StoreTail(open_session(root), parse_selection())
+    tail = StoreTail(open_parts(root), parse_selection())
     tail.look()
     for n in (5, 6, 9, 30):
         for path in make(tmp_path / str(n), bodies(n)).rglob("0*"):
@@ -354,8 +356,8 @@ def test_a_stream_follows_a_queue_that_grows(tmp_path: Path) -> None:
         assert tail.ends == {("B", 0): sum(len(batch) for batch in bodies(n))}
         assert tail.first(("B", 0)) == 0
         whole = QueueSlice("B", 0, 0, tail.ends["B", 0])
-        assert tail.store.slices(*whole, _spec("FAILFAST", "queueOffset")) == [whole]
-        found = tail.store.read_queues([whole], _spec("FAILFAST", "queueOffset"))
+        assert slices_there(tail.store, *whole, _spec("FAILFAST", "queueOffset")) == [whole]
+        found = read_queues(tail.store, [whole], _spec("FAILFAST", "queueOffset"))
         assert [row["queueOffset"] for row in rows(found)] == list(range(tail.ends["B", 0]))
 
 
@@ -578,8 +580,8 @@ def test_units_of_random_bytes_end_in_reasonable_time(tmp_path: Path, seed: int)
         assert len(queue.units(low, min(high, low + 1000)).sizes) == min(high - low, 1000)
     with open_for(root) as store:
         slices = [QueueSlice("B", 0, low, min(high, low + 50)) for low, high in runs]
-        for batch in store.session.read_queues(
-            slices, _spec("DROPMALFORMED", "queueOffset", "body")
+        for batch in read_queues(
+            store.session, slices, _spec("DROPMALFORMED", "queueOffset", "body")
         ):
             for row in batch.to_pylist():
                 assert row["body"].strip(b"'") == b"%d" % (row["queueOffset"] // 2)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import store_builder as build
-from rmqstore.read import queue_ranges as estimates
+from rmqstore.read import slices_within as estimates
 from rmqstore.read.slices_within import estimate_physical_offset, trim
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 

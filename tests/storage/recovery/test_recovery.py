@@ -14,6 +14,8 @@ from reading import offsets, read
 from rmqstore import CorruptRecordError, MessageNotFoundError, OffsetOutOfRangeError
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.planning import plan_queues
+from rmqstore.read.reading import read_queues
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.folders import find_store
@@ -247,7 +249,7 @@ def test_queue_file_deleted_after_planning_is_data_loss(tmp_path: Path) -> None:
     for fail_on_data_loss in (True, False):
         with rmqstore.open(root) as opened:
             spec = ReadSpec(MESSAGE, fail_on_data_loss=fail_on_data_loss)
-            plan = opened.session.plan_queues(selection, spec)
+            plan = plan_queues(opened.session, selection, spec)
             opened.refresh()
             first = min((root / "consumequeue/T/0").iterdir())
             data, kept = first.read_bytes(), len(first.read_bytes()) // 20
@@ -257,11 +259,11 @@ def test_queue_file_deleted_after_planning_is_data_loss(tmp_path: Path) -> None:
             first.unlink()
             if fail_on_data_loss:
                 with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):
-                    list(opened.session.read_queues(plan, spec))
+                    list(read_queues(opened.session, plan, spec))
             else:
                 found = [
                     at
-                    for batch in opened.session.read_queues(plan, spec)
+                    for batch in read_queues(opened.session, plan, spec)
                     for at in batch["queueOffset"].to_pylist()
                 ]
                 assert found == list(range(kept, 60))

@@ -11,10 +11,11 @@ from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
 from rmqstore.format.topics import RETRY_PREFIX
 from rmqstore.query.allocation import MessageQueue, Sharing
 from rmqstore.query.selection import Selection, choose_topics, nearest_topics
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.pieces import to_batches
 from rmqstore.read.views.replicas import brokers_of
 from rmqstore.read.views.routes import READABLE
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.source import ViewSource, to_batches
 from rmqstore.storage.broker.topic_table import topic_entry
 from rmqstore.storage.files.paths import can_name_queues
 
@@ -48,7 +49,7 @@ class Assignment(NamedTuple):
     reason: str | None = None
 
 
-def read_assignments(sources: Sequence[ViewSource], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+def read_assignments(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
     """Yield a row for each queue; see :func:`assign`."""
     sharing = spec.sharing
     assert sharing is not None, "the view has its arguments"
@@ -71,7 +72,7 @@ def read_assignments(sources: Sequence[ViewSource], spec: ViewSpec) -> Iterator[
 
 
 def assign(
-    sources: Sequence[ViewSource], sharing: Sharing, selection: Selection
+    sources: Sequence[StoreParts], sharing: Sharing, selection: Selection
 ) -> Iterator[Assignment]:
     """Yield the queues of each topic, by client, and at last those that no client gets.
 
@@ -142,7 +143,7 @@ def _subscribed(
     return choose_topics(selection, [*known])
 
 
-def _readable_queues(source: ViewSource) -> Mapping[str, int]:
+def _readable_queues(source: StoreParts) -> Mapping[str, int]:
     """Return the number of queues that consumers of a topic are told, by topic.
 
     Source: MQClientInstance.java#topicRouteData2TopicSubscribeInfo.
@@ -162,7 +163,7 @@ def _readable_queues(source: ViewSource) -> Mapping[str, int]:
 
 
 def _backlog(
-    source: ViewSource | None, queue: MessageQueue, client: str | None, committed: int | None
+    source: StoreParts | None, queue: MessageQueue, client: str | None, committed: int | None
 ) -> Assignment:
     if source is None:
         lag = -committed if committed is not None else 0

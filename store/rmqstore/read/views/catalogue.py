@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from rmqstore.query.where import Where
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.assignments import read_assignments
 from rmqstore.read.views.commitlog import plan_log, read_log
 from rmqstore.read.views.commits import plan_commits, read_commit_rows
@@ -17,15 +20,16 @@ from rmqstore.read.views.epochs import plan_epochs, read_epoch_rows
 from rmqstore.read.views.files import plan_files, read_files
 from rmqstore.read.views.groups import plan_groups, read_groups
 from rmqstore.read.views.index import plan_index, read_index
+from rmqstore.read.views.pieces import ViewLimits, ViewPiece
 from rmqstore.read.views.queues import plan_queues, plan_topics, read_queues, read_topics
 from rmqstore.read.views.routes import read_routes
 from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
-from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource
 from rmqstore.read.views.stores import read_stores
 from rmqstore.read.views.traces import plan_traces, read_traces
+from rmqstore.storage.files.retry import retry_if_deleted
 
 _CLUSTER_VIEWS: Final[
-    dict[str, Callable[[Sequence[ViewSource], ViewSpec], Iterator[pa.RecordBatch]]]
+    dict[str, Callable[[Sequence[StoreParts], ViewSpec], Iterator[pa.RecordBatch]]]
 ] = {
     "stores": read_stores,
     "routes": read_routes,
@@ -33,14 +37,14 @@ _CLUSTER_VIEWS: Final[
 }
 
 
-def read_cluster_view(sources: Sequence[ViewSource], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+def read_cluster_view(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a view of several stores together."""
     return _CLUSTER_VIEWS[spec.view](sources, spec)
 
 
 class _View(NamedTuple):
-    plan: Callable[[ViewSource, ViewSpec, ViewLimits], list[ViewPiece]]
-    read: Callable[[ViewSource, ViewSpec, ViewPiece], Iterator[pa.RecordBatch]]
+    plan: Callable[[StoreParts, ViewSpec, ViewLimits], list[ViewPiece]]
+    read: Callable[[StoreParts, ViewSpec, ViewPiece], Iterator[pa.RecordBatch]]
 
 
 _VIEWS: Final = {
@@ -59,15 +63,48 @@ _VIEWS: Final = {
 }
 
 
-def plan_view(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
-    """Return the pieces of a view, in the order of their rows."""
+@retry_if_deleted
+def plan_view(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+    """Return the pieces of a view, in the order of their rows.
+
+    Raises:
+        UnsupportedFeatureError: messages are in tiered storage, and the view does not show these.
+    """
+    source.require_view(spec.view)
     if spec.view in OF_CLUSTER:
         return [ViewPiece()]
     return _VIEWS[spec.view].plan(source, spec, limits)
 
 
-def read_view(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a piece, in the columns that are asked for."""
+def read_piece(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a piece, in the columns that are asked for.
+
+    The piece has the log end and the recovered units as planning found them, perhaps in another
+    process.
+    """
+    source.ends.take(piece.log_end, piece.recovered)
+    return _read(source, spec, piece)
+
+
+def _read(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     if spec.view in OF_CLUSTER:
         return read_cluster_view([source], spec)
     return _VIEWS[spec.view].read(source, spec, piece)
+
+
+def read_view(
+    source: StoreParts, spec: ViewSpec, where: Where | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Return a view as batches, with the rows that meet a condition on its columns.
+
+    Raises:
+        OptionError: the selection names a topic or queue that is not there.
+    """
+    read_spec = spec if where is None else spec.widened(where.columns)
+    if spec.names_topics:
+        source.ranges.require_named(spec.selection)
+    pieces = plan_view(source, read_spec, ViewLimits())
+    batches = chain.from_iterable(_read(source, read_spec, piece) for piece in pieces)
+    if where is not None:
+        return (where.keep(batch).select(spec.schema.names) for batch in batches)
+    return batches

@@ -33,8 +33,9 @@ from rmqstore.format.layout import (
 from rmqstore.format.record import check_record
 from rmqstore.read.sampling import join_parts
 from rmqstore.read.scan.record_filter import log_filter
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.pieces import Column, ViewLimits, ViewPiece, times, to_batch
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
-from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, times, to_batch
 from rmqstore.spans import LogSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.walks import Window, walk_forward
@@ -54,7 +55,7 @@ _HEAD_COLUMNS = {
 }
 
 
-def plan_log(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_log(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return the log in pieces, each of which begins where a record surely begins."""
     whole = source.ends.log_slice()
     end = source.ends.log_end
@@ -81,14 +82,14 @@ def plan_log(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[Vi
     ]
 
 
-def read_log(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_log(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield a piece of the log."""
     assert piece.log is not None
     return _LogView(source, spec, piece).batches(piece.log)
 
 
 class _LogView:
-    def __init__(self, source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> None:
+    def __init__(self, source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> None:
         self._source, self._spec, self._piece, self._log = source, spec, piece, source.log
         self._wanted = log_filter(spec.selection, spec.schema.names)
         self._names = frozenset(spec.schema.names)

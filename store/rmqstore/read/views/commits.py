@@ -10,19 +10,20 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.pieces import ViewLimits, ViewPiece, to_batches
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 from rmqstore.storage.log.commit_history import read_commits
 from rmqstore.storage.recovery.log_end import last_record_before, written_end
 
 
-def plan_commits(_source: ViewSource, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
+def plan_commits(_source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
     """Return all commits in one piece."""
     return [ViewPiece()]
 
 
 def read_commit_rows(
-    source: ViewSource, spec: ViewSpec, _piece: ViewPiece
+    source: StoreParts, spec: ViewSpec, _piece: ViewPiece
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each commit, in their order."""
     commits = read_commits(source.paths)
@@ -55,7 +56,7 @@ def read_commit_rows(
     yield from to_batches(spec, source, iter(rows))
 
 
-def _reaches(source: ViewSource, physical_offset: int) -> bool:
+def _reaches(source: StoreParts, physical_offset: int) -> bool:
     """Tell whether the log reaches up to the end of a record."""
     end = source.ends.of_records()
     if end is not None:

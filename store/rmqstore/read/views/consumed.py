@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.query.selection import choose_topics
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import (
     REASON,
     choose_among,
@@ -23,15 +24,15 @@ from rmqstore.read.views.messages import (
     queue_fault,
     read_messages,
 )
-from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.source import (
+from rmqstore.read.views.pieces import (
     Column,
     CommittedOffsets,
     ViewLimits,
     ViewPiece,
-    ViewSource,
     to_batch,
+    topics_with_folders,
 )
+from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.broker.config_files import OFFSETS, warn_without
 
 # Columns that show one of the message unchanged.
@@ -42,7 +43,7 @@ _SAME: Final = (
 _NO_GROUP: Final[tuple[str | None, int | None]] = (None, None)
 
 
-def plan_consumed(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_consumed(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return messages in pieces, each with the offsets that groups have committed by now.
 
     Raises:
@@ -54,7 +55,7 @@ def plan_consumed(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> lis
         if spec.consumer_group in (None, group):
             for (topic, queue_id), offset in offsets.items():
                 committed.setdefault(topic, {}).setdefault(group, {})[queue_id] = offset
-    topics = choose_topics(spec.selection, source.topics())
+    topics = choose_topics(spec.selection, topics_with_folders(source))
     if spec.consumer_group is not None:
         topics = [topic for topic in topics if topic in committed]
     pieces = []
@@ -65,7 +66,7 @@ def plan_consumed(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> lis
     return pieces
 
 
-def read_consumed(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_consumed(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield a row for each message and each group that has an offset of its topic.
 
     A message whose topic no group has an offset of has a row without a group.

@@ -11,9 +11,10 @@ import pyarrow as pa
 from rmqstore.errors import CorruptDatabaseError, OffsetOutOfRangeError, RmqStoreError
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.query.selection import choose_topics
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.pieces import Column, ViewLimits, ViewPiece, reasons, to_batch
 from rmqstore.read.views.queues import queue_ids, warn_of_rocksdb
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
-from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, reasons, to_batch
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import can_name_queues
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 _UNITS_AT_ONCE = 1 << 16
 
 
-def plan_units(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_units(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return ranges of units, large ones cut and small ones joined."""
     slices = [piece for topic in _topics(source, spec) for piece in _slices(source, spec, topic)]
     total = sum(piece.end - piece.start for piece in slices) * QUEUE_UNIT.itemsize
@@ -54,7 +55,7 @@ def plan_units(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[V
     ]
 
 
-def _topics(source: ViewSource, spec: ViewSpec) -> list[str]:
+def _topics(source: StoreParts, spec: ViewSpec) -> list[str]:
     paths = source.paths
     warn_of_rocksdb(source, spec)
     if are_queues_unreadable(paths):
@@ -70,7 +71,7 @@ def _topics(source: ViewSource, spec: ViewSpec) -> list[str]:
     return topics
 
 
-def _slices(source: ViewSource, spec: ViewSpec, topic: str) -> Iterator[QueueSlice]:
+def _slices(source: StoreParts, spec: ViewSpec, topic: str) -> Iterator[QueueSlice]:
     in_rocksdb = source.ends.in_rocksdb
     on_disk = {*source.paths.queue_ids(topic)} if can_name_queues(topic) else set()
     if in_rocksdb is not None:
@@ -86,7 +87,7 @@ def _slices(source: ViewSource, spec: ViewSpec, topic: str) -> Iterator[QueueSli
             queue.close()
 
 
-def _open(source: ViewSource, topic: str, queue_id: int) -> Queue:
+def _open(source: StoreParts, topic: str, queue_id: int) -> Queue:
     """Return a queue as the disk has it; a BatchConsumeQueue of the same topic is left out."""
     paths, in_rocksdb = source.paths, source.ends.in_rocksdb
     files = OpenFiles(paths.storage)
@@ -95,7 +96,7 @@ def _open(source: ViewSource, topic: str, queue_id: int) -> Queue:
     return ConsumeQueue(paths.queue(topic, queue_id), files)
 
 
-def read_units(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_units(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield the units of some ranges."""
     for units in piece.units:
         queue = _open(source, units.topic, units.queue_id)
@@ -111,7 +112,7 @@ def read_units(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator
 
 
 def _batch(
-    source: ViewSource, spec: ViewSpec, piece: QueueSlice, start: int, queue: Queue
+    source: StoreParts, spec: ViewSpec, piece: QueueSlice, start: int, queue: Queue
 ) -> Iterator[pa.RecordBatch]:
     units = queue.units(start, min(start + _UNITS_AT_ONCE, piece.end))
     queue_offsets = np.arange(start, start + len(units.sizes))

@@ -21,6 +21,7 @@ from rmqstore.format.columns.property_decode import (
 )
 from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import (
     REASON,
     choose_among,
@@ -28,8 +29,8 @@ from rmqstore.read.views.messages import (
     queue_fault,
     read_messages,
 )
+from rmqstore.read.views.pieces import Column, ViewLimits, ViewPiece, to_batch, topics_with_folders
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, to_batch
 
 DEAD_LETTER, RETRY = "deadLetter", "retry"
 
@@ -41,16 +42,16 @@ _SAME = (
 _OF_PROPERTIES = ("consumerGroup", "originTopic", "originMsgId")
 
 
-def plan_dead_letters(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return the messages of the topics of retries and dead letters in pieces."""
-    topics = [topic for topic in source.topics() if is_copy_topic(topic)]
+    topics = [topic for topic in topics_with_folders(source) if is_copy_topic(topic)]
     if spec.consumer_group is not None:
         topics = [topic for topic in topics if may_hold_copies(topic, spec.consumer_group)]
     return plan_messages(source, spec, limits, choose_among(source, spec, topics))
 
 
 def read_dead_letters(
-    source: ViewSource, spec: ViewSpec, piece: ViewPiece
+    source: StoreParts, spec: ViewSpec, piece: ViewPiece
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each message."""
     yield from queue_fault(source, spec, piece)
@@ -79,7 +80,7 @@ def read_dead_letters(
             yield rows
 
 
-def known_names(source: ViewSource) -> KnownNames:
+def known_names(source: StoreParts) -> KnownNames:
     """Return the names of groups and topics that the broker knows, as far as they can be read."""
     groups: set[str] = set()
     topics: set[str] = set()
@@ -89,7 +90,7 @@ def known_names(source: ViewSource) -> KnownNames:
         groups.update(source.config.subscribed_groups())
     with suppress(OSError):
         topics.update(source.config.topics())
-    topics.update(source.topics())
+    topics.update(topics_with_folders(source))
     return KnownNames(groups, {topic for topic in topics if not is_copy_topic(topic)})
 
 

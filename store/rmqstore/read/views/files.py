@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, UnreadableFileError
 from rmqstore.format.layout import INDEX_HEADER, QUEUE_UNIT
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.pieces import ViewLimits, ViewPiece, to_batches
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.index_files import index_files, read_header
@@ -41,18 +42,18 @@ _MAX = (1 << 63) - 1
 _MAX_QUEUE_ID = (1 << 31) - 1
 
 
-def plan_files(source: ViewSource, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
+def plan_files(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
     """Return all files in one piece."""
     return [ViewPiece(log_end=source.ends.log_end)]
 
 
-def read_files(source: ViewSource, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_files(source: StoreParts, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield one row for each file, by path."""
     yield from to_batches(spec, source, _Files(source, {*spec.schema.names}).rows())
 
 
 class _Files:
-    def __init__(self, source: ViewSource, names: set[str]) -> None:
+    def __init__(self, source: StoreParts, names: set[str]) -> None:
         self._names = names  # of the columns that are read
         self._source, self._paths, self._storage = source, source.paths, source.paths.storage
 

@@ -10,19 +10,20 @@ import pyarrow as pa
 
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import choose_topics
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.pieces import ViewLimits, ViewPiece, to_batches
 from rmqstore.read.views.queues import QueueFacts, queue_facts
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 from rmqstore.storage.broker.config_files import OFFSETS, warn_without
 from rmqstore.storage.files.paths import can_name_queues
 
 
-def plan_groups(source: ViewSource, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
+def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
     """Return all groups in one piece."""
     return [ViewPiece(log_end=source.ends.log_end, recovered=dict(source.ends.recovered))]
 
 
-def read_groups(source: ViewSource, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_groups(source: StoreParts, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield a row for each queue that a group has committed an offset of.
 
     Raises:
@@ -31,7 +32,7 @@ def read_groups(source: ViewSource, spec: ViewSpec, _piece: ViewPiece) -> Iterat
     yield from to_batches(spec, source, _rows(source, spec))
 
 
-def _rows(source: ViewSource, spec: ViewSpec) -> Iterator[dict[str, object]]:
+def _rows(source: StoreParts, spec: ViewSpec) -> Iterator[dict[str, object]]:
     # Groups read their retry topics too.
     selection = replace(spec.selection, include_system_topics=True)
     existing: dict[str, set[int]] = {}
@@ -62,7 +63,7 @@ def _rows(source: ViewSource, spec: ViewSpec) -> Iterator[dict[str, object]]:
 
 
 def _lag(
-    source: ViewSource, topic: str, queue_id: int, committed: int, facts: QueueFacts
+    source: StoreParts, topic: str, queue_id: int, committed: int, facts: QueueFacts
 ) -> dict[str, object]:
     """Return the lag of a group in one queue. It is negative if the group is ahead of the queue.
 

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import StoreStateError, UnreadableFileError
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask
-from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
-from rmqstore.read.views.source import (
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.pieces import (
     Column,
     IndexSlice,
     ViewLimits,
     ViewPiece,
-    ViewSource,
     reasons,
     times,
     to_batch,
 )
+from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.storage import Storage, StoredFile, path_of
 from rmqstore.storage.index_files import IndexSizes, find_sizes_in_any, index_files, read_header
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _ITEMS_AT_ONCE = 1 << 16
 
 
-def plan_index(source: ViewSource, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return one piece for each index file, and several for a large one."""
     storage = source.paths.storage
     files = index_files(source.paths.index, storage)
@@ -77,7 +77,7 @@ def _whole(storage: Storage, path: Path, sizes: IndexSizes) -> IndexSlice:
     return whole._replace(end=max(count, 1), reason=text)
 
 
-def read_index(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_index(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield the items of a range of a file.
 
     A row without an item says what is wrong with the file as a whole.
@@ -108,7 +108,7 @@ def read_index(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator
 
 
 def _batch(
-    source: ViewSource, spec: ViewSpec, index: IndexSlice, file: StoredFile, start: int
+    source: StoreParts, spec: ViewSpec, index: IndexSlice, file: StoredFile, start: int
 ) -> Iterator[pa.RecordBatch]:
     items_position = INDEX_HEADER.itemsize + index.n_slots * INDEX_SLOT.itemsize
     width = INDEX_ITEM.itemsize
@@ -155,7 +155,7 @@ def _leads_back(fields: dict[str, NDArray[np.int64]], numbers: NDArray[np.int64]
 
 
 def _reasons(
-    source: ViewSource,
+    source: StoreParts,
     fields: dict[str, NDArray[np.int64]],
     numbers: NDArray[np.int64],
     slots: NDArray[np.int64],

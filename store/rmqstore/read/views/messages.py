@@ -13,11 +13,14 @@ import pyarrow as pa
 from rmqstore.errors import OptionError, RmqStoreError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
 from rmqstore.query.selection import Selection, choose_topics
+from rmqstore.read.planning import plan_queues, take_samples
+from rmqstore.read.reading import read_queues
 from rmqstore.read.sampling import Sample
 from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.pieces import Column, ViewLimits, ViewPiece, to_batch
 from rmqstore.read.views.queues import warn_of_rocksdb
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, to_batch
 from rmqstore.spans import QueueKey, QueueSlice
 
 logger = logging.getLogger(__name__)
@@ -29,7 +32,7 @@ REASON: Final = "reason"
 _IN_EVERY_VIEW: Final = ("queueId", "queueOffset", "commitLogOffset")
 
 
-def choose_among(source: ViewSource, spec: ViewSpec, topics: Iterable[str]) -> Selection:
+def choose_among(source: StoreParts, spec: ViewSpec, topics: Iterable[str]) -> Selection:
     """Return the selection of a view with those topics only that it chooses of some."""
     warn_of_rocksdb(source, spec)
     selection = replace(spec.selection, include_system_topics=True)
@@ -41,7 +44,7 @@ def choose_among(source: ViewSource, spec: ViewSpec, topics: Iterable[str]) -> S
 
 
 def plan_messages(
-    source: ViewSource, spec: ViewSpec, limits: ViewLimits, selection: Selection
+    source: StoreParts, spec: ViewSpec, limits: ViewLimits, selection: Selection
 ) -> list[ViewPiece]:
     """Return the messages of a selection in pieces, each a part of the log.
 
@@ -51,7 +54,7 @@ def plan_messages(
         return []
     faults: dict[QueueKey, str] = {}
     try:
-        slices = source.messages.plan_queues(selection, _read_spec(source, spec, ()))
+        slices = plan_queues(source, selection, _read_spec(source, spec, ()))
     except OptionError:
         raise
     except (RmqStoreError, OSError):
@@ -71,7 +74,7 @@ def plan_messages(
 
 
 def _one_by_one(
-    source: ViewSource, spec: ViewSpec, selection: Selection, faults: dict[QueueKey, str]
+    source: StoreParts, spec: ViewSpec, selection: Selection, faults: dict[QueueKey, str]
 ) -> Iterator[QueueSlice]:
     """Yield what a selection asks for of each queue; note those that cannot be read."""
     read_spec = _read_spec(source, spec, ())
@@ -82,14 +85,14 @@ def _one_by_one(
                 continue
             alone = replace(selection, subscribe=None, assign={topic: frozenset([queue_id])})
             try:
-                yield from source.messages.plan_queues(alone, read_spec)
+                yield from plan_queues(source, alone, read_spec)
             except (RmqStoreError, OSError) as err:
                 logger.warning("%s-%d: %s", topic, queue_id, err)
                 faults[topic, queue_id] = str(err)
 
 
 def _cut(
-    source: ViewSource, slices: Sequence[QueueSlice], limits: ViewLimits
+    source: StoreParts, slices: Sequence[QueueSlice], limits: ViewLimits
 ) -> Iterator[tuple[list[QueueSlice], int]]:
     """Cut ranges of queues into parts that lie together in the log, with their bytes.
 
@@ -105,7 +108,7 @@ def _cut(
     sampled: list[list[Sample]] = []
     for piece in whole:
         try:
-            sampled.append(source.messages.sample(piece, count))
+            sampled.append(take_samples(source, piece, count))
         except (RmqStoreError, OSError) as err:
             logger.warning("%s-%d: %s", piece.topic, piece.queue_id, err)
             sampled.append([])
@@ -147,7 +150,7 @@ def _ends(piece: QueueSlice, samples: Sequence[Sample], cuts: np.ndarray) -> lis
 
 
 def read_messages(
-    source: ViewSource, spec: ViewSpec, piece: ViewPiece, columns: Iterable[str]
+    source: StoreParts, spec: ViewSpec, piece: ViewPiece, columns: Iterable[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a piece with some columns, and with :data:`CORRUPT_RECORD`.
 
@@ -155,14 +158,14 @@ def read_messages(
     """
     read_spec = _read_spec(source, spec, {*columns, *_IN_EVERY_VIEW, "topic"})
     try:
-        yield from source.messages.read_queues(piece.units, read_spec)
+        yield from read_queues(source, piece.units, read_spec)
     except (RmqStoreError, OSError) as err:
         logger.warning("%s: the rest of a part of the queues: %s", source.paths.root, err)
         row = {CORRUPT_RECORD: str(err)}
         yield pa.RecordBatch.from_pylist([row], schema=read_spec.schema)
 
 
-def _read_spec(source: ViewSource, spec: ViewSpec, columns: Iterable[str]) -> ReadSpec:
+def _read_spec(source: StoreParts, spec: ViewSpec, columns: Iterable[str]) -> ReadSpec:
     named = set(columns)
     fields = [column for column in ALL_COLUMNS if column.name in named]
     return ReadSpec(
@@ -170,11 +173,11 @@ def _read_spec(source: ViewSource, spec: ViewSpec, columns: Iterable[str]) -> Re
         mode=spec.mode,
         check_crc=spec.check_crc,
         fail_on_data_loss=False,
-        broker_name=source.broker_name,
+        broker_name=source.view_broker_name,
     )
 
 
-def queue_fault(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def queue_fault(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield the row of a queue that cannot be read, if the piece is one."""
     if piece.reason is not None:
         ((topic, queue_id),) = piece.queues

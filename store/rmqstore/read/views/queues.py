@@ -13,8 +13,9 @@ from rmqstore.errors import RmqStoreError, UnsupportedFeatureError
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.topics import is_system_topic
 from rmqstore.query.selection import choose_topics
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.pieces import ViewLimits, ViewPiece, to_batches, topics_with_folders
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.source import ViewLimits, ViewPiece, ViewSource, to_batches
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.topic_table import topic_entry
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
@@ -43,12 +44,12 @@ class QueueFacts(NamedTuple):
     messages: int | None = None
 
 
-def chosen_topics(source: ViewSource, spec: ViewSpec, *, known: bool = False) -> list[str]:
+def chosen_topics(source: StoreParts, spec: ViewSpec, *, known: bool = False) -> list[str]:
     """Return the topics of the selection that have queues.
 
     With ``known`` they include those of ``config/topics.json``.
     """
-    topics = set(source.topics())
+    topics = set(topics_with_folders(source))
     if known:
         configured = {*source.config.topics()}
         if not spec.selection.include_system_topics:
@@ -59,7 +60,7 @@ def chosen_topics(source: ViewSource, spec: ViewSpec, *, known: bool = False) ->
     return choose_topics(spec.selection, sorted(topics))
 
 
-def broker_topics(source: ViewSource) -> set[str]:
+def broker_topics(source: StoreParts) -> set[str]:
     """Return the topics that a broker makes for itself and for its cluster, named as these are.
 
     Source: TopicConfigManager.java#init.
@@ -71,7 +72,7 @@ def broker_topics(source: ViewSource) -> set[str]:
     return {name for name in (identity.name, identity.cluster) if name}
 
 
-def warn_of_rocksdb(source: ViewSource, spec: ViewSpec) -> None:
+def warn_of_rocksdb(source: StoreParts, spec: ViewSpec) -> None:
     """Log a warning if queues of the selection lie in RocksDB."""
     try:
         source.ranges.require_plain_queues(spec.selection)
@@ -80,7 +81,7 @@ def warn_of_rocksdb(source: ViewSource, spec: ViewSpec) -> None:
 
 
 def queue_ids(
-    source: ViewSource, spec: ViewSpec, topic: str, known: Iterable[int] | None = None
+    source: StoreParts, spec: ViewSpec, topic: str, known: Iterable[int] | None = None
 ) -> list[int]:
     """Return the queues of a topic that a selection names, sorted.
 
@@ -99,13 +100,13 @@ def queue_ids(
     )
 
 
-def chosen_queues(source: ViewSource, spec: ViewSpec) -> list[QueueKey]:
+def chosen_queues(source: StoreParts, spec: ViewSpec) -> list[QueueKey]:
     """Return the queues of the selection, by topic and id."""
     topics = chosen_topics(source, spec)
     return [(topic, queue_id) for topic in topics for queue_id in queue_ids(source, spec, topic)]
 
 
-def queue_facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
+def queue_facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
     """Return what is known of a queue.
 
     What cannot be read is left out, with the reason; nothing is raised.
@@ -120,7 +121,7 @@ def queue_facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bo
         return QueueFacts(reason=str(err))
 
 
-def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
+def _facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
     queues = source.store_queues
     start, end = queues.range(topic, queue_id)
     facts = QueueFacts(start, end, 0 if with_bytes else None, messages=0)
@@ -142,14 +143,14 @@ def _facts(source: ViewSource, topic: str, queue_id: int, *, with_bytes: bool) -
     )
 
 
-def plan_queues(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_queues(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return the queues in groups of about equal work."""
     queues = {key: (key,) for key in chosen_queues(source, spec)}
     groups = _grouped(source, queues, limits)
     return [_piece(source, keys, queues=tuple(keys)) for keys in groups]
 
 
-def plan_topics(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_topics(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return the topics in groups of about equal work."""
     queues = {
         topic: tuple((topic, queue_id) for queue_id in queue_ids(source, spec, topic))
@@ -162,7 +163,7 @@ def plan_topics(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[
 
 
 def _grouped(
-    source: ViewSource, queues: Mapping[T, tuple[QueueKey, ...]], limits: ViewLimits
+    source: StoreParts, queues: Mapping[T, tuple[QueueKey, ...]], limits: ViewLimits
 ) -> Iterator[list[T]]:
     """Yield groups of neighbours with about equal sizes of queue files, and not too many queues."""
     weights: dict[T, int] = {}
@@ -188,7 +189,7 @@ def _grouped(
 
 
 def _piece(
-    source: ViewSource,
+    source: StoreParts,
     keys: list[QueueKey],
     *,
     queues: tuple[QueueKey, ...] = (),
@@ -205,7 +206,7 @@ def _piece(
     )
 
 
-def read_queues(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_queues(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield one row for each queue."""
     with_bytes = "bytes" in spec.schema.names
     rows: list[dict[str, object]] = []
@@ -226,7 +227,7 @@ def read_queues(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterato
     yield from to_batches(spec, source, iter(rows))
 
 
-def read_topics(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_topics(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield one row for each topic."""
     entries: Mapping[str, Mapping[str, Any]] = {}
     fault = None
@@ -267,7 +268,7 @@ def _settings(
 
 
 def _topic(
-    source: ViewSource,
+    source: StoreParts,
     spec: ViewSpec,
     topic: str,
     own_topics: Container[str],

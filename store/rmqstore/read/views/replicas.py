@@ -20,7 +20,7 @@ import numpy as np
 
 from rmqstore.errors import Argument, CorruptConfigError, OptionError, RmqStoreError, Text
 from rmqstore.format.layout import Bytes
-from rmqstore.read.views.source import ViewSource
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from rmqstore.storage.broker.identity import MASTER_ID, BrokerIdentity
 from rmqstore.storage.log.commitlog import CommitLog
@@ -35,7 +35,7 @@ _COMPARED = 32  # records of two logs, besides the last one that both have
 class Member:
     """One store of a read, with what tells it apart from others of the same broker."""
 
-    source: ViewSource
+    source: StoreParts
 
     @property
     def path(self) -> str:
@@ -45,7 +45,7 @@ class Member:
     @property
     def name(self) -> str:
         """The name of its broker."""
-        return self.source.broker_name
+        return self.source.view_broker_name
 
     @cached_property
     def identity(self) -> BrokerIdentity:
@@ -59,7 +59,7 @@ class Member:
     @property
     def is_named(self) -> bool:
         """Whether a user or the store names the broker. Otherwise it has the folder's name."""
-        return self.source.is_name_given or self.identity.name is not None
+        return self.source.given_name is not None or self.identity.name is not None
 
     @cached_property
     def epochs(self) -> list[Epoch]:
@@ -148,11 +148,11 @@ class Broker:
         return f"{text}; what only the replica has is not, {' and '.join(alone)}" if alone else text
 
 
-def brokers_of(sources: Sequence[ViewSource]) -> list[Broker]:
+def brokers_of(sources: Sequence[StoreParts]) -> list[Broker]:
     """Return the brokers of some stores, in the order in which their names come first."""
     groups: dict[str, list[Member]] = {}
     for source in sources:
-        groups.setdefault(source.broker_name, []).append(Member(source))
+        groups.setdefault(source.view_broker_name, []).append(Member(source))
     brokers = []
     for name, members in groups.items():
         if len(members) == 1:

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import choose_topics
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.pieces import to_batches
 from rmqstore.read.views.replicas import Broker, brokers_of
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.source import ViewSource, to_batches
 from rmqstore.storage.broker.config_files import warn_without
 from rmqstore.storage.broker.identity import READ_AND_WRITE
 from rmqstore.storage.broker.topic_table import topic_entry
@@ -26,7 +27,7 @@ WRITABLE: Final = 2  # Source: PermName.java
 READABLE: Final = 4
 
 
-def read_routes(sources: Sequence[ViewSource], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+def read_routes(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
     """Yield a row for each broker and topic, in the order of the brokers.
 
     Raises:

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from rmqstore.errors import RmqStoreError
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.views.pieces import to_batches
 from rmqstore.read.views.replicas import brokers_of
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.read.views.source import ViewSource, to_batches
 
 
-def read_stores(sources: Sequence[ViewSource], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
+def read_stores(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.RecordBatch]:
     """Yield a row for each store, by broker; of each broker the store that is read comes first."""
     rows: list[dict[str, object]] = []
     for broker in brokers_of(sources):

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from rmqstore.format.columns.traces import is_trace_topic, trace_columns
 from rmqstore.format.schema import CORRUPT_RECORD, TIMESTAMP
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.messages import (
     REASON,
     choose_among,
@@ -17,8 +18,15 @@ from rmqstore.read.views.messages import (
     queue_fault,
     read_messages,
 )
+from rmqstore.read.views.pieces import (
+    Column,
+    ViewLimits,
+    ViewPiece,
+    times,
+    to_batch,
+    topics_with_folders,
+)
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
-from rmqstore.read.views.source import Column, ViewLimits, ViewPiece, ViewSource, times, to_batch
 
 # Columns by the field of the trace that they show.
 _OF_TRACE: Final = {
@@ -37,15 +45,15 @@ _OF_MESSAGE: Final = {
 }  # fmt: skip
 
 
-def plan_traces(source: ViewSource, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_traces(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return the messages of the topics of traces in pieces; other topics have to be named."""
-    topics = source.topics()
+    topics = topics_with_folders(source)
     if spec.selection.is_open:
         topics = [topic for topic in topics if is_trace_topic(topic)]
     return plan_messages(source, spec, limits, choose_among(source, spec, topics))
 
 
-def read_traces(source: ViewSource, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_traces(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield a row for each trace; a message has several."""
     yield from queue_fault(source, spec, piece)
     for batch in read_messages(source, spec, piece, ("body", *_OF_MESSAGE.values())):

@@ -1,11 +1,11 @@
-"""The parts of a store that views read, and the pieces in which a view is read."""
+"""The pieces in which a view is read, and its rows as batches."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,20 +21,11 @@ from rmqstore.format.columns.buffers import (
     texts_where,
 )
 from rmqstore.format.schema import TIMESTAMP
-from rmqstore.query.selection import Selection
-from rmqstore.read.queue_ranges import QueueRanges
-from rmqstore.read.sampling import Sample, Sampler
-from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.store_queues import StoreQueues
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import BROKER_NAME, ViewSpec
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice
-from rmqstore.storage.broker.config_files import BrokerConfig
-from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.recovery.log_end import LogEnd
-from rmqstore.storage.recovery.queues import Queues
-from rmqstore.storage.recovery.store_ends import StoreEnds
 
 logger = logging.getLogger(__name__)
 
@@ -43,40 +34,6 @@ _ROWS = 1 << 14
 Column: TypeAlias = NDArray[Any] | pa.Array
 # By topic, group and queue id: the next queue offset to consume.
 CommittedOffsets: TypeAlias = dict[str, dict[str, dict[int, int]]]
-
-
-class ViewedMessages(Protocol):
-    """The messages that views read, wherever they are."""
-
-    def plan_queues(self, selection: Selection, spec: ReadSpec) -> list[QueueSlice]:
-        """Return the ranges of queues that a selection asks for."""
-
-    def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
-        """Return up to ``count`` samples of a range, from its first to its last message."""
-
-    def read_queues(self, slices: Sequence[QueueSlice], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of ranges of queues."""
-
-
-@dataclass(frozen=True, slots=True)
-class ViewSource:
-    """The parts of one store that views read."""
-
-    paths: StorePaths
-    config: BrokerConfig
-    broker_name: str
-    log: CommitLog
-    queues: Queues
-    ranges: QueueRanges
-    ends: StoreEnds
-    sampler: Sampler
-    store_queues: StoreQueues
-    messages: ViewedMessages
-    is_name_given: bool = False  # whether the broker's name does not come from the store
-
-    def topics(self) -> list[str]:
-        """Return every topic with queues, also those of which only empty folders are there."""
-        return sorted({*self.store_queues.topics(), *self.paths.batch_topics()})
 
 
 class IndexSlice(NamedTuple):
@@ -125,8 +82,13 @@ class ViewLimits(NamedTuple):
         return max(goal, least)
 
 
+def topics_with_folders(source: StoreParts) -> list[str]:
+    """Return every topic with queues, also those of which only empty folders are there."""
+    return sorted({*source.store_queues.topics(), *source.paths.batch_topics()})
+
+
 def to_batch(
-    spec: ViewSpec, source: ViewSource, columns: Mapping[str, Column], count: int
+    spec: ViewSpec, source: StoreParts, columns: Mapping[str, Column], count: int
 ) -> pa.RecordBatch:
     """Return a batch with the requested columns; those that ``columns`` lacks are null."""
     arrays = []
@@ -134,7 +96,7 @@ def to_batch(
         if column.name in columns:
             values = columns[column.name]
         elif column.name == BROKER_NAME:
-            values = texts([source.broker_name] * count)
+            values = texts([source.view_broker_name] * count)
         else:
             values = pa.nulls(count, column.type)
         array = values if isinstance(values, pa.Array) else pa.array(values)
@@ -143,7 +105,7 @@ def to_batch(
 
 
 def to_batches(
-    spec: ViewSpec, source: ViewSource, rows: Iterator[Mapping[str, object]]
+    spec: ViewSpec, source: StoreParts, rows: Iterator[Mapping[str, object]]
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows that are made one by one, such as those of queues and files.
 
@@ -160,7 +122,7 @@ def to_batches(
 
 
 def _from_rows(
-    spec: ViewSpec, source: ViewSource, rows: Sequence[Mapping[str, object]]
+    spec: ViewSpec, source: StoreParts, rows: Sequence[Mapping[str, object]]
 ) -> pa.RecordBatch:
     columns: dict[str, Column] = {}
     for column in spec.schema:

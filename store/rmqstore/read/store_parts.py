@@ -1,0 +1,311 @@
+"""The parts of one store that is open for reading: its log, its queues, and where they end."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from functools import cached_property
+from threading import Event
+from typing import Self
+
+from rmqstore.errors import (
+    Argument,
+    CorruptConfigError,
+    MessageNotFoundError,
+    OffsetOutOfRangeError,
+    StoreStateError,
+    Text,
+    UnsupportedFeatureError,
+)
+from rmqstore.query.selection import BY_LOG
+from rmqstore.read.lookup import Lookup
+from rmqstore.read.queue_ranges import QueueRanges
+from rmqstore.read.sampling import Sampler
+from rmqstore.read.store_kind import (
+    StoreKind,
+    messages_elsewhere,
+    store_kind,
+    tiered_kind,
+)
+from rmqstore.read.store_queues import QueueInfo, StoreQueues
+from rmqstore.spans import LogSlice, QueueKey
+from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.retry import retry_if_deleted
+from rmqstore.storage.files.storage import Closing
+from rmqstore.storage.index_files import IndexSizes
+from rmqstore.storage.index_search import IndexSearch
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.tiered import NO_FILES, CompactedLogs, Tier, TieredQueues
+from rmqstore.storage.recovery.log_end import LogEnd, written_end
+from rmqstore.storage.recovery.queues import Queues
+from rmqstore.storage.recovery.store_ends import StoreEnds
+from rmqstore.storage.rocksdb_index import IndexTable
+
+logger = logging.getLogger(__name__)
+
+# Views that need a local store; then all that show messages wherever these are.
+_VIEWS_OF_CONFIG = ("groups", "consumed", "stores", "routes", "assignments")
+_VIEWS = ("queues", "topics", "deadLetters", "traces", *_VIEWS_OF_CONFIG)
+
+
+@dataclass(frozen=True, eq=False)
+class StoreParts(Closing):
+    """What one open store is, for modules of this package and for connectors.
+
+    A context manager; ``read.opening.open_parts`` makes one. ``read.planning`` and ``read.reading``
+    have the functions that plan and read it, and ``rmqstore.MessageStore`` is the public API on top
+    of it. Nothing in the folder of the store is created or changed, also beside a running broker.
+
+    With tiered storage, reads, streams and views by queue are supported. Whatever reads the log of
+    a broker in its own order, its index or its files as they are would leave out what was moved, so
+    it is refused.
+
+    Attributes:
+        paths: the local store; one without files where tiered storage is read alone.
+        config: the configuration of its broker.
+        log: its CommitLog.
+        ends: where log and queues end.
+        queues: its queues, as their files and the log have them.
+        tier: the queues in tiered storage, or the compacted ones; None if these are not read.
+        store_queues: the queues, wherever their messages are.
+        ranges: the ranges of queues that selections name.
+        sampler: takes samples of queues and of the log.
+        lookup: finds candidates for look-ups.
+        given_name: the broker's name if it was given, else None.
+
+    Source: DefaultMessageStore.java.
+    """
+
+    paths: StorePaths
+    config: BrokerConfig
+    log: CommitLog
+    ends: StoreEnds
+    queues: Queues
+    tier: TieredQueues | None
+    store_queues: StoreQueues
+    ranges: QueueRanges
+    sampler: Sampler
+    lookup: Lookup
+    given_name: str | None
+    _logged: set[str] = field(default_factory=set)  # warnings that are given once
+    _is_closed: Event = field(default_factory=Event)
+
+    @classmethod
+    def of(
+        cls,
+        paths: StorePaths,
+        tier: Tier | CompactedLogs | None = None,
+        *,
+        broker_name: str | None = None,
+        ignore_log_end: bool = False,
+    ) -> Self:
+        """Return the parts of a store.
+
+        Args:
+            paths: the local store; one without files where tiered storage is read alone.
+            tier: what the broker of the store has in tiered storage, or its compacted logs.
+            broker_name: value of column ``brokerName``.
+            ignore_log_end: read the local store past the end of a log that was not closed.
+        """
+        config = BrokerConfig(paths)
+        log = CommitLog(paths.commitlogs, paths.storage, entry_folders=paths.dledger_logs)
+        ends = StoreEnds(paths, config, log, ignore_log_end=ignore_log_end)
+        queues = Queues(paths, ends)
+        tiered = None if tier is None else TieredQueues(tier)
+        store_queues = StoreQueues(config, log, queues, ends, tiered)
+        return cls(
+            paths=paths,
+            config=config,
+            log=log,
+            ends=ends,
+            queues=queues,
+            tier=tiered,
+            store_queues=store_queues,
+            ranges=QueueRanges(paths, config, log, queues, store_queues, ends.of_records),
+            sampler=Sampler(log, queues, store_queues),
+            lookup=Lookup(
+                log,
+                IndexSearch(paths.index, IndexSizes.of(StoreConfig()), paths.storage),
+                ends.of_records,
+                ends.index_flushed_until,
+                table=lambda: IndexTable.of(paths),
+            ),
+            given_name=broker_name,
+        )
+
+    def close(self) -> None:
+        """Release the mapped files. Batches that were read stay valid."""
+        self._is_closed.set()
+        if self.tier is not None:
+            self.tier.close()
+        self.queues.close()
+        self.log.close()
+        requests = self.paths.storage.requests_made()
+        if requests is not None:
+            logger.info("%s: %s", self.paths.root, requests)
+
+    def require_open(self) -> None:
+        """Refuse to read after :meth:`close`.
+
+        Raises:
+            StoreStateError: the store was closed.
+        """
+        if self._is_closed.is_set():
+            raise StoreStateError(f"{self.paths.root} was closed: open the store again to read it")
+
+    def refresh(self) -> None:
+        """List the files again: those of a running broker come and go.
+
+        The log end stays as it was found.
+        """
+        if self.tier is not None:
+            self.tier.refresh()
+        self.paths.storage.refresh()
+        self.log.refresh()
+        self.queues.refresh()
+
+    def forget(self) -> None:
+        """Find the ends of the log and of its queues again, as after a repair elsewhere."""
+        self.queues.close()
+        self.refresh()
+        self.ends.forget()
+
+    def forget_recovered(self, key: QueueKey) -> None:
+        """Read a queue by its files alone, which now hold the units recovered from the log."""
+        self.ends.recovered.pop(key, None)
+        self.queues.drop(key)
+
+    @cached_property
+    def broker_name(self) -> str:
+        """The broker's name, as given or as the store has it."""
+        return self.given_name or self.config.broker_name()
+
+    @cached_property
+    def view_broker_name(self) -> str:
+        """The broker's name, or that of the folder if the file with the name is damaged."""
+        try:
+            return self.broker_name
+        except CorruptConfigError as err:
+            logger.warning("%s; taking the folder's name for the broker's", err)
+            return self.paths.name
+
+    @property
+    def log_end(self) -> LogEnd | None:
+        """Where the log ends; None for a closed store, which has no ``abort`` file."""
+        return self.ends.log_end
+
+    def log_slice(self) -> LogSlice:
+        """Return the range of the log that holds records.
+
+        In a closed store it reaches to the last byte of the log.
+        """
+        return self.ends.log_slice()
+
+    def require_before_end(self, physical_offset: int) -> None:
+        """Refuse a physical offset after the last record.
+
+        Raises:
+            MessageNotFoundError: the log of a store that was not closed has ended there.
+            OffsetOutOfRangeError: so have the files of one that was.
+        """
+        end = self.ends.of_records()
+        text = "the log ends at {}: nothing is stored at physical offset {}"
+        if end is not None and physical_offset >= end:
+            raise MessageNotFoundError(text.format(end, physical_offset))
+        if physical_offset >= self.log.max_offset:
+            raise OffsetOutOfRangeError(text.format(written_end(self.log), physical_offset))
+
+    @retry_if_deleted
+    def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return the first queue offset whose message is there and the one after the last.
+
+        Raises:
+            UnsupportedFeatureError: the queue is of a kind that cannot be read.
+            CorruptQueueError: its files contradict themselves.
+        """
+        self.ranges.require_plain_queues()
+        return self.store_queues.range(topic, queue_id)
+
+    @retry_if_deleted
+    def queue_info(self, topic: str, queue_id: int) -> QueueInfo:
+        """Return where a queue begins and ends, by offset and by time, and its bytes."""
+        self.ranges.require_plain_queues()
+        return self.store_queues.info(topic, queue_id)
+
+    def warn_of_messages_elsewhere(self) -> None:
+        """Log where the store has messages that are not read.
+
+        Of a store without tiered storage this is logged at the first call only.
+        """
+        texts = messages_elsewhere(self.paths) if self.tier is None else self.kind().not_read
+        for text in texts:
+            if self.tier is not None or str(text) not in self._logged:
+                self._logged.add(str(text))
+                logger.warning("%s: not read: %s", self.paths.root, text)
+
+    def kind(self) -> StoreKind:
+        """Return the kind of the store, by the files that it has."""
+        if self.tier is None:
+            return store_kind(self.paths)
+        tier = self.tier.tier
+        paths = None if self._is_tier_alone else self.paths
+        return tiered_kind(paths, f"{tier.what} in {tier.folder}")
+
+    @property
+    def _is_tier_alone(self) -> bool:
+        return self.paths.storage is NO_FILES
+
+    def warn_without_queues(self) -> None:
+        """Log that a store has a log but no queues at all: a read by queue then gives nothing."""
+        if self.log.segments and not self.store_queues.topics():
+            logger.warning(
+                "%s has a CommitLog but no queues in %s: "
+                "a read by queue finds nothing, use %s",
+                self.paths.root, self.paths.consumequeue, Text(BY_LOG),
+            )  # fmt: skip
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether messages of the store are read from tiered storage, or from compacted logs."""
+        return self.tier is not None
+
+    def require_local(self, request: str) -> None:
+        """Refuse a request that needs all messages in the log, if some are in tiered storage.
+
+        Raises:
+            UnsupportedFeatureError: some are; the text names the request.
+        """
+        if self.tier is None:
+            return
+        tier = self.tier.tier
+        text = Text(
+            request,
+            f" is not supported with {tier.what} ({tier.folder}), where each queue has a log of "
+            "its own: read by queue; a filter on columns finds messages too",
+        )
+        if not self._is_tier_alone:
+            alone = Text("; without ", Argument("tiered", ""), " the local store is read alone")
+            text = Text(text, alone)
+        raise UnsupportedFeatureError(text)
+
+    def require_store(self, request: str) -> None:
+        """Refuse a request that needs a local store, if only tiered storage is read.
+
+        Raises:
+            UnsupportedFeatureError: there is no local store; the text names the request.
+        """
+        if self._is_tier_alone:
+            self.require_local(request)
+
+    def require_view(self, view: str) -> None:
+        """Refuse a view of what tiered storage does not have, if some messages are there.
+
+        Raises:
+            UnsupportedFeatureError: some are; the text names the view.
+        """
+        if view not in _VIEWS:
+            self.require_local(f"view {view}")
+        if view in _VIEWS_OF_CONFIG:
+            self.require_store(f"view {view}")
