@@ -17,6 +17,7 @@ from rmqstore.read.opening import open_parts, paths_for
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.replicas import brokers_of
 from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.recovery.store_ends import PlannedEnds
 from rmqstore.storage.remote.location import locate
 
 logger = logging.getLogger(__name__)
@@ -123,8 +124,13 @@ def require_staged(path: str, host: str) -> None:
         )
 
 
-def open_ref(ref: StoreRef) -> StoreParts:
-    """Open a store as the options name it."""
+def open_ref(ref: StoreRef, planned: PlannedEnds | None = None) -> StoreParts:
+    """Open a store as the options name it.
+
+    Args:
+        ref: the store.
+        planned: what planning found of its ends.
+    """
     path, storage = locate(ref.path, dict(ref.storage_options))
     return open_parts(
         path,
@@ -132,14 +138,15 @@ def open_ref(ref: StoreRef) -> StoreParts:
         ignore_log_end=ref.ignore_log_end,
         storage=storage,
         tiered=ref.tiered,
+        planned=planned,
         **ref.folders,
     )
 
 
-def open_in_task(ref: StoreRef) -> StoreParts:
-    """Open a store in a task, whose error names the host."""
+def open_in_task(ref: StoreRef, planned: PlannedEnds | None = None) -> StoreParts:
+    """Open a store in a task, whose error names the host; see :func:`open_ref`."""
     with naming_this_host():
-        return open_ref(ref)
+        return open_ref(ref, planned)
 
 
 def paths_of(ref: StoreRef) -> StorePaths:

@@ -60,6 +60,7 @@ from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
+from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -123,7 +124,8 @@ def read_task(
     task = _StreamTask(reader, split, fail_on_data_loss=fail_on_data_loss)
     # The signs are taken before the store is opened: a file may be deleted while it is opened.
     changing = ChangingStore(task.signs, task.doubt)
-    with option_names(), open_in_task(split.planned.store) as store:
+    ends = PlannedEnds(split.planned.recovered)
+    with option_names(), open_in_task(split.planned.store, ends) as store:
         # Rows that Spark has got cannot be taken back. So only the first batch is read again here;
         # what fails later is left to Spark's own attempts.
         yield from changing.answer(lambda: task.begin(store))
@@ -166,7 +168,6 @@ class _StreamTask:
         """Tell whether the store still holds what was planned; one that was closed does."""
         if self._is_in_doubt:
             return False
-        store.ends.recovered = self._planned.recovered
         if not store.paths.has_abort:
             return True
         return self._has_mark(store) and all(
@@ -502,8 +503,18 @@ class SplitReader:
         for split in splits_of(partition):
             # Spark reads a partition of its own if there are none.
             if isinstance(split, StoreSplit):
-                with option_names(), open_in_task(split.store) as store:
+                ends = self._planned_ends(split)
+                with option_names(), open_in_task(split.store, ends) as store:
                     yield from self.rows(store, split)
+
+    def _planned_ends(self, split: StoreSplit) -> PlannedEnds | None:
+        """Return what the task needs of the ends of queues; None where it looks by itself."""
+        match split:
+            case QueueSplit() if not self._options.wanted:
+                return PlannedEnds(split.recovered)
+            case UnitSplit():
+                return PlannedEnds({})
+        return None
 
     def rows(self, store: StoreParts, split: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task from its store."""
@@ -519,12 +530,10 @@ class SplitReader:
             case QueueSplit() if self._options.wanted:
                 yield from look_up(store, split.slices, spec, self._log_filter(spec))
             case QueueSplit():
-                store.ends.recovered = split.recovered
                 yield from read_queues(store, split.slices, spec)
             case LostSplit():
                 yield from refuse_stretches(split.stretches, spec)
             case UnitSplit():
-                store.ends.recovered = {}
                 yield from read_units(store, split.picked, spec)
             case PendingSplit():
                 yield from read_pending(store, split.rows, spec, self._options.selection)

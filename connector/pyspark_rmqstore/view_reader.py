@@ -245,5 +245,5 @@ class RmqStoreViewReader(DataSourceReader):
         for split in splits_of(partition):
             # Spark reads a partition of its own if there are none.
             if isinstance(split, ViewSplit):
-                with option_names(), open_in_task(split.store) as store:
+                with option_names(), open_in_task(split.store, split.piece.ends) as store:
                     yield from read_piece(store, self._spec, split.piece)

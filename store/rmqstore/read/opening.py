@@ -24,6 +24,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage, path_of
 from rmqstore.storage.queue.tiered import NO_FILES, CompactedLogs, find_tier, is_tier
+from rmqstore.storage.recovery.store_ends import PlannedEnds
 from rmqstore.storage.remote.remote_storage import RemoteStorage
 
 
@@ -34,6 +35,7 @@ def open_parts(
     ignore_log_end: bool = False,
     storage: Storage = LOCAL,
     tiered: str | os.PathLike[str] | None = None,
+    planned: PlannedEnds | None = None,
     **folders: Unpack[FolderArguments],
 ) -> StoreParts:
     """Open a store, or tiered storage, for reading.
@@ -45,6 +47,7 @@ def open_parts(
         ignore_log_end: read on past the end of a log that was not closed.
         storage: the storage that files are read from.
         tiered: the tiered storage with the older messages of the store.
+        planned: what planning found of the ends of the store, perhaps in another process.
         folders: folders that lie outside of ``path``.
 
     Raises:
@@ -61,7 +64,9 @@ def open_parts(
             return _open_tier(path, broker_name, storage, {**folders, "tiered": tiered})
         paths = _above(path, storage, folders)
     if tiered is None:
-        return StoreParts.of(paths, broker_name=broker_name, ignore_log_end=ignore_log_end)
+        return StoreParts.of(
+            paths, broker_name=broker_name, ignore_log_end=ignore_log_end, planned=planned
+        )
     if isinstance(storage, RemoteStorage):
         raise UnsupportedFeatureError(
             about(
@@ -71,7 +76,9 @@ def open_parts(
         )
     name = broker_name or BrokerConfig(paths).broker_name()
     tier = find_tier(tiered, storage, name)
-    return StoreParts.of(paths, tier, broker_name=broker_name, ignore_log_end=ignore_log_end)
+    return StoreParts.of(
+        paths, tier, broker_name=broker_name, ignore_log_end=ignore_log_end, planned=planned
+    )
 
 
 def paths_for(

@@ -40,7 +40,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.tiered import NO_FILES, CompactedLogs, Tier, TieredQueues
 from rmqstore.storage.recovery.log_end import LogEnd, written_end
 from rmqstore.storage.recovery.queues import Queues
-from rmqstore.storage.recovery.store_ends import StoreEnds
+from rmqstore.storage.recovery.store_ends import PlannedEnds, StoreEnds
 from rmqstore.storage.rocksdb_index import IndexTable
 
 logger = logging.getLogger(__name__)
@@ -100,6 +100,7 @@ class StoreParts(Closing):
         *,
         broker_name: str | None = None,
         ignore_log_end: bool = False,
+        planned: PlannedEnds | None = None,
     ) -> Self:
         """Return the parts of a store.
 
@@ -108,10 +109,11 @@ class StoreParts(Closing):
             tier: what the broker of the store has in tiered storage, or its compacted logs.
             broker_name: value of column ``brokerName``.
             ignore_log_end: read the local store past the end of a log that was not closed.
+            planned: what planning found of the ends of the store, perhaps in another process.
         """
         config = BrokerConfig(paths)
         log = CommitLog(paths.commitlogs, paths.storage, entry_folders=paths.dledger_logs)
-        ends = StoreEnds(paths, config, log, ignore_log_end=ignore_log_end)
+        ends = StoreEnds(paths, config, log, ignore_log_end=ignore_log_end, planned=planned)
         queues = Queues(paths, ends)
         tiered = None if tier is None else TieredQueues(tier)
         store_queues = StoreQueues(config, log, queues, ends, tiered)

@@ -79,14 +79,8 @@ def plan_view(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[Vi
 def read_piece(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece, in the columns that are asked for.
 
-    The piece has the log end and the recovered units as planning found them, perhaps in another
-    process.
+    Another process than that which planned the piece opens the store with its ``ends``.
     """
-    source.ends.take(piece.log_end, piece.recovered)
-    return _read(source, spec, piece)
-
-
-def _read(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
     if spec.view in OF_CLUSTER:
         return read_cluster_view([source], spec)
     return _VIEWS[spec.view].read(source, spec, piece)
@@ -104,7 +98,7 @@ def read_view(
     if spec.names_topics:
         source.ranges.require_named(spec.selection)
     pieces = plan_view(source, read_spec, ViewLimits())
-    batches = chain.from_iterable(_read(source, read_spec, piece) for piece in pieces)
+    batches = chain.from_iterable(read_piece(source, read_spec, piece) for piece in pieces)
     if where is not None:
         return (where.keep(batch).select(spec.schema.names) for batch in batches)
     return batches

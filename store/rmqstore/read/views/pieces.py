@@ -26,6 +26,7 @@ from rmqstore.read.views.schema import BROKER_NAME, ViewSpec
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice
 from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.store_ends import PlannedEnds
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,11 @@ class ViewPiece:
     committed: CommittedOffsets = field(default_factory=dict)
     n_bytes: int = 0  # of the store that are read for it, about
     reason: str | None = None  # why the queues of the piece cannot be read, if they cannot
+
+    @property
+    def ends(self) -> PlannedEnds:
+        """What planning found of the ends of the store."""
+        return PlannedEnds(self.recovered, self.log_end, is_log_end_known=True)
 
 
 class ViewLimits(NamedTuple):

@@ -51,6 +51,20 @@ class RecordsAfter(NamedTuple):
     n_bytes: int
 
 
+class PlannedEnds(NamedTuple):
+    """What planning found of the ends of a store, for another process that reads the plan.
+
+    Attributes:
+        recovered: the ends of queues that only the log has, as far as the plan needs them.
+        log_end: where the log ends; None of a closed store.
+        is_log_end_known: whether ``log_end`` says so; if not, the process looks by itself.
+    """
+
+    recovered: dict[QueueKey, RecoveredUnits]
+    log_end: LogEnd | None = None
+    is_log_end_known: bool = False
+
+
 class StoreEnds:
     """Where one store ends.
 
@@ -62,16 +76,27 @@ class StoreEnds:
         config: configuration of its broker.
         log: its CommitLog.
         ignore_log_end: read the files to their ends, as if the store had been closed.
+        planned: what another process has found of the same store; None to look here.
     """
 
     def __init__(
-        self, paths: StorePaths, config: BrokerConfig, log: CommitLog, *, ignore_log_end: bool
+        self,
+        paths: StorePaths,
+        config: BrokerConfig,
+        log: CommitLog,
+        *,
+        ignore_log_end: bool,
+        planned: PlannedEnds | None = None,
     ) -> None:
         self._paths = paths
         self._config = config
         self._log = log
         self._ignore_log_end = ignore_log_end
         self.after_end = RecordsAfter(0, 0)  # once ``log_end`` was looked for
+        if planned is not None:
+            self.recovered = planned.recovered
+            if planned.is_log_end_known:
+                self.log_end = planned.log_end
 
     @property
     def were_of_closed_store(self) -> bool:
@@ -87,11 +112,6 @@ class StoreEnds:
         """Drop the cached ends, because another process has repaired the store."""
         for name in ("log_end", "_recovered_queues", "recovered", "in_rocksdb"):
             self.__dict__.pop(name, None)
-
-    def take(self, log_end: LogEnd | None, recovered: dict[QueueKey, RecoveredUnits]) -> None:
-        """Set the ends that another process has computed for the same store."""
-        self.log_end = log_end
-        self.recovered = recovered
 
     @cached_property
     def log_end(self) -> LogEnd | None:
@@ -183,7 +203,7 @@ class StoreEnds:
     def recovered(self) -> dict[QueueKey, RecoveredUnits]:
         """The ends of queues that only the log has, after a crash or in a copy of a running store.
 
-        Another process can set it to its own result: see :meth:`recovered_in`.
+        Another process can be given them: see :meth:`recovered_in`.
         """
         return self._recovered_queues.tails
 
