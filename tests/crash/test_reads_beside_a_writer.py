@@ -46,7 +46,7 @@ def append_plainly(writer: StoreWriter) -> None:
 
 
 def append_staged(writer: StoreWriter) -> None:
-    path = writer.paths.own / "staged"
+    path = writer.paths.own.folder / "staged"
     with PartWriter(Disk(), path, SIZES.mapped_file_size_commit_log) as file:
         file.write(MessageMaker(WriteSpec()).make(rows(APPENDED)))
         part = file.part()

@@ -40,7 +40,7 @@ def killed(target: Path, log: Store, end: int) -> None:
     write_state(disk, paths, replace(state, end=end, built=end, is_closed=False))
     disk.close()
     paths.abort.write_text("rmqstore 1")
-    paths.clean_end.unlink(missing_ok=True)
+    paths.own.clean_end.unlink(missing_ok=True)
 
 
 def n_kept(target: Path) -> int:

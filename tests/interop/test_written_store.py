@@ -129,7 +129,7 @@ def test_a_writer_goes_on_after_a_broker_that_deleted_a_topic(
     with rocketmq.open(root, **SIZES) as real:
         real.store.getBrokerConfig().setAutoDeleteUnusedStats(False)
         assert real.store.deleteTopics({"Payments"}) == 1
-    assert find_store(root).clean_end.exists()
+    assert find_store(root).own.clean_end.exists()
     with rmqstore.open(root, "a") as writer:
         writer.append(messages(90, first=N))
     rows = ours(root)

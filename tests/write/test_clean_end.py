@@ -103,9 +103,9 @@ def test_the_log_is_not_walked_after_a_clean_close(closed: Path, walks: list[str
 
 def test_a_note_is_removed_before_the_store_is_changed(closed: Path) -> None:
     with rmqstore.open(closed, "a") as store:
-        assert not find_store(closed).clean_end.exists()
+        assert not find_store(closed).own.clean_end.exists()
         store.append(messages("more", 1))
-    assert find_store(closed).clean_end.exists()
+    assert find_store(closed).own.clean_end.exists()
 
 
 def test_a_writer_that_failed_leaves_no_note(
@@ -115,7 +115,7 @@ def test_a_writer_that_failed_leaves_no_note(
         patched.setattr(StoreWriter, "_complete", lambda *_: (_ for _ in ()).throw(OSError("gone")))
         with pytest.raises(rmqstore.errors.CommitError):
             append(closed, messages("lost", 3))
-    assert not find_store(closed).clean_end.exists()
+    assert not find_store(closed).own.clean_end.exists()
     append(closed, messages("more", 3))
     assert len(walks) == 1
     with rmqstore.open(closed) as store:
@@ -132,12 +132,12 @@ def broker_appended_a_file(root: Path) -> None:
 
 def broker_cut_and_wrote_as_much(root: Path) -> None:
     """Another store that differs in the last message only."""
-    note = find_store(root).clean_end.read_bytes()
+    note = find_store(root).own.clean_end.read_bytes()
     shutil.rmtree(root)
     with rmqstore.create(root, config=StoreConfig().updated(SIZES)) as store:
         store.append(messages("first", 200))
         store.append(messages("OTHER", 8, "Other"))
-    find_store(root).clean_end.write_bytes(note)
+    find_store(root).own.clean_end.write_bytes(note)
 
 
 def deleted_topic(root: Path) -> None:
@@ -154,7 +154,7 @@ def older_queue(root: Path) -> None:
 def stale_units(root: Path) -> None:
     """A queue with a unit for a record that the log does not have."""
     paths = find_store(root)
-    end = json.loads(paths.clean_end.read_bytes())["physical_offset"]
+    end = json.loads(paths.own.clean_end.read_bytes())["physical_offset"]
     path = root / "consumequeue/T/1" / f"{0:020d}"
     with path.open("r+b") as file:
         file.seek(20 * 50)
@@ -176,9 +176,9 @@ def older_queues(root: Path) -> None:
 
 
 def _with_the_old_note(root: Path, change: Callable[[], None]) -> None:
-    note = find_store(root).clean_end.read_bytes()
+    note = find_store(root).own.clean_end.read_bytes()
     change()
-    find_store(root).clean_end.write_bytes(note)
+    find_store(root).own.clean_end.write_bytes(note)
 
 
 UNPROVED = [broker_appended, broker_appended_a_file, broker_cut_and_wrote_as_much]
@@ -274,7 +274,7 @@ def _note(**changes: object) -> bytes:
     ],
 )
 def test_a_note_that_proves_nothing_is_ignored(closed: Path, walks: list[str], note: bytes) -> None:
-    find_store(closed).clean_end.write_bytes(note)
+    find_store(closed).own.clean_end.write_bytes(note)
     append(closed, messages("after", 3))
     assert len(walks) == 1
     with rmqstore.open(closed) as store:
@@ -285,7 +285,7 @@ def test_a_note_that_proves_nothing_is_ignored(closed: Path, walks: list[str], n
 def test_something_else_in_the_place_of_the_note_is_never_read(
     closed: Path, walks: list[str], kind: str
 ) -> None:
-    path = find_store(closed).clean_end
+    path = find_store(closed).own.clean_end
     path.unlink()
     if kind == "fifo":
         os.mkfifo(path)
@@ -305,7 +305,7 @@ def test_many_queues_are_checked_when_they_are_written_to(
     closed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lead: int
 ) -> None:
     stale_units(closed)
-    find_store(closed).clean_end.unlink()
+    find_store(closed).own.clean_end.unlink()
     checkpoint = (NOW + lead).to_bytes(8) * 3
     (closed / "checkpoint").write_bytes(checkpoint + bytes(4096 - len(checkpoint)))
     twin = Path(shutil.copytree(closed, tmp_path / "twin"))

@@ -315,7 +315,11 @@ def complete_topics(context: click.Context, _option: click.Parameter, incomplete
     topics: set[str] = set()
     for paths in _stores_named(context):
         with suppress(RmqStoreError, OSError):
-            topics |= {*paths.topics(), *paths.batch_topics(), *BrokerConfig(paths).topics()}
+            topics |= {
+                *paths.queue_folders.topics(),
+                *paths.queue_folders.batch_topics(),
+                *BrokerConfig(paths).topics(),
+            }
     return sorted(topic for topic in topics if topic.startswith(incomplete))
 
 

@@ -225,7 +225,11 @@ def require_possible(store: StoreParts, request: CopyRequest) -> None:
     """
     paths = store.paths
     if request.topics is not None:
-        known = {*store.store_queues.known_topics(), *paths.topics(), *paths.batch_topics()}
+        known = {
+            *store.store_queues.known_topics(),
+            *paths.queue_folders.topics(),
+            *paths.queue_folders.batch_topics(),
+        }
         unknown = sorted(request.topics - known)
         if unknown:
             raise OptionError(

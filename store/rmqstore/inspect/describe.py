@@ -127,10 +127,13 @@ class _Row:
             "state": state,
             **self._log(),
             "mappedFileSizeConsumeQueue": self._known(
-                _size_of_first, paths, paths.topics, paths.queue_files
+                _size_of_first, paths, paths.queue_folders.topics, paths.queue_folders.queue_files
             ),
             "mapperFileSizeBatchConsumeQueue": self._known(
-                _size_of_first, paths, paths.batch_topics, paths.batch_files
+                _size_of_first,
+                paths,
+                paths.queue_folders.batch_topics,
+                paths.queue_folders.batch_files,
             ),
             "indexFiles": len(index_files(paths.index, paths.storage)),
             "maxHashSlotNum": sizes and sizes.n_slots,
@@ -188,7 +191,11 @@ class _Row:
         paths, config = self._paths, self._session.config
         if paths.rocksdb_queues is not None:
             return {*self._session.store_queues.known_topics()}
-        return {*paths.topics(), *paths.batch_topics(), *config.topics()}
+        return {
+            *paths.queue_folders.topics(),
+            *paths.queue_folders.batch_topics(),
+            *config.topics(),
+        }
 
     def _n_queues(self) -> int:
         """Return the number of queues; those that a recovery would make are not looked for."""
@@ -197,7 +204,7 @@ class _Row:
             return sum(
                 len(session.store_queues.ids(topic)) for topic in session.store_queues.topics()
             )
-        return len(paths.queues()) + len(paths.batch_queues())
+        return len(paths.queue_folders.queues()) + len(paths.queue_folders.batch_queues())
 
     def _files(self) -> dict[str, object]:
         paths = self._paths

@@ -103,7 +103,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     end = store.session.log_slice().end
     log = store.session.log
     queues = _Queues(store.paths, log)
-    batch_topics = store.paths.batch_topics()
+    batch_topics = store.paths.queue_folders.batch_topics()
     has_entries = bool(log.entry_segments)
     keys = KeysOfLog()
     rules = DispatchRules(delay_levels=_delay_levels(store))
@@ -239,7 +239,7 @@ def _inner_findings(store: MessageStore) -> Iterator[Finding]:
 
     Units and records may disagree although all of them are whole.
     """
-    topics = store.paths.batch_topics()
+    topics = store.paths.queue_folders.batch_topics()
     if not topics:
         return
     batches = store.scan(
@@ -405,7 +405,7 @@ class _Queues:
         )
 
         def open_ext() -> ConsumeQueueExt:
-            return ConsumeQueueExt(self._paths.queue_ext(*key), self._files)
+            return ConsumeQueueExt(self._paths.queue_folders.queue_ext(*key), self._files)
 
         flushed_until = FOREVER if is_in_files else self._flushed_until
         first_place = -1
@@ -462,7 +462,11 @@ class _Queues:
         """
         self._compare_waiting()
         in_rocksdb = () if self._in_rocksdb is None else self._in_rocksdb.bounds
-        for key in (*self._paths.queues(), *self._paths.batch_queues(), *in_rocksdb):
+        for key in (
+            *self._paths.queue_folders.queues(),
+            *self._paths.queue_folders.batch_queues(),
+            *in_rocksdb,
+        ):
             self._tally(*key)
         of_deleted: Counter[str] = Counter()
         for (topic, queue_id), tally in sorted(self._tallies.items()):
@@ -472,7 +476,7 @@ class _Queues:
             # A topic that was deleted has neither an entry in topics.json nor queues.
             is_unknown = self._known_topics and topic not in self._known_topics
             may_be_deleted = is_unknown and not is_system_topic(topic)
-            if may_be_deleted and not self._paths.has_queue_folder(topic):
+            if may_be_deleted and not self._paths.queue_folders.has_queue_folder(topic):
                 of_deleted[topic] += tally.n_missing
                 continue
             for text in tally.texts(self._log.min_offset):

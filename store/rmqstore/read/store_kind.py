@@ -72,7 +72,11 @@ def _log(paths: StorePaths) -> str:
 
 def _queues(paths: StorePaths) -> str:
     places = []
-    if paths.topics() or paths.batch_topics() or paths.rocksdb_queues is None:
+    if (
+        paths.queue_folders.topics()
+        or paths.queue_folders.batch_topics()
+        or paths.rocksdb_queues is None
+    ):
         places.append("files")
     if paths.rocksdb_queues is not None:
         places.append("RocksDB")

@@ -80,7 +80,7 @@ class CopyStore:
         self._building: Building | None = None
         self._metadata: Metadata | None = None
         self._syncing = Syncing()
-        self._spare = SpareSpace(self.paths.own / "spare")
+        self._spare = SpareSpace(self.paths.own.folder / "spare")
         self._unvouched = Unvouched(None)
         self.vouched_end = 0
         self._is_whole = True  # whether no cut is under way, and none has failed
@@ -139,7 +139,7 @@ class CopyStore:
         """
         paths, disk = self.paths, self._disk
         self._metadata = metadata
-        disk.make_folder(paths.own)
+        disk.make_folder(paths.own.folder)
         state = self.state or first_state(source, address, begin)
         was_closed = state.is_closed and not paths.has_abort
         begin = begin_of_files(paths, state.begin, state.end, state.file_size)
@@ -147,7 +147,7 @@ class CopyStore:
         self._save(state)  # before anything that makes the folder look like a store
         self._spare.reserve(disk)
         disk.write_new(paths.abort, our_abort())
-        disk.delete(paths.clean_end)
+        disk.delete(paths.own.clean_end)
         for folder in (paths.commitlogs[0], paths.consumequeue, paths.config):
             disk.make_folder(folder)
         end = found_end(paths, state.end, state.last_cut)

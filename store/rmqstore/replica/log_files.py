@@ -230,7 +230,7 @@ def new_cut_folder(paths: StorePaths) -> Path:
     """Return a new folder for what is cut."""
     now = time.time()
     name = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now))
-    return paths.own / "cut" / f"{name}.{int(now * 1000) % 1000:03d}"
+    return paths.own.folder / "cut" / f"{name}.{int(now * 1000) % 1000:03d}"
 
 
 def move_aside(root: Path, end: int) -> Path:

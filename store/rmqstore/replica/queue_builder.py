@@ -242,7 +242,9 @@ class _BatchTopics(AbstractSet[str]):
     def __init__(
         self, paths: StorePaths, known: AbstractSet[str], is_batch_topic: Callable[[str], bool]
     ) -> None:
-        self._is_batch = dict.fromkeys(paths.topics(), False) | dict.fromkeys(known, True)
+        self._is_batch = dict.fromkeys(paths.queue_folders.topics(), False) | dict.fromkeys(
+            known, True
+        )
         self._is_batch_topic = is_batch_topic
 
     def __contains__(self, topic: object) -> bool:

@@ -183,7 +183,7 @@ def _new_queues(paths: StorePaths, read: AbstractSet[tuple[str, int]], mark: int
         end: returned if there is no such queue.
     """
     first = end
-    for topic, queue_id in chain(paths.queues(), paths.batch_queues()):
+    for topic, queue_id in chain(paths.queue_folders.queues(), paths.queue_folders.batch_queues()):
         if (topic, queue_id) in read:
             continue
         with closing(open_files(paths, topic, queue_id)) as queue:
@@ -343,10 +343,12 @@ def delete_built_files(disk: Disk, paths: StorePaths, begin: int) -> int:
         How many files were deleted.
     """
     count = 0
-    for topic, queue_id in paths.queues():
-        count += _delete_units(disk, paths.queue(topic, queue_id), QUEUE_UNIT, begin)
-    for topic, queue_id in paths.batch_queues():
-        count += _delete_units(disk, paths.batch_queue(topic, queue_id), BATCH_UNIT, begin)
+    for topic, queue_id in paths.queue_folders.queues():
+        count += _delete_units(disk, paths.queue_folders.queue(topic, queue_id), QUEUE_UNIT, begin)
+    for topic, queue_id in paths.queue_folders.batch_queues():
+        count += _delete_units(
+            disk, paths.queue_folders.batch_queue(topic, queue_id), BATCH_UNIT, begin
+        )
     for path in index_files(paths.index)[:-1]:
         if read_header(path)["end_phy_offset"] >= begin:
             break
@@ -358,8 +360,10 @@ def delete_built_files(disk: Disk, paths: StorePaths, begin: int) -> int:
 
 def delete_all_built(disk: Disk, paths: StorePaths) -> None:
     """Delete all files of queues and index; the last one goes first, so a crash leaves no gap."""
-    folders = [paths.queue(*each) for each in paths.queues()]
-    folders += [paths.batch_queue(*each) for each in paths.batch_queues()]
+    folders = [paths.queue_folders.queue(*each) for each in paths.queue_folders.queues()]
+    folders += [
+        paths.queue_folders.batch_queue(*each) for each in paths.queue_folders.batch_queues()
+    ]
     files = [[folder / entry.name for entry in LOCAL.list_folder(folder)] for folder in folders]
     for group in [*files, index_files(paths.index)]:
         for path in sorted(group, reverse=True):

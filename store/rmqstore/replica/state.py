@@ -272,7 +272,7 @@ def copy_paths(root: Path) -> StorePaths:
 
 def state_path(paths: StorePaths) -> Path:
     """Return the path of the file."""
-    return paths.own / _NAME
+    return paths.own.folder / _NAME
 
 
 def write_state(disk: Disk, paths: StorePaths, state: FollowState) -> None:

@@ -169,11 +169,23 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
                 "or all files are empty and mappedFileSizeCommitLog must be given"
             )
         changes["mapped_file_size_commit_log"] = size
-    queue = next((queue for topic in paths.topics() for queue in paths.queue_files(topic)), None)
+    queue = next(
+        (
+            queue
+            for topic in paths.queue_folders.topics()
+            for queue in paths.queue_folders.queue_files(topic)
+        ),
+        None,
+    )
     if queue is not None:
         changes["mapped_file_size_consume_queue"] = LOCAL.size(queue)
     queue = next(
-        (queue for topic in paths.batch_topics() for queue in paths.batch_files(topic)), None
+        (
+            queue
+            for topic in paths.queue_folders.batch_topics()
+            for queue in paths.queue_folders.batch_files(topic)
+        ),
+        None,
     )
     if queue is not None:
         changes["mapper_file_size_batch_consume_queue"] = LOCAL.size(queue)

@@ -34,7 +34,7 @@ def _folders(paths: StorePaths) -> tuple[tuple[Path, str], tuple[Path, str]]:
 def topics_set_aside(paths: StorePaths) -> tuple[set[str], set[str]]:
     """Return the topics with plain queues and with BatchConsumeQueues that are set aside."""
     plain, in_batches = (
-        {entry.name for entry in LOCAL.list_folder(paths.replaced_queues / name)}
+        {entry.name for entry in LOCAL.list_folder(paths.own.replaced_queues / name)}
         for _, name in _folders(paths)
     )
     return plain, in_batches
@@ -49,7 +49,7 @@ def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Findin
     """
     findings = []
     for folder, name in _folders(paths):
-        aside = paths.replaced_queues / name
+        aside = paths.own.replaced_queues / name
         for topic in (entry for entry in LOCAL.list_folder(aside) if entry.is_folder):
             for queue in LOCAL.list_folder(aside / topic.name):
                 target = folder / topic.name / queue.name
@@ -58,7 +58,7 @@ def restore_queues(disk: Disk, paths: StorePaths, log: CommitLog) -> list[Findin
                     disk.rename(aside / topic.name / queue.name, target)
                     disk.flush_folder(target.parent)
                     findings += _unfounded(paths, log, topic.name, queue.name)
-    disk.delete_tree(paths.replaced_queues)
+    disk.delete_tree(paths.own.replaced_queues)
     return findings
 
 
@@ -66,10 +66,10 @@ def _unfounded(paths: StorePaths, log: CommitLog, topic: str, queue_name: str) -
     if not queue_name.isdecimal():
         return []
     queue: ConsumeQueue | BatchConsumeQueue
-    if int(queue_name) in paths.queue_ids(topic):
-        queue = ConsumeQueue(paths.queue(topic, int(queue_name)))
-    elif int(queue_name) in paths.batch_queue_ids(topic):
-        queue = BatchConsumeQueue(paths.batch_queue(topic, int(queue_name)))
+    if int(queue_name) in paths.queue_folders.queue_ids(topic):
+        queue = ConsumeQueue(paths.queue_folders.queue(topic, int(queue_name)))
+    elif int(queue_name) in paths.queue_folders.batch_queue_ids(topic):
+        queue = BatchConsumeQueue(paths.queue_folders.batch_queue(topic, int(queue_name)))
     else:
         return []
     with closing(queue):
@@ -94,11 +94,13 @@ def known_batch_topics(paths: StorePaths) -> frozenset[str]:
     that have no other queues.
     """
     plain, in_batches = topics_set_aside(paths)
-    in_batches |= {*paths.batch_topics()}
+    in_batches |= {*paths.queue_folders.batch_topics()}
     configured = {*BrokerConfig(paths).batch_topics()} - plain
     # Source: ConsumeQueueStore.java#loadConsumeQueues, which skips folders without queues.
     in_batches |= {
-        topic for topic in configured if can_name_queues(topic) and not paths.queue_ids(topic)
+        topic
+        for topic in configured
+        if can_name_queues(topic) and not paths.queue_folders.queue_ids(topic)
     }
     return frozenset(in_batches)
 
@@ -130,22 +132,22 @@ class QueueFiles:
 
     def numbers(self) -> Iterator[int]:
         """Yield the number of queues of each topic."""
-        for topic in self._paths.topics():
-            yield len(self._paths.queue_ids(topic))
-        for topic in self._paths.batch_topics():
-            yield len(self._paths.batch_queue_ids(topic))
+        for topic in self._paths.queue_folders.topics():
+            yield len(self._paths.queue_folders.queue_ids(topic))
+        for topic in self._paths.queue_folders.batch_topics():
+            yield len(self._paths.queue_folders.batch_queue_ids(topic))
 
     def _all(self) -> Iterable[ConsumeQueue | BatchConsumeQueue]:
-        for topic, queue_id in self._paths.queues():
-            yield ConsumeQueue(self._paths.queue(topic, queue_id))
-        for topic, queue_id in self._paths.batch_queues():
-            yield BatchConsumeQueue(self._paths.batch_queue(topic, queue_id))
+        for topic, queue_id in self._paths.queue_folders.queues():
+            yield ConsumeQueue(self._paths.queue_folders.queue(topic, queue_id))
+        for topic, queue_id in self._paths.queue_folders.batch_queues():
+            yield BatchConsumeQueue(self._paths.queue_folders.batch_queue(topic, queue_id))
 
     def files(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue:
         """Return the files of a queue."""
         if topic in self.batch_topics:
-            return BatchConsumeQueue(self._paths.batch_queue(topic, queue_id))
-        return ConsumeQueue(self._paths.queue(topic, queue_id))
+            return BatchConsumeQueue(self._paths.queue_folders.batch_queue(topic, queue_id))
+        return ConsumeQueue(self._paths.queue_folders.queue(topic, queue_id))
 
     def end(self) -> int:
         """Return the physical offset up to which the queues reach, -1 without any unit."""
@@ -162,7 +164,7 @@ class QueueFiles:
     def set_aside(self) -> None:
         """Move all queues into a folder of our own, so that new ones can be built."""
         self._unchecked_after = None
-        aside = self._paths.replaced_queues
+        aside = self._paths.own.replaced_queues
         self._disk.make_folder(aside)
         for folder, name in _folders(self._paths):
             if is_folder(LOCAL, folder):

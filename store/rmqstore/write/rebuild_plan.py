@@ -100,9 +100,11 @@ def plan_rebuild(
         repairer = Repairer(disk, paths, config or StoreConfig(), log)
         end, _ = repairer.cut_log(truncate=truncate)
         min_offset = log.min_offset
-    topics, batch_topics = paths.topics(), paths.batch_topics()
-    queue_files = [file for topic in topics for file in paths.queue_files(topic)]
-    queue_files += [file for topic in batch_topics for file in paths.batch_files(topic)]
+    topics, batch_topics = paths.queue_folders.topics(), paths.queue_folders.batch_topics()
+    queue_files = [file for topic in topics for file in paths.queue_folders.queue_files(topic)]
+    queue_files += [
+        file for topic in batch_topics for file in paths.queue_folders.batch_files(topic)
+    ]
     folders = set(paths.commitlogs)
     return RebuildPlan(
         paths.root,

@@ -74,7 +74,7 @@ class Repairer:
         self.queues = QueueFiles(disk, paths, config, known_batch_topics(paths))
         # a recovery whose scan begins at this physical offset, or later, gets to the log end
         self._whole_from = log.max_offset
-        self._cut_folder = paths.own / "cut"
+        self._cut_folder = paths.own.folder / "cut"
 
     def repair(self, *, truncate: bool = False, check_log: bool = False) -> Repaired:
         """Repair what the state of the store requires, which is nothing if it was closed cleanly.
@@ -108,11 +108,11 @@ class Repairer:
         else:
             queues_end = self.queues.cut(log_end, was_closed=was_closed)
         self._build_missing(log_end, queues_end, checkpoint, was_closed=was_closed)
-        if is_folder(LOCAL, self._paths.replaced_queues):
+        if is_folder(LOCAL, self._paths.own.replaced_queues):
             restore_queues(self._disk, self._paths, self._log)
-        if is_folder(LOCAL, self._paths.new_log):
-            self._disk.delete_tree(self._paths.new_log)
-        self._disk.delete(self._paths.append_intent)
+        if is_folder(LOCAL, self._paths.own.new_log):
+            self._disk.delete_tree(self._paths.own.new_log)
+        self._disk.delete(self._paths.own.append_intent)
         return Repaired(log_end, end.last_store_timestamp, checkpoint)
 
     def cut_log(self, *, truncate: bool = False, check_log: bool = False) -> tuple[LogEnd, bool]:
@@ -132,13 +132,13 @@ class Repairer:
         # where an append of ours began that was not completed
         append_start = read_intent(self._paths)
         noted = None
-        if LOCAL.exists(self._paths.clean_end):
+        if LOCAL.exists(self._paths.own.clean_end):
             # The note is removed before anything is changed. A note that outlived a crash, after
             # which a broker recovered the store, would hide what the recovery left after the end.
             noted = read_clean_end(self._paths, self._log)
-            self._disk.delete(self._paths.clean_end)
-            self._disk.flush_folder(self._paths.own)
-            if is_folder(LOCAL, self._paths.replaced_queues):
+            self._disk.delete(self._paths.own.clean_end)
+            self._disk.flush_folder(self._paths.own.folder)
+            if is_folder(LOCAL, self._paths.own.replaced_queues):
                 noted = None
         if (
             noted is not None
@@ -276,7 +276,7 @@ class Repairer:
                 self._disk.replace(self._paths.checkpoint, recovered.stored())
                 if not self._paths.has_abort:
                     # The note of an append that a closed store still has is older than its closing.
-                    self._disk.delete(self._paths.append_intent)
+                    self._disk.delete(self._paths.own.append_intent)
                     self._disk.write_new(self._paths.abort, our_abort())
             return
 

@@ -209,7 +209,13 @@ class StoreWriter:
         self._spec = spec or WriteSpec(max_message_size=config.max_message_size)
         self._disk = disk or Disk()
         self._disk.keep_within(*paths.given_folders())
-        for folder in (*paths.commitlogs, paths.consumequeue, paths.index, paths.config, paths.own):
+        for folder in (
+            *paths.commitlogs,
+            paths.consumequeue,
+            paths.index,
+            paths.config,
+            paths.own.folder,
+        ):
             self._disk.require_within(folder)
         self._lock = StoreLock(paths.lock)
         try:

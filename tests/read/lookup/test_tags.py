@@ -156,7 +156,7 @@ def test_messages_that_we_wrote_are_found(tmp_path: Path) -> None:
         assert not store.query("T", tags="B")
         rows = store.scan(msg_tags=["Aa", "BB"], columns="tags").read_all()["tags"].to_pylist()
         assert rows == ["Aa", "BB", "Aa"]
-    assert find_store(tmp_path / "s").topics() == ["T"]
+    assert find_store(tmp_path / "s").queue_folders.topics() == ["T"]
 
 
 def test_a_lost_extension_unit_loses_no_message(golden_store: GoldenStore, tmp_path: Path) -> None:

@@ -21,6 +21,6 @@ def test_the_note_holds_where_the_append_began(
     rmqstore.create(tmp_path / "s").close()
     paths = find_store(tmp_path / "s")
     assert read_intent(paths) is None
-    paths.append_intent.parent.mkdir(parents=True, exist_ok=True)
-    paths.append_intent.write_text(text)
+    paths.own.append_intent.parent.mkdir(parents=True, exist_ok=True)
+    paths.own.append_intent.write_text(text)
     assert read_intent(paths) == offset

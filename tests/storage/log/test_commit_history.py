@@ -75,7 +75,7 @@ def test_the_newest_are_kept_and_a_commit_writes_one_line(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_history, "MOST_COMMITS", 10)
-    file = find_store(root).commits
+    file = find_store(root).own.commits
     older = file.with_name("commits.older")
     for number in range(2, 36):
         size = file.stat().st_size
@@ -143,7 +143,7 @@ LINES = [
 def test_no_damage_of_the_history_stops_a_commit_or_the_view(
     root: Path, damage: Callable[[Path], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    damage(find_store(root).commits)
+    damage(find_store(root).own.commits)
     with caplog.at_level(logging.WARNING), rmqstore.open(root, mode="a") as writer:
         writer.append(table(2))
         writer.flush(txn=("app", 1))
@@ -157,7 +157,7 @@ def test_no_damage_of_the_history_stops_a_commit_or_the_view(
 
 
 def test_lines_that_mean_nothing_are_left_out(root: Path) -> None:
-    file = find_store(root).commits
+    file = find_store(root).own.commits
     good = file.read_bytes()
     file.write_bytes(b"\n".join([*LINES, good, *LINES]))
     assert [row["messages"] for row in commits(root)] == [3]

@@ -61,9 +61,9 @@ def _topics(source: StoreParts, spec: ViewSpec) -> list[str]:
     if are_queues_unreadable(paths):
         return []
     in_rocksdb = source.ends.in_rocksdb
-    known = {*paths.topics()} | (set() if in_rocksdb is None else in_rocksdb.topics())
+    known = {*paths.queue_folders.topics()} | (set() if in_rocksdb is None else in_rocksdb.topics())
     topics = choose_topics(spec.selection, sorted(known))
-    batch = choose_topics(spec.selection, paths.batch_topics())
+    batch = choose_topics(spec.selection, paths.queue_folders.batch_topics())
     if batch:
         logger.warning(
             "%s: units of BatchConsumeQueues are not shown (%s)", paths.root, ", ".join(batch)
@@ -73,7 +73,7 @@ def _topics(source: StoreParts, spec: ViewSpec) -> list[str]:
 
 def _slices(source: StoreParts, spec: ViewSpec, topic: str) -> Iterator[QueueSlice]:
     in_rocksdb = source.ends.in_rocksdb
-    on_disk = {*source.paths.queue_ids(topic)} if can_name_queues(topic) else set()
+    on_disk = {*source.paths.queue_folders.queue_ids(topic)} if can_name_queues(topic) else set()
     if in_rocksdb is not None:
         on_disk |= {*in_rocksdb.queue_ids(topic)}
     for queue_id in queue_ids(source, spec, topic, on_disk):
@@ -93,7 +93,7 @@ def _open(source: StoreParts, topic: str, queue_id: int) -> Queue:
     files = OpenFiles(paths.storage)
     if in_rocksdb is not None and is_in_rocksdb(paths, in_rocksdb, (topic, queue_id), files):
         return open_files(paths, topic, queue_id, files=files, in_rocksdb=in_rocksdb)
-    return ConsumeQueue(paths.queue(topic, queue_id), files)
+    return ConsumeQueue(paths.queue_folders.queue(topic, queue_id), files)
 
 
 def read_units(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:

@@ -90,7 +90,7 @@ class ViewLimits(NamedTuple):
 
 def topics_with_folders(source: StoreParts) -> list[str]:
     """Return every topic with queues, also those of which only empty folders are there."""
-    return sorted({*source.store_queues.topics(), *source.paths.batch_topics()})
+    return sorted({*source.store_queues.topics(), *source.paths.queue_folders.batch_topics()})
 
 
 def to_batch(

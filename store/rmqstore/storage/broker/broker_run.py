@@ -197,10 +197,10 @@ def folders_of(paths: StorePaths, queues: Iterable[QueueKey]) -> Iterator[str]:
     """
     batch_topics: dict[str, bool] = {}
     for topic, queue_id in queues:
-        yield paths.queue_name(topic, queue_id)
+        yield paths.queue_folders.queue_name(topic, queue_id)
         if topic not in batch_topics:
             folder = paths.batch_consumequeue / topic
             batch_topics[topic] = is_folder(paths.storage, folder)
             yield str(folder)
         if batch_topics[topic]:
-            yield str(paths.batch_queue(topic, queue_id))
+            yield str(paths.queue_folders.batch_queue(topic, queue_id))

@@ -103,26 +103,6 @@ class StorePaths:
             return False
 
     @property
-    def append_intent(self) -> Path:
-        """Our own note of where an unfinished append began."""
-        return self.own / "append"
-
-    @property
-    def new_log(self) -> Path:
-        """Our own folder that holds the first append to an empty store until its commit."""
-        return self.own / "commitlog"
-
-    @property
-    def clean_end(self) -> Path:
-        """Our own note of where the log ended when the store was closed."""
-        return self.own / "end"
-
-    @property
-    def replaced_queues(self) -> Path:
-        """Our own folder that holds the old queues during a rebuild."""
-        return self.own / "replaced"
-
-    @property
     def lock(self) -> Path:
         return self.root / "lock"
 
@@ -160,26 +140,90 @@ class StorePaths:
         return [self.root, *sorted(parts - usual)]
 
     @property
-    def own(self) -> Path:
-        """The folder in which this package keeps its own files."""
-        return self.root / ".rmqstore"
+    def own(self) -> OwnFiles:
+        """The files that this package keeps beside those of the store."""
+        return OwnFiles(self.root / ".rmqstore")
+
+    @property
+    def queue_folders(self) -> QueueFolders:
+        """The folders of queues in files."""
+        return QueueFolders(self)
+
+    @property
+    def rocksdb_queues(self) -> Path | None:
+        """The RocksDB database that holds queues, None if there is none.
+
+        It may lie among the folders of queues in files, or in a folder of its own.
+
+        Source: RocksDBConsumeQueueStore.java,
+        StorePathConfigHelper.java#getStorePathRocksDBConsumeQueue.
+        """
+        folders = (self.consumequeue, self.root / "consumequeue_rocksdb")
+        return next((folder for folder in folders if self.storage.exists(folder / "CURRENT")), None)
+
+    @property
+    def timer_log(self) -> Path:
+        """The folder of the timer log. Source: TimerMessageStore.java#getTimerLogPath."""
+        return self.root / "timerlog"
+
+    @property
+    def rocksdb_store(self) -> Path:
+        """The RocksDB database that every broker from 5.4 on makes beside the queues.
+
+        Source: StorePathConfigHelper.java, MessageRocksDBStorage.java.
+        """
+        return self.root / "rocksdbstore"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFiles:
+    """The files that this package keeps in a folder of its own in a store."""
+
+    folder: Path
+
+    @property
+    def append_intent(self) -> Path:
+        """Our own note of where an unfinished append began."""
+        return self.folder / "append"
+
+    @property
+    def new_log(self) -> Path:
+        """Our own folder that holds the first append to an empty store until its commit."""
+        return self.folder / "commitlog"
+
+    @property
+    def clean_end(self) -> Path:
+        """Our own note of where the log ended when the store was closed."""
+        return self.folder / "end"
+
+    @property
+    def replaced_queues(self) -> Path:
+        """Our own folder that holds the old queues during a rebuild."""
+        return self.folder / "replaced"
 
     @property
     def commits(self) -> Path:
         """The file of our own history of commits."""
-        return self.own / "commits"
+        return self.folder / "commits"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFolders:
+    """The folders of the queues that a store has in files, by topic and queue id."""
+
+    paths: StorePaths
 
     def topics(self) -> list[str]:
         """Return the topics that have a queue folder, sorted."""
-        return self._subfolders(self.consumequeue)
+        return self._subfolders(self.paths.consumequeue)
 
     def batch_topics(self) -> list[str]:
         """Return the topics whose queues are BatchConsumeQueues, sorted."""
-        return self._subfolders(self.batch_consumequeue)
+        return self._subfolders(self.paths.batch_consumequeue)
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted; other folders are left out."""
-        return self._queue_ids(self.consumequeue / topic)
+        return self._queue_ids(self.paths.consumequeue / topic)
 
     def queues(self) -> list[tuple[str, int]]:
         """Return every queue, by topic and id."""
@@ -198,13 +242,13 @@ class StorePaths:
         """
         if not can_name_queues(topic):
             raise StoreStateError(
-                f"{self.root}: topic {topic!r} of a record cannot name a folder of queues"
+                f"{self.paths.root}: topic {topic!r} of a record cannot name a folder of queues"
             )
-        return f"{self.consumequeue}/{topic}/{queue_id}"
+        return f"{self.paths.consumequeue}/{topic}/{queue_id}"
 
     def batch_queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's BatchConsumeQueues, sorted."""
-        return self._queue_ids(self.batch_consumequeue / topic)
+        return self._queue_ids(self.paths.batch_consumequeue / topic)
 
     def batch_queues(self) -> list[tuple[str, int]]:
         """Return every BatchConsumeQueue, by topic and id."""
@@ -216,63 +260,40 @@ class StorePaths:
 
     def batch_queue(self, topic: str, queue_id: int) -> Path:
         """Return the folder of a BatchConsumeQueue; raises as :meth:`queue_name` does."""
-        return self.batch_consumequeue / self.queue(topic, queue_id).relative_to(self.consumequeue)
+        return self.paths.batch_consumequeue / self.queue(topic, queue_id).relative_to(
+            self.paths.consumequeue
+        )
 
     def queue_ext(self, topic: str, queue_id: int) -> Path:
         """Return the folder of a queue's extension units, which most queues lack.
 
         Raises as :meth:`queue_name` does.
         """
-        folder = self.queue(topic, queue_id).relative_to(self.consumequeue)
-        return self.root / "consumequeue_ext" / folder
+        folder = self.queue(topic, queue_id).relative_to(self.paths.consumequeue)
+        return self.paths.root / "consumequeue_ext" / folder
 
     def queue_files(self, topic: str) -> list[Path]:
         """Return the files of all queues of a topic."""
         folders = [self.queue(topic, queue_id) for queue_id in self.queue_ids(topic)]
-        return [file for folder in folders for file in segment_files(self.storage, folder)]
+        return [file for folder in folders for file in segment_files(self.paths.storage, folder)]
 
     def batch_files(self, topic: str) -> list[Path]:
         """Return the files of all BatchConsumeQueues of a topic."""
         folders = [self.batch_queue(topic, queue_id) for queue_id in self.batch_queue_ids(topic)]
-        return [file for folder in folders for file in segment_files(self.storage, folder)]
-
-    @property
-    def rocksdb_queues(self) -> Path | None:
-        """The RocksDB database that holds queues, None if there is none.
-
-        It may lie among the folders of queues in files, or in a folder of its own.
-
-        Source: RocksDBConsumeQueueStore.java,
-        StorePathConfigHelper.java#getStorePathRocksDBConsumeQueue.
-        """
-        folders = (self.consumequeue, self.root / "consumequeue_rocksdb")
-        return next((folder for folder in folders if self.storage.exists(folder / "CURRENT")), None)
+        return [file for folder in folders for file in segment_files(self.paths.storage, folder)]
 
     def has_queue_folder(self, topic: str) -> bool:
         """Tell whether a topic has a folder of queues."""
         if not can_name_queues(topic):
             return False
-        folders = (self.consumequeue / topic, self.batch_consumequeue / topic)
-        return any(is_folder(self.storage, folder) for folder in folders)
-
-    @property
-    def timer_log(self) -> Path:
-        """The folder of the timer log. Source: TimerMessageStore.java#getTimerLogPath."""
-        return self.root / "timerlog"
-
-    @property
-    def rocksdb_store(self) -> Path:
-        """The RocksDB database that every broker from 5.4 on makes beside the queues.
-
-        Source: StorePathConfigHelper.java, MessageRocksDBStorage.java.
-        """
-        return self.root / "rocksdbstore"
+        folders = (self.paths.consumequeue / topic, self.paths.batch_consumequeue / topic)
+        return any(is_folder(self.paths.storage, folder) for folder in folders)
 
     def _queue_ids(self, folder: Path) -> list[int]:
         return sorted(int(name) for name in self._subfolders(folder) if is_queue_id(name))
 
     def _subfolders(self, folder: Path) -> list[str]:
-        names = [entry.name for entry in self.storage.list_folder(folder) if entry.is_folder]
+        names = [entry.name for entry in self.paths.storage.list_folder(folder) if entry.is_folder]
         for name in names:
             if not is_text(name):
                 logger.warning(

@@ -221,9 +221,9 @@ class NewLog:
 
     def __init__(self, files: LogFiles, paths: StorePaths) -> None:
         self._paths = paths
-        self.files = files._replace(folders=[paths.new_log])
+        self.files = files._replace(folders=[paths.own.new_log])
         self.is_done = False
-        files.disk.make_folder(paths.new_log, like=paths.commitlogs[0])
+        files.disk.make_folder(paths.own.new_log, like=paths.commitlogs[0])
 
     @staticmethod
     def is_possible(disk: Disk, paths: StorePaths) -> bool:
@@ -231,8 +231,8 @@ class NewLog:
         usual = (paths.root / "commitlog",)
         if paths.commitlogs != usual:
             return False
-        disk.delete_tree(paths.new_log)
-        return can_replace(usual[0], paths.new_log)
+        disk.delete_tree(paths.own.new_log)
+        return can_replace(usual[0], paths.own.new_log)
 
     def hide(self, physical_offsets: Positions, starts: Positions, data: Bytes) -> bool:
         """Change nothing: the whole folder is out of sight."""
@@ -243,14 +243,14 @@ class NewLog:
         """Rename the folder over the empty one."""
         disk = self.files.disk
         disk.flush_all(touched)
-        disk.rename(self._paths.new_log, self._paths.commitlogs[0])
+        disk.rename(self._paths.own.new_log, self._paths.commitlogs[0])
         self.is_done = True
         disk.flush_folder(self._paths.root)
 
     def undo(self, end: int) -> None:
         """Delete the folder."""
         del end
-        self.files.disk.delete_tree(self._paths.new_log)
+        self.files.disk.delete_tree(self._paths.own.new_log)
 
 
 class Guard:
@@ -401,8 +401,8 @@ class LogAppend:
         if self._is_known_to_fit and self.end + int(records.starts[-1]) > self._expected_end:
             raise StoreStateError("an append writes more than it said it would")
         if self._commit is None:
-            self._disk.make_folder(self._paths.own)
-            self._disk.replace(self._paths.append_intent, str(self.start).encode())
+            self._disk.make_folder(self._paths.own.folder)
+            self._disk.replace(self._paths.own.append_intent, str(self.start).encode())
             if self.start == 0 and NewLog.is_possible(self._disk, self._paths):
                 self._commit = NewLog(self._files, self._paths)
             elif self._is_known_to_fit:
@@ -456,7 +456,7 @@ class LogAppend:
 
     def complete(self) -> None:
         """Delete the intent, because queues and ``topics.json`` have all committed messages."""
-        self._disk.delete(self._paths.append_intent)
+        self._disk.delete(self._paths.own.append_intent)
 
     def abandon(self) -> None:
         """Undo all writes that were not committed.
@@ -470,4 +470,4 @@ class LogAppend:
             self._disk.delete(path)
         if self._commit is not None:
             self._commit.undo(end)
-        self._disk.delete(self._paths.append_intent)
+        self._disk.delete(self._paths.own.append_intent)

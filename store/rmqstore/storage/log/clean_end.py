@@ -36,7 +36,7 @@ _MAX_NOTE_BYTES: Final = 1024
 def read_intent(paths: StorePaths) -> int | None:
     """Return the physical offset where an incomplete append of ours began, None without one."""
     try:
-        text = paths.storage.read_bytes(paths.append_intent, _MAX_DIGITS)
+        text = paths.storage.read_bytes(paths.own.append_intent, _MAX_DIGITS)
     except FileNotFoundError:
         return None
     return int(text) if text.isdigit() and len(text) < _MAX_DIGITS else None
@@ -84,15 +84,15 @@ def write_clean_end(disk: Disk, paths: StorePaths, log: CommitLog, end: CleanEnd
         return
     proof = _proof(paths, log, end.physical_offset)
     note = json.dumps({"version": _VERSION, **end._asdict(), "proof": proof}).encode()
-    disk.make_folder(paths.own)
-    disk.delete(paths.clean_end)
-    disk.create(paths.clean_end, len(note), [np.frombuffer(note, np.uint8)])
+    disk.make_folder(paths.own.folder)
+    disk.delete(paths.own.clean_end)
+    disk.create(paths.own.clean_end, len(note), [np.frombuffer(note, np.uint8)])
 
 
 def read_clean_end(paths: StorePaths, log: CommitLog) -> CleanEnd | None:
     """Return where the log ends by the note, None unless the bytes of the log prove it."""
     try:
-        noted: Any = json.loads(read_small(paths.storage, paths.clean_end, _MAX_NOTE_BYTES))
+        noted: Any = json.loads(read_small(paths.storage, paths.own.clean_end, _MAX_NOTE_BYTES))
         end = CleanEnd(noted["physical_offset"], noted["last_store_timestamp"])
         version, proof = noted["version"], noted["proof"]
     except (

@@ -56,7 +56,7 @@ class Commit:
 def read_commits(paths: StorePaths) -> list[Commit]:
     """Return the newest commits in order, without lines that cannot be understood."""
     commits: list[Commit] = []
-    for file in (_older(paths.commits), paths.commits):
+    for file in (_older(paths.own.commits), paths.own.commits):
         with suppress(FileNotFoundError):
             commits += _parsed(paths.storage.read_bytes(file, _MAX_BYTES))
     return commits[-MOST_COMMITS:]
@@ -76,7 +76,7 @@ def note_commit(
         txn: the id of the application and the version of the write, if it named them.
     """
     first, _ = append.marks()
-    file = paths.commits
+    file = paths.own.commits
     try:
         oldest, newest, size = _numbers(file)
         if newest - oldest + 1 >= MOST_COMMITS or (size and not newest):

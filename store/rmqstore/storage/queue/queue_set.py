@@ -217,10 +217,10 @@ def open_files(
     files = files or OpenFiles(paths.storage)
     if in_rocksdb is not None and is_in_rocksdb(paths, in_rocksdb, (topic, queue_id), files):
         return RocksDbQueue(in_rocksdb, (topic, queue_id))
-    folder = paths.batch_queue(topic, queue_id)
+    folder = paths.queue_folders.batch_queue(topic, queue_id)
     if is_folder(paths.storage, folder) or is_batch:
         return BatchConsumeQueue(folder, files)
-    return ConsumeQueue(paths.queue(topic, queue_id), files)
+    return ConsumeQueue(paths.queue_folders.queue(topic, queue_id), files)
 
 
 def is_in_rocksdb(
@@ -234,12 +234,12 @@ def is_in_rocksdb(
     Source: CombineConsumeQueueStore.java.
     """
     topic, queue_id = key
-    if not paths.has_queue_folder(topic):
+    if not paths.queue_folders.has_queue_folder(topic):
         return True
-    if is_folder(paths.storage, paths.batch_queue(topic, queue_id)):
+    if is_folder(paths.storage, paths.queue_folders.batch_queue(topic, queue_id)):
         return False
     bounds = in_rocksdb.bounds.get(key)
-    in_files = ConsumeQueue(paths.queue_name(topic, queue_id), files)
+    in_files = ConsumeQueue(paths.queue_folders.queue_name(topic, queue_id), files)
     if bounds is None or not in_files.is_present:
         return not in_files.is_present
     return in_files.unit(in_files.end() - 1)[0] < bounds.last_place

@@ -47,7 +47,7 @@ def are_queues_unreadable(paths: StorePaths) -> bool:
 
     Source: CombineConsumeQueueStore.java, which keeps both kinds.
     """
-    return has_unreadable_queues(paths) and not paths.topics()
+    return has_unreadable_queues(paths) and not paths.queue_folders.topics()
 
 
 class Bounds(NamedTuple):

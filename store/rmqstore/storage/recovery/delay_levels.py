@@ -58,7 +58,9 @@ def find_delay_levels(
         return DelayLevels(sizes_of(paths.settings).delay_levels or DELAY_LEVELS_MS)
     seen: dict[int, int] = {}
     in_files = (
-        set(paths.queue_ids(SCHEDULE_TOPIC)) if paths.has_queue_folder(SCHEDULE_TOPIC) else ()
+        set(paths.queue_folders.queue_ids(SCHEDULE_TOPIC))
+        if paths.queue_folders.has_queue_folder(SCHEDULE_TOPIC)
+        else ()
     )
     bounds = () if in_rocksdb is None else in_rocksdb.bounds
     in_tables = {queue_id for topic, queue_id in bounds if topic == SCHEDULE_TOPIC}

@@ -94,7 +94,7 @@ class Queues:
 
     def _open_files(self, topic: str, queue_id: int, *, is_batch: bool = False) -> Queue:
         if self._in_batches is None:
-            self._in_batches = {*self._paths.batch_topics()}
+            self._in_batches = {*self._paths.queue_folders.batch_topics()}
         if is_batch or topic in self._in_batches or self._ends.in_rocksdb is not None:
             return open_files(
                 self._paths,
@@ -104,7 +104,7 @@ class Queues:
                 files=self._files,
                 in_rocksdb=self._ends.in_rocksdb,
             )
-        return ConsumeQueue(self._paths.queue_name(topic, queue_id), self._files)
+        return ConsumeQueue(self._paths.queue_folders.queue_name(topic, queue_id), self._files)
 
     def open_ext(self, topic: str, queue_id: int) -> ConsumeQueueExt:
         """Return the extension of a queue, which is empty for most queues.
@@ -114,7 +114,7 @@ class Queues:
         key = (topic, queue_id)
         ext = self._open_exts.get(key)
         if ext is None:
-            folder = self._paths.queue_ext(topic, queue_id)
+            folder = self._paths.queue_folders.queue_ext(topic, queue_id)
             ext = self._open_exts[key] = ConsumeQueueExt(folder, self._files)
             if len(self._open_exts) > _QUEUES_AT_ONCE:
                 self._open_exts.popitem(last=False)[1].close()
@@ -130,7 +130,7 @@ class Queues:
         """Return every topic with queues on the disk or recovered from the log, sorted."""
         if are_queues_unreadable(self._paths):
             return []
-        on_disk = {*self._paths.topics(), *self._paths.batch_topics()}
+        on_disk = {*self._paths.queue_folders.topics(), *self._paths.queue_folders.batch_topics()}
         if self._ends.in_rocksdb is not None:
             on_disk |= self._ends.in_rocksdb.topics()
         return sorted(on_disk | {topic for topic, _ in self._ends.recovered})
@@ -138,13 +138,16 @@ class Queues:
     def batch_topics(self) -> set[str]:
         """Return the topics with BatchConsumeQueues."""
         recovered = (topic for (topic, _), tail in self._ends.recovered.items() if tail.is_batch)
-        return {*self._paths.batch_topics(), *recovered}
+        return {*self._paths.queue_folders.batch_topics(), *recovered}
 
     def ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
         on_disk = set()
         if can_name_queues(topic):
-            on_disk = {*self._paths.queue_ids(topic), *self._paths.batch_queue_ids(topic)}
+            on_disk = {
+                *self._paths.queue_folders.queue_ids(topic),
+                *self._paths.queue_folders.batch_queue_ids(topic),
+            }
         if self._ends.in_rocksdb is not None:
             on_disk |= {*self._ends.in_rocksdb.queue_ids(topic)}
         return sorted(on_disk | {number for name, number in self._ends.recovered if name == topic})
