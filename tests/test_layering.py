@@ -81,8 +81,7 @@ LOOKS_AT_OTHER_FILES = {
     "rmqstore.exchange.files": "files that are exported to and imported from",
     "rmqstore.inspect.doctor": "the programs that are asked what they are",
     "rmqstore.query.times": "the time zone of the computer",
-    "rmqstore.storage.rocksdb.database": "the child process that opens a database first",
-    "rmqstore.storage.rocksdb.snapshot": "the folder of links through which a database is opened",
+    "rmqstore.storage.rocksdb": "the process that opens a database first, and the folder of links",
 }
 
 # How large things may become, counted in lines that hold code: no docstring, comment or blank line.

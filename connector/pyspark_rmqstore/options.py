@@ -28,7 +28,7 @@ from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
 from rmqstore.query.keys import Wanted, parse_wanted
 from rmqstore.query.selection import Selection, parse_selection, parse_tags
-from rmqstore.query.sql92.filter import Filter, parse_filter
+from rmqstore.query.sql92_filter import Filter, parse_filter
 from rmqstore.storage.remote.location import is_uri
 
 logger = logging.getLogger(__name__)

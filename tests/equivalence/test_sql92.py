@@ -22,7 +22,7 @@ from rmqstore.errors import OptionError
 from rmqstore.format.columns.decode import property_values
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.record import decode_record
-from rmqstore.query.sql92.filter import Filter, compile_filter
+from rmqstore.query.sql92_filter import Filter, compile_filter
 
 
 def compiled_ones(rng: random.Random, n: int) -> list[Filter]:

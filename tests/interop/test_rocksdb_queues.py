@@ -23,7 +23,7 @@ from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
-from rmqstore.storage.rocksdb.database import RocksDb
+from rmqstore.storage.rocksdb import RocksDb
 
 pytestmark = pytest.mark.interop
 

@@ -24,8 +24,8 @@ from interop.rocketmq import RocketMQ
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.decode import property_values
 from rmqstore.format.columns.heads import read_heads
-from rmqstore.query.sql92.evaluation import EvaluationError, evaluate
-from rmqstore.query.sql92.filter import Filter, compile_filter
+from rmqstore.query.sql92_evaluation import EvaluationError, evaluate
+from rmqstore.query.sql92_filter import Filter, compile_filter
 
 pytestmark = pytest.mark.interop
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from rmqstore.errors import OptionError
-from rmqstore.query.sql92.filter import compile_filter, parse_filter
-from rmqstore.query.sql92.tree import (
+from rmqstore.query.sql92_filter import compile_filter, parse_filter
+from rmqstore.query.sql92_parser import (
     And,
     Between,
     Equal,

@@ -19,7 +19,7 @@ from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.conditions import NO_PRUNING
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import BY_LOG, Selection, parse_tags
-from rmqstore.query.sql92.filter import parse_filter
+from rmqstore.query.sql92_filter import parse_filter
 from rmqstore.query.where import Where, parse_where, within_places
 from rmqstore.read.lookup import Found
 from rmqstore.read.pending import find_pending, read_pending

@@ -30,7 +30,7 @@ from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.queue.queue import find_first
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 from rmqstore.storage.recovery.log_end import written_end
-from rmqstore.storage.rocksdb.database import INSTALL_ROCKSDB
+from rmqstore.storage.rocksdb import INSTALL_ROCKSDB
 
 T = TypeVar("T")
 _MAX_PLANS = 5  # of one read, each after a writer opened the store

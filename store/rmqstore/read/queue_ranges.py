@@ -51,7 +51,7 @@ from rmqstore.storage.log.walks import walk_forward
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, look_confirmed
-from rmqstore.storage.rocksdb.database import INSTALL_ROCKSDB
+from rmqstore.storage.rocksdb import INSTALL_ROCKSDB
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from rmqstore.storage.broker.folders import COMPACTION
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Entry, is_folder
 from rmqstore.storage.queue.rocksdb_queue import has_unreadable_queues
-from rmqstore.storage.rocksdb.database import can_read_rocksdb
+from rmqstore.storage.rocksdb import can_read_rocksdb
 
 _IN_TIER = "messages in tiered storage"
 

@@ -17,8 +17,7 @@ from rmqstore.errors import CorruptDatabaseError
 from rmqstore.format.layout import Positions
 from rmqstore.spans import FOREVER, LATEST_TIME
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.rocksdb.database import RocksDb, can_read_rocksdb, open_rocksdb
-from rmqstore.storage.rocksdb.snapshot import fingerprint
+from rmqstore.storage.rocksdb import RocksDb, can_read_rocksdb, fingerprint, open_rocksdb
 
 _INDEX = "default"
 _LAST_OFFSET = b"lastOffsetPy"

@@ -11,7 +11,7 @@ import pytest
 
 import store_builder as build
 from rmqstore.format.schema import MESSAGE, select_columns
-from rmqstore.query.sql92.filter import compile_filter
+from rmqstore.query.sql92_filter import compile_filter
 from rmqstore.read.scan import stages
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.rows import UnitRows

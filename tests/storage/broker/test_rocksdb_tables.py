@@ -15,10 +15,10 @@ import rmqstore
 from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
 from rmqstore.inspect.describe import describe
 from rmqstore.inspect.verify import verify
+from rmqstore.storage import rocksdb as database
 from rmqstore.storage.broker import rocksdb_tables
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import find_store
-from rmqstore.storage.rocksdb import database
 
 GoldenStore = Callable[[str], Path]
 Items = Iterable[tuple[bytes, bytes]]

@@ -27,7 +27,7 @@ from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue, RocksDbQueues
 from rmqstore.storage.remote.location import locate
-from rmqstore.storage.rocksdb.database import RocksDb
+from rmqstore.storage.rocksdb import RocksDb
 
 GoldenStore = Callable[[str], Path]
 KEY = ("T", 1)

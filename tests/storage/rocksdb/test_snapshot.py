@@ -15,11 +15,10 @@ from rocksdict import AccessType, Options, Rdict
 
 from reading import state
 from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
+from rmqstore.storage import rocksdb as database
+from rmqstore.storage import rocksdb as module
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.rocksdb import database
-from rmqstore.storage.rocksdb import snapshot as module
-from rmqstore.storage.rocksdb.database import RocksDb
-from rmqstore.storage.rocksdb.snapshot import Fingerprint, fingerprint, snapshot
+from rmqstore.storage.rocksdb import Fingerprint, RocksDb, fingerprint, snapshot
 
 _PAUSE_SECONDS = 0.04  # between two flushes, of which a broker makes far fewer
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from rmqstore.errors import Argument, OptionError, about
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, MESSAGE, PENDING, select_columns
 from rmqstore.progress import Advance, ignore_progress
-from rmqstore.query.sql92.filter import Filter
+from rmqstore.query.sql92_filter import Filter
 
 READS_ON: Final = Argument("fail_on_data_loss", value=False)  # what errors of lost messages advise
 FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")

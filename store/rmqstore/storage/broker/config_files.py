@@ -23,7 +23,7 @@ from rmqstore.storage.broker.identity import BrokerIdentity, broker_name, read_i
 from rmqstore.storage.broker.rocksdb_tables import database_folders, stored_tables
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage, read_small
-from rmqstore.storage.rocksdb.database import can_read_rocksdb
+from rmqstore.storage.rocksdb import can_read_rocksdb
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from rmqstore.errors import CorruptDatabaseError
 from rmqstore.storage.files.storage import Storage
-from rmqstore.storage.rocksdb.database import RocksDb, open_rocksdb
+from rmqstore.storage.rocksdb import RocksDb, open_rocksdb
 
 _VERSION_FAMILY, _VERSION_KEY = "kvDataVersion", b"kvDataVersionKey"
 _EVERYTHING: Final = (b"", b"\xff" * 8)  # no key begins so: keys are text, or begin with 1

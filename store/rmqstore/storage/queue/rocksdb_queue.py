@@ -25,7 +25,7 @@ from rmqstore.storage.queue.queue import (
     first_existing,
     weights_of,
 )
-from rmqstore.storage.rocksdb.database import RocksDb, can_read_rocksdb, open_rocksdb
+from rmqstore.storage.rocksdb import RocksDb, can_read_rocksdb, open_rocksdb
 
 _UNITS, _OFFSETS = "default", "offset"
 _SEPARATOR = b"\1"

@@ -12,9 +12,9 @@ import pyarrow as pa
 from rmqstore.errors import Argument, OptionError, Text, about
 from rmqstore.format.layout import Mask
 from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED
-from rmqstore.query.sql92 import evaluation, masks
-from rmqstore.query.sql92.parser import parse
-from rmqstore.query.sql92.tree import Node, Property, walk
+from rmqstore.query import sql92_evaluation as evaluation
+from rmqstore.query import sql92_masks
+from rmqstore.query.sql92_parser import Node, Property, parse, walk
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Filter:
                     f"SQL92 filter {self.text!r} needs {n} strings of property {name}, "
                     f"found {actual}"
                 )
-        return masks.keep(self.tree, columns, n)
+        return sql92_masks.keep(self.tree, columns, n)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Tell whether a broker would deliver a message with these properties.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from rmqstore.query.sql92.tree import (
+from rmqstore.query.sql92_parser import (
     And,
     Between,
     Equal,

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.format.layout import Mask
-from rmqstore.query.sql92.evaluation import EvaluationError, evaluate
-from rmqstore.query.sql92.tree import (
+from rmqstore.query.sql92_evaluation import EvaluationError, evaluate
+from rmqstore.query.sql92_parser import (
     And,
     Between,
     Equal,

@@ -1,1 +1,0 @@
-"""RocksDB databases that a broker keeps beside its files."""
