@@ -13,7 +13,12 @@ import pytest
 import tiers
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.decode import pack_host
-from rmqstore.format.columns.dispatch_requests import Places, Requests, delay_ms, read_requests
+from rmqstore.format.columns.dispatch_requests import (
+    DispatchRequests,
+    Places,
+    delay_ms,
+    read_requests,
+)
 from rmqstore.format.columns.encode import RecordColumns, encode_records, stamp
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.property_encode import property_maps, property_strings
@@ -203,7 +208,7 @@ def test_a_batch_equals_its_messages_one_by_one(seed: int) -> None:
     assert_same(requests, read_requests(records.data, heads))
 
 
-def assert_same(found: Requests, expected: Requests) -> None:
+def assert_same(found: DispatchRequests, expected: DispatchRequests) -> None:
     """Compare requests; topics may be numbered in another order."""
     for name in ("has_unit", "key_rows", "key_hashes"):
         assert getattr(found, name).tolist() == getattr(expected, name).tolist()

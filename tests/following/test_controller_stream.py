@@ -9,7 +9,7 @@ import pytest
 
 from rmqstore.errors import MalformedBytesError, StoreStateError
 from rmqstore.replica.agreement import consistent_point, served_bounds
-from rmqstore.replica.broker_requests import Bounds
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.ha import (
     GREETING_HEADER,
     MAX_BODY_BYTES,
@@ -177,12 +177,12 @@ def test_the_consistent_point(
 
 
 def test_a_broker_serves_its_log_from_its_first_epoch_on() -> None:
-    assert served_bounds(Bounds(0, 10), [ONE], 20, 100) == Bounds(0, 20)
-    assert served_bounds(Bounds(200, 300), [TWO], 400, 100) == Bounds(200, 400)
-    assert served_bounds(Bounds(0, 300), [TWO], 400, 100) == Bounds(200, 400)
-    assert served_bounds(Bounds(0, 300), [Epoch(1, 200)], 400, 100) == Bounds(200, 400)
+    assert served_bounds(LogBounds(0, 10), [ONE], 20, 100) == LogBounds(0, 20)
+    assert served_bounds(LogBounds(200, 300), [TWO], 400, 100) == LogBounds(200, 400)
+    assert served_bounds(LogBounds(0, 300), [TWO], 400, 100) == LogBounds(200, 400)
+    assert served_bounds(LogBounds(0, 300), [Epoch(1, 200)], 400, 100) == LogBounds(200, 400)
     with pytest.raises(StoreStateError, match="150"):
-        served_bounds(Bounds(0, 160), [TWO], 199, 100)
+        served_bounds(LogBounds(0, 160), [TWO], 199, 100)
 
 
 def test_epochs_of_a_part_of_a_log() -> None:

@@ -16,7 +16,7 @@ from rmqstore.replica.agreement import (
     larger,
     request_at,
 )
-from rmqstore.replica.broker_requests import Bounds
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.ha import MAX_BODY_BYTES, NEVER, HaStream
 
 
@@ -74,22 +74,22 @@ def test_a_report_is_one_number_and_never_is_far_below_every_limit() -> None:
 @pytest.mark.parametrize(
     ("extent", "bounds", "expected"),
     [
-        (Extent(0, 0), Bounds(0, 0), 0),
-        (Extent(0, 50), Bounds(0, 90), 40),
-        (Extent(0, 90), Bounds(0, 50), 40),
-        (Extent(45, 50), Bounds(0, 90), 45),
-        (Extent(0, 50), Bounds(48, 90), 48),
-        (Extent(64, 64), Bounds(64, 90), 64),
+        (Extent(0, 0), LogBounds(0, 0), 0),
+        (Extent(0, 50), LogBounds(0, 90), 40),
+        (Extent(0, 90), LogBounds(0, 50), 40),
+        (Extent(45, 50), LogBounds(0, 90), 45),
+        (Extent(0, 50), LogBounds(48, 90), 48),
+        (Extent(64, 64), LogBounds(64, 90), 64),
     ],
 )
-def test_what_is_compared(extent: Extent, bounds: Bounds, expected: int) -> None:
+def test_what_is_compared(extent: Extent, bounds: LogBounds, expected: int) -> None:
     assert compared_from(extent, bounds, 10) == expected
 
 
 def test_byte_0_of_a_log_of_several_files_is_not_asked_for() -> None:
-    assert request_at(0, Bounds(0, 99), 100) == 0
-    assert request_at(0, Bounds(0, 100), 100) == 1
-    assert request_at(7, Bounds(0, 100), 100) == 7
+    assert request_at(0, LogBounds(0, 99), 100) == 0
+    assert request_at(0, LogBounds(0, 100), 100) == 1
+    assert request_at(7, LogBounds(0, 100), 100) == 7
 
 
 def test_what_follows_from_a_difference() -> None:

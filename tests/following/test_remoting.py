@@ -25,7 +25,7 @@ from rmqstore.errors import (
     MalformedBytesError,
     OptionError,
 )
-from rmqstore.replica.broker_requests import Broker, BrokerSettings
+from rmqstore.replica.broker_requests import BrokerClient, ServedSettings
 from rmqstore.replica.remoting import (
     MAX_BODY_BYTES,
     Address,
@@ -208,7 +208,7 @@ def test_refusals_are_told_from_answers_that_may_pass() -> None:
             RemotingClient(Endpoint(address)) as client,
             pytest.raises(error, match=text),
         ):
-            Broker(client, str(address)).settings()
+            BrokerClient(client, str(address)).settings()
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_bounds_that_cannot_be_are_an_error(body: bytes) -> None:
         RemotingClient(Endpoint(address)) as client,
         pytest.raises(BrokerUnreachableError),
     ):
-        Broker(client, str(address)).bounds()
+        BrokerClient(client, str(address)).bounds()
 
 
 def test_settings_leave_out_what_nobody_asked_for() -> None:
@@ -244,19 +244,19 @@ def test_settings_leave_out_what_nobody_asked_for() -> None:
         connection.sendall(answer(request["opaque"], body))
 
     with server(serve) as address, RemotingClient(Endpoint(address)) as client:
-        settings = Broker(client, str(address)).settings()
+        settings = BrokerClient(client, str(address)).settings()
     assert settings.given == {"brokerName": "b", "haListenPort": "10912"}
     assert settings.version == (5, 3, 3)
     assert settings.number("haListenPort") == 10912
 
 
-def settings_of(body: bytes, version: str = "V5_3_3") -> BrokerSettings:
+def settings_of(body: bytes, version: str = "V5_3_3") -> ServedSettings:
     def serve(connection: socket.socket, request: dict[str, object]) -> None:
         table = json.dumps({"table": {"brokerVersionDesc": version}}).encode()
         connection.sendall(answer(request["opaque"], body if request["code"] == 26 else table))
 
     with server(serve) as address, RemotingClient(Endpoint(address)) as client:
-        return Broker(client, str(address)).settings()
+        return BrokerClient(client, str(address)).settings()
 
 
 def test_settings_are_taken_as_they_are_written_without_escapes() -> None:

@@ -27,9 +27,9 @@ from rmqstore.errors import (
 from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
 from rmqstore.format.columns.dispatch_requests import (
+    DispatchRequests,
     DispatchRules,
     QueueUnits,
-    Requests,
     UnitBuffer,
     have_units,
     read_requests,
@@ -422,7 +422,7 @@ class _Queues:
         )
         return self._tallies[key]
 
-    def compare(self, requests: Requests) -> None:
+    def compare(self, requests: DispatchRequests) -> None:
         """Compare the units that records should have with those that exist, soon or later."""
         self._waiting.add(requests.units.take(requests.has_unit))
         if self._waiting.is_full:

@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import Finding, RmqStoreError
 from rmqstore.format.columns.decode import topics
-from rmqstore.format.columns.dispatch_requests import Requests, are_indexed, index_keys, topic_names
+from rmqstore.format.columns.dispatch_requests import (
+    DispatchRequests,
+    are_indexed,
+    index_keys,
+    topic_names,
+)
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.property_decode import parse_entries, property_column
 from rmqstore.format.layout import PROPERTY_TAGS, Bytes, Mask, SysFlag
@@ -65,7 +70,7 @@ class KeysOfLog:
         self._tags: list[TagKeys] = []
         self._commits: list[NDArray[np.int64]] = []
 
-    def add(self, requests: Requests, tags: TagKeys, sys_flags: NDArray[np.int32]) -> None:
+    def add(self, requests: DispatchRequests, tags: TagKeys, sys_flags: NDArray[np.int32]) -> None:
         """Add the keys of further records, in the order of the log.
 
         Args:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rmqstore.errors import OptionError, StoreStateError, about
-from rmqstore.replica.broker_requests import Bounds
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.storage.broker.epochs import Epoch
 
 OVERLAP_BYTES: Final = 8 << 20  # a record, or the blank at the end of a file, is shorter
@@ -28,7 +28,7 @@ class Extent(NamedTuple):
     end: int
 
 
-def begin_at(start: str | int, bounds: Bounds, file_size: int, *, is_new: bool) -> int:
+def begin_at(start: str | int, bounds: LogBounds, file_size: int, *, is_new: bool) -> int:
     """Return where a copy without a record begins: always with a file of the broker.
 
     Args:
@@ -61,7 +61,7 @@ def begin_at(start: str | int, bounds: Bounds, file_size: int, *, is_new: bool) 
     return max(offset - offset % file_size, bounds.low)
 
 
-def require_known_begin(start: str | int, bounds: Bounds) -> None:
+def require_known_begin(start: str | int, bounds: LogBounds) -> None:
     """Refuse the begin of a log if only the port for replicas is asked, which does not tell it.
 
     Args:
@@ -81,12 +81,12 @@ def require_known_begin(start: str | int, bounds: Bounds) -> None:
         )
 
 
-def compared_from(extent: Extent, bounds: Bounds, overlap: int) -> int:
+def compared_from(extent: Extent, bounds: LogBounds, overlap: int) -> int:
     """Return the physical offset from which a copy is compared with the log of its source."""
     return max(extent.begin, bounds.low, min(extent.end, bounds.high) - overlap)
 
 
-def request_at(physical_offset: int, bounds: Bounds, file_size: int) -> int:
+def request_at(physical_offset: int, bounds: LogBounds, file_size: int) -> int:
     """Return what to ask for to get the log from a physical offset on.
 
     0 stands for the start of the last file, so byte 0 of a longer log is not asked for. It is the
@@ -95,7 +95,9 @@ def request_at(physical_offset: int, bounds: Bounds, file_size: int) -> int:
     return 1 if physical_offset == 0 and bounds.high >= file_size else physical_offset
 
 
-def served_bounds(bounds: Bounds, epochs: Sequence[Epoch], end: int, file_size: int) -> Bounds:
+def served_bounds(
+    bounds: LogBounds, epochs: Sequence[Epoch], end: int, file_size: int
+) -> LogBounds:
     """Return the part of its log that a broker in controller mode serves, from a file's start on.
 
     It does not serve what lies before its first epoch, as it has where it was in default mode
@@ -112,7 +114,7 @@ def served_bounds(bounds: Bounds, epochs: Sequence[Epoch], end: int, file_size: 
     """
     first = epochs[0].start_offset
     if first <= bounds.low:
-        return Bounds(bounds.low, max(end, bounds.low))
+        return LogBounds(bounds.low, max(end, bounds.low))
     low = first + -first % file_size
     if low > end:
         raise StoreStateError(
@@ -120,10 +122,10 @@ def served_bounds(bounds: Bounds, epochs: Sequence[Epoch], end: int, file_size: 
             f"its next file begins at {low}: follow it into a new folder when its log has come as "
             "far"
         )
-    return Bounds(low, end)
+    return LogBounds(low, end)
 
 
-def has_gap(root: Path, extent: Extent, bounds: Bounds, *, begins_again: bool) -> bool:
+def has_gap(root: Path, extent: Extent, bounds: LogBounds, *, begins_again: bool) -> bool:
     """Tell whether a broker has nothing of a copy, with which it could be compared.
 
     Args:

@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar, cast
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError
 from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.replica.broker import Facts, Informant, batch_topics_of
-from rmqstore.replica.broker_requests import TOPICS, Bounds
+from rmqstore.replica.broker_requests import TOPICS, LogBounds
 from rmqstore.replica.settings import FollowSettings
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class Metadata:
         self._guard = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follow-metadata", daemon=True)
-        self._bounds = Bounds(0, 0)
+        self._bounds = LogBounds(0, 0)
         self._bounds_at = float("-inf")
         self._answered_at = 0
         self._kinds: dict[str, bool] = {}
@@ -114,7 +114,7 @@ class Metadata:
         return self._settings.timing.last_answer
 
     @property
-    def bounds(self) -> Bounds:
+    def bounds(self) -> LogBounds:
         """Where the log of the broker began and ended."""
         with self._guard:
             return self._bounds
@@ -128,7 +128,7 @@ class Metadata:
     def agreed_low(self) -> int | None:
         """Return where the broker's log began when it was last known to be the copy's.
 
-        None if it has not been. Bounds that were told since may be those of another broker.
+        None if it has not been. LogBounds that were told since may be those of another broker.
         """
         with self._guard:
             return self._agreed_low
@@ -142,11 +142,11 @@ class Metadata:
         """
         return Question(self.ask).result(give_up)
 
-    def bounds_unless(self, position: int, give_up: Callable[[], bool]) -> Bounds:
+    def bounds_unless(self, position: int, give_up: Callable[[], bool]) -> LogBounds:
         """Ask for the bounds of the log as an informant does; raises as :meth:`ask_unless` does."""
         return Question(partial(self._informant.bounds, position)).result(give_up)
 
-    def _take_bounds(self, bounds: Bounds, told_at: float) -> None:
+    def _take_bounds(self, bounds: LogBounds, told_at: float) -> None:
         self._bounds, self._bounds_at = bounds, told_at
         if self._informant.tells_all:
             self._answered_at = int(time.time() * 1000)

@@ -26,7 +26,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
     about,
 )
-from rmqstore.replica.broker_requests import Bounds, Broker, BrokerSettings, HeldTable
+from rmqstore.replica.broker_requests import BrokerClient, HeldTable, LogBounds, ServedSettings
 from rmqstore.replica.ha import Connection, ConnectionEndedError, HaStream
 from rmqstore.replica.remoting import Address, Endpoint, RemotingClient
 from rmqstore.storage.broker.config_files import (
@@ -76,7 +76,7 @@ class Informant(Protocol):
             BrokerRefusedError: it refused.
         """
 
-    def bounds(self, position: int) -> Bounds:
+    def bounds(self, position: int) -> LogBounds:
         """Return where the log begins and ends.
 
         Args:
@@ -86,7 +86,7 @@ class Informant(Protocol):
     def record_at(self, physical_offset: int) -> bytes:
         """Return the record at a physical offset, empty if it is not told."""
 
-    def source(self, settings: BrokerSettings) -> Source:
+    def source(self, settings: ServedSettings) -> Source:
         """Return the broker that settings describe; raises as ``source_of`` does, too."""
 
     def require_master(self) -> None:
@@ -120,16 +120,16 @@ class OrdinaryPort:
         """Return everything that is told, with the tables."""
         return ask(self._endpoint, with_tables=True)
 
-    def bounds(self, position: int) -> Bounds:  # noqa: ARG002 - it is told without
+    def bounds(self, position: int) -> LogBounds:  # noqa: ARG002 - it is told without
         """Return where the log begins and ends."""
         return ask_bounds(self._endpoint)
 
     def record_at(self, physical_offset: int) -> bytes:
         """Return the record at a physical offset, empty if the broker does not return it."""
         with RemotingClient(self._endpoint) as client:
-            return Broker(client, str(self._endpoint.address)).record_at(physical_offset)
+            return BrokerClient(client, str(self._endpoint.address)).record_at(physical_offset)
 
-    def source(self, settings: BrokerSettings) -> Source:
+    def source(self, settings: ServedSettings) -> Source:
         """Return the broker that settings describe."""
         return source_of(
             settings,
@@ -165,10 +165,10 @@ class ReplicaPort:
         asked_at = time.monotonic()
         last = self._last_file()
         return Facts(
-            BrokerSettings({}, ()), {}, Bounds(self._low, last), asked_at, time.monotonic()
+            ServedSettings({}, ()), {}, LogBounds(self._low, last), asked_at, time.monotonic()
         )
 
-    def bounds(self, position: int) -> Bounds:
+    def bounds(self, position: int) -> LogBounds:
         """Return where the log ends; where it begins, only after it does not have a position.
 
         A broker sends heartbeats at the end of its log, and where it has deleted what comes next.
@@ -176,13 +176,13 @@ class ReplicaPort:
         last = self._last_file()
         if position < last:
             self._low = last
-        return Bounds(self._low, max(position, last))
+        return LogBounds(self._low, max(position, last))
 
     def record_at(self, physical_offset: int) -> bytes:  # noqa: ARG002 - nothing is told
         """Return nothing: there is no other port to compare with."""
         return b""
 
-    def source(self, settings: BrokerSettings) -> Source:  # noqa: ARG002 - nothing is told
+    def source(self, settings: ServedSettings) -> Source:  # noqa: ARG002 - nothing is told
         """Return a broker whose names and settings are not known."""
         return Source(
             "", "", self._file_size, self._address, StoreConfig(), "", 0,
@@ -241,9 +241,9 @@ class Facts(NamedTuple):
         told_at: monotonic time after the last answer.
     """
 
-    settings: BrokerSettings
+    settings: ServedSettings
     tables: dict[str, HeldTable]
-    bounds: Bounds
+    bounds: LogBounds
     asked_at: float
     told_at: float
 
@@ -257,16 +257,16 @@ def ask(endpoint: Endpoint, *, with_tables: bool) -> Facts:
     """
     asked_at = time.monotonic()
     with RemotingClient(endpoint) as client:
-        broker = Broker(client, str(endpoint.address))
+        broker = BrokerClient(client, str(endpoint.address))
         settings = broker.settings()
         tables = broker.tables() if with_tables else {}
         return Facts(settings, tables, broker.bounds(), asked_at, time.monotonic())
 
 
-def ask_bounds(endpoint: Endpoint) -> Bounds:
+def ask_bounds(endpoint: Endpoint) -> LogBounds:
     """Return where the log of a broker begins and ends; raises as :func:`ask` does."""
     with RemotingClient(endpoint) as client:
-        return Broker(client, str(endpoint.address)).bounds()
+        return BrokerClient(client, str(endpoint.address)).bounds()
 
 
 class Source(NamedTuple):
@@ -298,7 +298,7 @@ class Source(NamedTuple):
 
 
 def source_of(
-    settings: BrokerSettings,
+    settings: ServedSettings,
     endpoint: Endpoint,
     ha_address: Address | None,
     *,
@@ -367,7 +367,7 @@ def _bounded(interval_ms: int | None, least_ms: int) -> float:
     return min(max(interval_ms or 0, least_ms), _LONGEST_MS) / 1000
 
 
-def _ha_address_of(settings: BrokerSettings, endpoint: Endpoint) -> Address:
+def _ha_address_of(settings: ServedSettings, endpoint: Endpoint) -> Address:
     """Return where a broker serves replicas; raises StoreStateError if it does not tell."""
     port = settings.number("haListenPort") or 0
     if not 1 <= port < 1 << 16:
@@ -381,7 +381,7 @@ def _ha_address_of(settings: BrokerSettings, endpoint: Endpoint) -> Address:
     return Address(endpoint.address.host, port)
 
 
-def _require_learners(settings: BrokerSettings, name: str, *, acknowledges: bool) -> None:
+def _require_learners(settings: ServedSettings, name: str, *, acknowledges: bool) -> None:
     """Refuse a broker in controller mode that cannot be followed as is asked.
 
     Raises:
@@ -405,7 +405,7 @@ def _require_learners(settings: BrokerSettings, name: str, *, acknowledges: bool
         )
 
 
-def require_master(settings: BrokerSettings, name: str) -> None:
+def require_master(settings: ServedSettings, name: str) -> None:
     """Refuse a broker in controller mode that is not the master of its group.
 
     A slave serves replicas as well, but it cuts its log where it differs from a new master's while

@@ -154,7 +154,7 @@ class HeldTable:
         return zstandard.ZstdDecompressor().decompress(self._packed)
 
 
-class Bounds(NamedTuple):
+class LogBounds(NamedTuple):
     """The physical offsets where the log of a broker begins and ends."""
 
     low: int
@@ -165,7 +165,7 @@ class Bounds(NamedTuple):
         return self.low <= physical_offset <= self.high
 
 
-class BrokerSettings(NamedTuple):
+class ServedSettings(NamedTuple):
     """The settings of a broker that concern its log, its replicas and the sizes of its files.
 
     Attributes:
@@ -201,13 +201,13 @@ _SETTINGS: Final[tuple[str, ...]] = (
 )  # fmt: skip
 
 
-class Broker:
+class BrokerClient:
     """The requests of a follower, on one connection."""
 
     def __init__(self, client: RemotingClient, address: str) -> None:
         self._client, self._address = client, address
 
-    def settings(self) -> BrokerSettings:
+    def settings(self) -> ServedSettings:
         """Return the settings of the broker.
 
         Raises:
@@ -230,16 +230,16 @@ class Broker:
             version = tuple(map(int, numbers.groups())) if numbers else ()
         except ValueError as err:  # too many digits
             raise self._unreadable("version") from err
-        return BrokerSettings(given, version)
+        return ServedSettings(given, version)
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> LogBounds:
         """Return where the log begins and ends; raises as :meth:`settings` does."""
         table = self._runtime()
         try:
             low, high = (int(table[name]) for name in ("commitLogMinOffset", "commitLogMaxOffset"))
         except (KeyError, TypeError, ValueError, ArithmeticError) as err:
             raise self._unreadable("bounds of the log") from err
-        bounds = Bounds(max(low, 0), max(high, 0))  # -1 without a file
+        bounds = LogBounds(max(low, 0), max(high, 0))  # -1 without a file
         if not bounds.low <= bounds.high < _MAX_OFFSET:
             raise self._unreadable("bounds of the log")
         return bounds

@@ -32,7 +32,7 @@ from rmqstore.replica.agreement import (
 )
 from rmqstore.replica.background import GaveUpError, Metadata, Question
 from rmqstore.replica.broker import Source
-from rmqstore.replica.broker_requests import Bounds
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.copy_store import CopyStore
 from rmqstore.replica.ha import (
     Connection,
@@ -217,7 +217,7 @@ class Follower:
         return closing(connection)
 
     def _session(
-        self, bounds: Bounds, source: Source, timing: Timing, greeting: Greeting | None
+        self, bounds: LogBounds, source: Source, timing: Timing, greeting: Greeting | None
     ) -> Session | None:
         """Decide from where on the logs are compared; None if a new copy has to begin before.
 
@@ -271,7 +271,7 @@ class Follower:
             first_record=self._first_record(log, bounds),
         )
 
-    def _first_record(self, log: LogCopy, bounds: Bounds) -> bytes:
+    def _first_record(self, log: LogCopy, bounds: LogBounds) -> bytes:
         """Return the record that a copy without one has to begin with, empty if it is not known."""
         if log.end != log.sure_end or not bounds.low <= log.end < bounds.high:
             return b""
@@ -303,7 +303,7 @@ class Follower:
             store.sync()
         return ended
 
-    def _open(self, bounds: Bounds, source: Source, *, is_new: bool = True) -> None:
+    def _open(self, bounds: LogBounds, source: Source, *, is_new: bool = True) -> None:
         state = self._store.state
         if state is None:
             if is_new and not self._informant.tells_all:
@@ -317,7 +317,7 @@ class Follower:
         )  # fmt: skip
         self._metadata.start()
 
-    def _set_aside(self, extent: Extent, bounds: Bounds) -> CopyStore:
+    def _set_aside(self, extent: Extent, bounds: LogBounds) -> CopyStore:
         """Rename the folder of the copy, and return a new copy in its place."""
         aside = self._store.set_aside()
         logger.warning(
@@ -336,7 +336,7 @@ class Follower:
         return self._store.begin_sync()
 
     @property
-    def known_bounds(self) -> Bounds:
+    def known_bounds(self) -> LogBounds:
         """Where the log of the broker began and ended when it was last asked."""
         return self._metadata.bounds
 
@@ -362,7 +362,7 @@ class Follower:
         if isinstance(self._stream, ControllerStream):
             self._store.epochs.learn(self._stream.epochs, self._stream.confirm_offset)
 
-    def ask_bounds(self, position: int) -> Bounds:
+    def ask_bounds(self, position: int) -> LogBounds:
         """Return where the log of the broker begins and ends by now."""
         return self._metadata.bounds_unless(position, self._stop.is_set)
 

@@ -21,7 +21,7 @@ from rmqstore.errors import (
     StoreStateError,
 )
 from rmqstore.replica.agreement import Extent, FirstRecord, Verdict, judge
-from rmqstore.replica.broker_requests import Bounds
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.ha import NEVER, Connection, ConnectionEndedError, HaStream, Piece, Rate
 from rmqstore.replica.log_copy import BATCH_BYTES, LogCopy
 from rmqstore.replica.log_files import boundary_before
@@ -54,7 +54,7 @@ class Owner(Protocol):
         """Begin to do so in a thread; return False if the last time is under way."""
 
     @property
-    def known_bounds(self) -> Bounds:
+    def known_bounds(self) -> LogBounds:
         """Where the log of the broker began and ended when it was last asked."""
 
     @property
@@ -67,7 +67,7 @@ class Owner(Protocol):
     def agree(self, at: float) -> None:
         """Take note that the log of the broker was the copy's at a monotonic time."""
 
-    def ask_bounds(self, position: int) -> Bounds:
+    def ask_bounds(self, position: int) -> LogBounds:
         """Return where the log begins and ends by now, of a broker that is at a position."""
 
     def tick(self) -> None:
@@ -107,7 +107,7 @@ class Session:
         stream: HaStream,
         compared: int,
         extent: Extent,
-        bounds: Bounds,
+        bounds: LogBounds,
         goal: int | None,
         may_compare_more: bool = True,
         first_record: bytes = b"",

@@ -17,8 +17,8 @@ import numpy as np
 from rmqstore.errors import CorruptQueueError, CorruptRecordError, Finding
 from rmqstore.format.columns.decode import first_topic
 from rmqstore.format.columns.dispatch_requests import (
+    DispatchRequests,
     QueueUnits,
-    Requests,
     UnitBuffer,
     have_units,
     read_requests,
@@ -265,7 +265,7 @@ class Dispatcher:
             text = f"more than {_MAX_FINDINGS} findings"
             self.findings.append(Finding(part, self._log.folders, text))
 
-    def put(self, requests: Requests) -> None:
+    def put(self, requests: DispatchRequests) -> None:
         """Append the units and items of records that are in the log, in its order.
 
         Each record holds one message.
@@ -276,7 +276,7 @@ class Dispatcher:
     def _put_units_of(self, units: QueueUnits, has_unit: Mask) -> None:
         self._put_units(units if has_unit.all() else units.take(has_unit))
 
-    def _put_keys(self, requests: Requests) -> None:
+    def _put_keys(self, requests: DispatchRequests) -> None:
         if self._config.message_index_enable:
             offsets = requests.units.units["physical_offset"].astype(np.int64)
             keys = IndexKeys(

@@ -23,7 +23,7 @@ _MAX_BYTES = 4096  # of an entry
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """The newest write of one application."""
 
     version: int
@@ -61,7 +61,7 @@ class Ledger:
             if _stands(entry, log):
                 self._write(path, replace(entry, is_done=True))
             elif entry.previous is not None:
-                self._write(path, Entry(entry.previous, None, None, is_done=True))
+                self._write(path, LedgerEntry(entry.previous, None, None, is_done=True))
             else:
                 self._disk.delete(path)
 
@@ -76,7 +76,7 @@ class Ledger:
         """Note durably what is about to be committed to the log."""
         self._disk.make_folder(self._folder)
         previous = self.version(app_id, log)
-        entry = Entry(version, first, last, is_done=False, previous=previous)
+        entry = LedgerEntry(version, first, last, is_done=False, previous=previous)
         self._write(self._path(app_id), entry)
 
     def done(self, app_id: str) -> None:
@@ -85,18 +85,18 @@ class Ledger:
         assert entry is not None, "what is done was intended"
         self._write(self._path(app_id), replace(entry, is_done=True))
 
-    def _write(self, path: Path, entry: Entry) -> None:
+    def _write(self, path: Path, entry: LedgerEntry) -> None:
         self._disk.replace(path, json.dumps(asdict(entry)).encode())
 
     @staticmethod
-    def _read(path: Path) -> Entry | None:
+    def _read(path: Path) -> LedgerEntry | None:
         try:
             fields = json.loads(read_small(LOCAL, path, _MAX_BYTES))
             first, last = (
                 None if fields[name] is None else RecordMark(**fields[name])
                 for name in ("first", "last")
             )
-            entry = Entry(
+            entry = LedgerEntry(
                 fields["version"],
                 first,
                 last,
@@ -117,5 +117,5 @@ class Ledger:
         return None
 
 
-def _stands(entry: Entry, log: CommitLog) -> bool:
+def _stands(entry: LedgerEntry, log: CommitLog) -> bool:
     return all(mark is None or mark.stands(log) for mark in (entry.first, entry.last))

@@ -25,9 +25,9 @@ from rmqstore.errors import StoreStateError
 from rmqstore.format.columns.buffers import booleans, lengths_of, mask_of, numbers, texts
 from rmqstore.format.columns.dispatch_requests import (
     USUAL_RULES,
+    DispatchRequests,
     DispatchRules,
     Places,
-    Requests,
     UnplacedRequests,
     have_units,
 )
@@ -364,11 +364,11 @@ class StagedRun:
             self._times.append(int(placed.places.store_timestamps[0]))
             yield placed
 
-    def requests(self) -> Callable[[], Iterator[Requests]]:
+    def requests(self) -> Callable[[], Iterator[DispatchRequests]]:
         """Return a function that yields the dispatch requests of all batches, once placed."""
         offsets = self._offsets.rewound()
 
-        def again() -> Iterator[Requests]:
+        def again() -> Iterator[DispatchRequests]:
             times = iter(self._times)
             for placed in self._placed(offsets, lambda: next(times)):
                 yield placed.batch.requests.placed(placed.places)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import CommitError, Finding, RmqStoreError, StoreStateError
-from rmqstore.format.columns.dispatch_requests import Places, Requests
+from rmqstore.format.columns.dispatch_requests import DispatchRequests, Places
 from rmqstore.format.columns.encode import (
     Records,
     TopicColumn,
@@ -114,7 +114,7 @@ class WrittenTopics:
 class WaitingRequests:
     """The dispatch requests of the records that wait for their commit, up to a limit of memory.
 
-    From them queues and index are built without reading the records back. Requests beyond the limit
+    From them queues and index are built without reading the records back. DispatchRequests beyond the limit
     are read back from the log after the commit.
     """
 
@@ -123,19 +123,19 @@ class WaitingRequests:
 
     def clear(self) -> None:
         """Forget all requests."""
-        self._sources: deque[Callable[[], Iterable[Requests]]] = deque()
+        self._sources: deque[Callable[[], Iterable[DispatchRequests]]] = deque()
         self.end: int | None = None  # physical offset after the last record whose requests are held
         self._n_rows = 0
         self._is_full = False
 
-    def add(self, requests: Requests, end: int) -> None:
+    def add(self, requests: DispatchRequests, end: int) -> None:
         """Hold the requests of records that end at the physical offset ``end``."""
         self._is_full |= self._n_rows > _MAX_WAITING
         if not self._is_full:
             self._n_rows += len(requests.has_unit) + _ROWS_A_BATCH
             self.add_source(lambda: [requests], end)
 
-    def add_source(self, source: Callable[[], Iterable[Requests]], end: int) -> None:
+    def add_source(self, source: Callable[[], Iterable[DispatchRequests]], end: int) -> None:
         """Hold what returns the requests of records that end at ``end``; it takes no memory."""
         if not self._is_full:
             self._sources.append(source)
@@ -145,7 +145,7 @@ class WaitingRequests:
         """Hold no further requests, as if the limit were reached."""
         self._is_full = True
 
-    def requests(self) -> Iterator[Requests]:
+    def requests(self) -> Iterator[DispatchRequests]:
         """Yield and forget the requests, in the order of the log."""
         while self._sources:
             yield from self._sources.popleft()()

@@ -24,7 +24,7 @@ from rmqstore.storage.remote.remote_object import (
     requests_for,
 )
 from rmqstore.storage.remote.remote_storage import RemoteStorage
-from rmqstore.storage.remote.requests import Requests
+from rmqstore.storage.remote.requests import RemoteRequests
 
 Fault = Callable[[int], bytes | None]
 MIB = 1 << 20
@@ -206,7 +206,7 @@ def test_near_blocks_are_one_request_and_far_ones_several() -> None:
 def test_signatures_in_urls_are_not_shown() -> None:
     """The SDK of Azure sorts the parameters of a SAS token, so the token itself is not found."""
     token = "?sv=2022&ss=b&sig=SECRET%2Babc%3D"
-    requests = Requests(None, [token])
+    requests = RemoteRequests(None, [token])
     shown = requests._without_secrets("'http://h/acc/c?sig=SECRET%2Babc%3D&ss=b&sv=2022' failed")
     assert shown == "'http://h/acc/c?sig=***&ss=b&sv=2022' failed"
 

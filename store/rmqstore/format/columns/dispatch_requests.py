@@ -293,7 +293,7 @@ USUAL_RULES = DispatchRules()
 UNKNOWN_TIME: Final = -(1 << 63)
 
 
-class Requests(NamedTuple):
+class DispatchRequests(NamedTuple):
     """What dispatching needs of n records."""
 
     units: QueueUnits
@@ -409,7 +409,7 @@ class UnplacedRequests(NamedTuple):
     key_rows: NDArray[np.int32]  # (m,) the record of each key, rising
     key_hashes: NDArray[np.int32]  # (m,) never negative
 
-    def placed(self, places: Places) -> Requests:
+    def placed(self, places: Places) -> DispatchRequests:
         """Return the requests of the records at their places."""
         units = np.empty(len(self.sizes), QUEUE_UNIT)
         units["physical_offset"] = places.physical_offsets
@@ -426,7 +426,7 @@ class UnplacedRequests(NamedTuple):
             units,
             places.store_timestamps,
         )
-        return Requests(queue_units, self.has_unit, self.key_rows, self.key_hashes)
+        return DispatchRequests(queue_units, self.has_unit, self.key_rows, self.key_hashes)
 
 
 def unplaced_requests(
@@ -471,7 +471,7 @@ def unplaced_requests(
     )
 
 
-def read_requests(buf: Bytes, heads: Heads, rules: DispatchRules = USUAL_RULES) -> Requests:
+def read_requests(buf: Bytes, heads: Heads, rules: DispatchRules = USUAL_RULES) -> DispatchRequests:
     """Read what dispatching needs of whole records.
 
     Args:

@@ -12,7 +12,7 @@ from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.pieces import ViewLimits, ViewPiece, to_batches
-from rmqstore.read.views.queues import QueueFacts, queue_facts
+from rmqstore.read.views.queues import QueueRow, queue_facts
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.broker.config_files import OFFSETS, warn_without
 from rmqstore.storage.files.paths import can_name_queues
@@ -38,12 +38,12 @@ def _rows(source: StoreParts, spec: ViewSpec) -> Iterator[dict[str, object]]:
     existing: dict[str, set[int]] = {}
 
     @cache
-    def facts_of(topic: str, queue_id: int) -> QueueFacts:
+    def facts_of(topic: str, queue_id: int) -> QueueRow:
         if topic not in existing:
             queue_ids = source.store_queues.ids(topic) if can_name_queues(topic) else ()
             existing[topic] = set(queue_ids)
         if queue_id not in existing[topic]:
-            return QueueFacts(reason="there is no such queue")
+            return QueueRow(reason="there is no such queue")
         return queue_facts(source, topic, queue_id, with_bytes=False)
 
     warn_without(source.paths, OFFSETS, "what consumer groups have committed is not known")
@@ -63,7 +63,7 @@ def _rows(source: StoreParts, spec: ViewSpec) -> Iterator[dict[str, object]]:
 
 
 def _lag(
-    source: StoreParts, topic: str, queue_id: int, committed: int, facts: QueueFacts
+    source: StoreParts, topic: str, queue_id: int, committed: int, facts: QueueRow
 ) -> dict[str, object]:
     """Return the lag of a group in one queue. It is negative if the group is ahead of the queue.
 

@@ -29,7 +29,7 @@ _MAX_QUEUE_ID = (1 << 31) - 1
 T = TypeVar("T")
 
 
-class QueueFacts(NamedTuple):
+class QueueRow(NamedTuple):
     """What is known of a queue.
 
     Unknown values are None, with a reason. Times in ms, ``max_offset`` excluded.
@@ -106,7 +106,7 @@ def chosen_queues(source: StoreParts, spec: ViewSpec) -> list[QueueKey]:
     return [(topic, queue_id) for topic in topics for queue_id in queue_ids(source, spec, topic)]
 
 
-def queue_facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
+def queue_facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bool) -> QueueRow:
     """Return what is known of a queue.
 
     What cannot be read is left out, with the reason; nothing is raised.
@@ -118,13 +118,13 @@ def queue_facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bo
         return _facts(source, topic, queue_id, with_bytes=with_bytes)
     except (RmqStoreError, OSError) as err:
         logger.warning("%s-%d: %s", topic, queue_id, err)
-        return QueueFacts(reason=str(err))
+        return QueueRow(reason=str(err))
 
 
-def _facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bool) -> QueueFacts:
+def _facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bool) -> QueueRow:
     queues = source.store_queues
     start, end = queues.range(topic, queue_id)
-    facts = QueueFacts(start, end, 0 if with_bytes else None, messages=0)
+    facts = QueueRow(start, end, 0 if with_bytes else None, messages=0)
     if start >= end:
         return facts
     facts = facts._replace(messages=queues.n_messages(topic, queue_id, start, end))

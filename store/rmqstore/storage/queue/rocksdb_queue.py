@@ -50,7 +50,7 @@ def are_queues_unreadable(paths: StorePaths) -> bool:
     return has_unreadable_queues(paths) and not paths.queue_folders.topics()
 
 
-class Bounds(NamedTuple):
+class QueueBounds(NamedTuple):
     """What family ``offset`` says of a queue."""
 
     first: int  # 0 where the broker never corrected it
@@ -79,7 +79,7 @@ class RocksDbQueues:
             raise CorruptDatabaseError(self.path, "it has no families of queues")
         self.n_entries = database.n_entries
         self.checkpoint = 0
-        self.bounds: dict[QueueKey, Bounds] = {}
+        self.bounds: dict[QueueKey, QueueBounds] = {}
         self._queue_ids: dict[str, list[int]] = {}
         lasts: dict[QueueKey, tuple[int, int]] = {}
         firsts: dict[QueueKey, int] = {}
@@ -99,7 +99,7 @@ class RocksDbQueues:
         for queue, (last, place) in lasts.items():
             if 0 <= last < _MAX_OFFSET:
                 first = firsts.get(queue, 0)
-                self.bounds[queue] = Bounds(first if 0 <= first <= last else 0, last, place)
+                self.bounds[queue] = QueueBounds(first if 0 <= first <= last else 0, last, place)
                 self._queue_ids.setdefault(queue[0], []).append(queue[1])
 
     @classmethod

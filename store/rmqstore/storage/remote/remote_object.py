@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import FileDeletedError, FileReplacedError
-from rmqstore.storage.remote.requests import AT_ONCE, Range, Requests
+from rmqstore.storage.remote.requests import AT_ONCE, Range, RemoteRequests
 
 BLOCK_BYTES: Final = 32 << 10  # what the cache holds is made of blocks of this size
 MAX_REQUEST_BYTES: Final = 8 << 20
@@ -198,7 +198,7 @@ class Announced:
         self._guard = Lock()
         self._done: Future[None] = Future()
 
-    def begin(self, requests: Requests) -> bool:
+    def begin(self, requests: RemoteRequests) -> bool:
         """Begin to fetch the ranges that there is room for; return whether there is any."""
         for row, wanted in enumerate(self._ranges):
             if not requests.begin_ahead(wanted, self._taker(wanted.start)):
@@ -279,7 +279,7 @@ class RemoteObject:
 
     def __init__(
         self,
-        requests: Requests,
+        requests: RemoteRequests,
         cache: BlockCache,
         key: str,
         name: str,

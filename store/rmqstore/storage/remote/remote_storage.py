@@ -24,7 +24,7 @@ from rmqstore.storage.files.storage import (
     empty_array,
 )
 from rmqstore.storage.remote.remote_object import BlockCache, RemoteObject
-from rmqstore.storage.remote.requests import Counts, Requests
+from rmqstore.storage.remote.requests import Counts, RemoteRequests
 
 Content: TypeAlias = bytes | NDArray[np.uint8]
 
@@ -61,7 +61,7 @@ class RemoteFolder:
         key: the path of the folder in the file system.
     """
 
-    def __init__(self, requests: Requests, root: str, key: str) -> None:
+    def __init__(self, requests: RemoteRequests, root: str, key: str) -> None:
         self._requests, self.root, self._key = requests, root, key
         self._filesystem = requests.filesystem
         self._needs_folders = self._filesystem.type_name not in _WITHOUT_FOLDERS
@@ -364,7 +364,7 @@ class RemoteStorage:
         key: str,
         secrets: Iterable[str] = (),
     ) -> None:
-        self._requests = Requests(filesystem, secrets)
+        self._requests = RemoteRequests(filesystem, secrets)
         self._root = root.rstrip("/")
         self._root_key = key.rstrip("/")
         whole = filesystem

@@ -1,4 +1,4 @@
-"""Requests to a file system: counted, and repeated if they fail."""
+"""RemoteRequests to a file system: counted, and repeated if they fail."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Counts:
         )
 
 
-class Requests:
+class RemoteRequests:
     """Makes the requests to one file system.
 
     Args:
