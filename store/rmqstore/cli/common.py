@@ -145,7 +145,15 @@ def ends_clearly(command: Command) -> Command:
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        _open_closed_streams()
+        # A shell closes streams by `>&-`. What is written to stdout then fails as in a closed pipe.
+        if sys.stdin is None:
+            sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - until the process ends
+        if sys.stderr is None:
+            sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
+        if sys.stdout is None:
+            reader, writer = os.pipe()
+            os.close(reader)
+            sys.stdout = os.fdopen(writer, "w")
         try:
             with argument_names(flag_of):
                 command(*args, **kwargs)
@@ -163,21 +171,6 @@ def ends_clearly(command: Command) -> Command:
             sys.exit(USAGE)
 
     return _tz_option(run)
-
-
-def _open_closed_streams() -> None:
-    """Give the process streams where a shell closed them, as ``>&-`` does.
-
-    What is written to stdout then fails as in a closed pipe.
-    """
-    if sys.stdin is None:
-        sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - until the process ends
-    if sys.stderr is None:
-        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
-    if sys.stdout is None:
-        reader, writer = os.pipe()
-        os.close(reader)
-        sys.stdout = os.fdopen(writer, "w")
 
 
 def repeated(
@@ -392,7 +385,9 @@ def progress_bar(doing: str, unit: str = BYTES, *, stays: bool = True) -> Iterat
         yield ignore_progress
         return
     parts = (
-        TextColumn("{task.description}", table_column=_description()),
+        TextColumn(
+            "{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")
+        ),
         BarColumn(bar_width=20),
         _Pace(unit),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
@@ -401,10 +396,6 @@ def progress_bar(doing: str, unit: str = BYTES, *, stays: bool = True) -> Iterat
         task = bar.add_task(doing, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total or None)
         bar.update(task, total=bar.tasks[0].completed)
-
-
-def _description() -> Column:
-    return Column(ratio=1, no_wrap=True, overflow="ellipsis")
 
 
 class _Pace(ProgressColumn):

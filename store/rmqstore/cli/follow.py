@@ -139,8 +139,17 @@ class Told:
             prefix = f"{broker}: " if with_names else ""
             if error is not None:
                 click.echo(f"{prefix}error: {error}", err=True)
+            elif known is not None and (known.source_at or known.n_connections):
+                behind = f"{known.bytes_behind} bytes and {known.seconds_behind:.1f} s behind"
+                if not known.source_at:  # only the port for replicas is asked
+                    behind = "how far behind is not known"
+                text = (
+                    f"{known.begin} to {known.end}, {behind}, queues to {known.queues_end}, "
+                    f"connections: {known.n_connections}, cuts: {known.n_cuts}"
+                )
+                click.echo(f"{prefix}{text}", err=True)
             elif known is not None:
-                click.echo(f"{prefix}{_line(known)}", err=True)
+                click.echo(f"{prefix}the broker has not answered yet", err=True)
 
     def end_with(self, error: RmqStoreError, broker: str | None) -> None:
         """Let the file of metrics say that everything ended with an error.
@@ -170,18 +179,6 @@ class Told:
             if why != self._why:
                 logger.warning("%s: metrics are not written: %s", self._file, why)
             self._why = why
-
-
-def _line(progress: FollowProgress) -> str:
-    if not progress.source_at and not progress.n_connections:
-        return "the broker has not answered yet"
-    behind = f"{progress.bytes_behind} bytes and {progress.seconds_behind:.1f} s behind"
-    if not progress.source_at:  # only the port for replicas is asked
-        behind = "how far behind is not known"
-    return (
-        f"{progress.begin} to {progress.end}, {behind}, queues to {progress.queues_end}, "
-        f"connections: {progress.n_connections}, cuts: {progress.n_cuts}"
-    )
 
 
 def _start(_context: click.Context, _option: click.Parameter, value: str) -> Start:

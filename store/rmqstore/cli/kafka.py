@@ -396,7 +396,14 @@ def verify(
         text = "partition {} is gone: the checkpoints of the directory name it"
         findings = [Finding("log", path, text.format(key)) for key, path in gone.items()]
         findings += verify_partitions(chosen.values())
-        left_out = _left_out(opened, chosen) if not topics and not partitions else ""
+        parts = []
+        if not topics and not partitions:
+            others = sorted({key.topic for key in opened.partitions if key not in chosen})
+            if others:
+                parts.append(f"{', '.join(others)} (--all checks Kafka's own topics)")
+            if any(each.has_metadata for each in opened.log_dirs):
+                parts.append(f"{METADATA_TOPIC}, which is not read")
+    left_out = "; ".join(parts)
     places = ", ".join(paths)
     if not chosen and not findings:
         reason = f"left out: {left_out}" if left_out else "there is no partition"
@@ -405,15 +412,6 @@ def verify(
         click.echo(f"{places}: not checked: {left_out}", err=True)
     show_findings(findings, output)
     click.echo(f"{places}: {len(chosen)} partitions are sound", err=True)
-
-
-def _left_out(opened: LogDirs, chosen: dict[TopicPartition, Partition]) -> str:
-    """Say which partitions are not among the chosen ones."""
-    topics = sorted({key.topic for key in opened.partitions if key not in chosen})
-    parts = [f"{', '.join(topics)} (--all checks Kafka's own topics)"] if topics else []
-    if any(each.has_metadata for each in opened.log_dirs):
-        parts.append(f"{METADATA_TOPIC}, which is not read")
-    return "; ".join(parts)
 
 
 def _verify_files(paths: tuple[str, ...], output: Output) -> None:

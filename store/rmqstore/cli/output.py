@@ -113,7 +113,11 @@ class Output(NamedTuple):
                 raise OptionError("--format parquet: give --output FILE, or a pipe")
             return cls(name or default, None)
         require_new(target, overwrite=overwrite)
-        known = _told_by_name(target)
+        known = None
+        if (target.stem if compression_of(target) else target.name).endswith(".json"):
+            known = _JSON
+        elif has_known_suffix(target):
+            known = format_of(target)
         if name is None:
             return cls(known or format_of(target), target)
         if known is not None and known != (_JSON if name == _PRETTY else name):
@@ -231,13 +235,6 @@ def _with_numbers(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _sink(text: Any) -> Any:  # noqa: ANN401 - a file of text above a binary one
     """Return the file of bytes below a file of text."""
     return Shown(text) if text.isatty() else text.buffer
-
-
-def _told_by_name(target: Path) -> str | None:
-    """Return the format that the name of a file tells, None if it tells none."""
-    if (target.stem if compression_of(target) else target.name).endswith(".json"):
-        return _JSON
-    return format_of(target) if has_known_suffix(target) else None
 
 
 def show_findings(findings: Sequence[Finding], output: Output) -> None:
@@ -361,7 +358,9 @@ def _print_table(
         return
     fit = None
     if is_cut and text.isatty():
-        fit = fitted(names, first, Console().width, keeps_all=_are_columns_chosen())
+        context = click.get_current_context(silent=True)
+        are_chosen = context is not None and context.params.get("columns") is not None
+        fit = fitted(names, first, Console().width, keeps_all=are_chosen)
     shown = [names, *first] if fit is None else [fit.cells(row) for row in (names, *first)]
     if len(first) <= _FRAMED_ROWS:
         lines = framed(shown[0], shown[1:], None if fit is None else fit.widths)
@@ -378,25 +377,21 @@ def _print_table(
         click.echo(f"{n_columns} are left out ({', '.join(left_out)}); --wide shows all", err=True)
 
 
-def _are_columns_chosen() -> bool:
-    context = click.get_current_context(silent=True)
-    return context is not None and context.params.get("columns") is not None
-
-
 def _shown(names: list[str]) -> list[str]:
     """Return the columns of a table, in which text and its bytes in base64 share one."""
     return [name for name in names if name.removesuffix(BASE64) not in {*names} - {name}]
 
 
 def _cells(row: dict[str, Any], names: list[str]) -> list[str]:
-    return [_cell(row.get(name, row.get(f"{name}Base64"))) for name in names]
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (dict, list)):
-        return orjson.dumps(value).decode()
-    return str(value)
+    cells = []
+    for name in names:
+        value = row.get(name, row.get(f"{name}Base64"))
+        if value is None:
+            cells.append("-")
+        elif isinstance(value, bool):
+            cells.append("yes" if value else "no")
+        elif isinstance(value, (dict, list)):
+            cells.append(orjson.dumps(value).decode())
+        else:
+            cells.append(str(value))
+    return cells

@@ -106,14 +106,13 @@ def stat(
         if columns is not None:
             queues = queues.select(columns_of(columns, queues.column_names))
         elif output.is_table:
-            shown = queues.drop(["brokerName"]) if len(stores) == 1 else queues
-            queues = _without_empty(shown, "reason")
+            if len(stores) == 1:
+                queues = queues.drop(["brokerName"])
+            if not n_damaged:
+                queues = queues.drop(["reason"])
         output.write(queues.schema, queues.to_batches())
         if output.is_table:
-            for one in stores:
-                if len(stores) > 1:
-                    click.echo(f"{one.broker_name} ({one.paths.root}):")
-                _show_kind(one)
+            _show_kinds(stores)
     if n_damaged:
         click.echo(f"damage: {n_damaged} queues; see reason", err=True)
         sys.exit(DAMAGE)
@@ -132,24 +131,19 @@ def _n_queues(stores: Iterable[MessageStore], selection: Selection) -> int | Non
         return None
 
 
-def _show_kind(store: MessageStore) -> None:
-    for text in store.session.kind().lines():
-        click.echo(text)
-    if not store.session.is_tiered:
-        for epoch in store.view("epochs").read_all().to_pylist():
-            click.echo(_epoch_text(epoch))
-
-
-def _without_empty(rows: pa.Table, name: str) -> pa.Table:
-    """Return rows without a column that says nothing."""
-    return rows.drop([name]) if rows.column(name).null_count == len(rows) else rows
-
-
-def _epoch_text(epoch: dict[str, Any]) -> str:
-    if epoch["epoch"] is None:
-        return f"epochs: {epoch['reason']}"
-    start, end = epoch["startOffset"], epoch["endOffset"]
-    return f"epoch {epoch['epoch']}: physical offsets {start:,} to {end:,}"
+def _show_kinds(stores: Sequence[MessageStore]) -> None:
+    for store in stores:
+        if len(stores) > 1:
+            click.echo(f"{store.broker_name} ({store.paths.root}):")
+        for text in store.session.kind().lines():
+            click.echo(text)
+        epochs = [] if store.session.is_tiered else store.view("epochs").read_all().to_pylist()
+        for epoch in epochs:
+            start, end = epoch["startOffset"], epoch["endOffset"]
+            if epoch["epoch"] is None:
+                click.echo(f"epochs: {epoch['reason']}")
+            else:
+                click.echo(f"epoch {epoch['epoch']}: physical offsets {start:,} to {end:,}")
 
 
 @main.command()

@@ -82,7 +82,12 @@ def report(
     require_new(output, overwrite=overwrite)
     with open_stores(paths, brokers) as stores:
         for store in stores:
-            _require_outside(output, store)
+            root = store.paths.root
+            if isinstance(root, Path) and output.resolve().is_relative_to(root.resolve()):
+                raise OptionError(
+                    f"{output} lies in the store, into which a report never writes: put it "
+                    "elsewhere"
+                )
         facts = [_gather(store, with_verify=with_verify) for store in stores]
     made = output.with_name(f"{output.name}.tmp")
     made.write_text(render(facts, datetime.now(UTC)), encoding="utf-8")
@@ -94,14 +99,6 @@ def report(
     if n_findings:
         click.echo(f"damage: {n_findings} findings", err=True)
         sys.exit(DAMAGE)
-
-
-def _require_outside(output: Path, store: MessageStore) -> None:
-    root = store.paths.root
-    if isinstance(root, Path) and output.resolve().is_relative_to(root.resolve()):
-        raise OptionError(
-            f"{output} lies in the store, into which a report never writes: put it elsewhere"
-        )
 
 
 def _gather(store: MessageStore, *, with_verify: bool) -> StoreFacts:

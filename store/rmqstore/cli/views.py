@@ -203,22 +203,17 @@ def groups(
 ) -> None:
     """Show what consumer groups have consumed of each queue, and their lag."""
     if group is not None:
-        _require_group(paths, brokers, group)
+        known: set[str] = set()
+        with open_stores(paths, brokers) as stores:
+            for store in stores:
+                rows = store.view("groups", columns="consumerGroup").read_all()
+                known.update(rows.column("consumerGroup").to_pylist())
+        if group not in known:
+            nearest = nearest_topics([group], known, "consumer groups")
+            raise OptionError(about("consumer_group", f" {group}: no store knows it; {nearest}"))
         chosen = _equals("consumerGroup", group)
         where = chosen if where is None else f"{chosen} AND ({where})"
     _show("groups", paths, brokers, topics, columns, output, where=where)
-
-
-def _require_group(paths: tuple[Path, ...], brokers: str | None, group: str) -> None:
-    """Refuse a group that no store knows."""
-    known: set[str] = set()
-    with open_stores(paths, brokers) as stores:
-        for store in stores:
-            rows = store.view("groups", columns="consumerGroup").read_all()
-            known.update(rows.column("consumerGroup").to_pylist())
-    if group not in known:
-        nearest = nearest_topics([group], known, "consumer groups")
-        raise OptionError(about("consumer_group", f" {group}: no store knows it; {nearest}"))
 
 
 @main.command("brokers")
@@ -257,19 +252,22 @@ def describe_stores(
 
 def _turned(rows: pa.Table) -> pa.Table:
     """Return a table with a row for each column, and a column for each row."""
-    cells = [[_in_words(row[name]) for name in rows.column_names] for row in rows.to_pylist()]
-    names = ["what", *(f"store {number}" for number, _ in enumerate(cells, 1))]
-    return pa.table([rows.column_names, *cells], ["what", "is"] if len(cells) == 1 else names)
-
-
-def _in_words(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, list):
-        return "\n".join(value) or "-"
-    if isinstance(value, datetime):
-        return in_current_zone(value).isoformat(timespec="milliseconds")
-    return str(value)
+    columns = []
+    for row in rows.to_pylist():
+        words = []
+        for name in rows.column_names:
+            value = row[name]
+            if isinstance(value, list):
+                words.append("\n".join(value) or "-")
+            elif isinstance(value, datetime):
+                words.append(in_current_zone(value).isoformat(timespec="milliseconds"))
+            else:
+                words.append("-" if value is None else str(value))
+        columns.append(words)
+    names = ["what", "is"]
+    if len(columns) != 1:
+        names = ["what", *(f"store {number}" for number, _ in enumerate(columns, 1))]
+    return pa.table([rows.column_names, *columns], names)
 
 
 def _show(

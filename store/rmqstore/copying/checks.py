@@ -82,23 +82,21 @@ def require_apart(store: MessageStore, goal: Path, partial: Path) -> None:
 
 
 def require_ours(partial: Path) -> None:
-    """Refuse a folder in the place of the unfinished copy that is none of ours."""
+    """Refuse what lies in the place of the unfinished copy and is not a copy that was begun."""
     status = LOCAL.status(partial)
     if status is None:
         return
     is_link = LOCAL.full_path(partial) != partial
-    is_ours = not is_link and status.is_folder and LOCAL.exists(partial / JOURNAL)
-    # a call that was killed before it had a journal
-    is_begun = not is_link and status.is_folder and not _names(partial) - {JOURNAL.parent.name}
-    if not is_ours and not is_begun:
-        raise StoreStateError(
-            f"{partial}, where the copy would grow, exists already and is not an unfinished copy: "
-            "move it away, or choose another target"
-        )
-
-
-def _names(folder: Path) -> set[str]:
-    return {entry.name for entry in LOCAL.list_folder(folder)}
+    if not is_link and status.is_folder:
+        has_journal = LOCAL.exists(partial / JOURNAL)
+        names = {entry.name for entry in LOCAL.list_folder(partial)}
+        # Without a journal, a call was killed before it had one.
+        if has_journal or not names - {JOURNAL.parent.name}:
+            return
+    raise StoreStateError(
+        f"{partial}, where the copy would grow, exists already and is not an unfinished copy: "
+        "move it away, or choose another target"
+    )
 
 
 def take_lock(partial: Path) -> StoreLock:
@@ -155,16 +153,13 @@ class Journal:
         head = head_of(source, request, folders)
         self._done: dict[str, list[object]] = {}
         self._end = 0
-        if LOCAL.exists(self._path):
-            self._read(folder, head)
-        else:
+        if not LOCAL.exists(self._path):
             disk.make_folder(self._path.parent)
             disk.create(self._path, 0)
             self._append([json.dumps(head)])
             disk.flush_folder(self._path.parent)
-
-    def _read(self, folder: Path, head: Mapping[str, object]) -> None:
-        """Take what an earlier attempt noted; a last line that it did not finish is ignored."""
+            return
+        # The last line is ignored if the earlier attempt that noted the files did not finish it.
         text = LOCAL.read_bytes(self._path, _MAX_BYTES)
         whole = text[: text.rfind(b"\n") + 1]
         self._end = len(whole)
@@ -224,24 +219,24 @@ _PAUSE_SECONDS: Final = 0.05  # in which a broker writes such a file
 
 
 class CopySteps:
-    """The progress of a copy: its bytes count once for copying and, if it is checked, once more.
-
-    Attributes:
-        n_bytes: the bytes of the copy.
-    """
+    """The progress of a copy: its bytes count once for copying and, if it is checked, once more."""
 
     def __init__(self, progress: Progress, *, verify: bool) -> None:
         self._progress, self._n_steps = progress, 2 if verify else 1
-        self.n_bytes = 0
+        self._n_bytes = 0
+
+    def begin(self, n_bytes: int) -> None:
+        """Note how many bytes the copy has."""
+        self._n_bytes = n_bytes
 
     def copied(self, done: int) -> None:
         """Note how many bytes are copied."""
-        self._progress(done, self._n_steps * self.n_bytes)
+        self._progress(done, self._n_steps * self._n_bytes)
 
     def checked(self, done: int, total: int) -> None:
         """Note how far the check is."""
-        checked = self.n_bytes * done // max(total, 1)
-        self._progress(self.n_bytes + checked, self._n_steps * self.n_bytes)
+        checked = self._n_bytes * done // max(total, 1)
+        self._progress(self._n_bytes + checked, self._n_steps * self._n_bytes)
 
 
 def findings_of(
@@ -256,21 +251,13 @@ def findings_of(
         name: the name that the copy gets when it is complete, which findings show.
     """
     own_name = str(copy.paths.root)
-
-    def renamed(text: str) -> str:
-        return text.replace(own_name, name)
-
-    found = [
-        Finding(one.part, renamed(one.place), renamed(one.text))
-        for one in verify(copy, steps.checked)
-    ]
-    return tuple(one for one in found if not _is_of_left_out(one, request))
-
-
-def _is_of_left_out(finding: Finding, request: CopyRequest) -> bool:
-    """Tell whether a finding says that the records of a queue that is left out have no unit."""
-    topic = finding.place.rpartition("-")[0]
-    return finding.part == "queue" and not request.has(topic)
+    found = []
+    for one in verify(copy, steps.checked):
+        place = one.place.replace(own_name, name)
+        # The records of a queue that is left out have no unit.
+        if one.part != "queue" or request.has(place.rpartition("-")[0]):
+            found.append(Finding(one.part, place, one.text.replace(own_name, name)))
+    return tuple(found)
 
 
 def tables_of(files: Iterable[PlannedFile]) -> set[tuple[object, ...]]:

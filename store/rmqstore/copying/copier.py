@@ -237,9 +237,19 @@ class _Copier:
             "stop its broker, or copy a snapshot of its disk",
         )
         if not is_closed:
-            self._make_sound(config)
+            # A writer repairs the copy, as it repairs a store whose writer has died.
+            with self._open_source() as store:
+                config = config or sizes_of(store.paths.settings)
+            self._disk.write_new(self._target / "abort", our_abort())
+            open_for(self._target, "a", config=config).close()
         if self._request.topics is not None:
-            self._drop_topics()
+            # The repair may have built queues of the topics that are left out.
+            paths = find_store(self._target)
+            for topic in (*paths.topics(), *paths.batch_topics()):
+                if not self._request.has(topic):
+                    self._disk.delete_tree(paths.consumequeue / topic)
+                    self._disk.delete_tree(paths.batch_consumequeue / topic)
+            keep_topics(self._disk, paths, self._request.has)
         return plan
 
     def check(self, goal: Path) -> tuple[Finding, ...]:
@@ -248,10 +258,16 @@ class _Copier:
             return findings_of(store, self._request, self._steps, str(goal))
 
     def _copy(self, store: MessageStore) -> CopyPlan:
-        """Copy the files, as the store has them by now; return what was copied."""
+        """Copy the files, as the store has them at this time; return what was copied."""
         paths, end, n_dropped = store.paths, store.log_end, 0
         if end is not None:
-            self._require_writable(store)
+            try:
+                require_writable(paths)
+            except UnsupportedFeatureError as err:
+                raise UnsupportedFeatureError(
+                    f"{err}; so the copy of such a store cannot be made sound while it is open: "
+                    "stop its broker first"
+                ) from err
             n_dropped = store.session.ends.after_end.n_records if end.reason else 0
             if n_dropped and not self._truncates:
                 refuse_records_after(end, n_dropped)
@@ -288,15 +304,6 @@ class _Copier:
         text = f"{store.paths.rocksdb_store}, whose tables changed each time that they were copied"
         return plan._replace(files=others, skipped=[*plan.skipped, text])
 
-    def _require_writable(self, store: MessageStore) -> None:
-        try:
-            require_writable(store.paths)
-        except UnsupportedFeatureError as err:
-            raise UnsupportedFeatureError(
-                f"{err}; so the copy of such a store cannot be made sound while it is open: "
-                "stop its broker first"
-            ) from err
-
     def _remove_others(self, plan: CopyPlan) -> None:
         """Delete what an earlier attempt copied and the store no longer has."""
         names = {file.name for file in plan.files}
@@ -306,13 +313,16 @@ class _Copier:
                 self._disk.delete(path)
 
     def _copy_files(self, store: MessageStore, plan: CopyPlan) -> None:
-        done, self._steps.n_bytes = 0, plan.n_bytes
+        done = 0
+        self._steps.begin(plan.n_bytes)
         waiting: list[PlannedFile] = []
         n_waiting = 0
         for name in ("commitlog", "consumequeue", "config"):
             self._disk.make_folder(self._target / name)
         for file in plan.files:
-            if not self._is_there(file):
+            status = LOCAL.status(self._target / file.name)
+            is_there = status is not None and status.size == file.size and self._journal.has(file)
+            if not is_there:
                 self._copy_file(store, file)
                 waiting.append(file)
                 n_waiting += file.end
@@ -322,10 +332,6 @@ class _Copier:
             done += file.end
             self._steps.copied(done)
         self._settle(waiting)
-
-    def _is_there(self, file: PlannedFile) -> bool:
-        status = LOCAL.status(self._target / file.name)
-        return status is not None and status.size == file.size and self._journal.has(file)
 
     def _settle(self, files: list[PlannedFile]) -> None:
         if files:
@@ -351,20 +357,3 @@ class _Copier:
                     n_read = opened.read_into(window, position)
                     if window[:n_read].any():
                         self._disk.write(path, position, window[:n_read])
-
-    def _make_sound(self, config: StoreConfig | None) -> None:
-        """Let a writer repair the copy, as it repairs a store whose writer has died."""
-        with self._open_source() as store:
-            config = config or sizes_of(store.paths.settings)
-        abort = self._target / "abort"
-        self._disk.write_new(abort, our_abort())
-        open_for(self._target, "a", config=config).close()
-
-    def _drop_topics(self) -> None:
-        """Remove the topics that are left out, whose queues the repair may have built again."""
-        paths = find_store(self._target)
-        for topic in (*paths.topics(), *paths.batch_topics()):
-            if not self._request.has(topic):
-                self._disk.delete_tree(paths.consumequeue / topic)
-                self._disk.delete_tree(paths.batch_consumequeue / topic)
-        keep_topics(self._disk, paths, self._request.has)

@@ -24,7 +24,6 @@ from rmqstore.errors import (
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.topics import is_system_topic
 from rmqstore.read.session import StoreSession
-from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Entry
 from rmqstore.storage.index_files import index_files, read_header
@@ -178,19 +177,14 @@ def first_kept(log: CommitLog, since: int | None, log_end: int | None) -> int:
     if since is None or not segments:
         return log.min_offset
     for segment in segments[:-1]:
-        if not 0 < _newest_time(log, segment) < since:
+        newest = 0  # without records
+        for window in walk_forward(log, segment, segment.start, segment.end):
+            for _, heads, whole in window.heads():
+                times = heads.column("store_timestamp")[whole]
+                newest = max(newest, int(times.max(initial=0)))
+        if not 0 < newest < since:
             return segment.start
     return segments[-1].start
-
-
-def _newest_time(log: CommitLog, segment: Segment) -> int:
-    """Return the latest store time (ms) of the records in a file, 0 without records."""
-    newest = 0
-    for window in walk_forward(log, segment, segment.start, segment.end):
-        for _, heads, whole in window.heads():
-            times = heads.column("store_timestamp")[whole]
-            newest = max(newest, int(times.max(initial=0)))
-    return newest
 
 
 def plan_copy(
@@ -264,10 +258,19 @@ class _Planner:
         files = [*self._folder(self._paths.root / _LEDGER, _LEDGER)]
         history = (self._file(self._paths.root / name, name) for name in _HISTORY)
         files += (file for file in history if file is not None)
-        files += self._log(self._segments())
+        files += self._log()
         files += self._queues()
         files += self._index()
-        files += self._others()
+        # What else lies in the root: configuration, checkpoint, timers, databases.
+        apart = {*self._paths.log_folders, self._paths.consumequeue, self._paths.index}
+        names = _NOT_BY_NAME | _BY_TOPIC
+        logs = self._paths.dledger_logs
+        for entry in sorted(self._storage.list_folder(self._paths.root)):
+            path = self._paths.root / entry.name
+            if logs and path.name.startswith("dledger-") and path / "data" not in logs:
+                self._skipped.append(f"{path}, the DLedger log of another node")
+            elif entry.name not in names and path not in apart:
+                files += self._entry(path, entry.name, entry)
         return CopyPlan(files, self._left_out, self._skipped, self._log_start)
 
     def _file(self, source: Path, name: str, end: int | None = None) -> PlannedFile | None:
@@ -288,26 +291,28 @@ class _Planner:
             return None
         end = size if end is None else min(end, size)
         is_dated = status.modified_ns > 0  # else another content may have come in its place
-        is_final = is_dated and (self._log_end is None or (end == size and _is_of_log(name)))
+        # A file of the log is written only once.
+        folder, _, file = name.rpartition("/")
+        is_of_log = folder.split("/")[0] == "commitlog" and name_to_offset(file) is not None
+        is_final = is_dated and (self._log_end is None or (end == size and is_of_log))
         return PlannedFile(source, name, size, end, status.modified_ns, is_final)
 
-    def _segments(self) -> list[Segment]:
-        """Return the files of the log, without those after its end and those that are too old."""
-        end = self._log_end
-        segments = [one for one in self._store.log.segments if end is None or one.start < end]
+    def _log(self) -> Iterator[PlannedFile]:
+        """Plan the files of the log, without those after its end and those that are too old."""
+        log_end = self._log_end
+        segments = [
+            one for one in self._store.log.segments if log_end is None or one.start < log_end
+        ]
         kept = [one for one in segments if one.start >= self._log_start]
         if len(kept) < len(segments):
             self._left_out.append(
                 f"{len(segments) - len(kept)} files of the log, "
                 "with messages that were stored before that time"
             )
-        return kept
-
-    def _log(self, segments: list[Segment]) -> Iterator[PlannedFile]:
-        folders = {segment.path.parent for segment in segments}
+        folders = {segment.path.parent for segment in kept}
         links = {folder: self._storage.list_folder(folder) for folder in folders}
-        for segment in segments:
-            end = segment.size if self._log_end is None else self._log_end - segment.start
+        for segment in kept:
+            end = segment.size if log_end is None else log_end - segment.start
             folder = segment.path.parent
             if any(entry.is_link and entry.name == segment.path.name for entry in links[folder]):
                 raise UnsupportedFeatureError(
@@ -374,16 +379,17 @@ class _Planner:
         return max(len(files) - 1, 0)
 
     def _index(self) -> Iterator[PlannedFile]:
-        leaves_out, n_old = self._request.since is not None, 0
+        n_old = 0
         links = {entry.name for entry in self._entries(self._paths.index) if entry.is_link}
         for path in index_files(self._paths.index, self._storage):
             if path.name in links:
                 self._skipped.append(f"{path}, which is a symbolic link")
                 continue
-            last = int(read_header(path, self._storage)["end_phy_offset"]) if leaves_out else 0
-            if 0 < last < self._log_start:
-                n_old += 1
-                continue
+            if self._request.since is not None:
+                last = int(read_header(path, self._storage)["end_phy_offset"])
+                if 0 < last < self._log_start:
+                    n_old += 1
+                    continue
             planned = self._file(path, f"index/{path.name}")
             if planned is not None:
                 yield planned
@@ -393,21 +399,6 @@ class _Planner:
     def database(self) -> Iterator[PlannedFile]:
         """Plan the index in RocksDB."""
         return self._folder(self._paths.rocksdb_store, _DATABASE)
-
-    def _others(self) -> Iterator[PlannedFile]:
-        """Plan what else lies in the root: configuration, checkpoint, timers, databases."""
-        apart = {*self._paths.log_folders, self._paths.consumequeue, self._paths.index}
-        names = _NOT_BY_NAME | _BY_TOPIC
-        for entry in sorted(self._storage.list_folder(self._paths.root)):
-            path = self._paths.root / entry.name
-            if self._is_of_another_node(path):
-                self._skipped.append(f"{path}, the DLedger log of another node")
-            elif entry.name not in names and path not in apart:
-                yield from self._entry(path, entry.name, entry)
-
-    def _is_of_another_node(self, path: Path) -> bool:
-        logs = self._paths.dledger_logs
-        return bool(logs) and path.name.startswith("dledger-") and path / "data" not in logs
 
     def _folder(self, folder: Path, name: str) -> Iterator[PlannedFile]:
         """Plan all files of a folder, except those of the log."""
@@ -433,9 +424,3 @@ class _Planner:
             planned = self._file(path, name)
             if planned is not None:
                 yield planned
-
-
-def _is_of_log(name: str) -> bool:
-    """Tell whether a path in a copy is that of a file of the log, which is written only once."""
-    folder, _, file = name.rpartition("/")
-    return folder.split("/")[0] == "commitlog" and name_to_offset(file) is not None

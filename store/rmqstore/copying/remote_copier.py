@@ -83,18 +83,16 @@ class RemoteCopier:
         self._n_parts = 0
         self._opening = Lock()
         self._attempt = uuid4().hex.encode()
-        self._begin()
-
-    def _begin(self) -> None:
-        root = self._folder.root
         is_marked = UNFINISHED_COPY in self._sizes
         if self._sizes and not is_marked:
-            raise StoreStateError(f"{root} exists already: a copy is made in a new folder")
-        head = _parsed(self._folder.read(UNFINISHED_COPY)) if is_marked else None
-        if head is None and len(self._sizes) <= 1:
+            raise StoreStateError(
+                f"{self._folder.root} exists already: a copy is made in a new folder"
+            )
+        earlier = _parsed(self._folder.read(UNFINISHED_COPY)) if is_marked else None
+        if earlier is None and len(self._sizes) <= 1:
             self._write(UNFINISHED_COPY, json.dumps(self._head).encode())
         else:
-            self._resume(head)
+            self._resume(earlier)
         self._write(_ATTEMPT, self._attempt)
 
     def _resume(self, head: object) -> None:
@@ -179,11 +177,7 @@ class RemoteCopier:
                 self._folder.delete(name)
         if not any(name.startswith("commitlog/") for name in names):
             self._folder.make("commitlog")  # a folder without it is not a store
-        self._copy_files(store, plan)
-        return plan
-
-    def _copy_files(self, store: MessageStore, plan: CopyPlan) -> None:
-        self._steps.n_bytes = plan.n_bytes
+        self._steps.begin(plan.n_bytes)
         done = 0
         files = iter(plan.files)
         with ThreadPoolExecutor(_FILES_AT_ONCE, "rmqstore-copy") as pool:
@@ -193,40 +187,36 @@ class RemoteCopier:
                     self._sizes[file.name] = _NO_SIZE
                 for _ in pool.map(lambda file: self._copy_file(store, file), missing):
                     pass
-                self._note(missing)
+                self._require_ours()
+                # The files are noted as copied.
+                lines = [json.dumps(entry_of(file)) for file in missing if file.is_final]
+                for file in missing:
+                    self._sizes[file.name] = file.size
+                    self._done[file.name] = entry_of(file)[1:]
+                if lines:
+                    self._write(f"{_JOURNAL}/{self._n_parts:08}", "\n".join(lines).encode())
+                    self._n_parts += 1
                 done += sum(file.end for file in together)
                 self._steps.copied(done)
+        return plan
 
     def _is_there(self, file: PlannedFile) -> bool:
         entry = entry_of(file)
         is_noted = file.is_final and self._done.get(file.name) == entry[1:]
         return is_noted and (_is_config(file) or self._sizes.get(file.name) == file.size)
 
-    def _note(self, files: list[PlannedFile]) -> None:
-        """Note that files are copied."""
-        self._require_ours()
-        lines = [json.dumps(entry_of(file)) for file in files if file.is_final]
-        for file in files:
-            self._sizes[file.name] = file.size
-            self._done[file.name] = entry_of(file)[1:]
-        if lines:
-            self._write(f"{_JOURNAL}/{self._n_parts:08}", "\n".join(lines).encode())
-            self._n_parts += 1
-
     def _copy_file(self, store: MessageStore, file: PlannedFile) -> None:
-        if _is_config(file):
-            content = self._config(store, file)
-            if content is not None:
-                self._write(file.name, content)
+        if not _is_config(file):
+            self._folder.write(file.name, lambda: self._pieces(store, file))
             return
-        self._folder.write(file.name, lambda: self._pieces(store, file))
-
-    def _config(self, store: MessageStore, file: PlannedFile) -> bytes | None:
-        if self._request.topics is not None and file.name == "config/topics.json":
-            return content_of_kept(store.paths, self._request.has)
-        if self._request.topics is not None and file.name == "config/topics.json.bak":
-            return None  # it has the topics that are left out
-        return config_content(store.paths.storage, file.source)
+        leaves_topics_out = self._request.topics is not None
+        if leaves_topics_out and file.name == "config/topics.json.bak":
+            return  # it has the topics that are left out
+        if leaves_topics_out and file.name == "config/topics.json":
+            content = content_of_kept(store.paths, self._request.has)
+        else:
+            content = config_content(store.paths.storage, file.source)
+        self._write(file.name, content)
 
     def _pieces(self, store: MessageStore, file: PlannedFile) -> Iterator[Content]:
         """Yield the bytes of a file, zeros for its holes."""

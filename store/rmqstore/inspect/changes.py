@@ -56,27 +56,25 @@ def planned_rebuild(
         paths, sizes = _writable(path, folders, broker_stopped=broker_stopped)
         sizes.require_delay_levels()
         plan = plan_rebuild(paths, sizes, truncate=truncate)
-        with suppress(RmqStoreError):  # damage hides how many there will be
-            plan = plan._replace(n_queues=_known_queues(path, folders))
+        # Queues that only records of the log name count too. Damage hides how many there will be.
+        with suppress(RmqStoreError), open_for(path, **folders) as store:
+            n_queues = sum(len(store.queue_ids(topic)) for topic in store.topics())
+            plan = plan._replace(n_queues=n_queues)
     return plan.lines()
-
-
-def _known_queues(path: str | os.PathLike[str], folders: FolderArguments) -> int:
-    """Return the number of queues, those included that only records of the log name."""
-    with open_for(path, **folders) as store:
-        return sum(len(store.queue_ids(topic)) for topic in store.topics())
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep warnings of this thread away."""
+    """Keep warnings of this package away in this thread."""
     thread = get_ident()
 
     def is_other(record: logging.LogRecord) -> bool:
         return record.thread != thread
 
     loggers = [
-        logging.getLogger(name) for name in logging.root.manager.loggerDict if _is_ours(name)
+        logging.getLogger(name)
+        for name in logging.root.manager.loggerDict
+        if name.partition(".")[0] == "rmqstore"
     ]
     for one in loggers:
         one.addFilter(is_other)
@@ -85,11 +83,6 @@ def _silence() -> Iterator[None]:
     finally:
         for one in loggers:
             one.removeFilter(is_other)
-
-
-def _is_ours(name: str) -> bool:
-    """Tell whether a logger is of this package."""
-    return name.partition(".")[0] == "rmqstore"
 
 
 def _writable(

@@ -190,20 +190,28 @@ def draw_rates(rates: Rates | None) -> RateChart | None:
     """Return the chart of messages over time, None without messages."""
     if rates is None or not rates.counts:
         return None
+    topics = list(rates.counts)
     values = np.stack(list(rates.counts.values())) * 1000 / rates.width_ms
     totals = values.sum(axis=0)
     usual = float(np.median(totals[totals > 0])) if totals.any() else 0.0
     width = 100 / len(totals)
-    begin, span = int(rates.starts[0]), rates.width_ms * len(rates.starts)
+    bins = []
+    for row, start in enumerate(rates.starts.tolist()):
+        largest = sorted(zip(values[:, row].tolist(), topics, strict=True), reverse=True)
+        lines = [_moment(start, "%Y-%m-%d %H:%M:%S")]
+        lines += [f"{value:,.4g}/s {topic}" for value, topic in largest if value >= 1e-4]
+        bins.append(Bin(round(row * width, 3), "\n".join(lines)))
+    colours = {OTHER_TOPICS: "other", SYSTEM_TOPICS: "system"}
+    ticks = _nice_ticks(float(totals.max()))
     return RateChart(
-        series=_coloured(rates.counts),
-        bins=[
-            Bin(round(row * width, 3), _bin_title(int(start), list(rates.counts), values[:, row]))
-            for row, start in enumerate(rates.starts.tolist())
-        ],
+        series=[(topic, colours.get(topic, str(row))) for row, topic in enumerate(topics)],
+        bins=bins,
         bin_width=round(width, 3),
-        times=_time_ticks(begin, span),
-        linear=_linear(values, totals),
+        times=_time_ticks(int(rates.starts[0]), rates.width_ms * len(rates.starts)),
+        linear=Scale(
+            _paths(values / ticks[-1] * 100),
+            [Tick(100 * tick / ticks[-1], number(tick)) for tick in ticks],
+        ),
         logarithmic=_logarithmic(values, totals),
         prefers_logarithmic=bool(totals.max() > _BURST * usual),
     )
@@ -232,16 +240,17 @@ def draw_skew(topics: Sequence[TopicFacts], queues: Sequence[QueueFacts]) -> Ske
         if queue.topic in places and queue.messages is not None:
             share = queue.messages / means[queue.topic] / ticks[-1]
             places[queue.topic].setdefault(round(share * _DOT_PLACES), []).append(queue)
-    rows = [
-        Dots(
-            topic,
-            [
-                (100 * place / _DOT_PLACES, _dot_title(at, means[topic]))
-                for place, at in sorted(found.items())
-            ],
-        )
-        for topic, found in places.items()
-    ]
+    rows = []
+    for topic, found in places.items():
+        dots = []
+        for place, at in sorted(found.items()):
+            messages = at[0].messages or 0
+            times = f"{messages / means[topic]:.2f} times the mean"
+            title = f"queue {at[0].queue_id}: {messages:,} messages, {times}"
+            if len(at) > 1:
+                title += f"; {len(at) - 1:,} more like it"
+            dots.append((100 * place / _DOT_PLACES, title))
+        rows.append(Dots(topic, dots))
     return SkewChart(rows, [Tick(100 * value / ticks[-1], number(value)) for value in ticks])
 
 
@@ -250,31 +259,6 @@ def number(value: float) -> str:
     if value >= 1:
         return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
     return f"{value:.3g}"
-
-
-def _coloured(topics: Iterable[str]) -> list[tuple[str, str]]:
-    special = {OTHER_TOPICS: "other", SYSTEM_TOPICS: "system"}
-    return [(topic, special.get(topic, str(row))) for row, topic in enumerate(topics)]
-
-
-def _bin_title(start: int, topics: list[str], values: NDArray[np.float64]) -> str:
-    lines = [_moment(start, "%Y-%m-%d %H:%M:%S")]
-    largest = sorted(zip(values.tolist(), topics, strict=True), reverse=True)
-    lines += [f"{value:,.4g}/s {topic}" for value, topic in largest if value >= 1e-4]
-    return "\n".join(lines)
-
-
-def _dot_title(queues: Sequence[QueueFacts], mean: float) -> str:
-    first = queues[0]
-    messages = first.messages or 0
-    text = f"queue {first.queue_id}: {messages:,} messages, {messages / mean:.2f} times the mean"
-    return text if len(queues) == 1 else f"{text}; {len(queues) - 1:,} more like it"
-
-
-def _linear(values: NDArray[np.float64], totals: NDArray[np.float64]) -> Scale:
-    ticks = _nice_ticks(float(totals.max()))
-    heights = values / ticks[-1] * 100
-    return Scale(_paths(heights), [Tick(100 * tick / ticks[-1], number(tick)) for tick in ticks])
 
 
 def _logarithmic(values: NDArray[np.float64], totals: NDArray[np.float64]) -> Scale:
@@ -332,21 +316,22 @@ def _time_ticks(begin: int, span: int) -> list[Tick]:
     step = next(
         (width for width in WIDTHS_MS if span / width <= _TIME_TICKS), span // _TIME_TICKS + 1
     )
-    ticks, day = [], ""
+    ticks = []
+    day = ""
     for moment in range(-(-begin // step) * step, begin + span + 1, step):
         date = _moment(moment, "%Y-%m-%d")
-        label = date if step >= _DAY_MS else _clock(moment, step)
-        below = date if step < _DAY_MS and date != day else ""
+        below = ""
+        if step >= _DAY_MS:
+            label = date
+        else:
+            label = _moment(moment, "%H:%M" if step >= _MINUTE_MS else "%H:%M:%S")
+            if step < _SECOND_MS:
+                label += f".{moment % 1000:03}"
+            if date != day:
+                below = date
         ticks.append(Tick(round(100 * (moment - begin) / span, 3), label, below))
         day = date
     return ticks
-
-
-def _clock(moment: int, step: int) -> str:
-    if step >= _MINUTE_MS:
-        return _moment(moment, "%H:%M")
-    seconds = _moment(moment, "%H:%M:%S")
-    return seconds if step >= _SECOND_MS else f"{seconds}.{moment % 1000:03}"
 
 
 def _moment(millis: int, form: str) -> str:

@@ -63,6 +63,7 @@ def _counts(
     None stands for the start where the store time of a message cannot be read.
     """
     session = store.session
+    length = _LENGTHS[unit]
     at, end = store.queue_range(topic, queue_id)
     while at < end:
         try:
@@ -71,23 +72,20 @@ def _counts(
             yield None, 1
             at += 1
             continue
-        start, stop = _span(stored, unit)
+        # A day need not have 24 hours: it ends where the next date begins.
+        try:
+            moment = datetime.fromtimestamp(stored / 1000, current_zone())
+            first = moment.replace(minute=0, second=0, microsecond=0)
+            if unit == HOUR:
+                start = round(first.timestamp()) * 1000
+                stop = start + length
+            else:
+                midnight = first.replace(hour=0, fold=0)
+                start = round(midnight.timestamp()) * 1000
+                stop = round((midnight + timedelta(days=1)).timestamp()) * 1000
+        except (OverflowError, ValueError, OSError):  # at the edge of the calendar
+            start = stored - stored % length
+            stop = start + length
         following = session.first_stored_at(topic, queue_id, stop, (at + 1, end))
         yield start, session.store_queues.n_messages(topic, queue_id, at, following)
         at = following
-
-
-def _span(stored: int, unit: str) -> tuple[int, int]:
-    """Return the first ms of the hour or day of a time, and that after its last one."""
-    length = _LENGTHS[unit]
-    try:
-        moment = datetime.fromtimestamp(stored / 1000, current_zone())
-        start = moment.replace(minute=0, second=0, microsecond=0)
-        if unit == HOUR:
-            first = round(start.timestamp()) * 1000
-            return first, first + length
-        midnight = start.replace(hour=0, fold=0)
-        following = midnight + timedelta(days=1)
-        return round(midnight.timestamp()) * 1000, round(following.timestamp()) * 1000
-    except (OverflowError, ValueError, OSError):  # at the edge of the calendar
-        return stored - stored % length, stored - stored % length + length

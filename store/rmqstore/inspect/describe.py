@@ -5,9 +5,9 @@ Files are listed and a few of them are looked at, so the time hardly depends on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.recovery.log_end import find_written_end, last_record_before
 from rmqstore.store.message_store import MessageStore
 
+P = ParamSpec("P")
 T = TypeVar("T")
 CLOSED, OPEN, NOT_CLOSED = "closed", "open", "not closed"
 
@@ -111,6 +112,9 @@ class _Row:
         n_system = sum(map(is_system_topic, topics))
         groups = self._known(session.config.groups)
         sizes = self._known(self._index_sizes)
+        state = CLOSED
+        if paths.has_abort:  # a broker or a writer has the store open, or died with it open
+            state = OPEN if paths.storage.is_locked(paths.lock) else NOT_CLOSED
         return {
             "path": str(paths.root),
             "brokerName": session.view_broker_name,
@@ -120,10 +124,14 @@ class _Row:
             "log": kind and kind.log,
             "queuesIn": kind and kind.queues,
             "version": kind and f"{kind.version} or later",
-            "state": _state(paths),
+            "state": state,
             **self._log(),
-            "mappedFileSizeConsumeQueue": self._known(self._queue_file_size),
-            "mapperFileSizeBatchConsumeQueue": self._known(self._batch_file_size),
+            "mappedFileSizeConsumeQueue": self._known(
+                _size_of_first, paths, paths.topics, paths.queue_files
+            ),
+            "mapperFileSizeBatchConsumeQueue": self._known(
+                _size_of_first, paths, paths.batch_topics, paths.batch_files
+            ),
             "indexFiles": len(index_files(paths.index, paths.storage)),
             "maxHashSlotNum": sizes and sizes.n_slots,
             "maxIndexNum": sizes and sizes.n_items,
@@ -131,16 +139,15 @@ class _Row:
             "systemTopics": n_system,
             "queues": self._known(self._n_queues),
             "groups": None if groups is None else len(groups),
-            "configFiles": self._config_files(),
-            "parts": self._parts(),
+            **self._files(),
             "notRead": [] if kind is None else list(kind.not_read),
             "reason": "; ".join(self._reasons) or None,
         }
 
-    def _known(self, look: Callable[[], T]) -> T | None:
+    def _known(self, look: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Return what a look gives, None with its reason if damage hides it."""
         try:
-            return look()
+            return look(*args, **kwargs)
         except (RmqStoreError, OSError) as err:
             if str(err) not in self._reasons:
                 self._reasons.append(str(err))
@@ -150,8 +157,8 @@ class _Row:
         log = self._session.log
         lengths = {segment.size for segment in log.segments} - {0}
         end = self._known(self._end)
-        last = self._known(lambda: None if end is None else last_record_before(log, end))
-        first = self._known(lambda: _first_record(log))
+        last = None if end is None else self._known(last_record_before, log, end)
+        first = self._known(_first_record, log)
         return {
             "minOffset": log.min_offset,
             "maxOffset": end,
@@ -166,10 +173,9 @@ class _Row:
         return find_written_end(self._session.log) if end is None else end
 
     def _stored_at(self, physical_offset: int | None) -> int | None:
-        log = self._session.log
-        return self._known(
-            lambda: None if physical_offset is None else log.store_timestamp(physical_offset)
-        )
+        if physical_offset is None:
+            return None
+        return self._known(self._session.log.store_timestamp, physical_offset)
 
     def _index_sizes(self) -> IndexSizes | None:
         storage = self._paths.storage
@@ -177,16 +183,6 @@ class _Row:
             if read_header(path, storage)["index_count"] > 1:
                 return find_sizes(path, IndexSizes.of(StoreConfig()), storage)
         return None
-
-    def _queue_file_size(self) -> int | None:
-        paths = self._paths
-        files = (file for topic in paths.topics() for file in paths.queue_files(topic))
-        return _size_of_first(paths, files)
-
-    def _batch_file_size(self) -> int | None:
-        paths = self._paths
-        files = (file for topic in paths.batch_topics() for file in paths.batch_files(topic))
-        return _size_of_first(paths, files)
 
     def _topics(self) -> set[str]:
         paths, config = self._paths, self._session.config
@@ -201,30 +197,29 @@ class _Row:
             return sum(len(session.queue_ids(topic)) for topic in session.topics())
         return len(paths.queues()) + len(paths.batch_queues())
 
-    def _config_files(self) -> list[str]:
+    def _files(self) -> dict[str, object]:
         paths = self._paths
         given = [] if paths.settings is None else [paths.settings.file]
         in_root = [name for name in _IN_ROOT if paths.storage.exists(paths.root / name)]
         entries = paths.storage.list_folder(paths.config)
         names = sorted(entry.name for entry in entries if not entry.name.endswith(".bak"))
-        return [*given, *in_root, *(f"config/{name}" for name in names)]
-
-    def _parts(self) -> list[str]:
-        paths = self._paths
-        found = [text for name, text in _PARTS.items() if paths.storage.exists(paths.root / name)]
-        return [*found, "tiered storage"] if self._session.is_tiered else found
-
-
-def _state(paths: StorePaths) -> str:
-    """Tell whether a broker or a writer has the store open, died with it open, or closed it."""
-    if not paths.has_abort:
-        return CLOSED
-    return OPEN if paths.storage.is_locked(paths.lock) else NOT_CLOSED
+        parts = [text for name, text in _PARTS.items() if paths.storage.exists(paths.root / name)]
+        if self._session.is_tiered:
+            parts.append("tiered storage")
+        return {
+            "configFiles": [*given, *in_root, *(f"config/{name}" for name in names)],
+            "parts": parts,
+        }
 
 
-def _size_of_first(paths: StorePaths, files: Iterator[Path]) -> int | None:
-    file = next(files, None)
-    return None if file is None else paths.storage.size(file)
+def _size_of_first(
+    paths: StorePaths, topics: Callable[[], list[str]], files_of: Callable[[str], list[Path]]
+) -> int | None:
+    """Return the size of the first file of any queue, None if there is none."""
+    for topic in topics():
+        for file in files_of(topic):
+            return paths.storage.size(file)
+    return None
 
 
 def _first_record(log: CommitLog) -> int | None:

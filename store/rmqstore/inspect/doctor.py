@@ -77,7 +77,21 @@ def examine(
     if _version("pyspark"):
         yield _java()
         yield from _pythons_of_spark()
-        yield from _sources()
+        # Spark looks for data sources in these packages: one that fails hides them all.
+        names = sorted({one.name for one in iter_modules() if one.name.startswith("pyspark_")})
+        for name in names:
+            try:
+                import_module(name)
+            except Exception as err:  # noqa: BLE001 - whatever a foreign package does
+                found = f"{type(err).__name__}: {err}"
+                yield Check(
+                    name, WRONG, found, f"Spark finds no data source: mend or remove {name}"
+                )
+        if "pyspark_rmqstore" in names:
+            yield Check("format rmqstore", OK, "Spark finds it")
+        else:
+            cure = "spark.dataSource.register(pyspark_rmqstore.DefaultSource)"
+            yield Check("format rmqstore", WRONG, "Spark does not find it by itself", cure)
     if path is not None or conf is not None:
         yield _store(path, conf, storage_options)
 
@@ -124,22 +138,6 @@ def _pythons_of_spark() -> Iterator[Check]:
             cure = f"export {setting}={sys.executable}, or install this package for {found}"
             last_line = answer.strip().rpartition("\n")[2]
             yield Check(name, WRONG, f"{found}: {last_line[-200:]}", cure)
-
-
-def _sources() -> Iterator[Check]:
-    """Check the packages in which Spark looks for data sources: one that fails hides them all."""
-    names = sorted({one.name for one in iter_modules() if one.name.startswith("pyspark_")})
-    for name in names:
-        try:
-            import_module(name)
-        except Exception as err:  # noqa: BLE001 - whatever a foreign package does
-            found = f"{type(err).__name__}: {err}"
-            yield Check(name, WRONG, found, f"Spark finds no data source: mend or remove {name}")
-    if "pyspark_rmqstore" in names:
-        yield Check("format rmqstore", OK, "Spark finds it")
-    else:
-        cure = "spark.dataSource.register(pyspark_rmqstore.DefaultSource)"
-        yield Check("format rmqstore", WRONG, "Spark does not find it by itself", cure)
 
 
 def _store(

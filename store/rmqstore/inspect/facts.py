@@ -12,6 +12,8 @@ from rmqstore.errors import Finding
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.store_ends import RecordsAfter
 
+_LATE_MESSAGES, _LATE_MILLIS = 1000, 10 * 60_000  # a lag of less needs nobody's attention
+
 # How far a group is behind: not at all, a little, so much that one should look, or that much
 # without having consumed anything lately.
 LagLevel: TypeAlias = Literal["none", "small", "late", "stuck"]
@@ -32,6 +34,10 @@ class QueueFacts:
     last: int | None
     reason: str | None
     lag: int | None = None  # the largest of any group
+
+    def meet_lag(self, lag: int) -> None:
+        """Take the lag of a group on the queue into account."""
+        self.lag = max(self.lag or 0, lag)
 
 
 @dataclass(slots=True)
@@ -54,11 +60,32 @@ class GroupFacts:
 
     group: str
     topic: str
-    queues: int
-    lag: int | None  # in messages, over all queues
-    lag_millis: int | None  # of the worst queue
+    queues: int = 0
+    lag: int | None = None  # in messages, over all queues
+    lag_millis: int | None = None  # of the worst queue
     consumed: int | None = None  # messages between the broker's last two notes of its offset
-    level: LagLevel = "none"
+
+    def add_queue(self) -> None:
+        """Count a queue, whose lag may not be known."""
+        self.queues += 1
+
+    def add_lag(self, lag: int, lag_millis: int | None, consumed: int | None) -> None:
+        """Add the lag of a queue that was counted, and what was consumed of it, as far as known."""
+        self.lag = (self.lag or 0) + lag
+        if consumed is not None:
+            self.consumed = (self.consumed or 0) + consumed
+        if lag_millis is not None:
+            self.lag_millis = max(self.lag_millis or 0, lag_millis)
+
+    @property
+    def level(self) -> LagLevel:
+        """How bad the lag is by its size, in messages and in time, and by the group's progress."""
+        lag = self.lag or 0
+        if lag <= 0:
+            return "none"
+        if lag < _LATE_MESSAGES and (self.lag_millis or 0) < _LATE_MILLIS:
+            return "small"
+        return "stuck" if self.consumed == 0 else "late"
 
 
 @dataclass(slots=True)

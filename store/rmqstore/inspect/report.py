@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from shlex import quote
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -22,7 +23,6 @@ from rmqstore.inspect.charts import draw_bars, draw_rates, draw_skew, estimate_r
 from rmqstore.inspect.facts import (
     FileFacts,
     GroupFacts,
-    LagLevel,
     QueueFacts,
     StoreFacts,
     TopicFacts,
@@ -43,7 +43,6 @@ logger = logging.getLogger(__name__)
 # with more messages their bytes are estimated, because counting would read each unit
 _EXACT_UNITS = 20_000_000
 _SIZE_SAMPLES = 16
-_LATE_MESSAGES, _LATE_MILLIS = 1000, 10 * 60_000  # a lag of less needs nobody's attention
 
 
 Severity: TypeAlias = Literal["high", "medium", "low"]
@@ -86,11 +85,17 @@ def gather(
         lacks_rocksdb_queues=are_queues_unreadable(store.paths),
         notes=notes,
     )
-    facts.rates = estimate_rates(store, facts)
+    rates = estimate_rates(store, facts)
     notes += [f"{queue.topic}-{queue.queue_id}: {queue.reason}" for queue in queues if queue.reason]
+    findings: list[Finding] | None = None
     if with_verify:
-        facts.findings = _findings(store, progress)
-    return facts
+        findings = []
+        try:
+            findings.extend(verify(store, progress))
+        except (RmqStoreError, OSError) as err:
+            text = f"could not be finished: {err}"
+            findings.append(Finding("check", str(store.paths.root), text))
+    return replace(facts, rates=rates, findings=findings)
 
 
 def _queues(store: MessageStore) -> tuple[list[QueueFacts], bool]:
@@ -139,15 +144,15 @@ def _rows(batches: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
     """Return the rows of a view, with times in ms."""
     rows: list[dict[str, Any]] = []
     for batch in batches:
-        columns = [_in_millis(column) for column in batch.columns]
+        columns = []
+        for column in batch.columns:
+            if column.type == TIMESTAMP:
+                in_millis = column.cast(pa.timestamp("ms", tz="UTC"), safe=False)
+                columns.append(in_millis.cast(pa.int64()))
+            else:
+                columns.append(column)
         rows += pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist()
     return rows
-
-
-def _in_millis(column: pa.Array) -> pa.Array:
-    if column.type != TIMESTAMP:
-        return column
-    return column.cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
 
 
 def _topics(queues: Sequence[QueueFacts]) -> list[TopicFacts]:
@@ -184,15 +189,18 @@ def _groups(
     except RmqStoreError as err:
         notes.append(f"consumer groups: {err}")
         return []
-    earlier = _earlier_offsets(store)
+    earlier: dict[str, dict[tuple[str, int], int]] = {}
+    try:
+        earlier = store.session.config.earlier_offsets()
+    except (RmqStoreError, OSError) as err:
+        logger.info("%s", err)
     by_queue = {(queue.topic, queue.queue_id): queue for queue in queues}
     groups: dict[tuple[str, str], GroupFacts] = {}
     for row in rows:
         group = groups.setdefault(
-            (row["consumerGroup"], row["topic"]),
-            GroupFacts(row["consumerGroup"], row["topic"], 0, None, None),
+            (row["consumerGroup"], row["topic"]), GroupFacts(row["consumerGroup"], row["topic"])
         )
-        group.queues += 1
+        group.add_queue()
         if row["lag"] is None:
             continue
         # What is deleted can no longer be consumed, and being ahead makes up for nothing elsewhere.
@@ -202,59 +210,32 @@ def _groups(
                 f"{row['consumerGroup']}: its offset {row['consumerOffset']:,} of "
                 f"{row['topic']}-{row['queueId']} is beyond the end {row['brokerOffset']:,}"
             )
-        group.lag = (group.lag or 0) + lag
         before = earlier.get(row["consumerGroup"], {}).get((row["topic"], row["queueId"]))
-        if before is not None:
-            group.consumed = (group.consumed or 0) + max(row["consumerOffset"] - before, 0)
-        if row["lagMillis"] is not None:
-            group.lag_millis = max(group.lag_millis or 0, row["lagMillis"])
+        consumed = None if before is None else max(row["consumerOffset"] - before, 0)
+        group.add_lag(lag, row["lagMillis"], consumed)
         queue = by_queue.get((row["topic"], row["queueId"]))
         if queue is not None:
-            queue.lag = max(queue.lag or 0, lag)
-    for group in groups.values():
-        group.level = _level_of(group)
+            queue.meet_lag(lag)
     return sorted(groups.values(), key=lambda group: (-(group.lag or 0), group.group, group.topic))
 
 
-def _earlier_offsets(store: MessageStore) -> dict[str, dict[tuple[str, int], int]]:
-    try:
-        return store.session.config.earlier_offsets()
-    except (RmqStoreError, OSError) as err:
-        logger.info("%s", err)
-        return {}
-
-
-def _level_of(group: GroupFacts) -> LagLevel:
-    """Judge the lag of a group by its size, in messages and in time, and by its progress."""
-    lag = group.lag or 0
-    if lag <= 0:
-        return "none"
-    if lag < _LATE_MESSAGES and (group.lag_millis or 0) < _LATE_MILLIS:
-        return "small"
-    return "stuck" if group.consumed == 0 else "late"
-
-
 def _files(store: MessageStore) -> list[FileFacts]:
-    kinds: dict[str, FileFacts] = {}
-    states: dict[str, Counter[str]] = {}
+    by_kind: dict[str, list[dict[str, Any]]] = {}
     for row in _rows(store.view("files", columns=["kind", "size", "allocated", "state"])):
-        kind = kinds.setdefault(row["kind"], FileFacts(row["kind"], 0, 0, 0, {}))
-        kind.files += 1
-        kind.n_bytes += row["size"]
-        kind.allocated += row["allocated"]
-        states.setdefault(row["kind"], Counter())[row["state"]] += 1
-    for name, counts in states.items():
-        kinds[name].states = dict(sorted(counts.items()))
-    return sorted(kinds.values(), key=lambda kind: -kind.n_bytes)
-
-
-def _findings(store: MessageStore, progress: Progress) -> list[Finding]:
-    findings: list[Finding] = []
-    try:
-        findings.extend(verify(store, progress))
-    except (RmqStoreError, OSError) as err:
-        findings.append(Finding("check", str(store.paths.root), f"could not be finished: {err}"))
-    return findings
+        by_kind.setdefault(row["kind"], []).append(row)
+    kinds = []
+    for kind, rows in by_kind.items():
+        states = Counter(row["state"] for row in rows)
+        kinds.append(
+            FileFacts(
+                kind=kind,
+                files=len(rows),
+                n_bytes=sum(row["size"] for row in rows),
+                allocated=sum(row["allocated"] for row in rows),
+                states=dict(sorted(states.items())),
+            )
+        )
+    return sorted(kinds, key=lambda kind: -kind.n_bytes)
 
 
 class Cure(NamedTuple):
@@ -373,13 +354,7 @@ def render(stores: Sequence[StoreFacts], made_at: datetime) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "count": count,
-        "size": size,
-        "time": time,
-        "span": span,
-        "quote": quote,
-    }
+    environment.filters.update(count=count, size=size, time=time, span=span, quote=quote)
     return environment.get_template("page.html.j2").render(
         stores=stores,
         made_at=in_current_zone(made_at),

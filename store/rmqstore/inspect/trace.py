@@ -16,7 +16,7 @@ import pyarrow as pa
 from rmqstore.errors import MessageNotFoundError, OffsetOutOfRangeError, RmqStoreError
 from rmqstore.format.columns.property_decode import KnownNames, is_copy_topic, origin_of
 from rmqstore.format.layout import PROPERTY_UNIQ_KEY, SCHEDULE_TOPIC
-from rmqstore.format.schema import ALL_COLUMNS, Message
+from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.format.topics import (
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -109,13 +109,14 @@ def find_messages(
         if is_offset:
             store.session.require_local("looking up a physical offset")
         try:
-            row = _row_of(store.get(int(name) if is_offset else name))
+            message = store.get(int(name) if is_offset else name)
         except (MessageNotFoundError, OffsetOutOfRangeError) as err:
             if is_offset:
                 missing[name] = str(err)
             else:  # a unique key has the form of an offset message id, too
                 looked_up.append(name)
             continue
+        row = message._asdict() | {"properties": list(message.properties.items())}
         if is_offset or row["offsetMsgId"] == name.upper():
             rows[name] = [row]
         else:
@@ -129,10 +130,6 @@ def find_messages(
         else:
             missing[name] = "no message has this id"
     return FoundMessages([row for name in ids for row in rows.get(name, ())], missing)
-
-
-def _row_of(message: Message) -> dict[str, Any]:
-    return message._asdict() | {"properties": list(message.properties.items())}
 
 
 def _look_up(
@@ -169,21 +166,6 @@ def trace(store: MessageStore, message_id: str) -> pa.Table:
         MessageNotFoundError: no message has the id.
         CorruptRecordError: a record is damaged.
     """
-    records = _records(store, message_id)
-    offsets: Offsets = {}
-    delays: Mapping[int, int] = {}
-    try:
-        offsets = store.session.config.committed_offsets()
-        delays = store.session.config.delay_offsets()
-    except (RmqStoreError, OSError) as err:
-        logger.warning("%s; what groups have consumed is not known", err)
-    known = known_names(store.session.view_source)
-    rows = [row for record in records for row in _rows(record, offsets, delays, known)]
-    return pa.Table.from_pylist(rows, schema=COLUMNS)
-
-
-def _records(store: MessageStore, message_id: str) -> list[Row]:
-    """Return all records of a message, oldest first."""
     found = find_messages(store, [message_id])
     if not found.rows:
         raise MessageNotFoundError(f"{message_id}: {found.missing[message_id]}")
@@ -192,7 +174,15 @@ def _records(store: MessageStore, message_id: str) -> list[Row]:
     rows = found.rows
     for _ in range(_MAX_ROUNDS):
         records |= {_place(row): row for row in rows}
-        ids = {one for row in rows for one in _related(row)} - seen
+        ids: set[str] = set()
+        for row in rows:
+            key = _unique_key(row)
+            if key:
+                ids.add(key)
+            origin = origin_of(row["topic"], dict(row["properties"]))
+            if origin is not None and origin.message_id:
+                ids.add(origin.message_id)
+        ids -= seen
         seen |= ids
         if not ids:
             break
@@ -202,7 +192,17 @@ def _records(store: MessageStore, message_id: str) -> list[Row]:
         records[_place(row)] = row
     # Each queue in tiered storage has a log of its own.
     order = "storeTimestamp" if store.session.is_tiered else "commitLogOffset"
-    return sorted(records.values(), key=lambda row: (row[order], _place(row)))
+    oldest_first = sorted(records.values(), key=lambda row: (row[order], _place(row)))
+    offsets: Offsets = {}
+    delays: Mapping[int, int] = {}
+    try:
+        offsets = store.session.config.committed_offsets()
+        delays = store.session.config.delay_offsets()
+    except (RmqStoreError, OSError) as err:
+        logger.warning("%s; what groups have consumed is not known", err)
+    known = known_names(store.session.view_source)
+    traced = [row for record in oldest_first for row in _rows(record, offsets, delays, known)]
+    return pa.Table.from_pylist(traced, schema=COLUMNS)
 
 
 def _place(row: Row) -> tuple[Any, ...]:
@@ -211,16 +211,6 @@ def _place(row: Row) -> tuple[Any, ...]:
 
 def _unique_key(row: Row) -> str | None:
     return dict(row["properties"]).get(PROPERTY_UNIQ_KEY)
-
-
-def _related(row: Row) -> Iterator[str]:
-    """Yield the unique key of a record, and the id of its origin if it is a copy."""
-    key = _unique_key(row)
-    if key:
-        yield key
-    origin = origin_of(row["topic"], dict(row["properties"]))
-    if origin is not None and origin.message_id:
-        yield origin.message_id
 
 
 def _copies(store: MessageStore, ids: Iterable[str]) -> list[Row]:
@@ -243,7 +233,9 @@ def _rows(
     topic, queue_id = record["topic"], record["queueId"]
     origin = origin_of(topic, dict(record["properties"]), known)
     row = {name: record[name] for name in _OF_RECORD}
-    row["kind"] = _kind(topic)
+    row["kind"] = _KINDS.get(topic, MESSAGE)
+    if is_copy_topic(topic):
+        row["kind"] = DEAD_LETTER if topic.startswith(DLQ_PREFIX) else RETRY
     row["consumerGroup"] = None if origin is None else origin.group
     if topic == SCHEDULE_TOPIC:
         next_offset = delays.get(queue_id + 1)  # the queue of a delay level
@@ -264,12 +256,6 @@ def _rows(
         yield row | {"consumerGroup": group, "consumerOffset": offset, "state": state}
     if not consumers:
         yield row
-
-
-def _kind(topic: str) -> str:
-    if is_copy_topic(topic):
-        return DEAD_LETTER if topic.startswith(DLQ_PREFIX) else RETRY
-    return _KINDS.get(topic, MESSAGE)
 
 
 def _state(record: Row, next_offset: int | None, passed: str, not_passed: str) -> str:

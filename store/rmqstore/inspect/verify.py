@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 
@@ -47,7 +48,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.spans import FOREVER, QueueKey
+from rmqstore.spans import FOREVER
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import spell_levels
@@ -64,7 +65,7 @@ from rmqstore.storage.queue.rocksdb_queue import (
     has_unreadable_queues,
 )
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
-from rmqstore.storage.recovery.log_end import LogEnd, count_after, damage_met, find_log_end
+from rmqstore.storage.recovery.log_end import count_after, damage_met, find_log_end
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,11 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     for err in BrokerConfig(store.paths).damage():
         yield Finding("config", f"{err.path}, {err.offset}", err.reason)
     yield from _after_end(store)
-    yield from _missing_files(store)
+    whole = store.session.log_slice()
+    for start, stop, segment in store.session.log.stretches(whole.start, whole.end):
+        if segment is None:
+            text = f"no file holds the log from {start} to {stop}: a file is missing or too short"
+            yield Finding("log", f"{store.session.log.folders}, {start}", text)
     n_bytes = store.session.n_written([store.session.log_slice()])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
     end = store.session.log_slice().end
@@ -109,7 +114,8 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         heads = queues.without_torn(data, whole_heads) if has_entries else whole_heads
         requests = read_requests(data, heads, rules)
         queues.compare(requests)
-        queues.compare(read_requests(data, _lmq_heads(data, heads, batch_topics), rules))
+        with_units = heads.take(have_units(heads.column("sys_flag")))
+        queues.compare(read_requests(data, lmq_heads(data, with_units, batch_topics), rules))
         keys.add(requests, read_tag_keys(data, heads), heads.column("sys_flag"))
     second_pass(end - log.min_offset, end - log.min_offset)
     if has_unreadable_queues(store.paths):
@@ -141,41 +147,29 @@ def _delay_levels(store: MessageStore) -> tuple[int, ...]:
 
 
 def _after_end(store: MessageStore) -> Iterator[Finding]:
-    """Yield that a broker which starts drops records, which follow what its recovery refuses."""
-    end, (n_records, n_bytes) = store.log_end, store.session.ends.after_end
+    """Yield that a broker which starts drops records, which follow what its recovery refuses.
+
+    A store that was closed is looked at if its queues lead beyond where a broker ends the log.
+
+    Source: CommitLog.java#recoverNormally, which reads the last three files.
+    """
+    end = store.log_end
+    n_records, n_bytes = store.session.ends.after_end
     if end is None:
-        end = _end_of_closed(store)
-        if end is None:
+        log = store.session.log
+        if not log.segments or log.entry_segments:
             return
-        n_records, n_bytes = count_after(store.session.log, end)
+        first = log.segments[-_RECOVERED_FILES:][0].start
+        end = find_log_end(log, Checkpoint.all_safe(), first)
+        if not end.reason or store.session.store_queues.vouched_end() <= end.physical_offset:
+            return
+        n_records, n_bytes = count_after(log, end)
     if n_records and not end.is_stale_after:  # entries that were cut off are no messages
         text = (
             f"{n_records} records of {n_bytes} bytes follow the end of the log; "
             "a broker that starts drops them"
         )
         yield Finding("end", f"{end.path}, {end.physical_offset}", text)
-
-
-def _end_of_closed(store: MessageStore) -> LogEnd | None:
-    """Return where a broker ends the log of a store that was closed, if queues lead beyond it.
-
-    Source: CommitLog.java#recoverNormally, which reads the last three files.
-    """
-    log = store.session.log
-    if not log.segments or log.entry_segments:
-        return None
-    first = log.segments[-_RECOVERED_FILES:][0].start
-    end = find_log_end(log, Checkpoint.all_safe(), first)
-    is_beyond = bool(end.reason) and store.session.store_queues.vouched_end() > end.physical_offset
-    return end if is_beyond else None
-
-
-def _missing_files(store: MessageStore) -> Iterator[Finding]:
-    whole = store.session.log_slice()
-    for start, end, segment in store.session.log.stretches(whole.start, whole.end):
-        if segment is None:
-            text = f"no file holds the log from {start} to {end}: a file is missing or too short"
-            yield Finding("log", f"{store.session.log.folders}, {start}", text)
 
 
 def _damaged_records(store: MessageStore, reach: Callable[[int], None]) -> Iterator[Finding]:
@@ -218,14 +212,10 @@ def _whole_heads(
                 progress(min(window.stopped, end) - log.min_offset, end - log.min_offset)
                 if window.records.kind is StopKind.EMPTY:
                     break
-                if window.records.kind is StopKind.STALE and _is_end(store, window):
+                is_stale = window.records.kind is StopKind.STALE
+                # The log of a store that was closed may end where a walk ended.
+                if is_stale and damage_met(window, store.session.store_queues.vouched_end()) is None:
                     return
-
-
-def _is_end(store: MessageStore, window: Window) -> bool:
-    """Tell whether the log of a store that was closed ends where a walk ended."""
-    queues_end = store.session.store_queues.vouched_end()
-    return damage_met(window, queues_end) is None
 
 
 def _heads_of_window(window: Window) -> Iterator[tuple[Bytes, Heads]]:
@@ -240,10 +230,6 @@ def _sound_heads(data: Bytes, heads: Heads, is_sound: Mask) -> Iterator[tuple[By
         yield data, heads
     elif len(rows):
         yield data, heads.take(rows)
-
-
-def _lmq_heads(data: Bytes, heads: Heads, batch_topics: Collection[str]) -> Heads:
-    return lmq_heads(data, heads.take(have_units(heads.column("sys_flag"))), batch_topics)
 
 
 def _inner_findings(store: MessageStore) -> Iterator[Finding]:
@@ -277,98 +263,120 @@ class _Tally:
         queue: Queue,
         flushed_until: int,
         open_ext: Callable[[], ConsumeQueueExt],
+        first_place: int,
         *,
         is_schedule: bool,
     ) -> None:
         self.queue, self._open_ext = queue, open_ext
         # Units of delayed messages hold times of delivery.
         self._tolerance = DELIVERY_TOLERANCE_MS if is_schedule else 0
-        self.first_place = -1  # physical offset of the record with queue offset 0, if it is there
+        # physical offset of the record with queue offset 0, -1 if it is not there
+        self._first_place = first_place
         self.n_earlier = 0  # records before it, of an earlier topic of this name
         # physical offset from which on the queue may lack units, because they are flushed late
         self._flushed_until = flushed_until
-        self.start = self.queue.begin
-        self.end = self.queue.end()
-        self.n_matched = self.n_missing = self.n_wrong = self.n_shifted = 0
-        self.first_missing = self.first_wrong = self.first_shifted = -1
+        self._start = self.queue.begin
+        self._end = self.queue.end()
+        self.n_missing = 0
+        self._n_matched = self._n_wrong = self._n_shifted = 0
+        self._first_missing = self._first_wrong = self._first_shifted = -1
 
     def texts(self, log_start: int) -> Iterator[str]:
         """Yield what is wrong with the queue; the log begins at physical offset ``log_start``."""
         if self.n_missing:
-            first = self.first_missing
+            first = self._first_missing
             yield f"{self.n_missing} records have no unit, the first at queue offset {first}"
-        if self.n_wrong:
+        if self._n_wrong:
             yield (
-                f"{self.n_wrong} units differ from their record, "
-                f"the first at queue offset {self.first_wrong}"
+                f"{self._n_wrong} units differ from their record, "
+                f"the first at queue offset {self._first_wrong}"
             )
-        if self.n_shifted:
+        if self._n_shifted:
             yield (
-                f"{self.n_shifted} units stand at another queue offset than their record names, "
-                f"the first at queue offset {self.first_shifted}; a broker serves them there"
+                f"{self._n_shifted} units stand at another queue offset than their record names, "
+                f"the first at queue offset {self._first_shifted}; a broker serves them there"
             )
-        n_extra = self.queue.count_units(self.start, self.end, log_start) - self.n_matched
+        n_extra = self.queue.count_units(self._start, self._end, log_start) - self._n_matched
         if n_extra > 0:
             yield f"{n_extra} units do not point to a record of the queue"
 
-    def may_lack(self, physical_offsets: NDArray[np.int64]) -> Mask:
-        """Return a mask (n,) of the records that need not be in the queue yet."""
-        may_lack: Mask = physical_offsets >= self._flushed_until
-        return may_lack
+    def compare(self, units: QueueUnits, rows: NDArray[np.int64]) -> None:
+        """Compare units that the queue should have with those that it has.
+
+        Args:
+            units: the units that records of several queues should have.
+            rows: which of them are of this queue, (n,).
+        """
+        is_earlier = units.units["physical_offset"][rows] < self._first_place
+        if is_earlier.any():
+            self.n_earlier += int(is_earlier.sum())
+            rows = rows[~is_earlier]
+            if not len(rows):
+                return
+        offsets = units.queue_offsets[rows]
+        exists, same = self._compare_at(offsets, units.units[rows])
+        places = offsets.copy()
+        for _ in range(0 if self.queue.is_batch else _MAX_SHIFTS):
+            if same.all():
+                break
+            first = int(np.argmin(same))
+            physical_offset = int(units.units["physical_offset"][rows[first]])
+            moved = places.copy()
+            moved[first:] = offsets[first:]
+            moved[first:] -= shift_of(self.queue, int(offsets[first]), physical_offset)
+            exists_there, same_there = self._compare_at(moved, units.units[rows])
+            if not same_there[first]:
+                break
+            places, exists, same = moved, exists_there, same_there
+        wrong = exists & ~same
+        shifted = np.flatnonzero(same & (places != offsets))
+        if len(shifted) and not self._n_shifted:
+            self._first_shifted = int(places[shifted[0]])
+        self._n_shifted += len(shifted)
+        # Records whose units are flushed late need not be in the queue yet.
+        may_lack = units.units["physical_offset"][rows] >= self._flushed_until
+        missing = np.flatnonzero(~exists & ~may_lack)
+        if len(missing) and not self.n_missing:
+            self._first_missing = int(offsets[missing[0]])
+        if wrong.any() and not self._n_wrong:
+            self._first_wrong = int(offsets[np.flatnonzero(wrong)[0]])
+        self.n_missing += len(missing)
+        self._n_wrong += int(wrong.sum())
+        self._n_matched += int(exists.sum())
+
+    def _compare_at(
+        self, places: NDArray[np.int64], expected: NDArray[np.void]
+    ) -> tuple[Mask, Mask]:
+        """Return which places (n,) have a unit, and which of these units are as expected."""
+        exists = np.zeros(len(places), np.bool_)
+        is_same = np.zeros(len(places), np.bool_)
+        low = max(int(places.min()), self._start)
+        high = min(int(places.max()) + 1, self._end)
+        for start, stop in self.queue.runs(low, high) if low < high else ():
+            stored = self.queue.units(start, stop)
+            inside = np.flatnonzero((places >= start) & (places < stop))
+            rows = places[inside] - start
+            sizes = stored.sizes[rows]
+            same = stored.physical_offsets[rows] == expected["physical_offset"][inside]
+            same &= sizes == expected["size"][inside]
+            # A unit holds the tags code of its record, or an address in the extension of the
+            # queue, which holds the code then.
+            codes = stored.tags_codes[rows]
+            of_records = expected["tags_code"][inside].astype(np.int64)
+            has_code = codes >= of_records - self._tolerance
+            has_code &= codes <= of_records + self._tolerance
+            in_ext = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
+            if len(in_ext):
+                ext_units = self._ext.units(codes[in_ext])
+                has_code[in_ext] = ext_units.sound & (ext_units.tags_codes == of_records[in_ext])
+            same &= has_code
+            exists[inside] = sizes != 0
+            is_same[inside] = same & (sizes != 0)
+        return exists, is_same
 
     @cached_property
     def _ext(self) -> ConsumeQueueExt:
         return self._open_ext()
-
-    def have_codes(self, codes: NDArray[np.int64], of_records: NDArray[np.int64]) -> Mask:
-        """Return a mask (n,) of the units whose tags code is that of their record.
-
-        Args:
-            codes: tags codes of units, or addresses in the extension of the queue, which holds the
-                codes then, (n,).
-            of_records: tags codes of their records, (n,).
-        """
-        same: Mask = codes >= of_records - self._tolerance
-        same &= codes <= of_records + self._tolerance
-        rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
-        if len(rows):
-            ext_units = self._ext.units(codes[rows])
-            same[rows] = ext_units.sound & (ext_units.tags_codes == of_records[rows])
-        return same
-
-
-def _first_place(log: CommitLog, queue: Queue, key: QueueKey) -> int:
-    """Return the physical offset of the record with queue offset 0, -1 if it is not there."""
-    physical_offset, size, _ = queue.unit(0)
-    if queue.begin or size <= 0:
-        return -1
-    try:
-        parts = log.parts(physical_offset)
-    except (CorruptRecordError, OffsetOutOfRangeError):
-        return -1
-    found = parts.topic, int(parts.fixed["queue_id"]), int(parts.fixed["queue_offset"])
-    return physical_offset if found == (key[0].encode(), key[1], 0) else -1
-
-
-def _compare_units(
-    tally: _Tally, places: NDArray[np.int64], expected: NDArray[np.void]
-) -> tuple[Mask, Mask]:
-    """Return which places of a queue (n,) have a unit, and which of these units are as expected."""
-    exists = np.zeros(len(places), np.bool_)
-    is_same = np.zeros(len(places), np.bool_)
-    low = max(int(places.min()), tally.start)
-    high = min(int(places.max()) + 1, tally.end)
-    for start, stop in tally.queue.runs(low, high) if low < high else ():
-        stored = tally.queue.units(start, stop)
-        inside = np.flatnonzero((places >= start) & (places < stop))
-        rows = places[inside] - start
-        sizes, tags_codes = stored.sizes[rows], stored.tags_codes[rows]
-        same = stored.physical_offsets[rows] == expected["physical_offset"][inside]
-        same &= sizes == expected["size"][inside]
-        same &= tally.have_codes(tags_codes, expected["tags_code"][inside].astype(np.int64))
-        exists[inside] = sizes != 0
-        is_same[inside] = same & (sizes != 0)
-    return exists, is_same
 
 
 class _Queues:
@@ -386,11 +394,8 @@ class _Queues:
 
     def _tally(self, topic: str, queue_id: int) -> _Tally:
         key = (topic, queue_id)
-        if key not in self._tallies:
-            self._tallies[key] = self._new_tally(key)
-        return self._tallies[key]
-
-    def _new_tally(self, key: QueueKey) -> _Tally:
+        if key in self._tallies:
+            return self._tallies[key]
         queue = open_files(self._paths, *key, files=self._files, in_rocksdb=self._in_rocksdb)
         in_rocksdb = self._in_rocksdb
         is_in_files = in_rocksdb is None or not is_in_rocksdb(
@@ -401,9 +406,19 @@ class _Queues:
             return ConsumeQueueExt(self._paths.queue_ext(*key), self._files)
 
         flushed_until = FOREVER if is_in_files else self._flushed_until
-        tally = _Tally(queue, flushed_until, open_ext, is_schedule=key[0] == SCHEDULE_TOPIC)
-        tally.first_place = _first_place(self._log, queue, key)
-        return tally
+        first_place = -1
+        physical_offset, size, _ = queue.unit(0)
+        if not queue.begin and size > 0:
+            with suppress(CorruptRecordError, OffsetOutOfRangeError):
+                parts = self._log.parts(physical_offset)
+                fixed = parts.fixed
+                found = parts.topic, int(fixed["queue_id"]), int(fixed["queue_offset"])
+                if found == (topic.encode(), queue_id, 0):
+                    first_place = physical_offset
+        self._tallies[key] = _Tally(
+            queue, flushed_until, open_ext, first_place, is_schedule=topic == SCHEDULE_TOPIC
+        )
+        return self._tallies[key]
 
     def compare(self, requests: Requests) -> None:
         """Compare the units that records should have with those that exist, soon or later."""
@@ -415,14 +430,12 @@ class _Queues:
         units = self._waiting.take()
         if units is None:
             return
+        in_rocksdb = self._in_rocksdb
         for key, rows in units.by_queue():
-            if can_have_queue(*key) or self._is_in_rocksdb(key):
-                self._compare_queue(self._tally(*key), units, rows)
+            if can_have_queue(*key) or (in_rocksdb is not None and key in in_rocksdb.bounds):
+                self._tally(*key).compare(units, rows)
             else:
                 self._without_queue[key] += len(rows)
-
-    def _is_in_rocksdb(self, key: QueueKey) -> bool:
-        return self._in_rocksdb is not None and key in self._in_rocksdb.bounds
 
     def without_torn(self, data: Bytes, heads: Heads) -> Heads:
         """Leave out torn records that no unit points at.
@@ -439,49 +452,6 @@ class _Queues:
                 keeps[row] = unit[0] == int(torn.column("physical_offset")[0]) and unit[1] > 0
         return heads if keeps.all() else heads.take(keeps)
 
-    @staticmethod
-    def _compare_queue(tally: _Tally, units: QueueUnits, rows: NDArray[np.int64]) -> None:
-        is_earlier = units.units["physical_offset"][rows] < tally.first_place
-        if is_earlier.any():
-            tally.n_earlier += int(is_earlier.sum())
-            rows = rows[~is_earlier]
-            if not len(rows):
-                return
-        offsets = units.queue_offsets[rows]
-        exists, same = _compare_units(tally, offsets, units.units[rows])
-        places = offsets.copy()
-        for _ in range(0 if tally.queue.is_batch else _MAX_SHIFTS):
-            if same.all():
-                break
-            first = int(np.argmin(same))
-            physical_offset = int(units.units["physical_offset"][rows[first]])
-            moved = places.copy()
-            moved[first:] = offsets[first:]
-            moved[first:] -= shift_of(tally.queue, int(offsets[first]), physical_offset)
-            exists_there, same_there = _compare_units(tally, moved, units.units[rows])
-            if not same_there[first]:
-                break
-            places, exists, same = moved, exists_there, same_there
-        wrong = exists & ~same
-        shifted = np.flatnonzero(same & (places != offsets))
-        if len(shifted) and not tally.n_shifted:
-            tally.first_shifted = int(places[shifted[0]])
-        tally.n_shifted += len(shifted)
-        missing = np.flatnonzero(~exists & ~tally.may_lack(units.units["physical_offset"][rows]))
-        if len(missing) and not tally.n_missing:
-            tally.first_missing = int(offsets[missing[0]])
-        if wrong.any() and not tally.n_wrong:
-            tally.first_wrong = int(offsets[np.flatnonzero(wrong)[0]])
-        tally.n_missing += len(missing)
-        tally.n_wrong += int(wrong.sum())
-        tally.n_matched += int(exists.sum())
-
-    def _was_deleted(self, topic: str) -> bool:
-        """Tell whether a topic with records has neither an entry in topics.json nor queues."""
-        if not self._known_topics or topic in self._known_topics or is_system_topic(topic):
-            return False
-        return not self._paths.has_queue_folder(topic)
-
     def findings(self, apart: Container[str]) -> Iterator[Finding]:
         """Yield the findings queue by queue.
 
@@ -497,7 +467,10 @@ class _Queues:
             if topic in apart:
                 continue
             of_deleted[topic] += tally.n_earlier
-            if self._was_deleted(topic):
+            # A topic that was deleted has neither an entry in topics.json nor queues.
+            is_unknown = self._known_topics and topic not in self._known_topics
+            may_be_deleted = is_unknown and not is_system_topic(topic)
+            if may_be_deleted and not self._paths.has_queue_folder(topic):
                 of_deleted[topic] += tally.n_missing
                 continue
             for text in tally.texts(self._log.min_offset):

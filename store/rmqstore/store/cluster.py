@@ -50,7 +50,20 @@ class StoreCluster(Closing):
         for store in opened:
             by_name.setdefault(store.session.view_broker_name, []).append(store)
         for name, members in by_name.items():
-            self.stores[name] = members[0] if len(members) == 1 else _one_of(members)
+            if len(members) == 1:
+                self.stores[name] = members[0]
+                continue
+            sources = []
+            for store in members:
+                store.session.require_local("reading one of several stores of a broker")
+                sources.append(store.session.view_source)
+            (broker,) = brokers_of(sources)
+            broker.require_sound()
+            for replica in broker.replicas:
+                logger.warning("%s is not read: it is %s", replica.path, broker.note(replica))
+            for store, source in zip(members, sources, strict=True):
+                if source is broker.chosen.source:
+                    self.stores[name] = store
 
     def __repr__(self) -> str:
         """Return the brokers, with the store that is read of each."""
@@ -201,20 +214,3 @@ class StoreCluster(Closing):
             if any(named.values()):
                 chosen.append((store, {**options, **named}))
         return chosen or [(next(iter(self.stores.values())), options)]
-
-
-def _one_of(members: Sequence[MessageStore]) -> MessageStore:
-    """Return the store that is read of those of one broker."""
-    sources = []
-    for store in members:
-        store.session.require_local("reading one of several stores of a broker")
-        sources.append(store.session.view_source)
-    (broker,) = brokers_of(sources)
-    broker.require_sound()
-    for replica in broker.replicas:
-        logger.warning("%s is not read: it is %s", replica.path, broker.note(replica))
-    return next(
-        store
-        for store, source in zip(members, sources, strict=True)
-        if source is broker.chosen.source
-    )

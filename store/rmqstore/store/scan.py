@@ -46,7 +46,12 @@ def require_names(sessions: Sequence[StoreSession], spec: ViewSpec) -> None:
     where = ", ".join(str(session.paths.root) for session in sessions)
     try:
         if spec.view == "groups" and spec.selection.named_topics:
-            topics = {topic for session in sessions for topic in _topics_of_groups(session)}
+            # those that a store knows, and those that groups have offsets of
+            topics: set[str] = set()
+            for session in sessions:
+                committed = session.config.committed_offsets().values()
+                topics.update(topic for offsets in committed for topic, _ in offsets)
+                topics.update(session.known_topics())
             named = Selection(subscribe=tuple(spec.selection.named_topics))
             require_named(named, {topic: set() for topic in topics}, where)
         if spec.consumer_group is not None:
@@ -55,12 +60,6 @@ def require_names(sessions: Sequence[StoreSession], spec: ViewSpec) -> None:
         if isinstance(err, OptionError):
             raise
         # A damaged table hides names; the view reports it if it needs the table.
-
-
-def _topics_of_groups(session: StoreSession) -> set[str]:
-    """Return the topics that a store knows, and those that groups have offsets of."""
-    committed = session.config.committed_offsets().values()
-    return {topic for offsets in committed for topic, _ in offsets} | {*session.known_topics()}
 
 
 def _require_group(sessions: Sequence[StoreSession], group: str, where: str) -> None:
@@ -96,10 +95,22 @@ def as_text(session: StoreSession) -> str:
 
 
 def as_html(session: StoreSession) -> str:
-    """Return the same line, and a table of the first topics with their numbers of queues."""
+    """Return the same line, and a table of the first topics with their numbers of queues.
+
+    Topics of users come before those of the system. Folders are listed and no queue is opened, so
+    the time hardly depends on the size of the store.
+    """
     line = f"<div>{escape(as_text(session))}</div>"
     with suppress(RmqStoreError, OSError):
-        return line + _topic_table(session)
+        topics = sorted(session.topics(), key=lambda topic: (is_system_topic(topic), topic))
+        rows = [
+            f"<tr><td>{escape(topic)}</td><td>{len(session.queue_ids(topic))}</td></tr>"
+            for topic in topics[:_MAX_TOPICS]
+        ]
+        if len(topics) > _MAX_TOPICS:
+            rows.append(f'<tr><td colspan="2">and {len(topics) - _MAX_TOPICS} more</td></tr>')
+        heading = "<thead><tr><th>topic</th><th>queues</th></tr></thead>"
+        return f"{line}<table>{heading}<tbody>{''.join(rows)}</tbody></table>"
     return line
 
 
@@ -115,37 +126,20 @@ def scan_as_html(schema: pa.Schema, first: pa.Table | None, note: str) -> str:
         f"<th>{escape(field.name)}<br><small>{escape(str(field.type))}</small></th>"
         for field in schema
     )
-    rows = () if first is None else first.to_pylist()
-    cells = (
-        "".join(f"<td>{escape(_shortened(value))}</td>" for value in row.values()) for row in rows
-    )
-    body = "".join(f"<tr>{row}</tr>" for row in cells)
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+    rows = []
+    for row in () if first is None else first.to_pylist():
+        cells = []
+        for value in row.values():
+            if isinstance(value, bytes):
+                text = value[:_MAX_CHARACTERS].decode(errors="replace")
+            else:
+                text = str(value)
+            if len(text) >= _MAX_CHARACTERS:
+                text = f"{text[:_MAX_CHARACTERS]}\N{HORIZONTAL ELLIPSIS}"
+            cells.append(f"<td>{escape(text)}</td>")
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
     return f"<div>Scan: {escape(note)}</div>{table}"
-
-
-def _shortened(value: object) -> str:
-    text = value[:_MAX_CHARACTERS].decode(errors="replace") if isinstance(value, bytes) else value
-    text = str(text)
-    return (
-        text if len(text) < _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}\N{HORIZONTAL ELLIPSIS}"
-    )
-
-
-def _topic_table(session: StoreSession) -> str:
-    """Return the table; topics of users come before those of the system.
-
-    Folders are listed and no queue is opened, so the time hardly depends on the size of the store.
-    """
-    topics = sorted(session.topics(), key=lambda topic: (is_system_topic(topic), topic))
-    rows = [
-        f"<tr><td>{escape(topic)}</td><td>{len(session.queue_ids(topic))}</td></tr>"
-        for topic in topics[:_MAX_TOPICS]
-    ]
-    if len(topics) > _MAX_TOPICS:
-        rows.append(f'<tr><td colspan="2">and {len(topics) - _MAX_TOPICS} more</td></tr>')
-    heading = "<thead><tr><th>topic</th><th>queues</th></tr></thead>"
-    return f"<table>{heading}<tbody>{''.join(rows)}</tbody></table>"
 
 
 class _Readings:
@@ -271,16 +265,13 @@ class Scan(ArrowRows, Closing):
         Raises:
             StopIteration: there are no more.
         """
-        return self._opened().read_next_batch()
+        if self._open is None:
+            self._open = self.reader()
+        return self._open.read_next_batch()
 
     def __next__(self) -> pa.RecordBatch:
         """Return the batch after the one of the last call; see :meth:`read_next_batch`."""
         return self.read_next_batch()
-
-    def _opened(self) -> pa.RecordBatchReader:
-        if self._open is None:
-            self._open = self.reader()
-        return self._open
 
     def close(self) -> None:
         """Let :meth:`read_next_batch` begin again; a scan holds nothing else open."""
