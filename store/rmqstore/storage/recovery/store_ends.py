@@ -93,6 +93,10 @@ class StoreEnds:
         self.log_end = log_end
         self.recovered = recovered
 
+    def replace_log_end(self, log_end: LogEnd) -> None:
+        """Set the end that a later walk of the log has shown."""
+        self.log_end = log_end
+
     @cached_property
     def log_end(self) -> LogEnd | None:
         """The end of the log of a store with an ``abort`` file; None if the store was closed."""
