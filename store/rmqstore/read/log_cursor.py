@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, check_heads
 from rmqstore.format.framing import FrameNumbers, StopKind
-from rmqstore.format.layout import FRAME_HEAD, Bytes, Mask
+from rmqstore.format.layout import FRAME_HEAD, Bytes
 from rmqstore.storage.log.commitlog import CommitLog, Place, is_blank, numbers_of
 from rmqstore.storage.log.walks import WINDOW_BYTES, Window, window_at
 from rmqstore.storage.recovery.log_end import last_record_before
@@ -91,15 +90,6 @@ class LogCursor:
             return False
         return is_blank(log, log.locate(end))
 
-    def _numbers(self, log: CommitLog) -> FrameNumbers | None:
-        """Return the numbers of the frame before the cursor; None if they are not known."""
-        newest = self.newest
-        if newest is None or log.find(newest.physical_offset) is None:
-            return None
-        if not self._follows(log, newest.physical_offset):
-            return None
-        return numbers_of(log, newest.physical_offset)
-
     def step(self, log: CommitLog, run_started: int) -> Iterator[tuple[Bytes, Heads]]:
         """Yield the heads of the records that follow, and move past them.
 
@@ -108,13 +98,17 @@ class LogCursor:
             run_started: when the running broker was started, in ms; 0 if that is not known.
         """
         size = _FIRST_BYTES
-        after = self._numbers(log)
+        after: FrameNumbers | None = None  # not known, unless the cursor follows on a record
+        if self.newest is not None:
+            place = self.newest.physical_offset
+            if log.find(place) is not None and self._follows(log, place):
+                after = numbers_of(log, place)
         while (segment := log.find(self.position)) is not None:
             end = segment.start + log.size(segment)
             window = window_at(log, segment, self.position, end, size, after)
             walked = self._without_unsure(window, run_started)
             if walked is not window and window.records.kind is StopKind.END and size < WINDOW_BYTES:
-                size = WINDOW_BYTES  # a later record may vouch for the one that was refused
+                size = WINDOW_BYTES  # a later record may confirm the one that was refused
                 continue
             for _, heads, whole in walked.heads():
                 last = heads.take(slice(len(heads) - 1, None))
@@ -123,14 +117,20 @@ class LogCursor:
             stop = walked.records
             after = stop.last
             position = walked.stopped
-            if stop.kind is StopKind.BLANK and _has_content(log, segment.end):
-                position = segment.end
+            if stop.kind is StopKind.BLANK:
+                # For a moment a commit of a writer has a blank before an empty segment. Then a
+                # record replaces it.
+                following = log.find(segment.end)
+                if following is not None and log.frame(Place(following, 0)) != (0, 0):
+                    position = segment.end
             is_stuck = position == self.position
             self.position = position
             refused = b""
             if stop.kind in (StopKind.DAMAGE, StopKind.STALE):
                 refused = window.data[stop.position :][: FRAME_HEAD.itemsize].tobytes()
-            self._note(refused, is_stuck=is_stuck)
+            has_changed = bool(self.refused and refused) and refused != self.refused
+            self.is_disturbed = is_stuck and has_changed
+            self.refused = refused
             if is_stuck or walked.damage is not None:
                 return
             size = min(_GROWTH * size, WINDOW_BYTES)
@@ -139,20 +139,28 @@ class LogCursor:
         """Leave out the first record that may not belong to the log, and all that follow.
 
         A broker appends one record after the other, so the last one that the present run wrote
-        vouches for all before it. After it, a torn record ends the log: the broker is still writing
+        confirms all before it. After it, a torn record ends the log: the broker is still writing
         it, or a recovery will cut it off. A whole record of an earlier run ends the log as well: a
         recovery has cut it off, and it is not written over yet.
         """
         starts = window.records.starts
         if not len(starts):
             return window
-        sound, times = _check(window)
-        vouching = np.flatnonzero(sound & (times >= run_started))
-        is_vouched = len(vouching) > 0 or (
+        masks, store_times = [], []
+        for _, heads, whole in window.heads():
+            mask = whole & check_heads(heads, window.segment.start)
+            good = heads.take(mask)
+            mask[mask] = sound_crcs(window.data, good, stored_bodies(window.data, good))
+            masks.append(mask)
+            store_times.append(heads.column("store_timestamp"))
+        sound = np.concatenate(masks)  # those that are whole and have the right CRC
+        times = np.concatenate(store_times)
+        confirming = np.flatnonzero(sound & (times >= run_started))
+        is_confirmed = len(confirming) > 0 or (
             self.newest is not None and self.newest.store_timestamp >= run_started
         )
-        first = int(vouching[-1]) + 1 if len(vouching) else 0
-        refused = np.flatnonzero(~sound[first:] | is_vouched)
+        first = int(confirming[-1]) + 1 if len(confirming) else 0
+        refused = np.flatnonzero(~sound[first:] | is_confirmed)
         if not len(refused):
             return window
         row = first + int(refused[0])
@@ -162,33 +170,3 @@ class LogCursor:
             starts=starts[:row], kind=StopKind.DAMAGE, position=position, reason=reason
         )
         return replace(window, records=sure)
-
-    def _note(self, refused: bytes, *, is_stuck: bool) -> None:
-        """Note the bytes at the cursor; they are empty if nothing there was refused."""
-        has_changed = bool(self.refused and refused) and refused != self.refused
-        self.is_disturbed = is_stuck and has_changed
-        self.refused = refused
-
-
-def _check(window: Window) -> tuple[Mask, NDArray[np.int64]]:
-    """Return a mask (n,) of the sound records of a window, and the store times (n,) of all, ms.
-
-    A sound record is whole and has the right CRC.
-    """
-    masks, times = [], []
-    for _, heads, whole in window.heads():
-        sound = whole & check_heads(heads, window.segment.start)
-        good = heads.take(sound)
-        sound[sound] = sound_crcs(window.data, good, stored_bodies(window.data, good))
-        masks.append(sound)
-        times.append(heads.column("store_timestamp"))
-    return np.concatenate(masks), np.concatenate(times)
-
-
-def _has_content(log: CommitLog, physical_offset: int) -> bool:
-    """Tell whether the segment that begins at a physical offset holds anything.
-
-    For a moment a commit of ours has a blank before an empty segment. Then a record replaces it.
-    """
-    segment = log.find(physical_offset)
-    return segment is not None and log.frame(Place(segment, 0)) != (0, 0)

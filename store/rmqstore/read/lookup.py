@@ -57,7 +57,6 @@ from rmqstore.read.scan.record_filter import LogFilter, log_filter, resolve_code
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import DROPMALFORMED, READS_ON, ReadSpec
 from rmqstore.spans import FOREVER, LogSlice, Span
-from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.index_search import IndexSearch
 from rmqstore.storage.log.commitlog import CommitLog, Place, frame_of, is_blank
 from rmqstore.storage.queue.queue import pieces
@@ -146,23 +145,22 @@ def _marks(table: IndexTable, log: CommitLog, end: int) -> Iterator[_Mark | None
     if not log.min_offset <= last < end:
         return
     for segment in log.segments:
-        if segment.start <= last:
-            yield _first_mark(table, log, segment)
+        if segment.start > last:
+            continue
+        # The first record of a file with a UNIQ_KEY is looked up.
+        mark = None
+        place = segment.start
+        for _ in range(_RECORDS_TO_TRY):
+            message = _message(log, place)
+            if message is None:
+                break
+            is_rollback = message.sysFlag & SysFlag.TRANSACTION_TYPE == SysFlag.TRANSACTION_TYPE
+            if message.properties.get(PROPERTY_UNIQ_KEY) and not is_rollback:
+                mark = _mark(table, log, message, segment.start)
+                break
+            place += message.storeSize
+        yield mark
     yield _mark(table, log, _message(log, last), last)
-
-
-def _first_mark(table: IndexTable, log: CommitLog, segment: Segment) -> _Mark | None:
-    """Look up the first record of a file with a UNIQ_KEY, None if it is not in the table."""
-    place = segment.start
-    for _ in range(_RECORDS_TO_TRY):
-        message = _message(log, place)
-        if message is None:
-            return None
-        is_rollback = message.sysFlag & SysFlag.TRANSACTION_TYPE == SysFlag.TRANSACTION_TYPE
-        if message.properties.get(PROPERTY_UNIQ_KEY) and not is_rollback:
-            return _mark(table, log, message, segment.start)
-        place += message.storeSize
-    return None
 
 
 def _message(log: CommitLog, place: int) -> Message | None:
@@ -302,7 +300,13 @@ class Lookup:
         times = begin or 0, FOREVER if end is None else end
         try:
             found = self._find_in_table(wanted, topics, times)
-            by_key, uncovered = found or self._find_in_files(wanted, topics, times)
+            if found is None:
+                is_covered = bool(topics) and not wanted.tags
+                not_in_files = self.uncovered() if is_covered else [self._whole()]
+                names = sorted({*wanted.keys, *wanted.msg_ids, *map(tag_key, wanted.tags)})
+                hashes = key_hashes(list(topics), names).ravel()
+                found = self._index.find(hashes, *times), not_in_files
+            by_key, uncovered = found
             places = np.union1d(by_key, places)
         except StoreStateError as err:
             logger.warning("the index is not used: %s", err)
@@ -315,15 +319,6 @@ class Lookup:
                 # Raises if the file is gone, so that the files are listed again.
                 self._log.read(segment, 0, 0)
         return Found(places, uncovered)
-
-    def _find_in_files(
-        self, wanted: Wanted, topics: Sequence[str], times: tuple[int, int]
-    ) -> tuple[Positions, list[Span]]:
-        is_covered = bool(topics) and not wanted.tags
-        uncovered = self.uncovered() if is_covered else [self._whole()]
-        names = sorted({*wanted.keys, *wanted.msg_ids, *map(tag_key, wanted.tags)})
-        hashes = key_hashes(list(topics), names).ravel()
-        return self._index.find(hashes, *times), uncovered
 
     def _find_in_table(
         self, wanted: Wanted, topics: Sequence[str], times: tuple[int, int]
@@ -395,26 +390,26 @@ class Lookup:
             is_newest = number + 1 == len(spans)
             is_partly_covered = is_newest and not has_all_keys(last)
             covered_until = last_frame if is_partly_covered else self._after(last, whole)
-        end = self._end_of_records(covered_until, whole)
+        # Only a log that was closed and is not covered to its end has to be read.
+        is_known = covered_until >= whole.end or self._log_end() is not None
+        end = whole.end if is_known else find_written_end(self._log)
         return [*gaps, Span(covered_until, end)] if covered_until < end else gaps
 
-    def _end_of_records(self, covered_until: int, whole: Span) -> int:
-        """Return where the records end.
-
-        Only a log that was closed and is not covered to its end has to be read.
-        """
-        is_known = covered_until >= whole.end or self._log_end() is not None
-        return whole.end if is_known else find_written_end(self._log)
-
     def _has_all_keys(self, place: int) -> bool:
-        """Tell whether the index holds every key of the record at a physical offset."""
+        """Return whether the index holds every key of the record at a physical offset.
+
+        Source: IndexService.java#buildIndex.
+        """
         if place == self._indexed_record:
             return True
         try:
             message = self._log.get(place, check_crc=False)
         except (StoreFormatError, LookupError, OffsetOutOfRangeError):
             return False
-        hashes = key_hashes([message.topic], _keys_of(message)).ravel()
+        uniq_key = message.properties.get(PROPERTY_UNIQ_KEY, "")
+        words = (message.keys or "").split(KEY_SEPARATOR)
+        keys = [key for key in (uniq_key, *words) if key]
+        hashes = key_hashes([message.topic], keys).ravel()
         if all(place in self._index.find(hashes[row : row + 1]) for row in range(len(hashes))):
             self._indexed_record = place
         return place == self._indexed_record
@@ -436,16 +431,6 @@ class Lookup:
         if not is_written and segment.end >= self._log.max_offset:
             return whole.end
         return segment.start + following
-
-
-def _keys_of(message: Message) -> list[str]:
-    """Return the keys under which the index knows a message.
-
-    Source: IndexService.java#buildIndex.
-    """
-    uniq_key = message.properties.get(PROPERTY_UNIQ_KEY, "")
-    words = (message.keys or "").split(KEY_SEPARATOR)
-    return [key for key in (uniq_key, *words) if key]
 
 
 _SIZE_SAMPLES = 64  # records, at least, whose sizes make a mean

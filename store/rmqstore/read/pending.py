@@ -42,7 +42,6 @@ from rmqstore.read.reading import finder, read_queues
 from rmqstore.read.scan.record_filter import LogFilter
 from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.storage.broker.config_files import TimerProgress
 from rmqstore.storage.timer import TimerUnits, pending_units
 
 logger = logging.getLogger(__name__)
@@ -239,17 +238,34 @@ def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
 
     With timerRocksDBEnable a broker keeps no timer log. Then the timer topic tells what waits,
     though the database ``rocksdbstore`` has it as well.
+
+    Source: TimerMessageStore.java#recover, #reviseQueueOffset.
     """
     progress = store.config.timer_progress()
     units = pending_units(store.paths, progress)
     if units is None:
         return _timed_by_topic(store, progress.read_time, spec)
-    following = _following_offset(store, units, progress, spec)
+    # The record after that of the last unit is the one that a broker enters next when it starts.
+    last = read_waiting_at(store, TIMER_TOPIC, np.array([units.last_place]), spec)
+    following = progress.queue_offset
+    if last is not None:
+        following = int(last.table.column("queueOffset")[0].as_py()) + 1
     entered = read_waiting_at(store, TIMER_TOPIC, units.places, spec)
-    # a second entry of a record that is in the wheel would be the same message
-    waiting = _without(read_waiting(store, TIMER_TOPIC, {0: following}, spec), units)
-    parts = [_Timed.entered(entered, units), _Timed.waiting(waiting, units.precision)]
-    rows = [_pending(store, part, parts) for part in parts if part is not None]
+    waiting = read_waiting(store, TIMER_TOPIC, {0: following}, spec)
+    if waiting is not None:
+        # a second entry of a record that is in the wheel would be the same message
+        has_unit = np.isin(waiting.places, units.places)
+        waiting = Waiting.of(waiting.table.filter(pa.array(~has_unit)))
+    both = [_Timed.entered(entered, units), _Timed.waiting(waiting, units.precision)]
+    parts = [part for part in both if part is not None]
+    rows = []
+    for part in parts:
+        is_pending = ~_are_cancelled(part, parts)
+        if not part.are_entered or store.paths.has_abort:
+            # Of a store that was not closed, the wheel may be older than what was delivered.
+            is_pending &= are_newest(part.messages)
+            is_pending &= ~have_copies(store, part.messages, is_pending)
+        rows.append(part.messages.rows(is_pending, "timer", part.due))
     return PendingRows.joined(rows) if rows else NOTHING_PENDING
 
 
@@ -291,35 +307,6 @@ class _Timed(NamedTuple):
 
 def _seconds_of(due: pa.Array, precision: int) -> pa.Array:
     return pc.divide(due, precision)
-
-
-def _following_offset(
-    store: StoreParts, units: TimerUnits, progress: TimerProgress, spec: ReadSpec
-) -> int:
-    """Return the queue offset of the record that a broker enters next when it starts.
-
-    Source: TimerMessageStore.java#recover, #reviseQueueOffset.
-    """
-    last = read_waiting_at(store, TIMER_TOPIC, np.array([units.last_place]), spec)
-    if last is None:
-        return progress.queue_offset
-    return int(last.table.column("queueOffset")[0].as_py()) + 1
-
-
-def _without(messages: Waiting | None, units: TimerUnits) -> Waiting | None:
-    """Leave out messages that have a pending unit."""
-    if messages is None:
-        return None
-    return Waiting.of(messages.table.filter(pa.array(~np.isin(messages.places, units.places))))
-
-
-def _pending(store: StoreParts, part: _Timed, parts: list[_Timed | None]) -> PendingRows:
-    is_pending = ~_are_cancelled(part, [other for other in parts if other is not None])
-    if not part.are_entered or store.paths.has_abort:
-        # Of a store that was not closed, the wheel may be older than what was delivered.
-        is_pending &= are_newest(part.messages)
-        is_pending &= ~have_copies(store, part.messages, is_pending)
-    return part.messages.rows(is_pending, "timer", part.due)
 
 
 def _are_cancelled(part: _Timed, others: list[_Timed]) -> Mask:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -49,16 +48,13 @@ def estimate_physical_offset(
     """
     low = max(queue_offset - VOTING_UNITS, start)
     high = min(queue_offset + VOTING_UNITS + 1, end)
-    units = _units_there(queue, low, high)
+    try:
+        units = queue.units(low, high)
+    except OffsetOutOfRangeError:
+        # Some units are missing: those that the files have may vote.
+        units = Units.joined(NO_UNITS, *(queue.units(*run) for run in queue.runs(low, high)))
     voters = np.sort(units.physical_offsets[units.may_be_right(log_end)])
     return int(voters[len(voters) // 2]) if len(voters) else None
-
-
-def _units_there(queue: Queue, start: int, end: int) -> Units:
-    """Return the units of a range that the files have, in most cases all."""
-    with suppress(OffsetOutOfRangeError):
-        return queue.units(start, end)
-    return Units.joined(NO_UNITS, *(queue.units(*run) for run in queue.runs(start, end)))
 
 
 def trim(

@@ -118,7 +118,6 @@ class StoreTail:
         self._n_waits = 0  # looks, one after the other, at which a queue lacked something
         self._run = BrokerRun(0, is_open=False)
         self._is_chosen: dict[QueueKey, bool] = {}
-        self._batch_topics: set[str] | None = None  # None until this look needs them
         self._firsts: dict[QueueKey, int] = {}
         self._firsts_since = -1  # the log's first byte when these were found
 
@@ -149,13 +148,15 @@ class StoreTail:
         run = BrokerRun.of(self.store.paths)
         self.store.refresh()
         log = self.store.log
-        if self._built is not None and self._is_another_log(run):
-            logger.warning(
-                "%s: the log is not what it was up to %d; looking at all queues",
-                log.folders,
-                self._seen.position,
-            )
-            self._built = None
+        if self._built is not None:
+            may_be_wrong = self._run.may_have_recovered(run) or self._n_waits > _MAX_WAITS
+            if may_be_wrong or not (self._built.is_good(log) and self._seen.is_good(log)):
+                logger.warning(
+                    "%s: the log is not what it was up to %d; looking at all queues",
+                    log.folders,
+                    self._seen.position,
+                )
+                self._built = None
         self._run = run
         in_rocksdb = self.store.ends.in_rocksdb
         if RocksDbQueues.of(self.store.paths, in_rocksdb) is not in_rocksdb:
@@ -167,9 +168,13 @@ class StoreTail:
         waited_for = self._awaited.keys()
         self._seen = replace(self._built)
         self._awaited = {}
-        self._batch_topics = None
-        for data, heads in self._seen.step(log, run.started_ms):
-            self._note(data, heads)
+        batch_topics: set[str] | None = None  # until they are needed
+        for data, records in self._seen.step(log, run.started_ms):
+            heads = records.take(have_units(records.column("sys_flag")))
+            self._note_queues(data, heads)
+            if batch_topics is None:
+                batch_topics = self.store.queues.batch_topics()
+            self._note_queues(data, lmq_heads(data, heads, batch_topics))
         first_lacking = self._check_queues(before, waited_for)
         self._n_waits = self._n_waits + 1 if first_lacking is not None else 0
         if first_lacking is None or self._seen.position - self._built.position > _MAX_LAG:
@@ -177,13 +182,6 @@ class StoreTail:
             self._awaited = {}
         elif first_lacking >= before.position:
             self._built = before
-
-    def _is_another_log(self, run: BrokerRun) -> bool:
-        """Tell whether what is known of the log and its queues may have become wrong."""
-        log = self.store.log
-        if self._run.may_have_recovered(run) or self._n_waits > _MAX_WAITS:
-            return True
-        return self._built is None or not (self._built.is_good(log) and self._seen.is_good(log))
 
     def _check_queues(self, before: LogCursor, waited_for: AbstractSet[QueueKey]) -> int | None:
         """Check the queues for the logged messages, and note their ends.
@@ -214,7 +212,11 @@ class StoreTail:
         Returns:
             How many of these messages, from the first on, the queue holds.
         """
-        if self._is_in_rocksdb(key):
+        in_rocksdb = self.store.ends.in_rocksdb
+        paths = self.store.paths
+        if in_rocksdb is not None and is_in_rocksdb(
+            paths, in_rocksdb, key, OpenFiles(paths.storage)
+        ):
             return self._take_logged(key, logged)
         recovered = self.store.ends.recovered.get(key)
         if recovered is not None:
@@ -259,18 +261,22 @@ class StoreTail:
         self.ends[key] = recovered.end
         return len(logged.places)
 
-    def _is_in_rocksdb(self, key: QueueKey) -> bool:
-        in_rocksdb, paths = self.store.ends.in_rocksdb, self.store.paths
-        files = OpenFiles(paths.storage)
-        return in_rocksdb is not None and is_in_rocksdb(paths, in_rocksdb, key, files)
-
     def _open_files(self, key: QueueKey) -> Queue:
         return open_files(self.store.paths, *key, in_rocksdb=self.store.ends.in_rocksdb)
 
     def _look_at_all(self) -> LogCursor:
         store = self.store
         store.forget()
-        end = self._log_end()
+        # The queues decide where the log ends if the store was closed. Else the scan of a recovery
+        # takes whole records that an earlier recovery cut off for messages again. While the broker
+        # that cut them off is running, they are not messages.
+        end = store.ends.log_end
+        if end is not None and end.last_store_timestamp < self._run.started_ms:
+            cursor = LogCursor(max(end.scanned_from, store.log.min_offset))
+            for _ in cursor.step(store.log, self._run.started_ms):
+                pass
+            end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
+            store.ends.replace_log_end(end)
         chosen = store.ranges.choose(self._selection)
         keys = {
             (topic, queue_id): None for topic, queue_ids in chosen.items() for queue_id in queue_ids
@@ -279,7 +285,7 @@ class StoreTail:
         self._n_waits = 0
         self._firsts = {}
         self._firsts_since = store.log.min_offset
-        self._seen = LogCursor(store.log.max_offset if end is None else end)
+        self._seen = LogCursor(store.log.max_offset if end is None else end.physical_offset)
         ends_and_lasts = {key: self._end_and_last(key) for key in keys}
         newest = max((last for _, last in ends_and_lasts.values()), default=-1)
         if end is None:
@@ -291,24 +297,6 @@ class StoreTail:
         self.mark = LogMark.at(store.log, newest)
         self.ends |= {key: queue_end for key, (queue_end, _) in ends_and_lasts.items()}
         return LogCursor.at(store.log, self._seen.position)
-
-    def _log_end(self) -> int | None:
-        """Return where the log ends, or None if the ends of the queues decide.
-
-        The scan of a recovery takes whole records that an earlier recovery cut off for messages
-        again. While the broker that cut them off is running, they are not messages.
-        """
-        ends, log = self.store.ends, self.store.log
-        end = ends.log_end
-        if end is None:
-            return None
-        if end.last_store_timestamp < self._run.started_ms:
-            cursor = LogCursor(max(end.scanned_from, log.min_offset))
-            for _ in cursor.step(log, self._run.started_ms):
-                pass
-            end = end._replace(physical_offset=min(cursor.position, end.physical_offset))
-            ends.log_end = end
-        return end.physical_offset
 
     def _end_and_last(self, key: QueueKey) -> tuple[int, int]:
         """Return where a queue ends, and the physical offset of its last message or -1."""
@@ -340,28 +328,17 @@ class StoreTail:
         return end, queue.unit(end - 1)[0] if end > queue.begin else -1
 
     def _note_first(self, queue: Queue, key: QueueKey, end: int) -> None:
-        if queue.is_present and not self._is_first(queue, key, end):
-            self._firsts[key] = queue.first(end, self._firsts_since)
-
-    def _is_first(self, queue: Queue, key: QueueKey, end: int) -> bool:
-        """Tell whether the remembered first offset of a queue still holds.
-
-        It does not if the queue was created again.
-        """
-        known = self._firsts.get(key)
-        if known is None or not queue.begin <= known <= end:
-            return False
-        return known == queue.begin or queue.unit(known - 1)[0] < self._firsts_since
-
-    def _note(self, data: Bytes, heads: Heads) -> None:
-        """Note the messages of chosen queues among records, and the newest of these records."""
-        heads = heads.take(have_units(heads.column("sys_flag")))
-        self._note_queues(data, heads)
-        if self._batch_topics is None:
-            self._batch_topics = self.store.queues.batch_topics()
-        self._note_queues(data, lmq_heads(data, heads, self._batch_topics))
+        if not queue.is_present:
+            return
+        # The remembered first offset does not hold if the queue was created again.
+        known = self._firsts.get(key, -1)
+        is_inside = queue.begin <= known <= end
+        if is_inside and (known == queue.begin or queue.unit(known - 1)[0] < self._firsts_since):
+            return
+        self._firsts[key] = queue.first(end, self._firsts_since)
 
     def _note_queues(self, data: Bytes, heads: Heads) -> None:
+        """Note the messages of chosen queues among records, and the newest of these records."""
         if not len(heads):
             return
         tags_codes = np.zeros(len(heads), np.int64)

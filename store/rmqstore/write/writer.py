@@ -114,7 +114,7 @@ class WrittenTopics:
 class WaitingRequests:
     """The dispatch requests of the records that wait for their commit, up to a limit of memory.
 
-    From them queues and index are built without reading the records back. DispatchRequests beyond the limit
+    From them queues and index are built without reading the records back. Requests beyond the limit
     are read back from the log after the commit.
     """
 

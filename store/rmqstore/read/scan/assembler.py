@@ -129,6 +129,8 @@ class Assembler:
             FileDeletedError: the file of a remote store is gone, or another one by now.
         """
         self.n_done = 0
+        spec = self._spec
+        path = str(self._segment.path)
         weights = self._pipeline.weigh(starts, sizes, units)
         for rows in cut_batches(weights, BATCH_ROWS, BATCH_BYTES):
             rest = starts[rows]
@@ -141,13 +143,21 @@ class Assembler:
                 source = LogBytes(data, self._segment.start)
             rest = rest + self._segment.start - source.base
             while len(rest):
-                batch, n_done = self._assemble(source, rest, rest_units)
+                checked = self._pipeline.check(source, rest, rest_units)
+                for step in self._pipeline.steps:
+                    checked = step(checked)
+                faults = find_faults(checked, spec, path, self._explain)
+                batch = decode(checked, spec, self._decoded)
+                if faults and spec.mode == PERMISSIVE:
+                    batch = merge_faults(batch, checked.all_places(), faults)
+                n_done = len(checked.sound)  # bodies that inflate hugely end a batch early
+                del checked  # while the caller works on the batch
                 if batch.num_rows:
                     yield batch
                 rest = rest[n_done:]
                 rest_units = rest_units.take(slice(n_done, None)) if rest_units else None
             self.n_done += len(starts[rows])
-            self._spec.advance(len(starts[rows]), int(sizes[rows].sum()))
+            spec.advance(len(starts[rows]), int(sizes[rows].sum()))
 
     def _bring_close(self, starts: Positions, sizes: Sizes) -> LogBytes:
         """Return bytes that hold the records of a batch.
@@ -168,23 +178,6 @@ class Assembler:
             self._buffer = np.empty((high - low) * 5 // 4, np.uint8)
         data = self._log.read_into(self._segment, self._buffer[: high - low], low)
         return LogBytes(data, self._segment.start + low)
-
-    def _assemble(
-        self, source: LogBytes, starts: Positions, units: UnitRows | None
-    ) -> tuple[pa.RecordBatch, int]:
-        """Return one batch, and how many of the records went into it.
-
-        Bodies that inflate hugely end a batch early.
-        """
-        rows = self._pipeline.check(source, starts, units)
-        for step in self._pipeline.steps:
-            rows = step(rows)
-        spec = self._spec
-        faults = find_faults(rows, spec, str(self._segment.path), self._explain)
-        batch = decode(rows, spec, self._decoded)
-        if faults and spec.mode == PERMISSIVE:
-            batch = merge_faults(batch, rows.all_places(), faults)
-        return batch, len(rows.sound)
 
     def _explain(self, physical_offset: int, expected: Expected | None) -> str:
         record = self._log.record(Place(self._segment, physical_offset - self._segment.start))

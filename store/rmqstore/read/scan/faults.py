@@ -91,29 +91,23 @@ def refuse_stretches(stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterat
     """
     for stretch in stretches:
         if stretch.is_missing:
-            _lose(stretch, spec)
-        else:
-            yield from _refuse(stretch, spec)
-
-
-def _lose(stretch: LostStretch, spec: ReadSpec) -> None:
-    span = f"from {stretch.start} to {stretch.end}"
-    text = f"{stretch.path}: the log {span} is gone: {stretch.reason}"
-    if spec.fail_on_data_loss:
-        raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " reads on without it"))
-    logger.warning("data loss: %s", text)
-
-
-def _refuse(stretch: LostStretch, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-    text = f"{stretch.reason}; {stretch.end - stretch.start} bytes up to the next record"
-    if spec.mode == FAILFAST:
-        raise CorruptRecordError(stretch.path, stretch.start, text)
-    if spec.mode == DROPMALFORMED:
-        logger.warning("%s: dropped a damaged stretch at %d: %s", stretch.path, stretch.start, text)
-        return
-    known = {
-        "commitLogOffset": stretch.start,
-        "brokerName": spec.broker_name,
-        spec.corrupt_column: f"{stretch.path}, {stretch.start}: {text}",
-    }
-    yield lost_rows(spec.schema, [Fault(0, known, text)])
+            span = f"from {stretch.start} to {stretch.end}"
+            text = f"{stretch.path}: the log {span} is gone: {stretch.reason}"
+            if spec.fail_on_data_loss:
+                raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " reads on without it"))
+            logger.warning("data loss: %s", text)
+            continue
+        text = f"{stretch.reason}; {stretch.end - stretch.start} bytes up to the next record"
+        if spec.mode == FAILFAST:
+            raise CorruptRecordError(stretch.path, stretch.start, text)
+        if spec.mode == DROPMALFORMED:
+            logger.warning(
+                "%s: dropped a damaged stretch at %d: %s", stretch.path, stretch.start, text
+            )
+            continue
+        known = {
+            "commitLogOffset": stretch.start,
+            "brokerName": spec.broker_name,
+            spec.corrupt_column: f"{stretch.path}, {stretch.start}: {text}",
+        }
+        yield lost_rows(spec.schema, [Fault(0, known, text)])

@@ -63,24 +63,21 @@ class FileSharing:
         changes = np.flatnonzero(np.diff(is_small)) + 1
         for parts in np.split(np.arange(len(firsts)), changes):
             rows = slice(int(firsts[parts[0]]), int(ends[parts[-1]]))
-            if len(parts) > 1 and is_small[parts[0]]:
-                yield from self._cut(rows, ends[parts], sizes)
-            else:
+            if len(parts) == 1 or not is_small[parts[0]]:
                 yield Share(rows, is_joined=False)
-
-    def _cut(self, rows: slice, part_ends: Positions, sizes: Sizes) -> Iterator[Share]:
-        """Yield shares of one batch each, of rows in files that end at some rows."""
-        ends_of_bytes = np.cumsum(sizes[rows])
-        row = rows.start
-        while row < rows.stop:
-            file = int(np.searchsorted(part_ends, row, side="right"))
-            stop = int(part_ends[min(file + self._n_files, len(part_ends)) - 1])
-            done = int(ends_of_bytes[row - rows.start - 1]) if row > rows.start else 0
-            in_bytes = int(np.searchsorted(ends_of_bytes, done + BATCH_BYTES, side="right"))
-            stop = min(stop, row + BATCH_ROWS, rows.start + max(in_bytes, row - rows.start + 1))
-            yield Share(slice(row, stop), is_joined=stop > part_ends[file])
-            self._n_files = min(2 * self._n_files, _MAX_FILES)
-            row = stop
+                continue
+            part_ends = ends[parts]
+            ends_of_bytes = np.cumsum(sizes[rows])
+            row = rows.start
+            while row < rows.stop:  # each share is one batch
+                file = int(np.searchsorted(part_ends, row, side="right"))
+                stop = int(part_ends[min(file + self._n_files, len(part_ends)) - 1])
+                done = int(ends_of_bytes[row - rows.start - 1]) if row > rows.start else 0
+                in_bytes = int(np.searchsorted(ends_of_bytes, done + BATCH_BYTES, side="right"))
+                stop = min(stop, row + BATCH_ROWS, rows.start + max(in_bytes, row - rows.start + 1))
+                yield Share(slice(row, stop), is_joined=stop > part_ends[file])
+                self._n_files = min(2 * self._n_files, _MAX_FILES)
+                row = stop
 
 
 class JoinedFiles:

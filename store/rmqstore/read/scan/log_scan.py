@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError
-from rmqstore.format.layout import Positions
-from rmqstore.read.scan.assembler import Assembler, Sizes, plain_pipeline
+from rmqstore.read.scan.assembler import Assembler, plain_pipeline
 from rmqstore.read.scan.faults import refuse_stretches
 from rmqstore.read.scan.joined_files import JoinedFiles
 from rmqstore.read.scan.record_filter import LogFilter
@@ -72,52 +71,39 @@ class LogScan:
             sizes = part.sizes[n_read:]
             for stretch in window.stretches if len(places) else ():
                 rows = slice(*np.searchsorted(places, (stretch.start, stretch.end)).tolist())
-                yield from self._read_records(stretch, places[rows], sizes[rows])
+                own_places = places[rows]
+                own_sizes = sizes[rows]
+                if not len(own_places):
+                    continue
+                segment = stretch.segment
+                assert segment is not None
+                end = int(own_places[-1] + own_sizes[-1])
+                try:
+                    assembler = Assembler(self._spec, self._log, segment, self._pipeline)
+                except OffsetOutOfRangeError as err:
+                    yield from self._lose(int(own_places[0]), end, str(err))
+                    continue
+                try:
+                    yield from assembler.batches(own_places - segment.start, own_sizes, None)
+                except FileDeletedError as err:
+                    yield from self._lose(int(own_places[assembler.n_done]), end, str(err))
         self._spec.advance(0, max(n_between, 0))
-
-    def _read_records(
-        self, stretch: Stretch, places: Positions, sizes: Sizes
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield some of the records of a file, by physical offset."""
-        if not len(places):
-            return
-        segment = stretch.segment
-        assert segment is not None
-        try:
-            assembler = Assembler(self._spec, self._log, segment, self._pipeline)
-        except OffsetOutOfRangeError as err:
-            yield from self._lose(int(places[0]), int(places[-1] + sizes[-1]), str(err))
-            return
-        try:
-            yield from assembler.batches(places - segment.start, sizes, None)
-        except FileDeletedError as err:
-            first = int(places[assembler.n_done])
-            yield from self._lose(first, int(places[-1] + sizes[-1]), str(err))
 
     def _read_stretch(
         self, stretch: Stretch, *, is_closed: bool
     ) -> Generator[pa.RecordBatch, None, bool]:
         """Yield the records of a stretch; return whether the log ends in it."""
-        start, end, segment = stretch
+        position, end, segment = stretch
         if segment is None:
-            yield from self._lose(start, end, "the files that held it are missing")
+            yield from self._lose(position, end, "the files that held it are missing")
             return False
         try:
             assembler = Assembler(self._spec, self._log, segment, self._pipeline)
         except OffsetOutOfRangeError as err:
-            yield from self._lose(start, end, str(err))
+            yield from self._lose(position, end, str(err))
             return False
-        return (
-            yield from self._read_file(assembler, segment, Span(start, end), is_closed=is_closed)
-        )
-
-    def _read_file(
-        self, assembler: Assembler, segment: Segment, span: Span, *, is_closed: bool
-    ) -> Generator[pa.RecordBatch, None, bool]:
-        """Yield the records of one file; return whether the log ends in it."""
-        position = span.start
         try:
-            for window in walk_forward(self._log, segment, *span, is_scan=True):
+            for window in walk_forward(self._log, segment, position, end, is_scan=True):
                 if self._spec.mode == FAILFAST:
                     # The first damage ends the scan: what a damaged size hides is not needed.
                     data, (starts, sizes) = window.data, window.chain()
@@ -137,10 +123,10 @@ class LogScan:
                 if reason is not None:
                     yield from self._refuse(segment, Span(window.stopped, position), reason)
         except FileDeletedError as err:  # in a remote store; a file that is mapped stays
-            yield from self._lose(position, span.end, str(err))
+            yield from self._lose(position, end, str(err))
             return False
-        if position > span.end and span.end < segment.end:
-            reason = f"a record reaches over the bound {span.end} of a task"
+        if position > end and end < segment.end:
+            reason = f"a record reaches over the bound {end} of a task"
             yield from self._refuse(segment, Span(position, position), reason)
         return False
 

@@ -133,7 +133,22 @@ class UnitMerge:
             is_complete = False
             while not is_complete:
                 is_complete = self._read_up_to(limit)
-                window = self._taken(limit if is_complete else self._lowest_horizon())
+                highest = limit
+                if not is_complete:
+                    # Up to here all units are held; after it, a slice that is not read to its end
+                    # may still have units.
+                    highest = int(self._horizons[self._next < self._ends].min(initial=_LAST))
+                is_due = self._held.keys <= highest
+                if is_due.all():
+                    window, self._held = self._held, _NO_UNITS
+                else:
+                    window, self._held = self._held.take(is_due), self._held.take(~is_due)
+                order = np.argsort(window.keys, kind="stable")
+                keys = window.keys[order]
+                if (keys[1:] == keys[:-1]).any():
+                    order = np.lexsort((window.slices, window.keys))
+                window = window.take(order)
+                del is_due, order, keys  # while the caller reads the window
                 if len(window.keys):
                     yield window
 
@@ -149,7 +164,15 @@ class UnitMerge:
         least = max(1, min(_SHORT_SLICE, held_at_most // max(len(left), 1)))
         counts = np.minimum(left, np.maximum((left * share).astype(np.int64), least))
         step = max(self._window_units // _SAMPLES_PER_WINDOW, total // _MAX_SAMPLES, 1)
-        sampled = _every(step, self._ends, left - counts)
+        # Sampled is every ``step``-th queue offset that is not read here, counted through all
+        # slices. With a step of 4, slices that end at 10 and 20 and have 3 and 6 such offsets (7 to
+        # 9 and 14 to 19) give none and 14 and 18.
+        passed = np.cumsum(left - counts)
+        positions = np.arange(step - 1, int(passed[-1]) if len(passed) else 0, step)
+        numbers = np.searchsorted(passed, positions, side="right")
+        offsets = self._ends[numbers] - (passed[numbers] - positions)
+        bounds = np.searchsorted(numbers, np.arange(1, len(left)))
+        sampled = [part.tolist() for part in np.split(offsets, bounds)]
         for number, count in enumerate(counts.tolist()):
             self._announce(number, count, sampled[number])
         chunks, samples = [], []
@@ -222,66 +245,26 @@ class UnitMerge:
             np.concatenate(column)
             for column in zip(*(units for _, _, units in chunks), strict=True)
         ]
-        keys = _keys(columns[0], first_rows, self._horizons[numbers])
+        physical_offsets = columns[0]
+        horizons = self._horizons[numbers]
+        keys = physical_offsets
+        # A key is the highest physical offset up to its unit in the slice, so it differs from the
+        # unit's own where these fall.
+        falls = np.zeros(len(physical_offsets), np.bool_)
+        falls[1:] = physical_offsets[1:] < physical_offsets[:-1]
+        falls[first_rows] = physical_offsets[first_rows] < horizons
+        if falls.any():
+            keys = physical_offsets.copy()
+            ends = first_rows + counts
+            fallen = np.searchsorted(first_rows, np.flatnonzero(falls), side="right") - 1
+            for chunk in np.unique(fallen).tolist():
+                rows = slice(int(first_rows[chunk]), int(ends[chunk]))
+                keys[rows] = np.maximum(np.maximum.accumulate(keys[rows]), horizons[chunk])
         self._horizons[numbers] = keys[first_rows + counts - 1]
         more = MergedUnits(
             np.repeat(numbers, counts), keys, offsets + np.arange(len(keys)), *columns
         )
         self._held = self._held.followed_by(more) if len(self._held.keys) else more
-
-    def _lowest_horizon(self) -> int:
-        """Return the key up to which all units are held.
-
-        After it, a slice that is not read to its end may still have units.
-        """
-        return int(self._horizons[self._next < self._ends].min(initial=_LAST))
-
-    def _taken(self, limit: int) -> MergedUnits:
-        """Take the units with keys up to the limit out of those held, in order."""
-        is_due = self._held.keys <= limit
-        if is_due.all():
-            window, self._held = self._held, _NO_UNITS
-        else:
-            window, self._held = self._held.take(is_due), self._held.take(~is_due)
-        order = np.argsort(window.keys, kind="stable")
-        keys = window.keys[order]
-        if (keys[1:] == keys[:-1]).any():
-            order = np.lexsort((window.slices, window.keys))
-        return window.take(order)
-
-
-def _every(step: int, ends: NDArray[np.int64], left: NDArray[np.int64]) -> list[list[int]]:
-    """Return every ``step``-th queue offset that is left in slices, by slice.
-
-    The offsets left are the last ``left`` ones before ``ends``, counted through all slices. With a
-    step of 4, slices that end at 10 and 20 and have 3 and 6 offsets left (7 to 9 and 14 to 19) give
-    none and 14 and 18.
-    """
-    passed = np.cumsum(left)
-    positions = np.arange(step - 1, int(passed[-1]) if len(passed) else 0, step)
-    numbers = np.searchsorted(passed, positions, side="right")
-    offsets = ends[numbers] - (passed[numbers] - positions)
-    bounds = np.searchsorted(numbers, np.arange(1, len(left)))
-    return [part.tolist() for part in np.split(offsets, bounds)]
-
-
-def _keys(physical_offsets: Positions, first_rows: Positions, horizons: Positions) -> Positions:
-    """Return the highest physical offset up to each unit in its slice.
-
-    The units are those of a chunk; ``horizons`` has the highest keys before the chunks.
-    """
-    falls = np.zeros(len(physical_offsets), np.bool_)
-    falls[1:] = physical_offsets[1:] < physical_offsets[:-1]
-    falls[first_rows] = physical_offsets[first_rows] < horizons
-    if not falls.any():
-        return physical_offsets
-    keys = physical_offsets.copy()
-    ends = np.append(first_rows[1:], len(keys))
-    chunks = np.searchsorted(first_rows, np.flatnonzero(falls), side="right") - 1
-    for chunk in np.unique(chunks).tolist():
-        rows = slice(int(first_rows[chunk]), int(ends[chunk]))
-        keys[rows] = np.maximum(np.maximum.accumulate(keys[rows]), horizons[chunk])
-    return keys
 
 
 class QueueScan:
@@ -320,7 +303,10 @@ class QueueScan:
         slices = [piece for piece in slices if piece.start < piece.end]
         windows = self._windows(slices)
         if self._log.is_remote:
-            self._prepare(slices[:_PREPARED_SLICES])
+            files: set[str] = set()
+            for piece in slices[:_PREPARED_SLICES]:
+                files.update(self._open_queue(piece.topic, piece.queue_id).end_files or ())
+            self._log.storage.prepare(files)
             ahead = ReadAhead(self._log, windows, self._places)
             self._reach, windows = ahead.reach, ahead.windows()
         for window in windows:
@@ -333,13 +319,6 @@ class QueueScan:
         """
         for start in range(0, len(picked.sizes), WINDOW_UNITS):
             yield from self._read(picked.take(slice(start, start + WINDOW_UNITS)))
-
-    def _prepare(self, slices: Sequence[QueueSlice]) -> None:
-        """Let the files of queues be opened together."""
-        files: set[str] = set()
-        for piece in slices:
-            files.update(self._open_queue(piece.topic, piece.queue_id).end_files or ())
-        self._log.storage.prepare(files)
 
     def _places(self, window: UnitRows) -> tuple[Positions, NDArray[np.int64]]:
         """Return where the records of a window lie, physical offsets and sizes, (n,) each.
@@ -416,20 +395,17 @@ class QueueScan:
         if not valid.all():
             yield from self._refuse_units(window.take(~valid))
             window = window.take(valid)
-        chosen = self._choose_by_tags(self._with_codes(window))
+        # Addresses in consumequeue_ext are replaced by tags codes only if the read needs these.
+        reads_codes = "tagsCode" in self._spec.schema.names
+        if self._spec.tags is not None or reads_codes:
+            window = window._replace(tags_codes=resolve_codes(window, self._open_ext))
+        if reads_codes:
+            mask = keep_resolved(window, self._open_ext, self._spec)
+            if mask is not None:
+                window = window.take(mask)
+        chosen = self._choose_by_tags(window)
         self._spec.advance(len(valid) - len(chosen.sizes), 0)
         yield from self._read_files(chosen)
-
-    def _with_codes(self, window: UnitRows) -> UnitRows:
-        """Replace the addresses in consumequeue_ext by tags codes, if the read needs these."""
-        reads_codes = "tagsCode" in self._spec.schema.names
-        if self._spec.tags is None and not reads_codes:
-            return window
-        window = window._replace(tags_codes=resolve_codes(window, self._open_ext))
-        if not reads_codes:
-            return window
-        mask = keep_resolved(window, self._open_ext, self._spec)
-        return window if mask is None else window.take(mask)
 
     def _choose_by_tags(self, window: UnitRows) -> UnitRows:
         """Keep the units that may have a chosen tag, as far as hash codes tell."""
@@ -455,7 +431,13 @@ class QueueScan:
         ends = np.array([segment.end for segment in segments] or [0], np.int64)
         gone = (numbers < 0) | (window.physical_offsets >= ends[numbers])
         numbers[gone] = -1
-        pipeline = self._pipeline(window)
+        shared = [
+            topic in self._batch_topics or topic.startswith(LMQ_PREFIX) for topic in window.topics
+        ]
+        if np.array(shared, np.bool_)[window.topic_codes].any():
+            pipeline = shared_pipeline(self._spec, self._batch_topics, self._wanted)
+        else:
+            pipeline = plain_pipeline(self._spec, self._wanted)
         joined = JoinedFiles(self._spec, self._log, pipeline)
         for rows, is_joined in self._sharing.shares(numbers, window.sizes):
             units, n_read = window.take(rows), 0
@@ -478,7 +460,13 @@ class QueueScan:
     ) -> Iterator[pa.RecordBatch]:
         """Read records of one file, or handle units whose record lies in no file."""
         if segment is None:
-            yield from self._refuse_gone(part)
+            # A record was deleted if it lies before the end of the log; else the unit is wrong.
+            beyond = part.physical_offsets >= self._log.max_offset
+            if not beyond.all():
+                self._lose(part.take(~beyond), "their CommitLog files were deleted or are missing")
+            if beyond.any():
+                reason = f"the unit points past the end of the CommitLog at {self._log.max_offset}"
+                yield from self._refuse_units(part.take(beyond), reason)
             return
         try:
             assembler = Assembler(self._spec, self._log, segment, pipeline, self._reach)
@@ -490,27 +478,6 @@ class QueueScan:
             yield from assembler.batches(positions, part.sizes, part)
         except FileDeletedError as err:  # in a remote store; a file that is mapped stays
             self._lose(part.take(slice(assembler.n_done, None)), str(err))
-
-    def _pipeline(self, window: UnitRows) -> Pipeline:
-        """Return how records of the topics of a window become messages."""
-        shared = [
-            topic in self._batch_topics or topic.startswith(LMQ_PREFIX) for topic in window.topics
-        ]
-        if np.array(shared, np.bool_)[window.topic_codes].any():
-            return shared_pipeline(self._spec, self._batch_topics, self._wanted)
-        return plain_pipeline(self._spec, self._wanted)
-
-    def _refuse_gone(self, part: UnitRows) -> Iterator[pa.RecordBatch]:
-        """Handle units whose record lies in no file.
-
-        The record was deleted if it lies before the end of the log; else the unit is wrong.
-        """
-        beyond = part.physical_offsets >= self._log.max_offset
-        if not beyond.all():
-            self._lose(part.take(~beyond), "their CommitLog files were deleted or are missing")
-        if beyond.any():
-            reason = f"the unit points past the end of the CommitLog at {self._log.max_offset}"
-            yield from self._refuse_units(part.take(beyond), reason)
 
     def _lose(self, part: UnitRows, reason: str) -> None:
         lost = part.expected(0)

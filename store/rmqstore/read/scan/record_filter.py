@@ -144,30 +144,34 @@ class LogFilter(NamedTuple):
         if self.end_timestamp is not None:
             mask &= heads.column("store_timestamp") < self.end_timestamp
         if self.chooses_topics or self.without_system_topics:
-            mask &= self._keep_topics(data, heads)
+            topics = decode_columns(data, heads, pa.schema([ALL_COLUMNS.field("topic")]))[0]
+            encoded = topics.dictionary_encode()
+            names = encoded.dictionary.to_pylist()
+            codes = encoded.indices.to_numpy()
+            mask &= np.array([self._wants(name) for name in names], np.bool_)[codes]
+            for code, name in enumerate(names):
+                queue_ids = (self.queues or {}).get(name)
+                if queue_ids is not None:
+                    mask &= (codes != code) | np.isin(heads.column("queue_id"), list(queue_ids))
         if self.keys is not None:
             mask &= has_key(data, heads, self.keys)
         if self.msg_ids is not None:
-            mask &= _has_id(data, heads, self.msg_ids)
+            wanted = pa.array(list(self.msg_ids), pa.string())
+            schema = pa.schema([ALL_COLUMNS.field(name) for name in ("msgId", "offsetMsgId")])
+            own_ids, offset_ids = decode_columns(data, heads, schema)
+            has_own_id = _is_in(own_ids, wanted) & ~_are_rollbacks(heads)
+            mask &= has_own_id | _is_in(offset_ids, wanted)
         if self.tags is not None:
-            mask &= _has_tags(data, heads, self.tags)
+            entries = parse_entries(data, heads.property_starts, heads.property_lengths)
+            tags = property_column(entries, PROPERTY_TAGS)
+            has_tags = _is_in(tags, pa.array(list(self.tags), pa.string()))
+            mask &= has_tags & ~_are_rollbacks(heads)
         return mask
 
     @property
     def is_look_up(self) -> bool:
         """Whether records are chosen by a key, an id or tags."""
         return any(wanted is not None for wanted in (self.keys, self.msg_ids, self.tags))
-
-    def _keep_topics(self, data: Bytes, heads: Heads) -> Mask:
-        topics = decode_columns(data, heads, pa.schema([ALL_COLUMNS.field("topic")]))[0]
-        encoded = topics.dictionary_encode()
-        names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
-        mask: Mask = np.array([self._wants(name) for name in names], np.bool_)[codes]
-        for code, name in enumerate(names):
-            queue_ids = (self.queues or {}).get(name)
-            if queue_ids is not None:
-                mask &= (codes != code) | np.isin(heads.column("queue_id"), list(queue_ids))
-        return mask
 
     def _wants(self, topic: str) -> bool:
         if self.without_system_topics and is_system_topic(topic):
@@ -193,21 +197,6 @@ def has_key(data: Bytes, heads: Heads, keys: Iterable[str]) -> Mask:
         mask[pc.list_parent_indices(lists).to_numpy()[hits]] = True
     mask &= ~_are_rollbacks(heads)
     return mask
-
-
-def _has_id(data: Bytes, heads: Heads, msg_ids: Iterable[str]) -> Mask:
-    wanted = pa.array(list(msg_ids), pa.string())
-    schema = pa.schema([ALL_COLUMNS.field(name) for name in ("msgId", "offsetMsgId")])
-    own_ids, offset_ids = decode_columns(data, heads, schema)
-    mask: Mask = _is_in(own_ids, wanted) & ~_are_rollbacks(heads)
-    mask |= _is_in(offset_ids, wanted)
-    return mask
-
-
-def _has_tags(data: Bytes, heads: Heads, tags: Iterable[str]) -> Mask:
-    entries = parse_entries(data, heads.property_starts, heads.property_lengths)
-    stored = property_column(entries, PROPERTY_TAGS)
-    return _is_in(stored, pa.array(list(tags), pa.string())) & ~_are_rollbacks(heads)
 
 
 def _are_rollbacks(heads: Heads) -> Mask:

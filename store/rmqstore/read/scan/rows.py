@@ -31,7 +31,13 @@ def merge_by_place(
     while (first := heads[0]) is not None and (second := heads[1]) is not None:
         limit = min(first.column(PLACE)[-1].as_py(), second.column(PLACE)[-1].as_py())
         parts = [head.filter(pc.less_equal(head.column(PLACE), limit)) for head in (first, second)]
-        yield from _in_order(parts)
+        filled = [part for part in parts if part.num_rows]
+        if len(filled) == 1:
+            yield filled[0]
+        else:
+            table = pa.Table.from_batches(filled)
+            order = pc.sort_indices(table.column(PLACE), sort_keys=[(PLACE, "ascending")])
+            yield from table.take(order).combine_chunks().to_batches()
         for number, head in enumerate((first, second)):
             rest = head.slice(parts[number].num_rows)
             heads[number] = rest if rest.num_rows else _next(streams[number])
@@ -39,16 +45,6 @@ def merge_by_place(
         if head is not None:
             yield head
             yield from stream
-
-
-def _in_order(parts: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    filled = [part for part in parts if part.num_rows]
-    if len(filled) == 1:
-        yield filled[0]
-        return
-    table = pa.Table.from_batches(filled)
-    rows = pc.sort_indices(table.column(PLACE), sort_keys=[(PLACE, "ascending")])
-    yield from table.take(rows).combine_chunks().to_batches()
 
 
 def _next(stream: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:

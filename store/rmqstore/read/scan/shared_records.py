@@ -104,7 +104,10 @@ def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
     is_lmq = _are_lmq(units)
     if is_lmq.any():
         parents = records.heads.take(record_of[is_lmq])
-        is_there[is_lmq] = _are_named(records.data, parents, units.take(is_lmq))
+        light_units = units.take(is_lmq)
+        names = pa.array(light_units.topics, pa.string()).take(pa.array(light_units.topic_codes))
+        is_named = name_queues(records.data, parents, names, light_units.queue_offsets)
+        is_there[is_lmq] = is_named & (light_units.queue_ids == 0)
     absent = np.flatnonzero(~is_there & (is_lmq | is_batch)).tolist()
     reasons = {
         int(places[row]): records.reason(int(record_of[row]), units.expected(row)) for row in absent
@@ -213,14 +216,6 @@ def explain_shared(
     elif parts.fixed["sys_flag"] & SysFlag.INNER_BATCH:
         expected = expected._replace(queue_offset=0)
     return explain(record, spec, physical_offset, expected)
-
-
-def _are_named(data: Bytes, heads: Heads, units: UnitRows) -> Mask:
-    """Return a mask of the records that name the light queue of their unit, with its offset."""
-    expected = pa.array(units.topics, pa.string()).take(pa.array(units.topic_codes))
-    mask = name_queues(data, heads, expected, units.queue_offsets)
-    mask &= units.queue_ids == 0
-    return mask
 
 
 def _are_lmq(units: UnitRows) -> Mask:

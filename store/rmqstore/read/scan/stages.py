@@ -207,12 +207,18 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
     if "brokerName" in names:
         columns["brokerName"] = repeat_text(spec.broker_name, n)
     if "tagsCode" in names:
-        columns["tagsCode"] = _tags_codes(rows)
+        assert rows.units is not None, "tagsCode is of the queue; a scan by the log is refused it"
+        codes = rows.units.tags_codes[rows.all_places()]
+        columns["tagsCode"] = pa.array(codes, mask=codes <= MAX_EXT_ADDRESS)
     columns |= {field.name: pa.nulls(n, field.type) for field in PENDING if field.name in names}
     no_times = _no_times(rows, columns.get("bornTimestamp"))
     if spec.corrupt_column in names:
-        reasons = _lost_codes(columns.get("tagsCode"), n)
-        columns[spec.corrupt_column] = pc.coalesce(reasons, no_times)
+        reasons = no_times
+        tags_codes = columns.get("tagsCode")
+        if tags_codes is not None and tags_codes.null_count:
+            lost = pa.scalar("tagsCode: the queue's unit leads to no unit of consumequeue_ext")
+            reasons = pc.if_else(tags_codes.is_null(), lost, no_times)
+        columns[spec.corrupt_column] = reasons
     elif no_times.null_count < n:
         places = rows.offsets[rows.all_places()]
         first = int(np.argmax(no_times.is_valid().to_numpy(zero_copy_only=False)))
@@ -224,12 +230,6 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
             no_times[first],
         )
     return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=spec.schema)
-
-
-def _tags_codes(rows: Rows) -> pa.Array:
-    assert rows.units is not None, "tagsCode is of the queue; a scan by the log is refused it"
-    codes = rows.units.tags_codes[rows.all_places()]
-    return pa.array(codes, mask=codes <= MAX_EXT_ADDRESS)
 
 
 def _no_times(rows: Rows, column: pa.Array | None) -> pa.Array:
@@ -245,11 +245,3 @@ def _no_times(rows: Rows, column: pa.Array | None) -> pa.Array:
     text = "bornTimestamp: the client's time is not in the years 1 to 9999: "
     reasons = pc.binary_join_element_wise(text, pc.binary_join_element_wise(stored, "ms", " "), "")
     return pc.if_else(is_null, reasons, pa.scalar(None, pa.string()))
-
-
-def _lost_codes(tags_codes: pa.Array | None, n: int) -> pa.Array:
-    """Return why messages have no tags code, string (n,); see ``tags_codes``."""
-    if tags_codes is None or not tags_codes.null_count:
-        return pa.nulls(n, pa.string())
-    reason = pa.scalar("tagsCode: the queue's unit leads to no unit of consumequeue_ext")
-    return pc.if_else(tags_codes.is_null(), reason, pa.scalar(None, pa.string()))

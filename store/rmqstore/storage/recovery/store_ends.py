@@ -113,6 +113,10 @@ class StoreEnds:
         for name in ("log_end", "_recovered_queues", "recovered", "in_rocksdb"):
             self.__dict__.pop(name, None)
 
+    def replace_log_end(self, log_end: LogEnd) -> None:
+        """Set the end that a later walk of the log has shown."""
+        self.log_end = log_end
+
     @cached_property
     def log_end(self) -> LogEnd | None:
         """The end of the log of a store with an ``abort`` file; None if the store was closed."""
