@@ -19,7 +19,7 @@ from rmqstore.inspect.changes import planned_append, planned_rebuild
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.write.messages import WriteSpec
-from rmqstore.write.rebuild_plan import CLEARED, plan_rebuild
+from rmqstore.write.repairer import CLEARED, plan_rebuild
 
 Golden = Callable[[str], Path]
 

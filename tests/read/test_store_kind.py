@@ -11,7 +11,7 @@ import pytest
 
 import rmqstore
 from reading import read
-from rmqstore.read.store_kind import store_kind
+from rmqstore.read.store_parts import store_kind
 from rmqstore.storage.broker.folders import find_store
 
 GoldenStore = Callable[[str], Path]

@@ -31,7 +31,7 @@ from rmqstore.write.existing_store import (
     require_writable,
 )
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.rebuild_plan import plan_rebuild
+from rmqstore.write.repairer import plan_rebuild
 from rmqstore.write.verbatim import verbatim_columns
 
 NO_ROWS: Final = "there are no rows, so nothing changes"

@@ -57,12 +57,11 @@ from rmqstore.read.scan.record_filter import LogFilter, log_filter, resolve_code
 from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import DROPMALFORMED, READS_ON, ReadSpec
 from rmqstore.spans import FOREVER, LogSlice, Span
-from rmqstore.storage.index_search import IndexSearch
+from rmqstore.storage.index_search import IndexSearch, IndexTable, ItemKind, item_prefix
 from rmqstore.storage.log.commitlog import CommitLog, Place, frame_of, is_blank
 from rmqstore.storage.queue.queue import pieces
 from rmqstore.storage.recovery.log_end import find_written_end
 from rmqstore.storage.recovery.queues import Queues
-from rmqstore.storage.rocksdb_index import IndexTable, ItemKind, item_prefix
 
 logger = logging.getLogger(__name__)
 

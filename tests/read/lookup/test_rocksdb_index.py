@@ -25,7 +25,7 @@ from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.planning import find_wanted
 from rmqstore.spans import Span
-from rmqstore.storage.rocksdb_index import IndexTable
+from rmqstore.storage.index_search import IndexTable
 from rocksdb_index import HOUR, LAST_OFFSET, Items, item, items_of, write_index
 
 GoldenStore = Callable[[str], Path]

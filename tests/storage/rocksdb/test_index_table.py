@@ -13,9 +13,9 @@ from rocksdict import Options, Rdict
 import goldens
 import tiers
 from rmqstore.errors import CorruptDatabaseError
-from rmqstore.storage import rocksdb_index as index_table
+from rmqstore.storage import index_search as index_table
 from rmqstore.storage.broker.folders import find_store
-from rmqstore.storage.rocksdb_index import IndexTable, ItemKind, item_prefix
+from rmqstore.storage.index_search import IndexTable, ItemKind, item_prefix
 from rocksdb_index import HOUR, LAST_OFFSET, Items, item, items_of, write_index
 
 START = 472_222 * HOUR
