@@ -104,7 +104,7 @@ LARGE_CLASSES = {
     "rmqstore.read.store_queues.StoreQueues": 20,
     "rmqstore.storage.files.disk.Disk": 23,
     "rmqstore.storage.files.paths.StorePaths": 18,
-    "rmqstore.storage.log.commitlog.CommitLog": 26,
+    "rmqstore.storage.log.commitlog.CommitLog": 20,
     "rmqstore.storage.queue.batch_consumequeue.BatchConsumeQueue": 19,
     "rmqstore.storage.queue.consumequeue.ConsumeQueue": 20,
     "rmqstore.storage.queue.queue.Queue": 19,

@@ -102,7 +102,11 @@ def test_the_end_of_a_log_is_found_without_its_first_records(tmp_path: Path) -> 
     log = CommitLog([storage.root / "commitlog"], storage=storage)
     (segment,) = log.segments
     storage.n_read.clear()
-    window = next(walks.walk_back(log, segment, segment.start + log.written_end(segment)))
+    window = next(
+        walks.walk_back(
+            log, segment, segment.start + log.file_of(segment).written_end(segment.size)
+        )
+    )
     assert window.records.starts[0] > 0
     assert _fetched(storage) < 4 * walks._NEWEST_BYTES
 

@@ -44,7 +44,7 @@ def planned_rebuild(
     broker_stopped: bool = False,
     **folders: Unpack[FolderArguments],
 ) -> list[str]:
-    """Return what a rebuild of a store would change; see ``write.rebuild_plan``.
+    """Return what a rebuild of a store would change; see ``write.repairer``.
 
     Raises:
         UnsupportedFeatureError: the store is of a kind that cannot be written.

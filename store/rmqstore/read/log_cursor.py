@@ -14,7 +14,7 @@ from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, check_heads
 from rmqstore.format.framing import FrameNumbers, StopKind
 from rmqstore.format.layout import FRAME_HEAD, Bytes
-from rmqstore.storage.log.commitlog import CommitLog, Place, is_blank, numbers_of
+from rmqstore.storage.log.commitlog import CommitLog, Place, is_blank, numbers_of, read_frame
 from rmqstore.storage.log.walks import WINDOW_BYTES, Window, window_at
 from rmqstore.storage.recovery.log_end import last_record_before
 
@@ -82,7 +82,7 @@ class LogCursor:
     def _follows(self, log: CommitLog, physical_offset: int) -> bool:
         """Tell whether the cursor stands right after a record, or after the blank after it."""
         place = log.locate(physical_offset)
-        end = physical_offset + log.frame(place)[0]
+        end = physical_offset + read_frame(log, place)[0]
         if end == self.position:
             return True
         segment = place.segment
@@ -104,7 +104,7 @@ class LogCursor:
             if log.find(place) is not None and self._follows(log, place):
                 after = numbers_of(log, place)
         while (segment := log.find(self.position)) is not None:
-            end = segment.start + log.size(segment)
+            end = segment.start + log.file_of(segment).size
             window = window_at(log, segment, self.position, end, size, after)
             walked = self._without_unsure(window, run_started)
             if walked is not window and window.records.kind is StopKind.END and size < WINDOW_BYTES:
@@ -121,7 +121,7 @@ class LogCursor:
                 # For a moment a commit of a writer has a blank before an empty segment. Then a
                 # record replaces it.
                 following = log.find(segment.end)
-                if following is not None and log.frame(Place(following, 0)) != (0, 0):
+                if following is not None and read_frame(log, Place(following, 0)) != (0, 0):
                     position = segment.end
             is_stuck = position == self.position
             self.position = position

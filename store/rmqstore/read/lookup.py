@@ -58,7 +58,14 @@ from rmqstore.read.scan.rows import UnitRows
 from rmqstore.read.scan.spec import DROPMALFORMED, READS_ON, ReadSpec
 from rmqstore.spans import FOREVER, LogSlice, Span
 from rmqstore.storage.index_search import IndexSearch, IndexTable, ItemKind, item_prefix
-from rmqstore.storage.log.commitlog import CommitLog, Place, frame_of, is_blank
+from rmqstore.storage.log.commitlog import (
+    CommitLog,
+    Place,
+    begins_record,
+    frame_of,
+    is_blank,
+    read_frame,
+)
 from rmqstore.storage.queue.queue import pieces
 from rmqstore.storage.recovery.log_end import find_written_end
 from rmqstore.storage.recovery.queues import Queues
@@ -422,11 +429,11 @@ class Lookup:
         if segment is None:
             return place
         position = place - segment.start
-        size = max(self._log.frame(Place(segment, position))[0], 0)
+        size = max(read_frame(self._log, Place(segment, position))[0], 0)
         following = position + min(size, segment.size - position)
         if following >= segment.size or is_blank(self._log, Place(segment, following)):
             return min(segment.end, whole.end)
-        is_written = self._log.frame(Place(segment, following)) != (0, 0)
+        is_written = read_frame(self._log, Place(segment, following)) != (0, 0)
         if not is_written and segment.end >= self._log.max_offset:
             return whole.end
         return segment.start + following
@@ -471,7 +478,7 @@ class PlaceScan:
                 continue
             starts = inside - segment.start
             head_size = FIXED_PART_V4.itemsize
-            self._log.want(segment, starts, head_size)
+            self._log.file_of(segment).want(starts, head_size)
             heads = self._log.read_in_place(segment, starts, np.full(len(starts), head_size))
             starts = starts[know_their_places(heads, starts, segment.start)]
             yield from assembler.batches(starts, total_sizes(heads, starts), None)
@@ -572,8 +579,8 @@ class Finder:
         sizes = []
         for place in places[:: max(1, len(places) // _SIZE_SAMPLES)].tolist():
             with suppress(OffsetOutOfRangeError):
-                if self._log.is_head(place):
-                    sizes.append(max(self._log.frame(self._log.locate(place))[0], 0))
+                if begins_record(self._log, place):
+                    sizes.append(max(read_frame(self._log, self._log.locate(place))[0], 0))
         return fmean(sizes) if sizes else 0.0
 
     def read_places(

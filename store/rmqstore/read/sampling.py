@@ -263,7 +263,7 @@ class Sampler:
         for segment, positions in by_segment.items():
             starts = np.maximum(np.array(positions, np.int64) - MAX_FIXED_BYTES, 0)
             with suppress(FileDeletedError, UnreadableFileError):
-                self._log.want(segment, starts, 2 * MAX_FIXED_BYTES)
+                self._log.file_of(segment).want(starts, 2 * MAX_FIXED_BYTES)
 
     def log_parts(self, slices: Iterable[LogSlice], heads: Sequence[int]) -> list[LogPart]:
         """Cut ranges of the log at all heads in them; see :func:`join_parts`.
@@ -315,7 +315,10 @@ class Sampler:
             stop = window.records
             left -= window.stopped - start
             is_done = stop.kind is not StopKind.END or window.stopped == end
-            is_lost = stop.kind is StopKind.EMPTY and self._log.written_end(segment) > stop.position
+            is_lost = (
+                stop.kind is StopKind.EMPTY
+                and self._log.file_of(segment).written_end(segment.size) > stop.position
+            )
             is_damaged = stop.kind in (StopKind.DAMAGE, StopKind.STALE)
             if is_damaged or is_lost or not is_done:
                 return None

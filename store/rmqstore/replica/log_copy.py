@@ -40,7 +40,7 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths, offset_to_name
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, read_frame
 from rmqstore.storage.log.walks import Window, walk_forward
 from rmqstore.storage.recovery.log_end import LogEnd, last_record_before
 from rmqstore.write.truncation import truncate_log
@@ -509,7 +509,7 @@ class LogCopy:
 
     def record_end(self, physical_offset: int) -> int | None:
         """Return the physical offset after the record at one; None if a blank is there."""
-        size, magic = self.log.frame(self.log.locate(physical_offset))
+        size, magic = read_frame(self.log, self.log.locate(physical_offset))
         return physical_offset + size if magic in TOPIC_LENGTH_BYTES else None
 
     def cut(self, end: int, reason: str, copies: Path) -> None:

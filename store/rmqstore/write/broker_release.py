@@ -80,7 +80,7 @@ class BrokerRelease:
         if settings is not None and "rocksdb" in settings.values.get("storeType", "").lower():
             seen = max(seen, _ROCKSDB_QUEUES)
         for segment in reversed(self._log.segments):
-            end = segment.start + self._log.written_end(segment)
+            end = segment.start + self._log.file_of(segment).written_end(segment.size)
             for window in walk_back(self._log, segment, end):
                 for _, heads, whole in window.heads():
                     sound = heads.take(whole)
@@ -110,5 +110,5 @@ def _is_all_ours(paths: StorePaths, log: CommitLog) -> bool:
             return False
         end = commit.end
     last = log.segments[-1] if log.segments else None
-    written = 0 if last is None else last.start + log.written_end(last)
+    written = 0 if last is None else last.start + log.file_of(last).written_end(last.size)
     return end > 0 and written <= end

@@ -40,7 +40,7 @@ from rmqstore.storage.files.paths import StorePaths, our_abort
 from rmqstore.storage.log.appender import LogAppend, Placement
 from rmqstore.storage.log.clean_end import CleanEnd, mark_as_closed
 from rmqstore.storage.log.commit_history import note_commit
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, begins_record
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.queue.next_offsets import NextOffsets
 from rmqstore.write.broker_release import BrokerRelease
@@ -240,7 +240,7 @@ class StoreWriter:
         self._last_store_timestamp = repaired.last_store_timestamp
         self._checkpoint = SavedCheckpoint(self._disk, self.paths, repaired.checkpoint)
         dispatched = repaired.checkpoint.logics_phy_offset
-        if dispatched >= repaired.end or not self._log.is_head(dispatched):
+        if dispatched >= repaired.end or not begins_record(self._log, dispatched):
             self._checkpoint.set_dispatched(0)
         self._append = self._begin(repaired.end)
         self._offsets = NextOffsets(self._next_queue_offset)

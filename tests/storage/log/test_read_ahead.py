@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,14 @@ def announced(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int
     """Return the spans that are announced: physical offset and size."""
     spans: list[tuple[int, int]] = []
 
-    def note(segment: Any, starts: Any, sizes: Any) -> None:
-        pairs = zip((starts + segment.start).tolist(), sizes.tolist(), strict=True)
-        spans.extend(pairs)
+    def file_of(segment: Any) -> SimpleNamespace:
+        def note(starts: Any, sizes: Any) -> None:
+            pairs = zip((starts + segment.start).tolist(), sizes.tolist(), strict=True)
+            spans.extend(pairs)
 
-    monkeypatch.setattr(log, "read_ahead", note)
+        return SimpleNamespace(read_ahead=note)
+
+    monkeypatch.setattr(log, "file_of", file_of)
     monkeypatch.setattr(read_ahead, "_CHUNK_BYTES", 1000)
     monkeypatch.setattr(read_ahead, "_AHEAD_BYTES", 3000)
     return spans

@@ -209,7 +209,9 @@ def test_a_walk_does_not_look_into_the_rest_of_a_sparse_file(
     store = _store(300, segment_bytes=1 << 20)
     log = _sparse(tmp_path, store, 1 << 28)
     (segment,) = log.segments
-    assert [*log.data_spans(segment, 0, 1 << 28)] == [(0, -(-store.end // 4096) * 4096)]
+    assert [*log.file_of(segment).data_spans(0, 1 << 28, is_appended=True)] == [
+        (0, -(-store.end // 4096) * 4096)
+    ]
     limits = []
     walk = walks.walk
     monkeypatch.setattr(walks, "walk", lambda *args: limits.append(args[2]) or walk(*args))
@@ -275,6 +277,6 @@ def test_short_holes_do_not_cut_a_window(tmp_path: Path) -> None:
         file.truncate(len(stored))
     log = CommitLog([root / "commitlog"])
     (segment,) = log.segments
-    assert len([*log.data_spans(segment, 0, segment.end)]) > 20
+    assert len([*log.file_of(segment).data_spans(0, segment.end, is_appended=True)]) > 20
     first = next(walk_forward(log, segment, 0, segment.end))
     assert _starts(first) == [at.physical_offset for at in store.placed]

@@ -104,7 +104,7 @@ class Assembler:
         """
         self._spec, self._log, self._segment, self._pipeline = spec, log, segment, pipeline
         self._reach = reach
-        self._file_size = log.size(segment)
+        self._file_size = log.file_of(segment).size
         self._buffer = np.empty(0, np.uint8)
         self._decoded = decoded_columns(spec)
         self.n_done = 0

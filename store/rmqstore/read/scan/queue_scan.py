@@ -139,7 +139,7 @@ class ReadAhead(Generic[W]):
                     return
             if chunk is not None and chunk.end > physical_offset:
                 with suppress(FileDeletedError, UnreadableFileError):  # said when it is read
-                    self._log.read_ahead(chunk.segment, chunk.starts, chunk.sizes)
+                    self._log.file_of(chunk.segment).read_ahead(chunk.starts, chunk.sizes)
                 self._announced.append(chunk)
                 self._n_bytes += chunk.n_bytes
 

@@ -111,7 +111,7 @@ class _LogView:
                 continue
             try:
                 # Shows that the file can be opened. What fails later, in the walk, is not a gap.
-                self._log.size(segment)
+                self._log.file_of(segment)
             except (OffsetOutOfRangeError, OSError, RmqStoreError) as err:
                 yield from self._row(MISSING, start, end - start, str(err), segment)
                 continue

@@ -23,7 +23,7 @@ from rmqstore.format.layout import Bytes
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from rmqstore.storage.broker.identity import MASTER_ID, BrokerIdentity
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, begins_record
 from rmqstore.storage.recovery.log_end import find_written_end, last_record_before
 
 logger = logging.getLogger(__name__)
@@ -242,6 +242,8 @@ def _difference(chosen: Member, other: Member, start: int, end: int) -> str | No
 def _record_at(log: CommitLog, physical_offset: int) -> Bytes | None:
     """Return the record at a physical offset, None if the log has none there."""
     try:
-        return log.record(log.locate(physical_offset)) if log.is_head(physical_offset) else None
+        return (
+            log.record(log.locate(physical_offset)) if begins_record(log, physical_offset) else None
+        )
     except (RmqStoreError, OSError):
         return None

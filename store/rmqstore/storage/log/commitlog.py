@@ -48,7 +48,7 @@ from rmqstore.format.schema import Message
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, Segment
 from rmqstore.storage.files.open_files import OpenFiles
-from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.files.storage import Storage, StoredFile
 
 _MAX_SPANS = 10_000  # of data between holes, of one file
 _FILES_AT_ONCE = 96  # a search by time goes to and fro in the log
@@ -87,7 +87,7 @@ def frame_of(log: CommitLog, physical_offset: int) -> int | None:
 
     None if no record, whole or not, begins there that holds that offset.
     """
-    if not log.is_head(physical_offset):
+    if not begins_record(log, physical_offset):
         return None
     segment = log.locate(physical_offset).segment
     framing = log.framing(segment)
@@ -210,14 +210,14 @@ class CommitLog:
         """
         return self._files.open(segment).read(position, size)
 
-    def size(self, segment: Segment) -> int:
-        """Return the number of bytes of a file, fewer than its segment has if it was truncated.
+    def file_of(self, segment: Segment) -> StoredFile:
+        """Return a file, opened for reading.
 
         Raises:
             FileDeletedError: the file was deleted since it was listed.
             UnreadableFileError: it is longer than RocketMQ can make a file.
         """
-        return self._files.open(segment).size
+        return self._files.open(segment)
 
     def read_in_place(
         self, segment: Segment, positions: Positions, sizes: NDArray[np.int64]
@@ -240,24 +240,9 @@ class CommitLog:
         starts = np.clip(positions, 0, file.size)
         return file.read_in_place(starts, np.clip(sizes, 0, file.size - starts))
 
-    def want(self, segment: Segment, positions: Positions, size: int) -> None:
-        """Announce that ``size`` bytes of a file from each position (n,) on will be read next."""
-        self._files.open(segment).want(positions, size)
-
-    def read_ahead(self, segment: Segment, positions: Positions, sizes: NDArray[np.int64]) -> None:
-        """Announce spans of a file, (n,), that a long read reaches soon, and reads once.
-
-        A storage that is not local begins to fetch them, as far as it has room for them.
-        """
-        self._files.open(segment).read_ahead(positions, sizes)
-
     def read_into(self, segment: Segment, window: Bytes, position: int) -> Bytes:
         """Copy bytes of a file from a position on into ``window``; return the filled part."""
         return window[: self._files.open(segment).read_into(window, position)]
-
-    def data_spans(self, segment: Segment, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of a range of positions in a file that are not holes of it, rising."""
-        return self._files.open(segment).data_spans(start, end, is_appended=True)
 
     def data_lengths(self, physical_offsets: Positions) -> Positions:
         """Return how many bytes between each two offsets are not holes of sparse files, (n - 1,).
@@ -276,7 +261,7 @@ class CommitLog:
                 bounds.append((low, high))  # it is full, and a storage with requests has no holes
                 continue
             with suppress(FileDeletedError, UnreadableFileError):
-                spans = self.data_spans(segment, low - base, high - base)
+                spans = self.file_of(segment).data_spans(low - base, high - base, is_appended=True)
                 bounds += [(base + start, base + end) for start, end in islice(spans, _MAX_SPANS)]
         starts, ends = np.array(bounds, np.int64).T
         before = np.cumsum(ends - starts) - (ends - starts)
@@ -284,10 +269,6 @@ class CommitLog:
         within = np.minimum(physical_offsets, ends[rows]) - starts[rows]
         lengths: Positions = np.diff(before[rows] + within)
         return lengths
-
-    def written_end(self, segment: Segment) -> int:
-        """Return the position in a file after its last byte that is not zero, 0 if all are."""
-        return self._files.open(segment).written_end(segment.size)
 
     def find(self, physical_offset: int) -> Segment | None:
         """Return the file that covers the offset, None if no file does."""
@@ -321,21 +302,13 @@ class CommitLog:
             )
         return Place(segment, physical_offset - segment.start)
 
-    def frame(self, place: Place) -> tuple[int, int]:
-        """Return the total size and the magic at a place; zeros too close to the file's end."""
-        head = self.read(*place, FRAME_HEAD.itemsize)
-        if len(head) < FRAME_HEAD.itemsize:
-            return 0, 0
-        total_size, magic = head.view(FRAME_HEAD)[0].tolist()
-        return total_size, magic
-
     def record(self, place: Place) -> Bytes:
         """Return the bytes of the record at a place, by the size in its head.
 
         If the size does not fit the file, these are all bytes up to the end of the file. If no
         record begins at the place, they are just enough for :mod:`rmqstore.format.record` to tell.
         """
-        total_size, magic = self.frame(place)
+        total_size, magic = read_frame(self, place)
         if magic not in TOPIC_LENGTH_BYTES:
             return self.read(*place, MIN_RECORD_BYTES)
         n_left = max(self._files.open(place.segment).size - place.position, 0)
@@ -354,13 +327,6 @@ class CommitLog:
             return split_record(self.record(place).data, 0)
         except MalformedBytesError as err:
             raise CorruptRecordError(str(place.segment.path), physical_offset, err.reason) from err
-
-    def is_head(self, physical_offset: int) -> bool:
-        """Tell whether a record, whole or not, begins at the offset and holds that offset."""
-        if self.find(physical_offset) is None:
-            return False
-        stored_head = self.read(*self.locate(physical_offset), MAX_FIXED_BYTES)
-        return knows_its_place(stored_head, 0, physical_offset)
 
     def store_timestamp(self, physical_offset: int) -> int:
         """Return when the record at the offset was stored, ms; only its head is read.
@@ -448,3 +414,20 @@ def _stored_times(heads: NDArray[np.void], physical_offsets: Positions) -> tuple
     is_right &= fixed["physical_offset"] == physical_offsets
     is_right &= in_calendar(times)
     return times, is_right
+
+
+def read_frame(log: CommitLog, place: Place) -> tuple[int, int]:
+    """Return the total size and the magic at a place; zeros too close to the file's end."""
+    head = log.read(*place, FRAME_HEAD.itemsize)
+    if len(head) < FRAME_HEAD.itemsize:
+        return 0, 0
+    total_size, magic = head.view(FRAME_HEAD)[0].tolist()
+    return total_size, magic
+
+
+def begins_record(log: CommitLog, physical_offset: int) -> bool:
+    """Return whether a record, whole or not, begins at the offset and holds that offset."""
+    if log.find(physical_offset) is None:
+        return False
+    stored_head = log.read(*log.locate(physical_offset), MAX_FIXED_BYTES)
+    return knows_its_place(stored_head, 0, physical_offset)

@@ -309,7 +309,7 @@ def next_hole(log: CommitLog, segment: Segment, start: int, end: int) -> int:
     A walk looks for records in many places at once, and the rest of a sparse file may be long.
     """
     position = start
-    for low, high in log.data_spans(segment, start, end):
+    for low, high in log.file_of(segment).data_spans(start, end, is_appended=True):
         if low - position >= _LONG_HOLE:
             break
         position = high
@@ -370,9 +370,9 @@ def walk_forward(
 
 def _read_ahead(log: CommitLog, segment: Segment, start: int, stop: int) -> int:
     """Announce what is written in a range of positions; return where what was announced ends."""
-    for low, high in log.data_spans(segment, start, stop):
+    for low, high in log.file_of(segment).data_spans(start, stop, is_appended=True):
         reach = high - low + _REACH_BYTES
-        log.read_ahead(segment, np.array([low], np.int64), np.array([reach], np.int64))
+        log.file_of(segment).read_ahead(np.array([low], np.int64), np.array([reach], np.int64))
         start = low + reach
     return start
 
@@ -403,7 +403,7 @@ def next_record(log: CommitLog, segment: Segment, start: int, end: int) -> int:
     """
     base = segment.start
     framing = log.framing(segment)
-    spans = log.data_spans(segment, start - base, end - base)
+    spans = log.file_of(segment).data_spans(start - base, end - base, is_appended=True)
     for low, high in (block for span in spans for block in search_blocks(*span)):
         reach = framing.head_bytes + FIXED_PART_V4.itemsize
         data = _read(log, segment, low, high - low + reach)

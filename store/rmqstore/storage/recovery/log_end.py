@@ -25,7 +25,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.record import check_record, split_record
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.log.commitlog import CommitLog, first_record
+from rmqstore.storage.log.commitlog import CommitLog, first_record, read_frame
 from rmqstore.storage.log.walks import Window, next_record, walk_back, walk_forward, window_at
 
 logger = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ def _scan(
     last_timestamp = 0
     stop = Walk(np.empty(0, np.int64), StopKind.END, 0)
     checks_records = not log.framing(segment).keeps_torn_records
-    end = segment.start + log.size(segment)
+    end = segment.start + log.file_of(segment).size
     for window in walk_forward(log, segment, start, end, after):
         data, stop = window.data, window.records
         for starts, heads, whole in window.heads():
@@ -197,7 +197,7 @@ def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
     for segment in log.segments:
         if segment.end <= end.physical_offset:
             continue
-        written = segment.start + log.written_end(segment)
+        written = segment.start + log.file_of(segment).written_end(segment.size)
         first = next_record(log, segment, max(end.physical_offset + 1, segment.start), written)
         for window in walk_forward(log, segment, first, written):
             for _, heads, whole in window.heads():
@@ -210,7 +210,10 @@ def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
 def find_written_end(log: CommitLog) -> int:
     """Return the physical offset after the newest record of a closed log; reads its last bytes."""
     for segment in reversed(log.segments):
-        window = next(walk_back(log, segment, segment.start + log.written_end(segment)), None)
+        window = next(
+            walk_back(log, segment, segment.start + log.file_of(segment).written_end(segment.size)),
+            None,
+        )
         if window is not None:
             return segment.end if window.records.kind is StopKind.BLANK else window.stopped
     return log.min_offset
@@ -219,7 +222,7 @@ def find_written_end(log: CommitLog) -> int:
 def written_end(log: CommitLog) -> int:
     """Return the physical offset after the last byte of the log that is not zero."""
     for segment in reversed(log.segments):
-        written = log.written_end(segment)
+        written = log.file_of(segment).written_end(segment.size)
         if written:
             return segment.start + written
     return log.min_offset
@@ -249,7 +252,7 @@ def before_blank(log: CommitLog, segment: Segment, places: Positions) -> Mask:
     """
     if log.framing(segment).clears_blanks:
         return np.ones(len(places), np.bool_)
-    start = max(log.size(segment) - _MAX_BLANK_BYTES, 0)
+    start = max(log.file_of(segment).size - _MAX_BLANK_BYTES, 0)
     end = int(places.max()) - segment.start
     if end <= start:
         return np.ones(len(places), np.bool_)
@@ -302,7 +305,7 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
     if queues_end > physical_offset:
         return f"{reason}, but the queues point at records up to {queues_end}"
     newer = (other for other in log.segments if other.start > segment.start)
-    heads = ((other, log.frame(first_record(log, other))) for other in newer)
+    heads = ((other, read_frame(log, first_record(log, other))) for other in newer)
     later = next((other for other, head in heads if head[1] in TOPIC_LENGTH_BYTES), None)
     if later is not None and (
         stop.kind is not StopKind.EMPTY or later.start <= queues_end or queues_end < 0
@@ -310,7 +313,7 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
         return f"{reason}, though {later.path.name} holds records"
     if stop.kind is StopKind.EMPTY:
         # Without queues, the log ends here only if nothing was ever written after it.
-        if queues_end < 0 and log.written_end(segment) > stop.position:
+        if queues_end < 0 and log.file_of(segment).written_end(segment.size) > stop.position:
             return "bytes never written, but more bytes follow in the file"
         return None
     if stop.kind is not StopKind.STALE:

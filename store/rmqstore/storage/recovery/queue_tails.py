@@ -244,7 +244,9 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
     this record. The check reads few bytes, because every read by queue begins with it.
     """
     for segment in reversed(log.segments):
-        for window in walk_back(log, segment, segment.start + log.written_end(segment)):
+        for window in walk_back(
+            log, segment, segment.start + log.file_of(segment).written_end(segment.size)
+        ):
             for _, heads, whole in reversed(list(window.heads())):
                 sound = window.without_torn(window.data, heads, whole)
                 rows = np.flatnonzero(sound & have_units(heads.column("sys_flag")))
