@@ -26,7 +26,7 @@ from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import StreamOptions
 from pyspark_kafkalog.ranges import RangeSplit
 from pyspark_kafkalog.rows import RowReader
-from pyspark_rmqstore.offsets import limit_rows
+from pyspark_rmqstore.offsets import flattened, limit_rows, nested
 from pyspark_rmqstore.option_values import option_names
 from rmqstore.errors import OptionError
 
@@ -35,10 +35,7 @@ Offsets = dict[TopicPartition, int]
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     """Return offsets as ``{"topic": {"0": 23}}``; equal offsets give equal text."""
-    topics: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        topics.setdefault(topic, {})[str(partition)] = offset
-    return topics
+    return nested((*key, offset) for key, offset in offsets.items())
 
 
 def of_json(stored: Mapping[str, Any]) -> dict[TopicPartition, int]:
@@ -49,9 +46,8 @@ def of_json(stored: Mapping[str, Any]) -> dict[TopicPartition, int]:
     """
     try:
         return {
-            TopicPartition(topic, int(partition)): int(offset)
-            for topic, partitions in stored.items()
-            for partition, offset in partitions.items()
+            TopicPartition(topic, partition): offset
+            for topic, partition, offset in flattened(stored, 1)
         }
     except (AttributeError, TypeError, ValueError) as err:
         raise OptionError(

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.followed_stores import FollowedStores
-from pyspark_rmqstore.offsets import Key, StreamOffset, limit_bytes, limit_rows
+from pyspark_rmqstore.offsets import Key, StreamOffset, limit_bytes, limit_rows, nested
 from pyspark_rmqstore.option_values import option_names
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.packing import AnyPortion, Portion, splits_of
@@ -42,9 +42,8 @@ def write_consumer_offsets(file: Path, group: str, queues: Mapping[tuple[str, in
 
     Source: ConsumerOffsetManager.java#encode.
     """
-    table: dict[str, dict[str, int]] = {}
-    for (topic, queue_id), offset in sorted(queues.items()):
-        table.setdefault(f"{topic}@{group}", {})[str(queue_id)] = offset
+    by_topic = nested((*queue, offset) for queue, offset in queues.items())
+    table = {f"{topic}@{group}": offsets for topic, offsets in by_topic.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     new_file = file.with_name(f"{file.name}.tmp")
     new_file.write_text(json.dumps({"offsetTable": table}, indent=1), encoding="utf-8")
