@@ -8,7 +8,6 @@ is read by one task, or by two at a cut.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_rmqstore.packing import Limits
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.read.pending import PendingRows
 from rmqstore.read.sampling import LogPart, Sample, join_parts
@@ -76,20 +76,6 @@ class PendingSplit(InputPartition):
 
 
 StoreSplit = QueueSplit | LostSplit | LogSplit | UnitSplit | RecordSplit | PendingSplit
-
-
-class Limits(NamedTuple):
-    """The largest size of a task, and the least number of tasks."""
-
-    max_bytes: int
-    max_records: int | None = None
-    min_partitions: int | None = None
-
-    def share(self, n_bytes: float, total: float) -> Limits:
-        """Return the limits for a part of a read: its share of the tasks follows its bytes."""
-        if self.min_partitions is None or n_bytes >= total:
-            return self
-        return self._replace(min_partitions=math.ceil(self.min_partitions * n_bytes / total) or 1)
 
 
 class SampledSlice(NamedTuple):

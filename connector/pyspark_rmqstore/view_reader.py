@@ -25,8 +25,7 @@ from pyspark_rmqstore.option_values import (
     zone_of,
 )
 from pyspark_rmqstore.options import DEFAULT_SPLIT, NAMES
-from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
-from pyspark_rmqstore.planning import Limits
+from pyspark_rmqstore.packing import AnyPortion, Limits, Portion, plan_tasks, splits_of
 from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
 from pyspark_rmqstore.store_options import STORE_PATHS, StoreRef, parse_stores
 from rmqstore.errors import OptionError

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_rmqstore.packing import OPEN_COST, AnyPortion, Portion, plan_tasks, splits_of
-from pyspark_rmqstore.planning import Limits, SampledSlice, plan_log, plan_queues
+from pyspark_rmqstore.packing import OPEN_COST, AnyPortion, Limits, Portion, plan_tasks, splits_of
+from pyspark_rmqstore.planning import SampledSlice, plan_log, plan_queues
 from rmqstore.read.sampling import LogPart, Sample
 from rmqstore.spans import LogSlice, QueueSlice
 
