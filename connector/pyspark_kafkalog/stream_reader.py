@@ -24,7 +24,6 @@ from pyspark.sql.types import StructType
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import StreamOptions
-from pyspark_kafkalog.ranges import RangeSplit
 from pyspark_kafkalog.rows import RowReader
 from pyspark_rmqstore.offsets import flattened, limit_rows, nested
 from pyspark_rmqstore.option_values import option_names
@@ -171,10 +170,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task. Runs in a task; stateless."""
-        # Spark asks for one partition of its own where there is none.
-        if isinstance(partition, RangeSplit):
-            with option_names():
-                yield from self._rows.rows(partition)
+        return self._rows.read(partition)
 
     def _look(self) -> OffsetReader:
         if self._reader is None:

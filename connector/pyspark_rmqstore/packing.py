@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -34,9 +34,18 @@ class PackedSplit(InputPartition):
     splits: tuple[InputPartition, ...]
 
 
-def splits_of(partition: InputPartition) -> tuple[InputPartition, ...]:
-    """Return the tasks that a task consists of, in most cases only itself."""
-    return partition.splits if isinstance(partition, PackedSplit) else (partition,)
+S = TypeVar("S", bound=InputPartition)
+
+
+def splits_of(partition: InputPartition, kind: type[S]) -> Iterator[S]:
+    """Yield the tasks of a kind that a task consists of, in most cases only itself.
+
+    There is none in the partition that Spark makes by itself where nothing was planned.
+    """
+    splits = partition.splits if isinstance(partition, PackedSplit) else (partition,)
+    for split in splits:
+        if isinstance(split, kind):
+            yield split
 
 
 T = TypeVar("T")

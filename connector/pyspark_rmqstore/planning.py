@@ -27,55 +27,53 @@ from rmqstore.storage.queue.queue import RecoveredUnits
 
 
 @dataclass(frozen=True)
-class QueueSplit(InputPartition):
-    """A task by queue: ranges of queues of one store, with units that its log gave."""
+class StoreSplit(InputPartition):
+    """A task that reads one store."""
 
     store: StoreRef
+
+
+@dataclass(frozen=True)
+class QueueSplit(StoreSplit):
+    """A task by queue: ranges of queues of one store, with units that its log gave."""
+
     slices: tuple[QueueSlice, ...]
     recovered: dict[QueueKey, RecoveredUnits] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class LostSplit(InputPartition):
+class LostSplit(StoreSplit):
     """A task by queue for damage of one store's CommitLog that may have held messages of queues."""
 
-    store: StoreRef
     stretches: tuple[LostStretch, ...]
 
 
 @dataclass(frozen=True)
-class LogSplit(InputPartition):
+class LogSplit(StoreSplit):
     """A task by log: ranges of one store's CommitLog, rising."""
 
-    store: StoreRef
     slices: tuple[LogSlice, ...]
 
 
 @dataclass(frozen=True)
-class UnitSplit(InputPartition):
+class UnitSplit(StoreSplit):
     """A task by queue: single messages of one store that its index named."""
 
-    store: StoreRef
     picked: UnitRows
 
 
 @dataclass(frozen=True)
-class RecordSplit(InputPartition):
+class RecordSplit(StoreSplit):
     """A task by log: single records of one store's CommitLog that its index named."""
 
-    store: StoreRef
     physical_offsets: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class PendingSplit(InputPartition):
+class PendingSplit(StoreSplit):
     """A task of pending messages."""
 
-    store: StoreRef
     rows: PendingRows
-
-
-StoreSplit = QueueSplit | LostSplit | LogSplit | UnitSplit | RecordSplit | PendingSplit
 
 
 class SampledSlice(NamedTuple):

@@ -221,12 +221,10 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""
-        for split in splits_of(partition):
-            # Spark asks for one partition of its own where there is none.
-            if isinstance(split, StreamSplit):
-                yield from read_task(
-                    self._splits, split, fail_on_data_loss=self._options.read.fail_on_data_loss
-                )
+        for split in splits_of(partition, StreamSplit):
+            yield from read_task(
+                self._splits, split, fail_on_data_loss=self._options.read.fail_on_data_loss
+            )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Write the progress to ``consumerOffsetFile`` if that is set.

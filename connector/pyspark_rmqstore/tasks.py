@@ -491,7 +491,7 @@ class SplitReader:
         rows = (
             row
             for task in self.tasks(self.lookup(ref, store))
-            for split in splits_of(task)
+            for split in splits_of(task, StoreSplit)
             for batch in self._read_split(store, split, spec)
             for row in batch.to_pylist()
         )
@@ -499,12 +499,10 @@ class SplitReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task."""
-        for split in splits_of(partition):
-            # Spark reads a partition of its own if there are none.
-            if isinstance(split, StoreSplit):
-                ends = self._planned_ends(split)
-                with option_names(), open_in_task(split.store, ends) as store:
-                    yield from self.rows(store, split)
+        for split in splits_of(partition, StoreSplit):
+            ends = self._planned_ends(split)
+            with option_names(), open_in_task(split.store, ends) as store:
+                yield from self.rows(store, split)
 
     def _planned_ends(self, split: StoreSplit) -> PlannedEnds | None:
         """Return what the task needs of the ends of queues; None where it looks by itself."""

@@ -429,7 +429,7 @@ def portion(store: str, n_bytes: int, n_records: int, *, is_counted: bool = True
 
 
 def parts_of(task: InputPartition) -> list[Part]:
-    return [part for part in splits_of(task) if isinstance(part, Part)]
+    return [*splits_of(task, Part)]
 
 
 def test_small_stores_share_tasks_and_each_counts_for_the_cost_of_opening_it() -> None:
