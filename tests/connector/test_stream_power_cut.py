@@ -353,7 +353,11 @@ def test_damage_of_a_store_at_rest_is_not_waited_for(
         file.seek(damaged.physical_offset + 90)
         file.write(b"\xff")
     doubts: list[StoreTail] = []
-    monkeypatch.setattr(StoreTail, "doubt", doubts.append)
+
+    def doubt(tail: StoreTail) -> None:
+        doubts.append(tail)
+
+    monkeypatch.setattr(StoreTail, "doubt", doubt)
     with pytest.raises(CorruptRecordError):
         query.rows(query.offset, end)
     assert not pauses
