@@ -17,7 +17,8 @@ from pathlib import Path
 from measure import evict, report
 
 from pyspark_rmqstore import planning
-from pyspark_rmqstore.planning import Limits, SampledSlice
+from pyspark_rmqstore.packing import Limits
+from pyspark_rmqstore.planning import SampledSlice
 from rmqstore.format.schema import select_columns
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.planning import plan_queues, take_samples

@@ -15,6 +15,7 @@ from kafkalog.read.scan import FAILFAST, ScanSpec
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.options import ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit, divide_ranges, pack_ranges
+from pyspark_rmqstore.packing import Limits
 from rmqstore.errors import OptionError
 from rmqstore.query.selection import EARLIEST, LATEST
 
@@ -260,14 +261,10 @@ class OffsetReader:
             unreadable: empty ranges where tasks report damage.
         """
         options = self._options
-        parts = divide_ranges(
-            ranges,
-            max_bytes=options.max_bytes,
-            max_records=options.max_records,
-            min_partitions=options.min_partitions,
-        )
+        limits = Limits(options.max_bytes, options.max_records, options.min_partitions)
+        parts = divide_ranges(ranges, limits)
         if options.min_partitions is None:
-            tasks = pack_ranges(parts, max_bytes=options.max_bytes, max_records=options.max_records)
+            tasks = pack_ranges(parts, limits)
         else:
             tasks = [(part,) for part in parts]
         tasks += [(empty,) for empty in unreadable]

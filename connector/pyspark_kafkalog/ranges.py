@@ -14,10 +14,10 @@ from pyspark.sql.datasource import InputPartition
 
 from kafkalog.storage.names import TopicPartition
 from kafkalog.storage.recovery import Mark
+from pyspark_rmqstore.packing import Limits, Pack, Part
 from rmqstore.errors import OptionError
 
 _JOINED_BYTES: Final = 32 << 20
-_OPEN_COST: Final = 4 << 20  # bytes that could be read while a partition is opened
 _MOST_PARTS: Final = 100_000  # each has a task, which the driver plans and keeps
 
 
@@ -75,27 +75,21 @@ class RangeSplit(InputPartition):
     ranges: tuple[OffsetRange, ...]
 
 
-def divide_ranges(
-    ranges: Iterable[OffsetRange],
-    *,
-    max_bytes: int,
-    max_records: int | None,
-    min_partitions: int | None,
-) -> list[OffsetRange]:
+def divide_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[OffsetRange]:
     """Return ranges that are cut into parts for tasks, in order.
 
     Args:
         ranges: of all partitions; empty ones are left out.
-        max_bytes: the most bytes of a part, estimated.
-        max_records: the most offsets of a part.
-        min_partitions: the least number of parts. Large ranges are cut to reach it, in proportion
-            to their size; rounding may give some more or fewer.
+        limits: ``max_bytes`` of a part are estimated, and ``max_records`` are offsets. Large ranges
+            are cut to reach ``min_partitions``, in proportion to their size; rounding may give some
+            more or fewer.
 
     Raises:
         OptionError: there would be more than 100,000 parts.
     """
     pieces = [piece for piece in ranges if piece.size > 0]
-    counts = [min(_n_parts(piece, max_bytes, max_records), piece.size) for piece in pieces]
+    min_partitions = limits.min_partitions
+    counts = [min(_n_parts(piece, limits), piece.size) for piece in pieces]
     total = max(sum(counts), min(min_partitions or 0, sum(piece.size for piece in pieces)))
     if total > _MOST_PARTS:
         raise OptionError(
@@ -121,33 +115,27 @@ def divide_ranges(
     return enough
 
 
-def pack_ranges(
-    ranges: Iterable[OffsetRange], *, max_bytes: int, max_records: int | None
-) -> list[tuple[OffsetRange, ...]]:
+def pack_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[tuple[OffsetRange, ...]]:
     """Return small ranges joined into tasks, in order, as Spark joins small files.
 
     Args:
         ranges: no larger than a task may be.
-        max_bytes: the most bytes of a task; those that join ranges have 32 MiB at most, where each
+        limits: ``max_records`` are offsets. Tasks that join ranges have 32 MiB at most, where each
             range counts for 4 MiB more than it has.
-        max_records: the most offsets of a task.
     """
-    tasks: list[list[OffsetRange]] = []
-    n_bytes, n_records = 0.0, 0
+    max_bytes = min(_JOINED_BYTES, limits.max_bytes)
+    packs: list[Pack[OffsetRange]] = []
     for piece in ranges:
-        n_bytes += piece.n_bytes + _OPEN_COST
-        n_records += piece.size
-        too_many = max_records is not None and n_records > max_records
-        if not tasks or n_bytes > min(_JOINED_BYTES, max_bytes) or too_many:
-            tasks.append([])
-            n_bytes, n_records = piece.n_bytes + _OPEN_COST, piece.size
-        tasks[-1].append(piece)
-    return [tuple(task) for task in tasks]
+        part = Part(piece, piece.n_bytes, piece.size, place=piece)
+        if not packs or not packs[-1].takes(part):
+            packs.append(Pack(max_bytes, limits.max_records))
+        packs[-1].add(part)
+    return [tuple(pack.values) for pack in packs]
 
 
-def _n_parts(piece: OffsetRange, max_bytes: int, max_records: int | None) -> int:
-    by_records = math.ceil(piece.size / max_records) if max_records else 1
-    return max(by_records, math.ceil(piece.n_bytes / max_bytes), 1)
+def _n_parts(piece: OffsetRange, limits: Limits) -> int:
+    by_records = math.ceil(piece.size / limits.max_records) if limits.max_records else 1
+    return max(by_records, math.ceil(piece.n_bytes / limits.max_bytes), 1)
 
 
 def _share(size: int, total: int, n_parts: int) -> int:

@@ -20,6 +20,7 @@ from pyspark_kafkalog.options import ColumnOptions, ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
 from pyspark_rmqstore.opened_stores import naming_this_host
 from pyspark_rmqstore.option_values import option_names
+from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.schema import kafka_schema, require_kafka_columns
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 
@@ -65,10 +66,7 @@ class KafkaLogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task. Runs in a task; stateless."""
-        # Spark reads a partition of its own if there are none.
-        if isinstance(partition, RangeSplit):
-            with option_names():
-                yield from self._rows.rows(partition)
+        return self._rows.read(partition)
 
 
 def default_schema(columns: ColumnOptions) -> StructType:
@@ -115,6 +113,12 @@ class RowReader:
         if "offset" not in made_of:
             made_of.append("offset")  # which errors name
         self._spec = options.spec(tuple(made_of))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one task. Runs in a task."""
+        for split in splits_of(partition, RangeSplit):
+            with option_names():
+                yield from self.rows(split)
 
     def rows(self, split: RangeSplit) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task."""

@@ -24,9 +24,8 @@ from pyspark.sql.types import StructType
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import StreamOptions
-from pyspark_kafkalog.ranges import RangeSplit
 from pyspark_kafkalog.rows import RowReader
-from pyspark_rmqstore.offsets import limit_rows
+from pyspark_rmqstore.offsets import flattened, limit_rows, nested
 from pyspark_rmqstore.option_values import option_names
 from rmqstore.errors import OptionError
 
@@ -35,10 +34,7 @@ Offsets = dict[TopicPartition, int]
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     """Return offsets as ``{"topic": {"0": 23}}``; equal offsets give equal text."""
-    topics: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        topics.setdefault(topic, {})[str(partition)] = offset
-    return topics
+    return nested((*key, offset) for key, offset in offsets.items())
 
 
 def of_json(stored: Mapping[str, Any]) -> dict[TopicPartition, int]:
@@ -49,9 +45,8 @@ def of_json(stored: Mapping[str, Any]) -> dict[TopicPartition, int]:
     """
     try:
         return {
-            TopicPartition(topic, int(partition)): int(offset)
-            for topic, partitions in stored.items()
-            for partition, offset in partitions.items()
+            TopicPartition(topic, partition): offset
+            for topic, partition, offset in flattened(stored, 1)
         }
     except (AttributeError, TypeError, ValueError) as err:
         raise OptionError(
@@ -175,10 +170,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task. Runs in a task; stateless."""
-        # Spark asks for one partition of its own where there is none.
-        if isinstance(partition, RangeSplit):
-            with option_names():
-                yield from self._rows.rows(partition)
+        return self._rows.read(partition)
 
     def _look(self) -> OffsetReader:
         if self._reader is None:

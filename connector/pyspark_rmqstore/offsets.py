@@ -5,9 +5,8 @@ Offsets are kept as JSON in checkpoints, which outlive releases. Pure: no sessio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -93,6 +92,42 @@ def limit_bytes(
     return limited
 
 
+def nested(offsets: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
+    """Return offsets as JSON has them: ``{"topic": {"0": 23}}`` for ``("topic", 0, 23)``.
+
+    Equal offsets give equal text.
+
+    Args:
+        offsets: of each queue or partition its names, its number and its offset.
+    """
+    outermost: dict[str, Any] = {}
+    for *names, number, offset in sorted(offsets):
+        level = outermost
+        for name in names:
+            level = level.setdefault(name, {})
+        level[str(number)] = offset
+    return outermost
+
+
+def flattened(stored: Mapping[str, Any], n_names: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the names, the number and the offset of each queue, as :func:`nested` takes them.
+
+    Args:
+        stored: the JSON object.
+        n_names: how many names a queue or partition has.
+
+    Raises:
+        AttributeError, TypeError, ValueError: it is not such an object.
+    """
+    if not n_names:
+        for number, offset in stored.items():
+            yield int(number), int(offset)
+        return
+    for name, inner in stored.items():
+        for rest in flattened(inner, n_names - 1):
+            yield name, *rest
+
+
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
     """A queue offset for every queue, and a mark for every broker.
@@ -111,10 +146,10 @@ class StreamOffset:
 
     def json(self) -> dict[str, Any]:
         """Return the offset as Spark stores it; equal offsets give equal text."""
-        queues: dict[str, dict[str, dict[str, int]]] = {}
-        for key in sorted(self.queues, key=itemgetter(1, 0, 2)):  # by topic
-            broker, topic, queue_id = key
-            queues.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = self.queues[key]
+        queues = nested(
+            (topic, broker, queue_id, offset)
+            for (broker, topic, queue_id), offset in self.queues.items()
+        )
         log = {
             broker: {"physicalOffset": mark.physical_offset, "storeTimestamp": mark.store_timestamp}
             for broker, mark in sorted(self.marks.items())
@@ -139,10 +174,8 @@ class StreamOffset:
         try:
             return cls(
                 queues={
-                    (broker, topic, int(queue_id)): int(offset)
-                    for topic, brokers in stored["queues"].items()
-                    for broker, queues in brokers.items()
-                    for queue_id, offset in queues.items()
+                    (broker, topic, queue_id): offset
+                    for topic, broker, queue_id, offset in flattened(stored["queues"], 2)
                 },
                 marks={
                     broker: LogMark(int(mark["physicalOffset"]), int(mark["storeTimestamp"]))

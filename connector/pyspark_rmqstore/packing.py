@@ -1,17 +1,30 @@
-"""Packs what is to be read of many stores into tasks. Pure: no session, no files."""
+"""Packs small parts of a read into tasks, as Spark packs files. Pure: no session, no files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_rmqstore.planning import Limits
-
-# Bytes that could be read while a store is opened: spark.sql.files.openCostInBytes by default.
+# Bytes that could be read while a place is opened: spark.sql.files.openCostInBytes by default.
 OPEN_COST = 4 << 20
+
+
+class Limits(NamedTuple):
+    """The largest size of a task, and the least number of tasks."""
+
+    max_bytes: int
+    max_records: int | None = None
+    min_partitions: int | None = None
+
+    def share(self, n_bytes: float, total: float) -> Limits:
+        """Return the limits for a part of a read: its share of the tasks follows its bytes."""
+        if self.min_partitions is None or n_bytes >= total:
+            return self
+        return self._replace(min_partitions=math.ceil(self.min_partitions * n_bytes / total) or 1)
 
 
 @dataclass(frozen=True)
@@ -21,9 +34,76 @@ class PackedSplit(InputPartition):
     splits: tuple[InputPartition, ...]
 
 
-def splits_of(partition: InputPartition) -> tuple[InputPartition, ...]:
-    """Return the tasks that a task consists of, in most cases only itself."""
-    return partition.splits if isinstance(partition, PackedSplit) else (partition,)
+S = TypeVar("S", bound=InputPartition)
+
+
+def splits_of(partition: InputPartition, kind: type[S]) -> Iterator[S]:
+    """Yield the tasks of a kind that a task consists of, in most cases only itself.
+
+    There is none in the partition that Spark makes by itself where nothing was planned.
+    """
+    splits = partition.splits if isinstance(partition, PackedSplit) else (partition,)
+    for split in splits:
+        if isinstance(split, kind):
+            yield split
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Part(Generic[T]):
+    """A part of a read that is small enough to share a task.
+
+    Attributes:
+        value: what is read.
+        n_bytes: its bytes, estimated.
+        n_records: the number of its records.
+        place: what is opened for it. Parts of one place that follow each other open it once.
+    """
+
+    value: T
+    n_bytes: float
+    n_records: int
+    place: Hashable
+
+
+class Pack(Generic[T]):
+    """Small parts that become one task.
+
+    Each place that is opened counts for ``OPEN_COST`` bytes.
+
+    Args:
+        max_bytes: the most bytes of a task.
+        max_records: the most records of a task.
+    """
+
+    def __init__(self, max_bytes: float, max_records: int | None) -> None:
+        self.values: list[T] = []
+        self._max_bytes, self._max_records = max_bytes, max_records
+        self._n_bytes = 0.0
+        self._n_records = 0
+        self._place: Hashable = None  # that of the last one
+
+    def takes(self, part: Part[T]) -> bool:
+        """Return whether a part fits; an empty pack takes any."""
+        if not self.values:
+            return True
+        n_records = self._n_records + part.n_records
+        n_bytes = self._n_bytes + self._cost(part)
+        fits = self._max_records is None or n_records <= self._max_records
+        return fits and n_bytes <= self._max_bytes
+
+    def add(self, part: Part[T]) -> None:
+        """Add a part."""
+        self._n_bytes += self._cost(part)
+        self._n_records += part.n_records
+        self._place = part.place
+        self.values.append(part.value)
+
+    def _cost(self, part: Part[T]) -> float:
+        is_opened = bool(self.values) and part.place == self._place
+        return part.n_bytes + (0 if is_opened else OPEN_COST)
 
 
 S_co = TypeVar("S_co", bound=InputPartition, covariant=True)
@@ -70,18 +150,19 @@ def plan_tasks(portions: Sequence[AnyPortion], limits: Limits) -> list[InputPart
         n_stores = len({portion.store for portion in portions})
         goal = min(goal, (total + n_stores * OPEN_COST) / limits.min_partitions)
     tasks: list[list[InputPartition]] = []
-    pack = _Pack()
+    pack = Pack[InputPartition](goal, limits.max_records)
     for portion, splits in zip(portions, cuts, strict=True):
         is_small = len(splits) == 1 and (portion.n_records is not None or not limits.max_records)
         if not is_small:
             tasks += [[split] for split in splits]
             continue
-        if not pack.takes(portion, goal, limits.max_records):
-            tasks.append(pack.splits)
-            pack = _Pack()
-        pack.add(portion, splits[0])
-    if pack.splits:
-        tasks.append(pack.splits)
+        part = Part(splits[0], portion.n_bytes, portion.n_records or 0, portion.store)
+        if not pack.takes(part):
+            tasks.append(pack.values)
+            pack = Pack(goal, limits.max_records)
+        pack.add(part)
+    if pack.values:
+        tasks.append(pack.values)
     while len(tasks) < least:
         largest = max(range(len(tasks)), key=lambda number: len(tasks[number]), default=None)
         if largest is None or len(tasks[largest]) == 1:
@@ -89,31 +170,3 @@ def plan_tasks(portions: Sequence[AnyPortion], limits: Limits) -> list[InputPart
         middle = len(tasks[largest]) // 2
         tasks[largest : largest + 1] = [tasks[largest][:middle], tasks[largest][middle:]]
     return [task[0] if len(task) == 1 else PackedSplit(tuple(task)) for task in tasks]
-
-
-class _Pack:
-    """Small tasks that become one."""
-
-    def __init__(self) -> None:
-        self.splits: list[InputPartition] = []
-        self._n_bytes = 0.0
-        self._n_records = 0
-        self._store: str | None = None  # that of the last one
-
-    def takes(self, portion: AnyPortion, max_bytes: float, max_records: int | None) -> bool:
-        """Tell whether a portion fits; an empty pack takes any."""
-        if not self.splits:
-            return True
-        n_records = self._n_records + (portion.n_records or 0)
-        n_bytes = self._n_bytes + self._cost(portion)
-        return n_bytes <= max_bytes and (max_records is None or n_records <= max_records)
-
-    def add(self, portion: AnyPortion, split: InputPartition) -> None:
-        """Add the only task of a portion."""
-        self.splits.append(split)
-        self._n_bytes += self._cost(portion)
-        self._n_records += portion.n_records or 0
-        self._store = portion.store
-
-    def _cost(self, portion: AnyPortion) -> float:
-        return portion.n_bytes + (OPEN_COST if portion.store != self._store else 0)

@@ -8,7 +8,6 @@ is read by one task, or by two at a cut.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
+from pyspark_rmqstore.packing import Limits
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.read.pending import PendingRows
 from rmqstore.read.sampling import LogPart, Sample, join_parts
@@ -27,69 +27,53 @@ from rmqstore.storage.queue.queue import RecoveredUnits
 
 
 @dataclass(frozen=True)
-class QueueSplit(InputPartition):
-    """A task by queue: ranges of queues of one store, with units that its log gave."""
+class StoreSplit(InputPartition):
+    """A task that reads one store."""
 
     store: StoreRef
+
+
+@dataclass(frozen=True)
+class QueueSplit(StoreSplit):
+    """A task by queue: ranges of queues of one store, with units that its log gave."""
+
     slices: tuple[QueueSlice, ...]
     recovered: dict[QueueKey, RecoveredUnits] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class LostSplit(InputPartition):
+class LostSplit(StoreSplit):
     """A task by queue for damage of one store's CommitLog that may have held messages of queues."""
 
-    store: StoreRef
     stretches: tuple[LostStretch, ...]
 
 
 @dataclass(frozen=True)
-class LogSplit(InputPartition):
+class LogSplit(StoreSplit):
     """A task by log: ranges of one store's CommitLog, rising."""
 
-    store: StoreRef
     slices: tuple[LogSlice, ...]
 
 
 @dataclass(frozen=True)
-class UnitSplit(InputPartition):
+class UnitSplit(StoreSplit):
     """A task by queue: single messages of one store that its index named."""
 
-    store: StoreRef
     picked: UnitRows
 
 
 @dataclass(frozen=True)
-class RecordSplit(InputPartition):
+class RecordSplit(StoreSplit):
     """A task by log: single records of one store's CommitLog that its index named."""
 
-    store: StoreRef
     physical_offsets: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class PendingSplit(InputPartition):
+class PendingSplit(StoreSplit):
     """A task of pending messages."""
 
-    store: StoreRef
     rows: PendingRows
-
-
-StoreSplit = QueueSplit | LostSplit | LogSplit | UnitSplit | RecordSplit | PendingSplit
-
-
-class Limits(NamedTuple):
-    """The largest size of a task, and the least number of tasks."""
-
-    max_bytes: int
-    max_records: int | None = None
-    min_partitions: int | None = None
-
-    def share(self, n_bytes: float, total: float) -> Limits:
-        """Return the limits for a part of a read: its share of the tasks follows its bytes."""
-        if self.min_partitions is None or n_bytes >= total:
-            return self
-        return self._replace(min_partitions=math.ceil(self.min_partitions * n_bytes / total) or 1)
 
 
 class SampledSlice(NamedTuple):

@@ -15,14 +15,15 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.followed_stores import FollowedStores
-from pyspark_rmqstore.offsets import Key, StreamOffset, Weight, limit_bytes, limit_rows
+from pyspark_rmqstore.offsets import Key, StreamOffset, limit_bytes, limit_rows, nested
 from pyspark_rmqstore.option_values import option_names
 from pyspark_rmqstore.options import StreamOptions
-from pyspark_rmqstore.packing import AnyPortion, Portion, splits_of
-from pyspark_rmqstore.planning import Limits, QueueSplit
+from pyspark_rmqstore.packing import AnyPortion, Limits, Portion, splits_of
+from pyspark_rmqstore.planning import QueueSplit
+from pyspark_rmqstore.stream_snapshot import StreamSnapshot
 from pyspark_rmqstore.tasks import SplitReader, StreamSplit, read_task
 from rmqstore.read.log_cursor import LogMark
-from rmqstore.read.planning import rows_within, slices_there, take_samples
+from rmqstore.read.planning import slices_there
 from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:
@@ -41,9 +42,8 @@ def write_consumer_offsets(file: Path, group: str, queues: Mapping[tuple[str, in
 
     Source: ConsumerOffsetManager.java#encode.
     """
-    table: dict[str, dict[str, int]] = {}
-    for (topic, queue_id), offset in sorted(queues.items()):
-        table.setdefault(f"{topic}@{group}", {})[str(queue_id)] = offset
+    by_topic = nested((*queue, offset) for queue, offset in queues.items())
+    table = {f"{topic}@{group}": offsets for topic, offsets in by_topic.items()}
     file.parent.mkdir(parents=True, exist_ok=True)
     new_file = file.with_name(f"{file.name}.tmp")
     new_file.write_text(json.dumps({"offsetTable": table}, indent=1), encoding="utf-8")
@@ -62,15 +62,14 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         self._splits = SplitReader(schema, options.read)
         self._stores = FollowedStores(options.read)
         self._target: dict[Key, int] | None = None  # of Trigger.AvailableNow
+        self._reported: set[str] = set()  # missing brokers that there was a warning of
         # the first trigger does not wait, as in Spark's Kafka source
         self._last_trigger = -float("inf")
 
     @option_names()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query starts."""
-        stores = self._stores
-        offset = stores.answer(lambda: StreamOffset(stores.initial(), stores.marks()))
-        return offset.json()
+        return self._stores.initial().json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return one of the limits that are set.
@@ -96,8 +95,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     @option_names()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the present ends of the queues as the end of the query."""
-        self._stores.answer(self._stores.look)
-        self._target = self._stores.ends()
+        self._target = self._stores.answer(lambda snapshot: dict(snapshot.ends))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the next micro-batch reaches; ``start`` if there is nothing to read."""
@@ -108,29 +106,47 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     @option_names()
     def next_offset(self, start: dict[str, Any], *, is_limited: bool) -> dict[str, Any]:
         """Return how far the next micro-batch reaches, within the limits of the options or not."""
-        return self._stores.answer(lambda: self._next_offset(start, is_limited=is_limited))
+        return self._stores.answer(
+            lambda snapshot: self._next_offset(snapshot, start, is_limited=is_limited)
+        )
 
-    def _next_offset(self, start: dict[str, Any], *, is_limited: bool) -> dict[str, Any]:
-        self._stores.look()
+    def _next_offset(
+        self, snapshot: StreamSnapshot, start: dict[str, Any], *, is_limited: bool
+    ) -> dict[str, Any]:
         since = StreamOffset.of_json(start)
-        self._stores.require_brokers(since)
-        ends = self._stores.ends()
+        self._require_brokers(snapshot, since)
+        ends = snapshot.ends
         if self._target is not None:
             ends = {key: min(ends.get(key, 0), end) for key, end in self._target.items()}
-        cut = self._stores.cut(since)
-        starts = self._stores.starts(since, ends, cut)
+        cut = snapshot.cut(since)
+        starts = snapshot.starts(since, ends, cut)
         ends = {key: max(end, starts[key]) for key, end in ends.items()}
         if is_limited:
-            ends = self._admitted(starts, ends)
+            ends = self._admitted(snapshot, starts, ends)
         # queues that a recovery removed; they start over if they come back
         removed = {key: 0 for key in since.queues if key[0] in cut and key not in ends}
         queues = {**since.queues, **removed, **ends}
         if queues == since.queues and not cut:
             return start
         self._last_trigger = monotonic()
-        return StreamOffset(queues, {**since.marks, **self._stores.marks()}).json()
+        return StreamOffset(queues, {**since.marks, **snapshot.marks}).json()
 
-    def _admitted(self, starts: Mapping[Key, int], ends: dict[Key, int]) -> dict[Key, int]:
+    def _require_brokers(self, snapshot: StreamSnapshot, offset: StreamOffset) -> None:
+        """Refuse brokers that an offset has messages of and the options do not name.
+
+        If ``failOnDataLoss`` is false, there is one warning of each.
+
+        Raises:
+            OffsetOutOfRangeError: there is one, and ``failOnDataLoss`` is true.
+        """
+        missing = snapshot.missing_brokers(offset) - self._reported
+        if missing:
+            snapshot.report_missing(missing)
+            self._reported |= missing
+
+    def _admitted(
+        self, snapshot: StreamSnapshot, starts: Mapping[Key, int], ends: dict[Key, int]
+    ) -> dict[Key, int]:
         """Return how far a trigger may read within the limits of the options."""
         options = self._options
         n_rows = sum(ends[key] - starts[key] for key in ends)
@@ -142,79 +158,73 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         if options.max_rows is not None:
             ends = limit_rows(starts, ends, options.max_rows)
         if options.max_bytes is not None:
-            ends = limit_bytes(starts, ends, options.max_bytes, self._weight, self._rows_within)
+            ends = limit_bytes(
+                starts, ends, options.max_bytes, snapshot.weight, snapshot.rows_within
+            )
         return ends
-
-    def _weight(self, key: Key, start: int, end: int) -> Weight:
-        samples = take_samples(
-            self._stores[key[0]].store, QueueSlice(key[1], key[2], start, end), 8
-        )
-        if not samples:
-            return Weight(0, 0)
-        mean = sum(one.mean_bytes for one in samples) / len(samples)
-        return Weight(mean * (end - start), samples[0].physical_offset)
-
-    def _rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
-        whole = QueueSlice(key[1], key[2], start, end)
-        return rows_within(self._stores[key[0]].store, whole, n_bytes)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the queues reach, for the query's progress.
 
         The difference to its ``endOffset`` is the lag.
         """
-        return StreamOffset(self._stores.ends(), self._stores.marks()).json()
+        return self._stores.last_look().offset.json()
 
     @option_names()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch, the same ones if it is planned again."""
         since, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
-        return self._stores.answer(lambda: self._plan(since, until))
+        return self._stores.answer(lambda snapshot: self._plan(snapshot, since, until))
 
-    def _plan(self, since: StreamOffset, until: StreamOffset) -> Sequence[InputPartition]:
-        slices = self._slices(since, until)
-        if not self._options.read.fail_on_data_loss and not self._stores.look_confirmed(slices):
-            slices = self._stores.confirmed(self._slices(since, until))
+    def _plan(
+        self, snapshot: StreamSnapshot, since: StreamOffset, until: StreamOffset
+    ) -> Sequence[InputPartition]:
+        slices = self._slices(snapshot, since, until)
+        if not self._options.read.fail_on_data_loss:
+            unconfirmed = snapshot.unconfirmed(slices)
+            if unconfirmed:
+                self._stores.doubt(unconfirmed)
+                snapshot = self._stores.look()
+                slices = snapshot.confirmed(self._slices(snapshot, since, until))
         portions = []
         for broker, pieces in slices.items():
-            ref, tail = self._stores[broker]
+            ref, tail = snapshot.stores[broker]
             queues = self._splits.queues(ref, tail.store, self._splits.sampled(tail.store, pieces))
             portions.append(_of_stream(queues, until.marks.get(broker)))
         return self._splits.tasks(portions)
 
-    def _slices(self, since: StreamOffset, until: StreamOffset) -> dict[str, list[QueueSlice]]:
+    def _slices(
+        self, snapshot: StreamSnapshot, since: StreamOffset, until: StreamOffset
+    ) -> dict[str, list[QueueSlice]]:
         """Return the ranges of queues between two offsets, by broker."""
-        self._stores.look()
-        self._stores.require_brokers(until)
-        cut = self._stores.cut(since)
+        self._require_brokers(snapshot, until)
+        cut = snapshot.cut(since)
         ends = {
             key: end
             for key, end in until.queues.items()
             if since.queues.get(key) != end or key[0] in cut
         }
-        starts = self._stores.starts(since, ends, cut)
-        stops = self._stores.stops(until, ends)
+        starts = snapshot.starts(since, ends, cut)
+        stops = snapshot.stops(until, ends)
         slices: dict[str, list[QueueSlice]] = {}
-        specs = cache(lambda broker: self._splits.spec(self._stores[broker].store))
+        specs = cache(lambda broker: self._splits.spec(snapshot.stores[broker].store))
         for key, end in ends.items():
             start, stop = starts[key], stops[key]
             if stop < end and start < end:
                 text = f"offsets {max(stop, start)} to {end} (excluded) are gone"
-                self._stores.report_loss(key, text)
+                snapshot.report_loss(key, text)
             if start < stop:
-                store = self._stores[key[0]].store
+                store = snapshot.stores[key[0]].store
                 pieces = slices_there(store, *key[1:], start, stop, specs(key[0]))
                 slices.setdefault(key[0], []).extend(pieces)
         return slices
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""
-        for split in splits_of(partition):
-            # Spark asks for one partition of its own where there is none.
-            if isinstance(split, StreamSplit):
-                yield from read_task(
-                    self._splits, split, fail_on_data_loss=self._options.read.fail_on_data_loss
-                )
+        for split in splits_of(partition, StreamSplit):
+            yield from read_task(
+                self._splits, split, fail_on_data_loss=self._options.read.fail_on_data_loss
+            )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Write the progress to ``consumerOffsetFile`` if that is set.

@@ -24,9 +24,8 @@ from pyspark.sql.types import StructType
 from pyspark_rmqstore.opened_stores import open_in_task
 from pyspark_rmqstore.option_values import option_names
 from pyspark_rmqstore.options import ReadOptions
-from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
+from pyspark_rmqstore.packing import AnyPortion, Limits, Portion, plan_tasks, splits_of
 from pyspark_rmqstore.planning import (
-    Limits,
     LogSplit,
     LostSplit,
     PendingSplit,
@@ -492,7 +491,7 @@ class SplitReader:
         rows = (
             row
             for task in self.tasks(self.lookup(ref, store))
-            for split in splits_of(task)
+            for split in splits_of(task, StoreSplit)
             for batch in self._read_split(store, split, spec)
             for row in batch.to_pylist()
         )
@@ -500,12 +499,10 @@ class SplitReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task."""
-        for split in splits_of(partition):
-            # Spark reads a partition of its own if there are none.
-            if isinstance(split, StoreSplit):
-                ends = self._planned_ends(split)
-                with option_names(), open_in_task(split.store, ends) as store:
-                    yield from self.rows(store, split)
+        for split in splits_of(partition, StoreSplit):
+            ends = self._planned_ends(split)
+            with option_names(), open_in_task(split.store, ends) as store:
+                yield from self.rows(store, split)
 
     def _planned_ends(self, split: StoreSplit) -> PlannedEnds | None:
         """Return what the task needs of the ends of queues; None where it looks by itself."""

@@ -25,8 +25,8 @@ from pyspark_rmqstore.option_values import (
     zone_of,
 )
 from pyspark_rmqstore.options import DEFAULT_SPLIT, NAMES
-from pyspark_rmqstore.packing import AnyPortion, Portion, plan_tasks, splits_of
-from pyspark_rmqstore.planning import Limits
+from pyspark_rmqstore.packing import AnyPortion, Limits, Portion, plan_tasks, splits_of
+from pyspark_rmqstore.planning import StoreSplit
 from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
 from pyspark_rmqstore.store_options import STORE_PATHS, StoreRef, parse_stores
 from rmqstore.errors import OptionError
@@ -166,10 +166,9 @@ def _arrow_field(field: StructField, view: str) -> pa.Field:
 
 
 @dataclass(frozen=True)
-class ViewSplit(InputPartition):
+class ViewSplit(StoreSplit):
     """A task: one part of a view of one store."""
 
-    store: StoreRef
     piece: ViewPiece
 
 
@@ -242,8 +241,6 @@ class RmqStoreViewReader(DataSourceReader):
                 opened = [stack.enter_context(open_in_task(ref)) for ref in partition.stores]
                 yield from read_cluster_view(opened, self._spec)
             return
-        for split in splits_of(partition):
-            # Spark reads a partition of its own if there are none.
-            if isinstance(split, ViewSplit):
-                with option_names(), open_in_task(split.store, split.piece.ends) as store:
-                    yield from read_piece(store, self._spec, split.piece)
+        for split in splits_of(partition, ViewSplit):
+            with option_names(), open_in_task(split.store, split.piece.ends) as store:
+                yield from read_piece(store, self._spec, split.piece)

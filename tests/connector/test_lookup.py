@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
+    InputPartition,
     IsNotNull,
     IsNull,
     LessThan,
@@ -171,7 +172,7 @@ def reader(path: object, *filters: Filter, **options: str) -> tuple[FilteringRea
 
 
 def n_messages(found: FilteringReader) -> int:
-    splits = [split for task in found.partitions() for split in splits_of(task)]
+    splits = [split for task in found.partitions() for split in splits_of(task, InputPartition)]
     assert all(isinstance(split, QueueSplit | UnitSplit) for split in splits)
     ranges = [piece for split in splits if isinstance(split, QueueSplit) for piece in split.slices]
     single = [split for split in splits if isinstance(split, UnitSplit)]
@@ -270,7 +271,7 @@ def test_a_look_up_by_keys_is_one_pass_over_what_the_index_gives(
     }
     parsed = parse_read_options(options)
     tasks = RmqStoreReader(default_schema(parsed), parsed).partitions()
-    splits = [split for task in tasks for split in splits_of(task)]
+    splits = [split for task in tasks for split in splits_of(task, InputPartition)]
     assert sum(isinstance(split, RecordSplit) for split in splits) == (name != "crash3")
     assert any(isinstance(split, LogSplit) for split in splits) or name == "live"
     only = collect(load(engine, golden_store(name), msgKey=json.dumps(keys),

@@ -150,7 +150,7 @@ def test_topics_that_no_store_has_are_refused(many: Path) -> None:
 
 def test_a_packed_task_is_made_of_tasks_of_one_store(many: Path) -> None:
     for task in Read(many, includePending="true").tasks:
-        assert all(isinstance(split, StoreSplit) for split in splits_of(task))
+        assert all(isinstance(split, StoreSplit) for split in splits_of(task, InputPartition))
 
 
 @pytest.mark.parametrize("view", sorted({*VIEWS} - {*OF_CLUSTER}))
@@ -190,5 +190,7 @@ def _view(
     )
     reader = RmqStoreViewReader(view_schema(parsed), parsed)
     tasks = list(reader.partitions())
-    assert all(isinstance(split, ViewSplit) for task in tasks for split in splits_of(task))
+    assert all(
+        isinstance(split, ViewSplit) for task in tasks for split in splits_of(task, InputPartition)
+    )
     return reader, tasks

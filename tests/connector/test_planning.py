@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_rmqstore.packing import OPEN_COST, AnyPortion, Portion, plan_tasks, splits_of
-from pyspark_rmqstore.planning import Limits, SampledSlice, plan_log, plan_queues
+from pyspark_rmqstore.packing import OPEN_COST, AnyPortion, Limits, Portion, plan_tasks, splits_of
+from pyspark_rmqstore.planning import SampledSlice, plan_log, plan_queues
 from rmqstore.read.sampling import LogPart, Sample
 from rmqstore.spans import LogSlice, QueueSlice
 
@@ -429,7 +429,7 @@ def portion(store: str, n_bytes: int, n_records: int, *, is_counted: bool = True
 
 
 def parts_of(task: InputPartition) -> list[Part]:
-    return [part for part in splits_of(task) if isinstance(part, Part)]
+    return [*splits_of(task, Part)]
 
 
 def test_small_stores_share_tasks_and_each_counts_for_the_cost_of_opening_it() -> None:

@@ -349,6 +349,42 @@ def test_a_blank_that_a_recovery_cut_off_is_noticed(tmp_path: Path) -> None:
     assert [row[0] for row in query.trigger()] == ["A"] * 4 + ["B"]
 
 
+def test_a_snapshot_keeps_what_its_look_found(tmp_path: Path) -> None:
+    root = tmp_path / "b"
+    with create(root, config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 5))
+        stores = followed_stores.FollowedStores(parse_stream_options({"path": str(root)}).read)
+        before = stores.look()
+        found = before.offset.json()
+        put(writer, "A", 0, numbered(5, 7))
+        put(writer, "B", 0, numbered(0, 3))
+        after = stores.look()
+        assert before.offset.json() == found
+        assert before.ends == {("b", "A", 0): 5}
+        assert after.ends == {("b", "A", 0): 7, ("b", "B", 0): 3}
+        assert (before.discovered, after.discovered) == (set(), {("b", "B", 0)})
+        assert before.marks["b"].physical_offset < after.marks["b"].physical_offset
+        assert stores.last_look() == after
+        stores.close()
+
+
+def test_a_broker_that_is_missing_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with create(tmp_path / "a", config=SIZES) as writer:
+        put(writer, "T", 0, numbered(0, 5))
+    query = Query(tmp_path / "a", **LENIENT)
+    for broker in "bbcb":
+        query.offset["queues"].setdefault("T", {})[broker] = {"0": 3}
+        query.trigger()
+    texts = [record.message for record in caplog.records if "data loss" in record.message]
+    assert texts == [
+        f"data loss: the query has read messages of broker {broker}, but its stores are of a; "
+        "going on without it"
+        for broker in "bc"
+    ]
+
+
 def test_a_planned_batch_of_a_store_that_is_not_named_any_more(tmp_path: Path) -> None:
     for broker in "ab":
         with create(tmp_path / broker, config=SIZES) as writer:

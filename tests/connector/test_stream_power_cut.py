@@ -16,6 +16,7 @@ import store_builder as build
 from connector.test_stream_planning import LENIENT, Query, grow
 from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.errors import CorruptQueueError, CorruptRecordError
+from rmqstore.read.tail import StoreTail
 
 RESTART = 5000  # ms, after the first message
 NEW = RESTART + 1000
@@ -340,7 +341,9 @@ def test_a_micro_batch_that_meets_queue_files_in_the_making_is_planned_again(
     assert len(pauses) == 1
 
 
-def test_damage_of_a_store_at_rest_is_not_waited_for(tmp_path: Path, pauses: list[float]) -> None:
+def test_damage_of_a_store_at_rest_is_not_waited_for(
+    tmp_path: Path, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, root = old_store(tmp_path)
     damaged = store.placed[3]
     path = root / "commitlog" / f"{0:020d}"
@@ -349,9 +352,13 @@ def test_damage_of_a_store_at_rest_is_not_waited_for(tmp_path: Path, pauses: lis
     with path.open("r+b") as file:
         file.seek(damaged.physical_offset + 90)
         file.write(b"\xff")
-    looks = []
-    query.reader._stores._doubt = looks.append  # type: ignore[assignment, method-assign]
+    doubts: list[StoreTail] = []
+
+    def doubt(tail: StoreTail) -> None:
+        doubts.append(tail)
+
+    monkeypatch.setattr(StoreTail, "doubt", doubt)
     with pytest.raises(CorruptRecordError):
         query.rows(query.offset, end)
     assert not pauses
-    assert not looks
+    assert not doubts

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from pyspark_kafkalog.ranges import OffsetRange, divide_ranges, pack_ranges
+from pyspark_rmqstore.packing import Limits
 from rmqstore.errors import OptionError
 
 MEGABYTE = 1 << 20
@@ -17,11 +18,8 @@ def piece(partition: int, start: int, end: int, n_bytes: float = 0) -> OffsetRan
 
 
 def divide(ranges: list[OffsetRange], **limits: int | None) -> list[OffsetRange]:
-    chosen: dict[str, int | None] = {
-        "max_records": None, "min_partitions": None, **limits
-    }  # fmt: skip
-    max_bytes = chosen.pop("max_bytes", None) or 1 << 40
-    return divide_ranges(ranges, max_bytes=max_bytes, **chosen)
+    max_bytes = limits.pop("max_bytes", None) or 1 << 40
+    return divide_ranges(ranges, Limits(max_bytes, **limits))
 
 
 def sizes(ranges: list[OffsetRange]) -> list[int]:
@@ -88,14 +86,9 @@ def test_a_range_has_no_more_parts_than_offsets() -> None:
 def test_small_ranges_share_tasks_in_order() -> None:
     small = [piece(number, 0, 10, MEGABYTE) for number in range(14)]
     large = [piece(20, 0, 10, 40 * MEGABYTE)]
-    tasks = pack_ranges([*small, *large], max_bytes=128 * MEGABYTE, max_records=None)
+    tasks = pack_ranges([*small, *large], Limits(128 * MEGABYTE))
     assert [part for task in tasks for part in task] == [*small, *large]
     assert [len(task) for task in tasks] == [6, 6, 2, 1]
-    assert [len(task) for task in pack_ranges(small, max_bytes=128 * MEGABYTE, max_records=30)] == [
-        3,
-        3,
-        3,
-        3,
-        2,
-    ]
-    assert pack_ranges([], max_bytes=1, max_records=None) == []
+    counted = pack_ranges(small, Limits(128 * MEGABYTE, max_records=30))
+    assert [len(task) for task in counted] == [3, 3, 3, 3, 2]
+    assert pack_ranges([], Limits(1)) == []
