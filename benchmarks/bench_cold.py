@@ -22,8 +22,8 @@ from pyspark_rmqstore.planning import SampledSlice
 from rmqstore.format.schema import select_columns
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.planning import plan_queues, take_samples
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
-from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.spans import QueueSlice
 from rmqstore.store.opening import open_for
 

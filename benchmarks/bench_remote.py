@@ -26,10 +26,10 @@ from object_server import BUCKET, served
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.selection import Selection, parse_selection
 from rmqstore.read.planning import log_heads, log_parts, plan_queues, plan_sampled
+from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_log, read_queues
+from rmqstore.read.record_filter import log_filter
 from rmqstore.read.sampling import LogPart, join_parts
-from rmqstore.read.scan.record_filter import log_filter
-from rmqstore.read.scan.spec import ReadSpec, scan_schema
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.store.message_store import MessageStore

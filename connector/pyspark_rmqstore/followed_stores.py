@@ -14,11 +14,11 @@ from pyspark_rmqstore.opened_stores import open_ref, paths_of, stores_to_read
 from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.stream_snapshot import Followed, StreamSnapshot
+from rmqstore.read.faults import refuse_stretches
 from rmqstore.read.follower import follow
 from rmqstore.read.planning import find_starts
+from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.reading import find_lost
-from rmqstore.read.scan.faults import refuse_stretches
-from rmqstore.read.scan.spec import FAILFAST, ReadSpec
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.files.retry import ChangingStore
 

@@ -20,8 +20,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_rmqstore.packing import Limits
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.read.pending import PendingRows
+from rmqstore.read.rows import UnitRows
 from rmqstore.read.sampling import LogPart, Sample, join_parts
-from rmqstore.read.scan.rows import UnitRows
 from rmqstore.spans import LogSlice, LostStretch, QueueKey, QueueSlice
 from rmqstore.storage.queue.queue import RecoveredUnits
 

@@ -41,6 +41,7 @@ from pyspark_rmqstore.planning import (
 from pyspark_rmqstore.schema import MADE_OF, arrow_schema, as_kafka
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.format.schema import select_columns
+from rmqstore.read.faults import refuse_stretches
 from rmqstore.read.pending import find_pending, read_pending
 from rmqstore.read.planning import (
     find_wanted,
@@ -51,12 +52,11 @@ from rmqstore.read.planning import (
     take_samples,
 )
 from rmqstore.read.pruner import StorePruner
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import find_lost, finder, look_up, read_log, read_queues, read_units
+from rmqstore.read.record_filter import LogFilter, log_filter
+from rmqstore.read.rows import UnitRows
 from rmqstore.read.sampling import Sample
-from rmqstore.read.scan.faults import refuse_stretches
-from rmqstore.read.scan.record_filter import LogFilter, log_filter
-from rmqstore.read.scan.rows import UnitRows
-from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.recovery.store_ends import PlannedEnds

@@ -18,7 +18,7 @@ from interop.background import BackgroundWork
 from interop.rocketmq import RealStore, RocketMQ
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.scan.spec import ReadSpec, scan_schema
+from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.folders import find_store

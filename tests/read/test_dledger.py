@@ -288,14 +288,14 @@ def test_heads_where_the_log_is_cut_are_those_of_entries(tmp_path: Path) -> None
 
 def rmqstore_spec() -> Any:
     from rmqstore.format.schema import select_columns
-    from rmqstore.read.scan.spec import ReadSpec
+    from rmqstore.read.read_spec import ReadSpec
 
     return ReadSpec(select_columns(["commitLogOffset"]))
 
 
 def everything() -> Any:
     from rmqstore.query.keys import parse_wanted
-    from rmqstore.read.scan.record_filter import log_filter
+    from rmqstore.read.record_filter import log_filter
 
     return log_filter(parse_selection(), ["commitLogOffset"], parse_wanted(None, None))
 

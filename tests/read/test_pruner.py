@@ -20,9 +20,9 @@ from rmqstore.query.conditions import LogParts, Points, Pruning, Within, parts_s
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.planning import log_heads, log_points, plan_queues
 from rmqstore.read.pruner import StorePruner
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_log, read_queues, read_units
-from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.record_filter import LogFilter
 from rmqstore.spans import Span
 
 GoldenStore = Callable[[str], Path]

@@ -17,8 +17,8 @@ from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.follower import follow
 from rmqstore.read.planning import slices_there
+from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
-from rmqstore.read.scan.spec import ReadSpec, scan_schema
 
 GoldenStore = Callable[[str], Path]
 COLUMNS = "topic,queueId,queueOffset,body"

@@ -20,8 +20,8 @@ from rmqstore.read.follower import TieredTail, follow
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.opening import open_parts, paths_for
 from rmqstore.read.planning import find_starts, rows_within, slices_there
+from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
-from rmqstore.read.scan.spec import ReadSpec, scan_schema
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.remote.location import locate

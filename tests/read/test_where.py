@@ -21,7 +21,7 @@ import store_builder as build
 from memory_storage import MemoryStorage
 from reading import EVERY_COLUMN, LOG_COLUMNS, offsets, read
 from rmqstore import CorruptQueueError, CorruptRecordError, MessageStore, OptionError
-from rmqstore.read.scan.rows import merge_by_place
+from rmqstore.read.rows import merge_by_place
 
 GoldenStore = Callable[[str], Path]
 STORES = ["basic", "expired2", "crash3", "live", "lmq", "batch-cq"]

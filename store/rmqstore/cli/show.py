@@ -46,7 +46,7 @@ from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.inspect.counts import DAY, HOUR, count_by_time
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.selection import Selection, parse_selection
-from rmqstore.read.scan.spec import FAILFAST
+from rmqstore.read.read_spec import FAILFAST
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.scan import Scan

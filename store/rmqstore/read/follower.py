@@ -16,8 +16,8 @@ from rmqstore.query.selection import Selection
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.message_scan import MessageScan
 from rmqstore.read.planning import find_starts, slices_there
+from rmqstore.read.read_spec import READS_ON
 from rmqstore.read.reading import read_queues
-from rmqstore.read.scan.spec import READS_ON
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueKey, QueueSlice

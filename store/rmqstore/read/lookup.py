@@ -52,10 +52,10 @@ from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message, select_columns
 from rmqstore.query.keys import KEY_SEPARATOR, Wanted, is_offset_id
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.scan.assembler import Assembler, plain_pipeline
-from rmqstore.read.scan.record_filter import LogFilter, log_filter, resolve_codes
-from rmqstore.read.scan.rows import UnitRows
-from rmqstore.read.scan.spec import DROPMALFORMED, READS_ON, ReadSpec
+from rmqstore.read.assembler import Assembler, plain_pipeline
+from rmqstore.read.read_spec import DROPMALFORMED, READS_ON, ReadSpec
+from rmqstore.read.record_filter import LogFilter, log_filter, resolve_codes
+from rmqstore.read.rows import UnitRows
 from rmqstore.spans import FOREVER, LogSlice, Span
 from rmqstore.storage.index_search import IndexSearch, IndexTable, ItemKind, item_prefix
 from rmqstore.storage.log.commitlog import (

@@ -21,6 +21,7 @@ from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import BY_LOG, Selection, parse_tags
 from rmqstore.query.sql92_filter import parse_filter
 from rmqstore.query.where import Where, parse_where, within_places
+from rmqstore.read.faults import refuse_stretches
 from rmqstore.read.lookup import Found
 from rmqstore.read.pending import find_pending, read_pending
 from rmqstore.read.planning import (
@@ -33,12 +34,11 @@ from rmqstore.read.planning import (
     take_samples,
 )
 from rmqstore.read.pruner import StorePruner
+from rmqstore.read.read_spec import FAILFAST, PERMISSIVE, ReadSpec, first_rows, scan_schema
 from rmqstore.read.reading import find_lost, finder, look_up, read_log, read_queues, read_units
+from rmqstore.read.record_filter import LogFilter, log_filter
+from rmqstore.read.rows import PLACE, merge_by_place
 from rmqstore.read.sampling import QUEUE_COLUMNS, newest_of_log, newest_of_queues
-from rmqstore.read.scan.faults import refuse_stretches
-from rmqstore.read.scan.record_filter import LogFilter, log_filter
-from rmqstore.read.scan.rows import PLACE, merge_by_place
-from rmqstore.read.scan.spec import FAILFAST, PERMISSIVE, ReadSpec, first_rows, scan_schema
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
 

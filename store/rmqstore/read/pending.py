@@ -38,9 +38,9 @@ from rmqstore.format.topics import (
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import Selection, choose_topics, parse_selection
 from rmqstore.read.planning import plan_queues
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.reading import finder, read_queues
-from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.timer import TimerUnits, pending_units
 

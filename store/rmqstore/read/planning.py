@@ -20,9 +20,9 @@ from rmqstore.query.conditions import NO_PRUNING, Points, Pruning
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import LATEST, Bound, Selection, choose_topics
 from rmqstore.read.lookup import Found, tagged_places
+from rmqstore.read.read_spec import FAILFAST, ReadSpec
+from rmqstore.read.rows import UnitRows
 from rmqstore.read.sampling import LogPart, Sample
-from rmqstore.read.scan.rows import UnitRows
-from rmqstore.read.scan.spec import FAILFAST, ReadSpec
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LATEST_TIME, LogSlice, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.broker_run import BrokerRun

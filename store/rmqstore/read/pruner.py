@@ -24,10 +24,10 @@ from rmqstore.read.planning import (
     parts_in_log,
     units_at,
 )
+from rmqstore.read.read_spec import DROPMALFORMED, ReadSpec
 from rmqstore.read.reading import finder
-from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.rows import UnitRows
-from rmqstore.read.scan.spec import DROPMALFORMED, ReadSpec
+from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.rows import UnitRows
 from rmqstore.read.slices_within import slices_within
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice, Span

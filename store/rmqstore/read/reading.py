@@ -12,13 +12,13 @@ import pyarrow as pa
 from rmqstore.errors import (
     UnsupportedFeatureError,
 )
+from rmqstore.read.log_scan import LogScan
 from rmqstore.read.lookup import Finder
 from rmqstore.read.planning import divide_slices, find_candidates
-from rmqstore.read.scan.log_scan import LogScan
-from rmqstore.read.scan.queue_scan import QueueScan
-from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.rows import UnitRows
-from rmqstore.read.scan.spec import FAILFAST, ReadSpec
+from rmqstore.read.queue_scan import QueueScan
+from rmqstore.read.read_spec import FAILFAST, ReadSpec
+from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.rows import UnitRows
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, LostStretch, QueueSlice
 
@@ -35,7 +35,7 @@ def find_lost(store: StoreParts, slices: Iterable[QueueSlice], spec: ReadSpec) -
 def read_queues(
     store: StoreParts, slices: Sequence[QueueSlice], spec: ReadSpec
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of ranges of queues; see ``scan.queue_scan.QueueScan``.
+    """Yield the messages of ranges of queues; see ``queue_scan.QueueScan``.
 
     Those in tiered storage come first, queue by queue. Those of the local store follow, in the
     order of its log.
@@ -104,14 +104,14 @@ def look_up(
 
 
 def read_units(store: StoreParts, picked: UnitRows, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of single units; see ``scan.queue_scan.QueueScan.single``."""
+    """Yield the messages of single units; see ``queue_scan.QueueScan.single``."""
     return _queue_scan(store, spec).single(picked)
 
 
 def read_log(
     store: StoreParts, piece: LogSlice, spec: ReadSpec, wanted: LogFilter
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range of the log; see ``scan.log_scan.LogScan``."""
+    """Yield the records of a range of the log; see ``log_scan.LogScan``."""
     return LogScan(store.log, store.store_queues.vouched_end, spec, wanted).batches(piece)
 
 

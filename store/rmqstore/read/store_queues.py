@@ -27,7 +27,7 @@ from rmqstore.errors import (
     Text,
 )
 from rmqstore.format.schema import Message
-from rmqstore.read.scan.spec import READS_ON
+from rmqstore.read.read_spec import READS_ON
 from rmqstore.read.time_search import first_stored_at
 from rmqstore.spans import FOREVER, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig

@@ -30,7 +30,7 @@ from rmqstore.read.lookup import QueryResult
 from rmqstore.read.message_scan import parse_scan
 from rmqstore.read.planning import at_time
 from rmqstore.read.reading import finder
-from rmqstore.read.scan.record_filter import matched_groups
+from rmqstore.read.record_filter import matched_groups
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.store_queues import QueueInfo
 from rmqstore.read.views.catalogue import read_view

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.arrow_rows import ArrowRows
-from rmqstore.read.scan.spec import first_rows, require_limit
+from rmqstore.read.read_spec import first_rows, require_limit
 from rmqstore.storage.files.storage import Closing
 
 if TYPE_CHECKING:

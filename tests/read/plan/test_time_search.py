@@ -20,7 +20,7 @@ from rmqstore.query.selection import parse_selection
 from rmqstore.read import time_search
 from rmqstore.read.opening import open_parts
 from rmqstore.read.planning import plan_queues
-from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import QueueSlice
 

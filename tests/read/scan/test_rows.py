@@ -6,7 +6,7 @@ import numpy as np
 
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.record import Expected
-from rmqstore.read.scan.rows import UnitRows
+from rmqstore.read.rows import UnitRows
 from rmqstore.storage.queue.queue import Units
 
 

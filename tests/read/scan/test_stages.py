@@ -12,11 +12,11 @@ import pytest
 import store_builder as build
 from rmqstore.format.schema import MESSAGE, select_columns
 from rmqstore.query.sql92_filter import compile_filter
-from rmqstore.read.scan import stages
-from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.rows import UnitRows
-from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.scan.stages import (
+from rmqstore.read import stages
+from rmqstore.read.read_spec import ReadSpec
+from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.rows import UnitRows
+from rmqstore.read.stages import (
     LogBytes,
     Rows,
     check,

@@ -15,8 +15,8 @@ from rmqstore import CorruptRecordError, MessageNotFoundError, OffsetOutOfRangeE
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.planning import plan_queues
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
-from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.folders import find_store
 

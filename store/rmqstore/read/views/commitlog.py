@@ -31,8 +31,8 @@ from rmqstore.format.layout import (
     Positions,
 )
 from rmqstore.format.record import check_record
+from rmqstore.read.record_filter import log_filter
 from rmqstore.read.sampling import join_parts
-from rmqstore.read.scan.record_filter import log_filter
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.pieces import Column, ViewLimits, ViewPiece, times, to_batch
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec

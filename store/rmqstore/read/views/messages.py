@@ -14,9 +14,9 @@ from rmqstore.errors import OptionError, RmqStoreError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
 from rmqstore.query.selection import Selection, choose_topics
 from rmqstore.read.planning import plan_queues, take_samples
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
 from rmqstore.read.sampling import Sample
-from rmqstore.read.scan.spec import ReadSpec
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.pieces import Column, ViewLimits, ViewPiece, to_batch
 from rmqstore.read.views.queues import warn_of_rocksdb

@@ -27,9 +27,9 @@ from rmqstore.format.columns.decode import (
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
 from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
-from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.rows import UnitRows
-from rmqstore.read.scan.spec import ReadSpec
+from rmqstore.read.read_spec import ReadSpec
+from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.rows import UnitRows
 
 logger = logging.getLogger(__name__)
 

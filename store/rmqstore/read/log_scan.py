@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError
-from rmqstore.read.scan.assembler import Assembler, plain_pipeline
-from rmqstore.read.scan.faults import refuse_stretches
-from rmqstore.read.scan.joined_files import JoinedFiles
-from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.spec import FAILFAST, ReadSpec
-from rmqstore.read.scan.stages import LogBytes
+from rmqstore.read.assembler import Assembler, plain_pipeline
+from rmqstore.read.faults import refuse_stretches
+from rmqstore.read.joined_files import JoinedFiles
+from rmqstore.read.read_spec import FAILFAST, ReadSpec
+from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.stages import LogBytes
 from rmqstore.spans import LogSlice, LostStretch, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, Stretch

@@ -30,12 +30,12 @@ from rmqstore.format.columns.lmq import name_queues
 from rmqstore.format.layout import LMQ_PREFIX, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.record import Expected, split_record
 from rmqstore.format.text import decode_text
-from rmqstore.read.scan.assembler import Pipeline, Step, inflating
-from rmqstore.read.scan.faults import explain
-from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.rows import UnitRows
-from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.scan.stages import LogBytes, Rows, choose, verify_crc
+from rmqstore.read.assembler import Pipeline, Step, inflating
+from rmqstore.read.faults import explain
+from rmqstore.read.read_spec import ReadSpec
+from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.rows import UnitRows
+from rmqstore.read.stages import LogBytes, Rows, choose, verify_crc
 
 
 def shared_pipeline(

@@ -11,9 +11,9 @@ import pyarrow as pa
 from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError, Text
 from rmqstore.format.layout import Bytes
 from rmqstore.format.record import Expected, check_record
-from rmqstore.read.scan.rows import Fault, expected_columns, lost_rows
-from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
-from rmqstore.read.scan.stages import Rows
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
+from rmqstore.read.rows import Fault, expected_columns, lost_rows
+from rmqstore.read.stages import Rows
 from rmqstore.spans import LostStretch
 
 logger = logging.getLogger(__name__)

@@ -15,11 +15,11 @@ from rmqstore.format.columns.decode import DECODED_COLUMNS
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Positions
 from rmqstore.format.record import Expected
-from rmqstore.read.scan.faults import Explain, explain, find_faults
-from rmqstore.read.scan.record_filter import LogFilter
-from rmqstore.read.scan.rows import UnitRows, merge_faults
-from rmqstore.read.scan.spec import PERMISSIVE, ReadSpec
-from rmqstore.read.scan.stages import (
+from rmqstore.read.faults import Explain, explain, find_faults
+from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
+from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.rows import UnitRows, merge_faults
+from rmqstore.read.stages import (
     LogBytes,
     Rows,
     check,

@@ -35,12 +35,12 @@ from rmqstore.format.layout import (
     Mask,
     Positions,
 )
-from rmqstore.read.scan.assembler import Assembler, Pipeline, plain_pipeline
-from rmqstore.read.scan.joined_files import FileSharing, JoinedFiles
-from rmqstore.read.scan.record_filter import LogFilter, OpenExt, keep_resolved, resolve_codes
-from rmqstore.read.scan.rows import Fault, UnitRows, expected_columns, lost_rows
-from rmqstore.read.scan.shared_records import shared_pipeline
-from rmqstore.read.scan.spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
+from rmqstore.read.assembler import Assembler, Pipeline, plain_pipeline
+from rmqstore.read.joined_files import FileSharing, JoinedFiles
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
+from rmqstore.read.record_filter import LogFilter, OpenExt, keep_resolved, resolve_codes
+from rmqstore.read.rows import Fault, UnitRows, expected_columns, lost_rows
+from rmqstore.read.shared_records import shared_pipeline
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog

@@ -1,9 +1,9 @@
 """Makes batches of records from many files of the log that hold few of them each.
 
 A batch takes some time however few rows it has, so small files share one. Their bytes are copied
-into one buffer, and each row has its own base, as :class:`~rmqstore.read.scan.stages.LogBytes`
+into one buffer, and each row has its own base, as :class:`~rmqstore.read.stages.LogBytes`
 says. Only sound records of whole files are read so: all others are read file by file, by
-:class:`~rmqstore.read.scan.assembler.Assembler`, which tells what is wrong with them.
+:class:`~rmqstore.read.assembler.Assembler`, which tells what is wrong with them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from rmqstore.errors import OffsetOutOfRangeError, UnreadableFileError
 from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Positions
-from rmqstore.read.scan.assembler import Pipeline, Sizes, decoded_columns
-from rmqstore.read.scan.rows import UnitRows
-from rmqstore.read.scan.spec import ReadSpec
-from rmqstore.read.scan.stages import LogBytes, decode
+from rmqstore.read.assembler import Pipeline, Sizes, decoded_columns
+from rmqstore.read.read_spec import ReadSpec
+from rmqstore.read.rows import UnitRows
+from rmqstore.read.stages import LogBytes, decode
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 
