@@ -121,7 +121,7 @@ def test_a_broker_is_read_partition_by_partition(
     name: str, brokers: list[kafkalog.LogDirs]
 ) -> None:
     for broker in brokers:
-        user_topics = [topic for topic in broker.topics if not topic.startswith("__")]
+        user_topics = [topic for topic in broker.topics() if not topic.startswith("__")]
         table = broker.scan(columns="partition,offset,topic", mode="DROPMALFORMED").to_arrow()
         assert table.column_names == ["partition", "offset", "topic"]
         assert table.to_pylist() == [

@@ -10,15 +10,18 @@ import pyarrow as pa
 
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.layout import RECORD
 from kafkalog.format.reference import records_of
 from kafkalog.read.batches import PartitionReader
+from kafkalog.read.renamed import renamed
 from kafkalog.read.scan import (
     CORRUPT_RECORD,
     IsolationLevel,
     Mode,
     Scan,
     ScanSpec,
-    parse_columns,
+    counted,
+    parse_scan,
 )
 from kafkalog.read.transactions import OpenTransactions, find_open_transactions, read_transactions
 from kafkalog.storage.indexes import TimeEntry, read_time_index
@@ -32,10 +35,12 @@ from kafkalog.storage.partition_log import PartitionLog, read_partition_log
 from kafkalog.storage.recovery import Cut, Mark
 from kafkalog.storage.windows import Window
 from rmqstore.errors import FileDeletedError, MalformedBytesError, OptionError, about
+from rmqstore.progress import Progress, Tally, ignore_progress
+from rmqstore.query.arguments import Time
+from rmqstore.query.times import parse_timestamp
 from rmqstore.storage.files.storage import Storage
 
 _NS_PER_MS = 1_000_000
-
 
 _MAX_LISTINGS = 10  # of one look-up, each after a segment was deleted
 
@@ -366,51 +371,85 @@ class Partition:
             last = last if found is None else max(min(last, found), self.start_offset)
         return first, last
 
+    @renamed(start_offset="starting_offset", end_offset="ending_offset", check_crcs="check_crc")
     def scan(
         self,
-        start_offset: int | None = None,
-        end_offset: int | None = None,
+        starting_offset: int | None = None,
+        ending_offset: int | None = None,
         *,
+        starting_timestamp: Time | None = None,
+        ending_timestamp: Time | None = None,
         columns: str | Iterable[str] | None = None,
         isolation_level: IsolationLevel = "read_uncommitted",
         mode: Mode = "FAILFAST",
         column_name_of_corrupt_record: str = CORRUPT_RECORD,
-        check_crcs: bool = True,
+        check_crc: bool = True,
         fail_on_data_loss: bool = True,
+        limit: int | None = None,
+        progress: Progress = ignore_progress,
     ) -> Scan:
         """Return the records of a range of offsets, in the order of their offsets.
 
         Args:
-            start_offset: the first offset; by default that of the log. An offset in a gap means the
-                next record.
-            end_offset: the offset after the last one; by default, or if it lies after the end, the
-                end of the log, or the last stable offset.
+            starting_offset: the first offset; by default that of the log. An offset in a gap means
+                the next record.
+            ending_offset: the offset after the last one; by default, or if it lies after the end,
+                the end of the log, or the last stable offset.
+            starting_timestamp: start at the offset that a broker gives for this time, in place of
+                an offset: epoch ms, ISO-8601, such as ``-1h``, or a datetime. If it gives none,
+                nothing is read.
+            ending_timestamp: end at the offset that a broker gives for this time, excluded.
             columns: names of columns, as a list or joined by commas; by default all of
                 ``kafkalog.format.layout.RECORD``.
             isolation_level: ``read_committed`` gives no record of a transaction that was aborted or
                 is not decided yet, and none after the last stable offset.
             mode: FAILFAST raises at a damaged batch; DROPMALFORMED drops it with a warning;
                 PERMISSIVE gives one row for it, with the reason in a column of its own. Reading
-                goes on with the next batch.
-            column_name_of_corrupt_record: name of that column.
-            check_crcs: whether a batch is damaged if its CRC is wrong.
+                continues with the next batch.
+            column_name_of_corrupt_record: name of that column. It is the last one, unless
+                ``columns`` names it.
+            check_crc: whether a batch is damaged if its CRC is wrong.
             fail_on_data_loss: whether records that are gone are an error; if not, a warning.
+            limit: return only this many records, the first ones; reading stops then.
+            progress: called while the scan is read, with the offsets that are done and the total.
 
         Returns:
             A scan, which reads the folder each time that it is asked for its batches.
 
         Raises:
-            OptionError: a column, the mode or the isolation level is unknown.
+            OptionError: a column, the mode or the isolation level is unknown, a time is not one, or
+                the limit is not a positive integer.
         """
-        spec = ScanSpec(
-            parse_columns(columns),
-            isolation_level,
-            mode,
-            column_name_of_corrupt_record,
-            check_crcs,
-            fail_on_data_loss,
+        spec, names = parse_scan(
+            columns,
+            RECORD.names,
+            isolation_level=isolation_level,
+            mode=mode,
+            corrupt_column=column_name_of_corrupt_record,
+            check_crc=check_crc,
+            fail_on_data_loss=fail_on_data_loss,
         )
-        return Scan(spec.schema, lambda: self.read(spec, start_offset, end_offset))
+        start_ms = optional_millis("starting_timestamp", starting_timestamp)
+        end_ms = optional_millis("ending_timestamp", ending_timestamp)
+
+        def read() -> Iterator[pa.RecordBatch]:
+            start, end = starting_offset, ending_offset
+            if start_ms is not None:
+                start = self.offsets_between(start_ms, None)[0]
+            if end_ms is not None:
+                end = self.offsets_between(None, end_ms)[1]
+            batches = self.read(spec, start, end)
+            if progress is not ignore_progress:
+                n_offsets = offsets_in(self, start, end)
+                tally = Tally(progress)
+                tally.expect(n_offsets)
+                batches = counted(batches, n_offsets, tally)
+            for batch in batches:
+                yield batch.select(names)
+
+        schema = pa.schema([spec.schema.field(name) for name in names])
+        is_quick = self.is_clean and not spec.is_committed and start_ms is None and end_ms is None
+        return Scan(schema, read, limit=limit, is_quick=is_quick)
 
     def read(
         self,
@@ -491,3 +530,18 @@ class Partition:
                 gone = str(err.filename or err)
                 self._relisted(log)
         raise FileDeletedError(gone)
+
+
+def offsets_in(partition: Partition, start: int | None, end: int | None) -> int:
+    """Return how many offsets of a log lie between two; None stands for its start or its end."""
+    first, last = partition.start_offset, partition.end_offset
+    if start is not None:
+        first = max(first, start)
+    if end is not None:
+        last = min(last, end)
+    return max(last - first, 0)
+
+
+def optional_millis(name: str, time: Time | None) -> int | None:
+    """Return a time as ms since the epoch, None for none; raises as ``parse_timestamp`` does."""
+    return None if time is None else parse_timestamp(name, time)
