@@ -30,6 +30,7 @@ from kafkalog.read.scan import (
     Scan,
     ScanSpec,
     parse_scan,
+    require_last,
 )
 from kafkalog.storage.log_dirs import LogDir, list_log_dirs
 from kafkalog.storage.names import TopicPartition, is_internal
@@ -174,6 +175,7 @@ class LogDirs(Closing):
         check_crc: bool = True,
         fail_on_data_loss: bool = True,
         limit: int | None = None,
+        last: int | None = None,
         progress: Progress = ignore_progress,
     ) -> Scan:
         """Return records of several partitions, one partition after the other.
@@ -210,6 +212,7 @@ class LogDirs(Closing):
             check_crc: whether a batch is damaged if its CRC is wrong.
             fail_on_data_loss: whether records that are gone are an error.
             limit: return only this many records, the first ones; reading stops then.
+            last: return only this many records of each partition, the newest ones.
             progress: called while the scan is read, with the offsets that are done and the total.
                 All partitions are opened at the start then.
 
@@ -217,6 +220,7 @@ class LogDirs(Closing):
             OptionError: a topic, partition, column, the mode or the isolation level is unknown, or
                 arguments contradict one another.
         """
+        require_last(last)
         every = pa.schema([*PLACE, *RECORD])
         spec, names = parse_scan(
             columns,
@@ -247,7 +251,7 @@ class LogDirs(Closing):
         def read() -> Iterator[pa.RecordBatch]:
             committed = self._committed(groups_of(selection), spec)
             spans = ((each, span_of(each, selection, committed)) for each in chosen.values())
-            for key, batch in read_spans(spans, spec, progress):
+            for key, batch in read_spans(spans, spec, last, progress):
                 yield _placed(batch, key, schema)
 
         has_look_ups = spec.is_committed or has_times(selection) or groups_of(selection)

@@ -19,7 +19,7 @@ from rmqstore.errors import OffsetOutOfRangeError, OptionError
 
 # What only records of RocketMQ have: conditions, properties, an index, and places in one log.
 OF_STORES = {
-    "ending_physical_offset", "filter", "include_pending", "index_only", "last", "msg_id",
+    "ending_physical_offset", "filter", "include_pending", "index_only", "msg_id",
     "msg_key", "msg_tags", "scan", "starting_physical_offset", "tags", "verbatim", "where",
 }  # fmt: skip
 OF_KAFKA = {"isolation_level", "partitions"}
@@ -180,6 +180,10 @@ def test_what_is_chosen(
         ({"starting_offsets_by_timestamp": {"t": {1: "ms:4000"}}}, [0, 1, 2, 3], [3]),
         ({"ending_offsets_by_timestamp": {("t", 0): "ms:2000"}}, [0], [0, 1, 2, 3]),
         ({"limit": 5}, [0, 1, 2, 3], [0]),
+        ({"last": 1}, [3], [3]),
+        ({"last": 9}, [0, 1, 2, 3], [0, 1, 2, 3]),
+        ({"last": 2, "ending_offsets": {"t": {0: 3, 1: 0}}}, [1, 2], []),
+        ({"last": 3, "starting_offsets": {"t": {0: 2, 1: 0}}, "limit": 4}, [2, 3], [1, 2]),
     ],
 )
 def test_where_partitions_start_and_end(
@@ -200,6 +204,7 @@ def test_where_partitions_start_and_end(
         ({"ending_offsets": {"t": {"broker": {0: 0}}}}, "ending_offsets: log directories are of"),
         ({"starting_offsets": "latest"}, "nothing to read"),
         ({"limit": 0}, "limit 0"),
+        ({"last": 0}, "last 0"),
         ({"mode": "PERMISSIVE", "column_name_of_corrupt_record": "topic"}, "has this name"),
         ({"columns": "_corrupt_record"}, "unknown _corrupt_record"),
     ],
@@ -232,6 +237,9 @@ def test_a_scan_of_a_partition_takes_times_a_limit_and_progress(logs: kafkalog.L
     assert scan.to_arrow()["offset"].to_pylist() == [1, 2]
     assert seen[0] == (0, 2)
     assert seen[-1] == (2, 2)
+    newest = partition.scan(last=3, columns="offset", progress=lambda *now: seen.append(now))
+    assert newest.to_arrow()["offset"].to_pylist() == [1, 2, 3]
+    assert seen[-1] == (3, 3)
     assert partition.scan(1, columns="offset", limit=2).to_arrow()["offset"].to_pylist() == [1, 2]
 
 

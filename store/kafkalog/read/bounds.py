@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from kafkalog.read.partition import Partition, offsets_in
+from kafkalog.read.partition import Partition, offsets_in, read_range
 from kafkalog.read.scan import ScanSpec, counted
 from kafkalog.storage.names import TopicPartition
 from rmqstore.errors import Argument, OffsetOutOfRangeError, OptionError, Text
@@ -123,7 +123,7 @@ def _offset(bound: Bound, key: TopicPartition, committed: Committed) -> int | No
 
 
 def read_spans(
-    spans: Iterable[tuple[Partition, Span]], spec: ScanSpec, progress: Progress
+    spans: Iterable[tuple[Partition, Span]], spec: ScanSpec, last: int | None, progress: Progress
 ) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
     """Yield the records of partitions, one after the other.
 
@@ -131,16 +131,17 @@ def read_spans(
         spans: the partitions, and where they are read; they are taken as they are read, or all at
             the start if the progress is asked for.
         spec: how records are read.
+        last: the number of records of each partition, the newest ones; None for all.
         progress: called with the offsets that are done, and the total.
     """
     tally, is_counted = Tally(progress), progress is not ignore_progress
     if is_counted:
         spans = list(spans)
-        tally.expect(sum(offsets_in(partition, *span) for partition, span in spans))
+        tally.expect(sum(offsets_in(partition, *span, last) for partition, span in spans))
     for partition, span in spans:
         key = TopicPartition(partition.topic, partition.partition)
-        batches = partition.read(spec, *span)
+        batches = read_range(partition, spec, *span, last)
         if is_counted:
-            batches = counted(batches, offsets_in(partition, *span), tally)
+            batches = counted(batches, offsets_in(partition, *span, last), tally)
         for batch in batches:
             yield key, batch

@@ -22,6 +22,7 @@ from kafkalog.read.scan import (
     ScanSpec,
     counted,
     parse_scan,
+    require_last,
 )
 from kafkalog.read.transactions import OpenTransactions, find_open_transactions, read_transactions
 from kafkalog.storage.indexes import TimeEntry, read_time_index
@@ -386,6 +387,7 @@ class Partition:
         check_crc: bool = True,
         fail_on_data_loss: bool = True,
         limit: int | None = None,
+        last: int | None = None,
         progress: Progress = ignore_progress,
     ) -> Scan:
         """Return the records of a range of offsets, in the order of their offsets.
@@ -411,6 +413,7 @@ class Partition:
             check_crc: whether a batch is damaged if its CRC is wrong.
             fail_on_data_loss: whether records that are gone are an error; if not, a warning.
             limit: return only this many records, the first ones; reading stops then.
+            last: return only this many records, the newest ones.
             progress: called while the scan is read, with the offsets that are done and the total.
 
         Returns:
@@ -418,8 +421,9 @@ class Partition:
 
         Raises:
             OptionError: a column, the mode or the isolation level is unknown, a time is not one, or
-                the limit is not a positive integer.
+                ``limit`` or ``last`` is not a positive integer.
         """
+        require_last(last)
         spec, names = parse_scan(
             columns,
             RECORD.names,
@@ -438,9 +442,9 @@ class Partition:
                 start = self.offsets_between(start_ms, None)[0]
             if end_ms is not None:
                 end = self.offsets_between(None, end_ms)[1]
-            batches = self.read(spec, start, end)
+            batches = read_range(self, spec, start, end, last)
             if progress is not ignore_progress:
-                n_offsets = offsets_in(self, start, end)
+                n_offsets = offsets_in(self, start, end, last)
                 tally = Tally(progress)
                 tally.expect(n_offsets)
                 batches = counted(batches, n_offsets, tally)
@@ -532,14 +536,71 @@ class Partition:
         raise FileDeletedError(gone)
 
 
-def offsets_in(partition: Partition, start: int | None, end: int | None) -> int:
-    """Return how many offsets of a log lie between two; None stands for its start or its end."""
-    first, last = partition.start_offset, partition.end_offset
+def offsets_in(
+    partition: Partition, start: int | None, end: int | None, last: int | None = None
+) -> int:
+    """Return how many offsets of a log lie between two; None stands for its start or its end.
+
+    Args:
+        partition: has the log.
+        start: the first offset.
+        end: the offset after the last one.
+        last: the most that count, if not None.
+    """
+    first, after = partition.start_offset, partition.end_offset
     if start is not None:
         first = max(first, start)
     if end is not None:
-        last = min(last, end)
-    return max(last - first, 0)
+        after = min(after, end)
+    n_offsets = max(after - first, 0)
+    return n_offsets if last is None else min(n_offsets, last)
+
+
+def read_range(
+    partition: Partition, spec: ScanSpec, start: int | None, end: int | None, last: int | None
+) -> Iterator[pa.RecordBatch]:
+    """Return the records of a range, or only the newest of them; see :meth:`Partition.read`.
+
+    Args:
+        partition: is read.
+        spec: how records are read.
+        start: the first offset; None for that of the log.
+        end: the offset after the last one; None for the end.
+        last: the number of records, None for all.
+    """
+    if last is None:
+        return partition.read(spec, start, end)
+    return _read_newest(partition, spec, start, end, last)
+
+
+def _read_newest(
+    partition: Partition, spec: ScanSpec, start: int | None, end: int | None, last: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the newest records of a range, in order.
+
+    The range is read in parts from its end on. Each part is twice as long as the one after it,
+    because markers, gaps and records that were aborted may leave few records in one.
+    """
+    first = partition.start_offset if start is None else start
+    part_end = partition.end_offset if end is None else min(end, partition.end_offset)
+    if spec.is_committed:
+        part_end = partition.committed_end(spec, part_end)
+    found: list[pa.RecordBatch] = []
+    n_found, length, is_first = 0, last, False
+    while n_found < last and not is_first:
+        part_start = max(first, part_end - length)
+        is_first = part_start == first
+        part = [*partition.read(spec, part_start, part_end, follows=not is_first)]
+        n_found += sum(batch.num_rows for batch in part)
+        found = part + found
+        part_end = part_start
+        length *= 2
+    surplus = max(n_found - last, 0)
+    for batch in found:
+        n_left_out = min(surplus, batch.num_rows)
+        surplus -= n_left_out
+        if n_left_out < batch.num_rows:
+            yield batch.slice(n_left_out)
 
 
 def optional_millis(name: str, time: Time | None) -> int | None:

@@ -186,6 +186,16 @@ def parse_scan(
     return spec, names
 
 
+def require_last(last: int | None) -> None:
+    """Refuse a number of newest records that is not a positive integer.
+
+    Raises:
+        OptionError: it is not.
+    """
+    if last is not None and last < 1:
+        raise OptionError(about("last", f" {last}: it must be a positive integer"))
+
+
 def counted(
     batches: Iterable[pa.RecordBatch], n_offsets: int, tally: Tally
 ) -> Iterator[pa.RecordBatch]:
