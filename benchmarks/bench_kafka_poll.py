@@ -79,7 +79,7 @@ def scan(log_dir: Path, topic: str, rows: int) -> Scan:
             if partition.topic == topic
         )
         found = time.process_time()
-        n_rows = sum(batch.num_rows for batch in logs.scan(topic, columns=_TOPICS[topic]))
+        n_rows = sum(batch.num_rows for batch in logs.scan(subscribe=topic, columns=_TOPICS[topic]))
     assert n_offsets == n_rows == rows
     return Scan(found - start, time.process_time() - found)
 

@@ -73,7 +73,7 @@ def read(log_dir: Path, topic: str) -> list[Line]:
     found: list[Line] = []
     with kafkalog.open(log_dir) as logs:
         for level in LEVELS:
-            rows = logs.scan(topic, isolation_level=level).to_arrow()
+            rows = logs.scan(subscribe=topic, isolation_level=level).to_arrow()
             times = rows.column("timestamp").cast(pa.int64()).to_pylist()
             for row, time in zip(rows.drop_columns(["timestamp"]).to_pylist(), times, strict=True):
                 headers = [f"{each['key']}={_text(each['value'])}" for each in row["headers"]]

@@ -424,7 +424,7 @@ def test_example_of_a_job_that_read_kafka_counts_words(
 def test_example_copies_kafka_logs_once(run_spark: Run, tmp_path: Path) -> None:
     logs, store = kafka_logs.unpack("txn", tmp_path), tmp_path / "store"
     with kafkalog.open(logs) as opened:
-        topics = [topic for topic in opened.topics if not topic.startswith("__")]
+        topics = [topic for topic in opened.topics() if not topic.startswith("__")]
         scan = opened.scan(columns=RECORDS.names, isolation_level="read_committed")
         expected = [row for rows in scan for row in as_messages(rows).to_pylist()]
     for _ in range(2):

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
 
 import pyarrow as pa
 
 from kafkalog.exchange import RECORDS, as_messages
 from kafkalog.opening import LogDirs
+from kafkalog.read.partition import optional_millis
+from kafkalog.read.renamed import renamed
 from kafkalog.read.scan import IsolationLevel
-from kafkalog.storage.names import is_internal
+from kafkalog.storage.names import is_internal, numbers_by_topic
 from rmqstore.errors import Argument, IllegalRowError, OptionError, Text, about
-from rmqstore.query.selection import match_topics, nearest_topics
-from rmqstore.query.times import parse_timestamp
+from rmqstore.query.arguments import Time
+from rmqstore.query.selection import match_topics, nearest_topics, parse_topics
 
-Time = str | float | datetime
-_RENAMED, _CHOSEN = Argument("topic"), Argument("topics")
+_RENAMED, _CHOSEN = Argument("topic"), Argument("subscribe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,10 @@ class MigratedRecords:
     batches: Iterator[pa.RecordBatch]
 
 
+@renamed(topics="subscribe")
 def migrate(
     log_dirs: LogDirs,
-    topics: Iterable[str] = (),
+    subscribe: str | Iterable[str] | None = None,
     *,
     topic: str | None = None,
     replace_dots: str | None = None,
@@ -50,7 +51,8 @@ def migrate(
 
     Args:
         log_dirs: of one broker.
-        topics: names and patterns; all but Kafka's own if there are none.
+        subscribe: names and patterns of topics, as a list or joined by commas; all but Kafka's own
+            if there are none.
         topic: the name of the only topic in the store; None keeps names.
         replace_dots: what stands for a dot in names of topics.
         isolation_level: as of ``LogDirs.scan``.
@@ -67,15 +69,17 @@ def migrate(
             name, or a time is not one.
         CorruptBatchError: the batch that a time leads to is damaged.
     """
-    names = _names_in_store(log_dirs, tuple(topics), topic, replace_dots)
+    given = subscribe if isinstance(subscribe, str) else tuple(subscribe or ())
+    topics = parse_topics(given) if given else ()
+    names = _names_in_store(log_dirs, topics, topic, replace_dots)
     chosen = {key: part for key, part in log_dirs.partitions.items() if key.topic in names}
-    start_ms = _millis("starting_timestamp", starting_timestamp)
-    end_ms = _millis("ending_timestamp", ending_timestamp)
+    start_ms = optional_millis("starting_timestamp", starting_timestamp)
+    end_ms = optional_millis("ending_timestamp", ending_timestamp)
     bounds = {key: partition.offsets_between(start_ms, end_ms) for key, partition in chosen.items()}
     scan = log_dirs.scan(
-        list(names),
-        start_offsets={key: start for key, (start, _) in bounds.items()},
-        end_offsets={key: end for key, (_, end) in bounds.items()},
+        assign=numbers_by_topic(chosen),
+        starting_offsets={key: start for key, (start, _) in bounds.items()},
+        ending_offsets={key: end for key, (_, end) in bounds.items()},
         columns=[*RECORDS.names, "offset"],
         isolation_level=isolation_level,
     )
@@ -110,20 +114,17 @@ def _messages(
         yield messages.set_column(at, "topic", pa.repeat(name, len(messages)))
 
 
-def _millis(name: str, time: Time | None) -> int | None:
-    return None if time is None else parse_timestamp(name, time)
-
-
 def _names_in_store(
     log_dirs: LogDirs, topics: tuple[str, ...], target: str | None, replace_dots: str | None
 ) -> dict[str, str]:
     """Return the topics to migrate, and what they are called in the store."""
-    own = [topic for topic in log_dirs.topics if not is_internal(topic)]
+    known = log_dirs.topics()
+    own = [topic for topic in known if not is_internal(topic)]
     chosen = match_topics(topics, own, include_system_topics=True) if topics else own
-    missing = [topic for topic in chosen if topic not in log_dirs.topics]
+    missing = [topic for topic in chosen if topic not in known]
     if missing:
         text = f": there is no topic {missing[0]}; {nearest_topics(missing, own)}"
-        raise OptionError(about("topics", text))
+        raise OptionError(about("subscribe", text))
     if target is not None:
         if len(chosen) != 1:
             raise OptionError(

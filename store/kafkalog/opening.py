@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
+from typing import Any
 
 import pyarrow as pa
 
+from kafkalog.format.layout import RECORD
+from kafkalog.read.bounds import (
+    Committed,
+    by_topic,
+    committed_offsets,
+    groups_of,
+    has_times,
+    read_spans,
+    span_of,
+    tables_of,
+)
 from kafkalog.read.groups import read_consumer_groups
 from kafkalog.read.partition import Partition
-from kafkalog.read.scan import CORRUPT_RECORD, IsolationLevel, Mode, Scan, ScanSpec, parse_columns
+from kafkalog.read.renamed import TopicNames, renamed
+from kafkalog.read.scan import (
+    CORRUPT_RECORD,
+    FAILFAST,
+    IsolationLevel,
+    Mode,
+    Scan,
+    ScanSpec,
+    parse_scan,
+    require_last,
+)
 from kafkalog.storage.log_dirs import LogDir, list_log_dirs
 from kafkalog.storage.names import TopicPartition, is_internal
 from rmqstore.errors import OptionError, about
+from rmqstore.progress import Progress, ignore_progress
+from rmqstore.query.arguments import Time
+from rmqstore.query.selection import Selection, choose_topics, nearest_topics, parse_selection
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Closing, Storage
 from rmqstore.storage.remote.location import is_uri, locate, name_in_storage, require_known
@@ -74,9 +99,13 @@ class LogDirs(Closing):
         return self._dirs
 
     @property
-    def topics(self) -> list[str]:
-        """The topics, sorted; Kafka's own, such as ``__consumer_offsets``, are among them."""
-        return sorted({topic for topic, _ in self._partitions})
+    def topics(self) -> TopicNames:
+        """Every topic, as ``topics()`` returns them: sorted, with Kafka's own.
+
+        These are such as ``__consumer_offsets``. Without a call, ``topics`` is the list that it was
+        in earlier versions, and warns.
+        """
+        return TopicNames(sorted({topic for topic, _ in self._partitions}))
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
@@ -118,99 +147,180 @@ class LogDirs(Closing):
             raise OptionError(about("partition", text))
         return found
 
+    @renamed(
+        topics="subscribe",
+        start_offsets="starting_offsets",
+        end_offsets="ending_offsets",
+        check_crcs="check_crc",
+    )
     def scan(
         self,
-        topics: str | Iterable[str] | None = None,
+        subscribe: str | Iterable[str] | None = None,
         partitions: Iterable[int] | None = None,
         *,
-        start_offsets: Mapping[tuple[str, int], int] | None = None,
-        end_offsets: Mapping[tuple[str, int], int] | None = None,
+        subscribe_pattern: str | None = None,
+        assign: str | Mapping[str, Iterable[int]] | None = None,
+        include_system_topics: bool = False,
+        starting_offsets: str | Mapping[Any, Any] | None = None,
+        ending_offsets: str | Mapping[Any, Any] | None = None,
+        starting_timestamp: Time | None = None,
+        ending_timestamp: Time | None = None,
+        starting_offsets_by_timestamp: str | Mapping[Any, Any] | None = None,
+        ending_offsets_by_timestamp: str | Mapping[Any, Any] | None = None,
+        starting_offsets_by_timestamp_strategy: str | None = None,
         columns: str | Iterable[str] | None = None,
         isolation_level: IsolationLevel = "read_uncommitted",
         mode: Mode = "FAILFAST",
         column_name_of_corrupt_record: str = CORRUPT_RECORD,
-        check_crcs: bool = True,
+        check_crc: bool = True,
         fail_on_data_loss: bool = True,
+        limit: int | None = None,
+        last: int | None = None,
+        progress: Progress = ignore_progress,
     ) -> Scan:
         """Return records of several partitions, one partition after the other.
 
+        The arguments are those of ``rmqstore.MessageStore.scan``, as far as Kafka's logs have what
+        they mean.
+
         Args:
-            topics: names, as a list or joined by commas; by default :attr:`default_partitions` are
-                read.
+            subscribe: topics: a list, or text with commas; by default :attr:`default_partitions`
+                are read.
             partitions: numbers of the partitions to read; by default all of the topics.
-            start_offsets: the first offset by topic and partition; by default that of the log.
-            end_offsets: the offset after the last one by topic and partition; by default the end.
+            subscribe_pattern: topics by a regular expression for the whole name, in place of
+                ``subscribe``.
+            assign: partitions by topic, such as ``{'Orders': [0, 1]}``, in place of ``subscribe``.
+            include_system_topics: whether Kafka's own topics are among all topics, and among those
+                that a pattern matches.
+            starting_offsets: where partitions start: earliest, ``group:NAME``, which is where a
+                consumer group has committed, or offsets by partition, such as
+                ``{'Orders': {0: 23}}`` or ``{('Orders', 0): 23}``; -2 is the earliest.
+            ending_offsets: where partitions end, excluded: latest, ``group:NAME`` or offsets by
+                partition; -1 is the latest. An offset after the end means the end.
+            starting_timestamp: start at the offset that a broker gives for this time: epoch ms,
+                ISO-8601, such as ``-1h``, or a datetime.
+            ending_timestamp: end at the offset that a broker gives for this time, excluded.
+            starting_offsets_by_timestamp: start times by partition.
+            ending_offsets_by_timestamp: end times by partition.
+            starting_offsets_by_timestamp_strategy: error or latest, where no record is that late.
             columns: names of columns, as a list or joined by commas; ``topic`` (string) and
                 ``partition`` (int32) are among them. By default these and all of
                 ``kafkalog.format.layout.RECORD``.
             isolation_level: see :meth:`Partition.scan`, as for all that follow.
             mode: FAILFAST, DROPMALFORMED or PERMISSIVE.
             column_name_of_corrupt_record: name of the column with the reason.
-            check_crcs: whether a batch is damaged if its CRC is wrong.
+            check_crc: whether a batch is damaged if its CRC is wrong.
             fail_on_data_loss: whether records that are gone are an error.
+            limit: return only this many records, the first ones; reading stops then.
+            last: return only this many records of each partition, the newest ones.
+            progress: called while the scan is read, with the offsets that are done and the total.
+                All partitions are opened at the start then.
 
         Raises:
-            OptionError: a topic, partition, column, the mode or the isolation level is unknown.
+            OptionError: a topic, partition, column, the mode or the isolation level is unknown, or
+                arguments contradict one another.
         """
-        every = (*(field.name for field in PLACE), *parse_columns(None))
-        names = every if columns is None else parse_columns(columns)
-        unknown_columns = [name for name in names if name not in every]
-        if unknown_columns:
-            text = f": unknown {', '.join(unknown_columns)}; there are {', '.join(every)}"
-            raise OptionError(about("columns", text))
-        spec = ScanSpec(
-            tuple(name for name in names if name not in every[: len(PLACE)]) or ("offset",),
-            isolation_level,
-            mode,
-            column_name_of_corrupt_record,
-            check_crcs,
-            fail_on_data_loss,
+        require_last(last)
+        every = pa.schema([*PLACE, *RECORD])
+        spec, names = parse_scan(
+            columns,
+            every.names,
+            isolation_level=isolation_level,
+            mode=mode,
+            corrupt_column=column_name_of_corrupt_record,
+            check_crc=check_crc,
+            fail_on_data_loss=fail_on_data_loss,
         )
-        chosen = self._choose(topics, partitions)
-        starts, ends = dict(start_offsets or {}), dict(end_offsets or {})
-        unknown = [key for key in {**starts, **ends} if key not in chosen]
-        if unknown:
-            text = f": {TopicPartition(*unknown[0])} is not read"
-            raise OptionError(
-                about("start_offsets" if unknown[0] in starts else "end_offsets", text)
-            )
-        if len(set(names)) < len(names):
-            raise OptionError(about("columns", ": a column is named twice"))
+        selection = parse_selection(
+            subscribe=subscribe,
+            subscribe_pattern=subscribe_pattern,
+            assign=assign,
+            include_system_topics=include_system_topics,
+            starting_offsets=by_topic(starting_offsets),
+            ending_offsets=by_topic(ending_offsets) or "latest",
+            starting_timestamp=starting_timestamp,
+            ending_timestamp=ending_timestamp,
+            starting_offsets_by_timestamp=by_topic(starting_offsets_by_timestamp),
+            ending_offsets_by_timestamp=by_topic(ending_offsets_by_timestamp),
+            starting_offsets_by_timestamp_strategy=starting_offsets_by_timestamp_strategy,
+        )
+        chosen = self._choose(selection, partitions)
         fields = {field.name: field for field in (*PLACE, *spec.schema)}
-        corrupt = (spec.corrupt_column,) if spec.is_permissive else ()
-        schema = pa.schema([fields[name] for name in (*names, *corrupt)])
+        schema = pa.schema([fields[name] for name in names])
 
         def read() -> Iterator[pa.RecordBatch]:
-            for key, partition in chosen.items():
-                for batch in partition.read(spec, starts.get(key), ends.get(key)):
-                    yield _placed(batch, key, schema)
+            committed = self._committed(groups_of(selection), spec)
+            spans = ((each, span_of(each, selection, committed)) for each in chosen.values())
+            for key, batch in read_spans(spans, spec, last, progress):
+                yield _placed(batch, key, schema)
 
-        return Scan(schema, read)
+        has_look_ups = spec.is_committed or has_times(selection) or groups_of(selection)
+        is_quick = not has_look_ups and all(each.is_clean for each in chosen.values())
+        return Scan(schema, read, limit=limit, is_quick=is_quick)
+
+    def _committed(self, groups: list[str], spec: ScanSpec) -> Committed:
+        """Return the committed offsets of groups, as far as damage lets a scan know them."""
+        if not groups:
+            return {}
+        mode: Mode = "FAILFAST" if spec.mode == FAILFAST else "DROPMALFORMED"
+        return committed_offsets(self.consumer_groups(mode=mode).to_pylist(), groups)
 
     def _choose(
-        self, topics: str | Iterable[str] | None, partitions: Iterable[int] | None
-    ) -> dict[tuple[str, int], Partition]:
-        candidates = self._partitions if topics is not None else self.default_partitions
-        if topics is None:
-            names = sorted({key.topic for key in candidates})
-        else:
-            given = topics.split(",") if isinstance(topics, str) else topics
-            names = [name.strip() for name in given]
-        for name in names:
-            if name not in self.topics:
-                raise OptionError(about("topics", f": {', '.join(self._paths)} has no {name}"))
-        numbers = None if partitions is None else set(partitions)
-        chosen: dict[tuple[str, int], Partition] = {
-            key: partition
-            for key, partition in candidates.items()
-            if key.topic in names and (numbers is None or key.partition in numbers)
-        }
-        if numbers:
-            lacking = numbers - {number for _, number in chosen}
+        self, selection: Selection, partitions: Iterable[int] | None
+    ) -> dict[TopicPartition, Partition]:
+        """Return the partitions that a selection chooses; refuses names that are not there."""
+        if partitions is not None and selection.assign is not None:
+            raise OptionError(about("partitions", ": assign has numbers of partitions already"))
+        self._require_topics(selection)
+        names_topics = selection.subscribe is not None or selection.assign is not None
+        candidates = self.default_partitions
+        if names_topics or selection.include_system_topics:
+            candidates = self.partitions
+        topics = {key.topic for key in candidates}
+        if not selection.is_open:
+            topics = set(choose_topics(selection, sorted(topics)))
+        chosen = {key: each for key, each in candidates.items() if key.topic in topics}
+        if selection.assign is not None:
+            chosen = {
+                key: each
+                for key, each in chosen.items()
+                if key.partition in selection.assign[key.topic]
+            }
+        if partitions is not None:
+            numbers = set(partitions)
+            chosen = {key: each for key, each in chosen.items() if key.partition in numbers}
+            lacking = numbers - {key.partition for key in chosen}
             if lacking:
-                text = f": there is no partition {min(lacking)} of {', '.join(names)}"
+                text = f": there is no partition {min(lacking)} of {', '.join(sorted(topics))}"
                 raise OptionError(about("partitions", text))
+        self._require_bounds(selection, chosen)
         return chosen
+
+    def _require_topics(self, selection: Selection) -> None:
+        """Refuse topics and partitions that are to be read and are not there."""
+        where = ", ".join(self._paths)
+        name = "subscribe" if selection.assign is None else "assign"
+        known = self.topics()
+        missing = sorted({*(selection.subscribe or ()), *(selection.assign or {})} - {*known})
+        if missing:
+            nearest = nearest_topics(missing, known)
+            raise OptionError(about(name, f": {where} has no {', '.join(missing)}; {nearest}"))
+        for topic, numbers in (selection.assign or {}).items():
+            for number in sorted(numbers):
+                if (topic, number) not in self._partitions:
+                    key = TopicPartition(topic, number)
+                    raise OptionError(about(name, f": {where} does not hold {key}"))
+
+    def _require_bounds(self, selection: Selection, chosen: Collection[TopicPartition]) -> None:
+        """Refuse bounds of partitions that are not read."""
+        for name, table in tables_of(selection).items():
+            for broker, topic, number in table:
+                if broker is not None:
+                    text = f": log directories are of one broker, so {broker!r} cannot be named"
+                    raise OptionError(about(name, text))
+                key = TopicPartition(topic, number)
+                if key not in chosen:
+                    raise OptionError(about(name, f": {key} is not read"))
 
     def consumer_groups(self, *, mode: Mode = "FAILFAST") -> pa.Table:
         """Return the committed offsets of all groups whose records are in these directories.
@@ -237,7 +347,7 @@ class LogDirs(Closing):
         return read_consumer_groups(self._partitions.values(), mode)
 
 
-def _placed(batch: pa.RecordBatch, key: tuple[str, int], schema: pa.Schema) -> pa.RecordBatch:
+def _placed(batch: pa.RecordBatch, key: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
     places = {field.name: value for field, value in zip(PLACE, key, strict=True)}
     arrays = [
         pa.repeat(pa.scalar(places[field.name], field.type), batch.num_rows)

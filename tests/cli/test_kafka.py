@@ -368,7 +368,7 @@ def test_import_of_chosen_topics_times_and_names(logs: Path, tmp_path: Path) -> 
     assert "Renamed, a new topic: 360 rows in 3 queues" in done.output
     assert not (tmp_path / "s").exists()
     with kafkalog.open(logs) as opened:
-        times = opened.scan("H", columns="timestamp").to_arrow()["timestamp"]
+        times = opened.scan(subscribe="H", columns="timestamp").to_arrow()["timestamp"]
         time = times[30].value
     words = (tmp_path / "s", logs, "--from-kafka", "--kafka-topic", "H")
     assert run_import(*words, "-b", time).exit_code == 0

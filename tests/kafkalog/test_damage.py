@@ -142,7 +142,7 @@ def test_a_cut_end_is_reported_by_a_read_of_the_whole_log(folder: Path) -> None:
 
 def test_crcs_are_not_checked_if_they_need_not_be(folder: Path) -> None:
     change(folder / f"{0:020}.log", POSITIONS[5] + 17, b"\1\2\3\4")
-    assert opened(folder).scan(check_crcs=False).count() == 24
+    assert opened(folder).scan(check_crc=False).count() == 24
 
 
 def test_a_batch_that_cannot_be_decoded(folder: Path) -> None:

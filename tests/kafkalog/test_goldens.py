@@ -61,6 +61,18 @@ def test_records(
         assert rows == golden.expected(name, place, only_committed=only_committed), partition
 
 
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("count", [1, 30])
+def test_the_newest_records(
+    partitions: list[kafkalog.Partition], level: kafkalog.IsolationLevel, count: int
+) -> None:
+    for partition in partitions[:6]:
+        rows = partition.scan(isolation_level=level, mode="PERMISSIVE").to_arrow()
+        newest = partition.scan(isolation_level=level, mode="PERMISSIVE", last=count).to_arrow()
+        expected = rows.slice(max(len(rows) - count, 0))
+        assert newest.to_pylist() == expected.to_pylist(), partition
+
+
 def test_the_same_records_in_windows_of_some_bytes(
     name: str, partitions: list[kafkalog.Partition], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +133,7 @@ def test_a_broker_is_read_partition_by_partition(
     name: str, brokers: list[kafkalog.LogDirs]
 ) -> None:
     for broker in brokers:
-        user_topics = [topic for topic in broker.topics if not topic.startswith("__")]
+        user_topics = [topic for topic in broker.topics() if not topic.startswith("__")]
         table = broker.scan(columns="partition,offset,topic", mode="DROPMALFORMED").to_arrow()
         assert table.column_names == ["partition", "offset", "topic"]
         assert table.to_pylist() == [

@@ -105,7 +105,7 @@ def logs(tmp_path: Path) -> Path:
 
 def test_a_log_directory(logs: Path) -> None:
     with kafkalog.open(logs) as opened:
-        assert opened.topics == ["t", "u"]
+        assert opened.topics() == ["t", "u"]
         assert list(opened.partitions) == [("t", 0), ("t", 1), ("u", 0)]
         (log_dir,) = opened.log_dirs
     assert log_dir.is_clean
@@ -159,8 +159,8 @@ def test_several_log_directories(logs: Path, tmp_path: Path) -> None:
     build.write_segment(other / "t-2", 0, build.batch(0, [b"a"]))
     opened = kafkalog.open(logs, str(other))
     assert list(opened.partitions) == [("t", 0), ("t", 1), ("t", 2), ("u", 0)]
-    assert opened.scan("t").count() == 5
-    assert opened.scan("t", [2, 1]).count() == 3
+    assert opened.scan(subscribe="t").count() == 5
+    assert opened.scan(subscribe="t", partitions=[2, 1]).count() == 3
 
 
 def test_two_brokers_at_once_are_refused(logs: Path, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_what_is_left_of_a_deleted_partition_is_not_waited_for(
     (other / f"gone-0.{UUID}-future").mkdir()
     opened = kafkalog.open(logs, other)
     opened.refresh()
-    assert opened.topics == ["t", "u"]
+    assert opened.topics() == ["t", "u"]
     assert pauses == [0, 0]  # once for each listing
 
 
@@ -244,21 +244,21 @@ def test_what_is_not_a_log_directory(logs: Path) -> None:
 
 
 def test_a_log_directory_without_partitions_is_empty(tmp_path: Path) -> None:
-    assert kafkalog.open(build.make_log_dir(tmp_path / "logs")).topics == []
+    assert kafkalog.open(build.make_log_dir(tmp_path / "logs")).topics() == []
 
 
 def test_what_a_scan_refuses(logs: Path) -> None:
     opened = kafkalog.open(logs)
     for arguments in (
-        {"topics": "missing"},
-        {"topics": "t", "partitions": [5]},
+        {"subscribe": "missing"},
+        {"subscribe": "t", "partitions": [5]},
         {"columns": "offset,nothing"},
         {"columns": "offset,offset"},
         {"columns": "topic,topic"},
         {"mode": "STRICT"},
         {"isolation_level": "committed"},
-        {"start_offsets": {("t", 9): 0}},
-        {"topics": "t", "end_offsets": {("u", 0): 0}},
+        {"starting_offsets": {("t", 9): 0}},
+        {"subscribe": "t", "ending_offsets": {("u", 0): 0}},
         {"mode": "PERMISSIVE", "column_name_of_corrupt_record": "offset"},
     ):
         with pytest.raises(OptionError):
@@ -274,7 +274,10 @@ def test_what_a_scan_refuses(logs: Path) -> None:
 def test_a_scan_of_ranges(logs: Path) -> None:
     opened = kafkalog.open(logs)
     scan = opened.scan(
-        "t", start_offsets={("t", 0): 1}, end_offsets={("t", 1): 1}, columns=["partition", "value"]
+        "t",
+        starting_offsets={"t": {0: 1}},
+        ending_offsets={("t", 1): 1},
+        columns=["partition", "value"],
     )
     rows = [{"partition": 0, "value": b"b"}, {"partition": 1, "value": b"a"}]
     assert scan.to_arrow().to_pylist() == rows
@@ -284,7 +287,9 @@ def test_a_scan_of_ranges(logs: Path) -> None:
     assert scan.to_pandas()["value"].tolist() == [b"b", b"a"]
     assert scan.to_polars()["partition"].to_list() == [0, 1]
     assert repr(scan) == "Scan of partition, value"
-    assert opened.scan("t", columns="topic").to_arrow().to_pylist() == [{"topic": "t"}] * 4
+    assert (
+        opened.scan(subscribe="t", columns="topic").to_arrow().to_pylist() == [{"topic": "t"}] * 4
+    )
 
 
 def test_a_clean_stop_is_seen_after_a_refresh(logs: Path) -> None:

@@ -236,7 +236,7 @@ def test_a_marker_whose_offset_is_damaged_decides_nothing_after_it(folder: Path)
 def test_no_checksums_of_markers_are_compared_if_none_are_asked_for(folder: Path) -> None:
     wrong = changed(marker(1, 1, COMMIT), 17, 1)  # the CRC
     build.write_segment(folder, 0, sent(0, 1, b"a"), wrong, marker(2, 1, ABORT))
-    scan = opened(folder).scan(isolation_level="read_committed", check_crcs=False)
+    scan = opened(folder).scan(isolation_level="read_committed", check_crc=False)
     assert build.values_of(scan.to_arrow()) == [b"a"]
 
 
@@ -250,7 +250,7 @@ def test_the_last_stable_offset_without_checksums(folder: Path, *, has_next: boo
     partition = opened(folder)
     for _ in range(2):
         for mode in MODES:
-            scan = partition.scan(isolation_level="read_committed", mode=mode, check_crcs=False)
+            scan = partition.scan(isolation_level="read_committed", mode=mode, check_crc=False)
             assert scan.to_arrow().column("offset").to_pylist() == [0, 1, 3, 4, 5]
         assert partition.stable_offset(is_strict=False, check_crcs=False) == 6 + 2 * has_next
         assert partition.last_stable_offset == 8 * has_next

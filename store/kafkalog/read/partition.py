@@ -10,15 +10,19 @@ import pyarrow as pa
 
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.layout import RECORD
 from kafkalog.format.reference import records_of
 from kafkalog.read.batches import PartitionReader
+from kafkalog.read.renamed import renamed
 from kafkalog.read.scan import (
     CORRUPT_RECORD,
     IsolationLevel,
     Mode,
     Scan,
     ScanSpec,
-    parse_columns,
+    counted,
+    parse_scan,
+    require_last,
 )
 from kafkalog.read.transactions import OpenTransactions, find_open_transactions, read_transactions
 from kafkalog.storage.indexes import TimeEntry, read_time_index
@@ -32,10 +36,12 @@ from kafkalog.storage.partition_log import PartitionLog, read_partition_log
 from kafkalog.storage.recovery import Cut, Mark
 from kafkalog.storage.windows import Window
 from rmqstore.errors import FileDeletedError, MalformedBytesError, OptionError, about
+from rmqstore.progress import Progress, Tally, ignore_progress
+from rmqstore.query.arguments import Time
+from rmqstore.query.times import parse_timestamp
 from rmqstore.storage.files.storage import Storage
 
 _NS_PER_MS = 1_000_000
-
 
 _MAX_LISTINGS = 10  # of one look-up, each after a segment was deleted
 
@@ -366,51 +372,88 @@ class Partition:
             last = last if found is None else max(min(last, found), self.start_offset)
         return first, last
 
+    @renamed(start_offset="starting_offset", end_offset="ending_offset", check_crcs="check_crc")
     def scan(
         self,
-        start_offset: int | None = None,
-        end_offset: int | None = None,
+        starting_offset: int | None = None,
+        ending_offset: int | None = None,
         *,
+        starting_timestamp: Time | None = None,
+        ending_timestamp: Time | None = None,
         columns: str | Iterable[str] | None = None,
         isolation_level: IsolationLevel = "read_uncommitted",
         mode: Mode = "FAILFAST",
         column_name_of_corrupt_record: str = CORRUPT_RECORD,
-        check_crcs: bool = True,
+        check_crc: bool = True,
         fail_on_data_loss: bool = True,
+        limit: int | None = None,
+        last: int | None = None,
+        progress: Progress = ignore_progress,
     ) -> Scan:
         """Return the records of a range of offsets, in the order of their offsets.
 
         Args:
-            start_offset: the first offset; by default that of the log. An offset in a gap means the
-                next record.
-            end_offset: the offset after the last one; by default, or if it lies after the end, the
-                end of the log, or the last stable offset.
+            starting_offset: the first offset; by default that of the log. An offset in a gap means
+                the next record.
+            ending_offset: the offset after the last one; by default, or if it lies after the end,
+                the end of the log, or the last stable offset.
+            starting_timestamp: start at the offset that a broker gives for this time, in place of
+                an offset: epoch ms, ISO-8601, such as ``-1h``, or a datetime. If it gives none,
+                nothing is read.
+            ending_timestamp: end at the offset that a broker gives for this time, excluded.
             columns: names of columns, as a list or joined by commas; by default all of
                 ``kafkalog.format.layout.RECORD``.
             isolation_level: ``read_committed`` gives no record of a transaction that was aborted or
                 is not decided yet, and none after the last stable offset.
             mode: FAILFAST raises at a damaged batch; DROPMALFORMED drops it with a warning;
                 PERMISSIVE gives one row for it, with the reason in a column of its own. Reading
-                goes on with the next batch.
-            column_name_of_corrupt_record: name of that column.
-            check_crcs: whether a batch is damaged if its CRC is wrong.
+                continues with the next batch.
+            column_name_of_corrupt_record: name of that column. It is the last one, unless
+                ``columns`` names it.
+            check_crc: whether a batch is damaged if its CRC is wrong.
             fail_on_data_loss: whether records that are gone are an error; if not, a warning.
+            limit: return only this many records, the first ones; reading stops then.
+            last: return only this many records, the newest ones.
+            progress: called while the scan is read, with the offsets that are done and the total.
 
         Returns:
             A scan, which reads the folder each time that it is asked for its batches.
 
         Raises:
-            OptionError: a column, the mode or the isolation level is unknown.
+            OptionError: a column, the mode or the isolation level is unknown, a time is not one, or
+                ``limit`` or ``last`` is not a positive integer.
         """
-        spec = ScanSpec(
-            parse_columns(columns),
-            isolation_level,
-            mode,
-            column_name_of_corrupt_record,
-            check_crcs,
-            fail_on_data_loss,
+        require_last(last)
+        spec, names = parse_scan(
+            columns,
+            RECORD.names,
+            isolation_level=isolation_level,
+            mode=mode,
+            corrupt_column=column_name_of_corrupt_record,
+            check_crc=check_crc,
+            fail_on_data_loss=fail_on_data_loss,
         )
-        return Scan(spec.schema, lambda: self.read(spec, start_offset, end_offset))
+        start_ms = optional_millis("starting_timestamp", starting_timestamp)
+        end_ms = optional_millis("ending_timestamp", ending_timestamp)
+
+        def read() -> Iterator[pa.RecordBatch]:
+            start, end = starting_offset, ending_offset
+            if start_ms is not None:
+                start = self.offsets_between(start_ms, None)[0]
+            if end_ms is not None:
+                end = self.offsets_between(None, end_ms)[1]
+            batches = read_range(self, spec, start, end, last)
+            if progress is not ignore_progress:
+                n_offsets = offsets_in(self, start, end, last)
+                tally = Tally(progress)
+                tally.expect(n_offsets)
+                batches = counted(batches, n_offsets, tally)
+            for batch in batches:
+                yield batch.select(names)
+
+        schema = pa.schema([spec.schema.field(name) for name in names])
+        is_quick = self.is_clean and not spec.is_committed and start_ms is None and end_ms is None
+        return Scan(schema, read, limit=limit, is_quick=is_quick)
 
     def read(
         self,
@@ -491,3 +534,75 @@ class Partition:
                 gone = str(err.filename or err)
                 self._relisted(log)
         raise FileDeletedError(gone)
+
+
+def offsets_in(
+    partition: Partition, start: int | None, end: int | None, last: int | None = None
+) -> int:
+    """Return how many offsets of a log lie between two; None stands for its start or its end.
+
+    Args:
+        partition: has the log.
+        start: the first offset.
+        end: the offset after the last one.
+        last: the most that count, if not None.
+    """
+    first, after = partition.start_offset, partition.end_offset
+    if start is not None:
+        first = max(first, start)
+    if end is not None:
+        after = min(after, end)
+    n_offsets = max(after - first, 0)
+    return n_offsets if last is None else min(n_offsets, last)
+
+
+def read_range(
+    partition: Partition, spec: ScanSpec, start: int | None, end: int | None, last: int | None
+) -> Iterator[pa.RecordBatch]:
+    """Return the records of a range, or only the newest of them; see :meth:`Partition.read`.
+
+    Args:
+        partition: is read.
+        spec: how records are read.
+        start: the first offset; None for that of the log.
+        end: the offset after the last one; None for the end.
+        last: the number of records, None for all.
+    """
+    if last is None:
+        return partition.read(spec, start, end)
+    return _read_newest(partition, spec, start, end, last)
+
+
+def _read_newest(
+    partition: Partition, spec: ScanSpec, start: int | None, end: int | None, last: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the newest records of a range, in order.
+
+    The range is read in parts from its end on. Each part is twice as long as the one after it,
+    because markers, gaps and records that were aborted may leave few records in one.
+    """
+    first = partition.start_offset if start is None else start
+    part_end = partition.end_offset if end is None else min(end, partition.end_offset)
+    if spec.is_committed:
+        part_end = partition.committed_end(spec, part_end)
+    found: list[pa.RecordBatch] = []
+    n_found, length, is_first = 0, last, False
+    while n_found < last and not is_first:
+        part_start = max(first, part_end - length)
+        is_first = part_start == first
+        part = [*partition.read(spec, part_start, part_end, follows=not is_first)]
+        n_found += sum(batch.num_rows for batch in part)
+        found = part + found
+        part_end = part_start
+        length *= 2
+    surplus = max(n_found - last, 0)
+    for batch in found:
+        n_left_out = min(surplus, batch.num_rows)
+        surplus -= n_left_out
+        if n_left_out < batch.num_rows:
+            yield batch.slice(n_left_out)
+
+
+def optional_millis(name: str, time: Time | None) -> int | None:
+    """Return a time as ms since the epoch, None for none; raises as ``parse_timestamp`` does."""
+    return None if time is None else parse_timestamp(name, time)

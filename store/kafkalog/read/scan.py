@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -12,7 +12,9 @@ import pyarrow as pa
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.layout import RECORD
 from rmqstore.errors import Argument, OffsetOutOfRangeError, OptionError, Text, about
-from rmqstore.query.arrow_rows import ArrowRows
+from rmqstore.progress import Tally
+from rmqstore.query.arrow_rows import ArrowRows, first_rows, require_limit
+from rmqstore.storage.files.storage import Closing
 
 logger = logging.getLogger(__name__)
 
@@ -130,34 +132,125 @@ class ScanSpec:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def parse_columns(columns: str | Iterable[str] | None) -> tuple[str, ...]:
-    """Return the names of columns: those of a record if none are named."""
+def parse_scan(
+    columns: str | Iterable[str] | None,
+    known: Sequence[str],
+    *,
+    isolation_level: str,
+    mode: str,
+    corrupt_column: str,
+    check_crc: bool,
+    fail_on_data_loss: bool,
+) -> tuple[ScanSpec, tuple[str, ...]]:
+    """Return how records are read, and the names of the columns of a scan, in order.
+
+    Args:
+        columns: as a list or joined by commas; None for all.
+        known: the columns that there are, those of a record and others.
+        isolation_level: one of ISOLATION_LEVELS.
+        mode: one of MODES.
+        corrupt_column: of the reason, which stands last in the mode PERMISSIVE unless it is named.
+        check_crc: whether a batch counts as damaged if its CRC is wrong.
+        fail_on_data_loss: whether records that are gone are an error.
+
+    Raises:
+        OptionError: a column, the mode or the isolation level is unknown.
+    """
     if columns is None:
-        return tuple(RECORD.names)
-    names = columns.split(",") if isinstance(columns, str) else columns
-    return tuple(name.strip() for name in names)
+        names = tuple(known)
+    else:
+        given = columns.split(",") if isinstance(columns, str) else columns
+        names = tuple(name.strip() for name in given)
+    if mode == PERMISSIVE:
+        if corrupt_column in known:
+            text = f" {corrupt_column!r}: a column of records has this name"
+            raise OptionError(about("column_name_of_corrupt_record", text))
+        if corrupt_column not in names:
+            names = (*names, corrupt_column)
+        known = (*known, corrupt_column)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        text = f": unknown {', '.join(unknown)}; there are {', '.join(known)}"
+        raise OptionError(about("columns", text))
+    if len(set(names)) < len(names):
+        raise OptionError(about("columns", ": a column is named twice"))
+    of_records = tuple(name for name in names if name in RECORD.names)
+    spec = ScanSpec(
+        of_records or ("offset",),
+        isolation_level,
+        mode,
+        corrupt_column,
+        check_crc,
+        fail_on_data_loss,
+    )
+    return spec, names
 
 
-class Scan(ArrowRows):
+def require_last(last: int | None) -> None:
+    """Refuse a number of newest records that is not a positive integer.
+
+    Raises:
+        OptionError: it is not.
+    """
+    if last is not None and last < 1:
+        raise OptionError(about("last", f" {last}: it must be a positive integer"))
+
+
+def counted(
+    batches: Iterable[pa.RecordBatch], n_offsets: int, tally: Tally
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of a range, and add to the progress as they are taken.
+
+    Args:
+        batches: of the range.
+        n_offsets: of the range. Those without a record are done at its end.
+        tally: adds up.
+    """
+    left = n_offsets
+    for batch in batches:
+        yield batch
+        n_rows = min(batch.num_rows, left)
+        tally.add_records(n_rows, 0)
+        left -= n_rows
+    tally.add_records(left, 0)
+
+
+class Scan(ArrowRows, Closing):
     """Records of a partition, or of several, that are read again each time they are asked for.
 
     Nothing is kept. pandas, Polars, DuckDB and whatever else knows Arrow's C stream interface take
-    a scan as it is.
+    a scan as it is. It has what a :class:`rmqstore.Scan` has, and so whatever a
+    ``pyarrow.RecordBatchReader`` has; :meth:`reader` returns a real one.
     """
 
-    def __init__(self, schema: pa.Schema, read: Reading) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        read: Reading,
+        *,
+        limit: int | None = None,
+        is_quick: bool = False,
+    ) -> None:
         """Make a scan; nothing is read yet.
 
         Args:
             schema: the columns.
             read: begins a reading.
+            limit: give only this many rows, the first ones; reading stops then.
+            is_quick: whether the first rows are read quickly, so that a notebook shows them.
+
+        Raises:
+            OptionError: the limit is not a positive integer.
         """
-        super().__init__(schema)
-        self._read = read
+        if limit is not None:
+            require_limit(limit)
+        super().__init__(schema, is_quick=is_quick)
+        self._read, self._limit = read, limit
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a new reader of all records, which reads as it is asked for batches."""
-        return pa.RecordBatchReader.from_batches(self._schema, self._read())
+        return pa.RecordBatchReader.from_batches(self._schema, iter(self))
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return self._read()
+        batches = self._read()
+        return batches if self._limit is None else first_rows(batches, self._limit)

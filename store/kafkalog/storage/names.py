@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 METADATA_TOPIC: Final = "__cluster_metadata"
@@ -31,6 +32,14 @@ class FolderName(NamedTuple):
 
     topic_partition: TopicPartition
     state: str = ""  # "" for a partition that is served; else DELETED, FUTURE or STRAY
+
+
+def numbers_by_topic(keys: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the numbers of partitions by topic, in the order in which they are given."""
+    numbers: dict[str, list[int]] = {}
+    for topic, number in keys:
+        numbers.setdefault(topic, []).append(number)
+    return numbers
 
 
 def is_internal(topic: str) -> bool:

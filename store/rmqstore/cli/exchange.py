@@ -279,11 +279,15 @@ def _rows_of_kafka(
     sources: tuple[Path, ...],
     spec: WriteSpec,
     places: RowPlaces,
+    *,
+    topics: tuple[str, ...],
     **kafka_choice: Any,  # noqa: ANN401 - arguments of migrate
 ) -> tuple[int, Iterator[pa.RecordBatch], WriteSpec]:
     """Return the number of rows of Kafka's logs at most, the rows, and how they are written."""
     log_dirs = open_log_dirs(*sources, storage_options=given_options().storage_options)
-    records = migrate(log_dirs, topic=spec.topic, note=partial(_note, places), **kafka_choice)
+    records = migrate(
+        log_dirs, topics, topic=spec.topic, note=partial(_note, places), **kafka_choice
+    )
     spec = replace(spec, topic=None, queue_nums=records.queue_nums, default_queue_nums=1)
     return records.count, iter(records.batches), spec
 

@@ -27,7 +27,7 @@ from kafkalog.format.consumer_offsets import (
 from kafkalog.opening import LogDirs, open_log_dirs, places_in_storage
 from kafkalog.read.partition import Partition
 from kafkalog.read.scan import Mode
-from kafkalog.storage.names import METADATA_TOPIC, TopicPartition, parse_folder
+from kafkalog.storage.names import METADATA_TOPIC, TopicPartition, numbers_by_topic, parse_folder
 from kafkalog.verify import PARTITIONS, partition_rows, verify_file
 from kafkalog.verify import verify as verify_partitions
 from rmqstore.cli.common import (
@@ -88,9 +88,10 @@ def _choose(
     opened: LogDirs, topics: tuple[str, ...], partitions: tuple[int, ...], *, with_system: bool
 ) -> dict[TopicPartition, Partition]:
     """Return the partitions that the options choose."""
-    missing = sorted({*topics} - {*opened.topics})
+    known_topics = opened.topics()
+    missing = sorted({*topics} - {*known_topics})
     if missing:
-        known = nearest_topics(missing, opened.topics)
+        known = nearest_topics(missing, known_topics)
         raise OptionError(f"-t/--topic: there is no topic {', '.join(missing)}; {known}")
     of_topics = opened.partitions if with_system else opened.default_partitions
     if topics:
@@ -226,10 +227,9 @@ def dump(
             )
         else:
             scan = opened.scan(
-                sorted({key.topic for key in chosen}),
-                sorted({key.partition for key in chosen}) or None,
-                start_offsets={key: start for key, (start, _) in bounds.items()},
-                end_offsets={key: end for key, (_, end) in bounds.items()},
+                assign=numbers_by_topic(chosen),
+                starting_offsets={key: start for key, (start, _) in bounds.items()},
+                ending_offsets={key: end for key, (_, end) in bounds.items()},
                 columns=columns,
                 isolation_level=choice["isolation_level"],
                 mode=choice["mode"],
@@ -337,10 +337,9 @@ def get(paths: tuple[str, ...], partition: str, offset: int, output: Output) -> 
                 f" {log.start_offset} up to, but not including, {log.end_offset}"
             )
         scan = opened.scan(
-            [key.topic],
-            [key.partition],
-            start_offsets={key: offset},
-            end_offsets={key: offset + 1},
+            assign={key.topic: [key.partition]},
+            starting_offsets={key: offset},
+            ending_offsets={key: offset + 1},
         )
         found = scan.to_arrow()
         if not len(found):

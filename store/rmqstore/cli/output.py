@@ -27,7 +27,7 @@ from rmqstore.exchange.files import (
 )
 from rmqstore.exchange.json_rows import BASE64, json_rows
 from rmqstore.exchange.text_table import Shown, fitted, framed, harmless, one_line, padded
-from rmqstore.read.read_spec import first_rows
+from rmqstore.query.arrow_rows import first_rows
 from rmqstore.storage.broker.folders import root_around
 from rmqstore.storage.files.local import LOCAL
 

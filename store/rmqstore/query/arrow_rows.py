@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError, about
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,20 +18,83 @@ if TYPE_CHECKING:
 INSTALL_POLARS: Final = "Polars is not installed: pip install polars (extra polars)"
 INSTALL_PANDAS: Final = "pandas is not installed: pip install pandas"
 
+_MAX_CHARACTERS: Final = 60  # of a cell
+_SHOWN_ROWS: Final = 5  # in a notebook
+
+
+def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """Yield the first rows of batches, and ask for no batch after them.
+
+    Raises:
+        OptionError: the limit is not a positive integer.
+    """
+    require_limit(limit)
+    return _first_rows(batches, limit)
+
+
+def require_limit(limit: int) -> None:
+    """Refuse a number of rows that is not a positive integer.
+
+    Raises:
+        OptionError: it is not.
+    """
+    if limit < 1:
+        raise OptionError(about("limit", f" {limit}: it must be a positive integer"))
+
+
+def _first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows
+        if limit <= 0:
+            return
+
 
 class ArrowRows(ABC):
     """Rows of one schema, which each iteration or conversion reads again.
 
     pandas, Polars, DuckDB and whatever else knows Arrow's C stream interface take them as they are.
+    Everything that a ``pyarrow.RecordBatchReader`` has is here too, so they can be used like one;
+    :meth:`reader` returns a real one.
+
+    :meth:`read_next_batch` continues where its last call ended, on a reading of its own.
     """
 
-    def __init__(self, schema: pa.Schema) -> None:
-        """Take the columns; nothing is read yet."""
-        self._schema = schema
+    def __init__(self, schema: pa.Schema, *, is_quick: bool = False) -> None:
+        """Take the columns; nothing is read yet.
+
+        Args:
+            schema: the columns.
+            is_quick: whether the first rows are read quickly, so that a notebook shows them.
+        """
+        self._schema, self._is_quick = schema, is_quick
+        self._open: pa.RecordBatchReader | None = None  # for read_next_batch
 
     def __repr__(self) -> str:
         """Return the columns."""
         return f"Scan of {', '.join(self._schema.names)}"
+
+    def _repr_html_(self) -> str:
+        """Return the columns for a notebook, and the first rows if these are read quickly."""
+        if not self._is_quick:
+            return _as_html(self._schema, None, "head() reads the first rows")
+        try:
+            first = self.head(_SHOWN_ROWS)
+        except (RmqStoreError, OSError) as err:
+            return _as_html(self._schema, None, str(err))
+        return _as_html(self._schema, first, "the first rows; count() tells how many there are")
+
+    def __len__(self) -> int:
+        """Refuse: a scan is not held in memory.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("a scan has no length before it is read: count() returns its rows")
+
+    def __bool__(self) -> bool:
+        """Return True, also for a scan without rows."""
+        return True
 
     @property
     def schema(self) -> pa.Schema:
@@ -43,6 +107,10 @@ class ArrowRows(ABC):
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return iter(self.reader())
+
+    def __next__(self) -> pa.RecordBatch:
+        """Return the batch after the one of the last call; see :meth:`read_next_batch`."""
+        return self.read_next_batch()
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return a new reader as a capsule, for pandas, Polars, DuckDB and others."""
@@ -62,14 +130,29 @@ class ArrowRows(ABC):
             raise OptionError(f"head({n}): must not be negative")
         if n == 0:
             return self._schema.empty_table()
-        taken: list[pa.RecordBatch] = []
-        left = n
-        for batch in self:
-            taken.append(batch.slice(0, left))
-            left -= batch.num_rows
-            if left <= 0:
-                break
-        return pa.Table.from_batches(taken, self._schema)
+        return pa.Table.from_batches(list(first_rows(self, n)), self._schema)
+
+    def read_next_batch(self) -> pa.RecordBatch:
+        """Return the batch after the one of the last call.
+
+        Raises:
+            StopIteration: there are no more.
+        """
+        if self._open is None:
+            self._open = self.reader()
+        return self._open.read_next_batch()
+
+    def close(self) -> None:
+        """Let :meth:`read_next_batch` begin again; a scan holds nothing else open."""
+        self._open = None
+
+    def cast(self, target_schema: pa.Schema) -> pa.RecordBatchReader:
+        """Return a new reader whose columns have other types."""
+        return self.reader().cast(target_schema)
+
+    def read_all(self) -> pa.Table:
+        """Return all rows as a table, as :meth:`to_arrow` does."""
+        return self.to_arrow()
 
     def to_arrow(self) -> pa.Table:
         """Return all rows as a table."""
@@ -90,6 +173,10 @@ class ArrowRows(ABC):
             raise UnsupportedFeatureError(INSTALL_PANDAS) from err
         return self.to_arrow().to_pandas(**options)
 
+    def read_pandas(self, **options: Any) -> pd.DataFrame:  # noqa: ANN401 - those of pyarrow
+        """Return all rows as a pandas DataFrame, as :meth:`to_pandas` does."""
+        return self.to_pandas(**options)
+
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a Polars DataFrame.
 
@@ -101,3 +188,31 @@ class ArrowRows(ABC):
         except ImportError as err:
             raise UnsupportedFeatureError(INSTALL_POLARS) from err
         return pl.DataFrame(self.to_arrow())
+
+
+def _as_html(schema: pa.Schema, first: pa.Table | None, note: str) -> str:
+    """Return the columns of a scan with their types, and its first rows.
+
+    Args:
+        schema: the columns.
+        first: the first rows, None if they are not read.
+        note: stands above the table.
+    """
+    heads = "".join(
+        f"<th>{escape(field.name)}<br><small>{escape(str(field.type))}</small></th>"
+        for field in schema
+    )
+    rows = []
+    for row in () if first is None else first.to_pylist():
+        cells = []
+        for value in row.values():
+            if isinstance(value, bytes):
+                text = value[:_MAX_CHARACTERS].decode(errors="replace")
+            else:
+                text = str(value)
+            if len(text) >= _MAX_CHARACTERS:
+                text = f"{text[:_MAX_CHARACTERS]}\N{HORIZONTAL ELLIPSIS}"
+            cells.append(f"<td>{escape(text)}</td>")
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    return f"<div>Scan: {escape(note)}</div>{table}"

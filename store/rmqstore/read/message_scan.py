@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from rmqstore.errors import Argument, OptionError, Text, about
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING, VERBATIM, select_columns
 from rmqstore.progress import Progress, Tally, ignore_progress
+from rmqstore.query.arrow_rows import first_rows
 from rmqstore.query.conditions import NO_PRUNING
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import BY_LOG, Selection, parse_tags
@@ -34,7 +35,7 @@ from rmqstore.read.planning import (
     take_samples,
 )
 from rmqstore.read.pruner import StorePruner
-from rmqstore.read.read_spec import FAILFAST, PERMISSIVE, ReadSpec, first_rows, scan_schema
+from rmqstore.read.read_spec import FAILFAST, PERMISSIVE, ReadSpec, scan_schema
 from rmqstore.read.reading import find_lost, finder, look_up, read_log, read_queues, read_units
 from rmqstore.read.record_filter import LogFilter, log_filter
 from rmqstore.read.rows import PLACE, merge_by_place

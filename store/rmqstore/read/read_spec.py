@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,31 +58,3 @@ def scan_schema(
     of_messages = select_columns(name for name in names if name not in extra)
     fields = extra | {field.name: field for field in of_messages}
     return pa.schema([fields[name] for name in names])
-
-
-def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    """Yield the first rows of batches, and ask for no batch after them.
-
-    Raises:
-        OptionError: the limit is not a positive integer.
-    """
-    require_limit(limit)
-    return _first_rows(batches, limit)
-
-
-def require_limit(limit: int) -> None:
-    """Refuse a number of rows that is not a positive integer.
-
-    Raises:
-        OptionError: it is not.
-    """
-    if limit < 1:
-        raise OptionError(about("limit", f" {limit}: it must be a positive integer"))
-
-
-def _first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield batch.slice(0, limit)
-        limit -= batch.num_rows
-        if limit <= 0:
-            return

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from html import escape
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from rmqstore.errors import RmqStoreError
-from rmqstore.query.arrow_rows import ArrowRows
-from rmqstore.read.read_spec import first_rows, require_limit
-from rmqstore.storage.files.storage import Closing
-
-if TYPE_CHECKING:
-    import pandas as pd
-from collections.abc import Sequence
-from contextlib import suppress
-from html import escape
-
-from rmqstore.errors import OptionError, StoreStateError
+from rmqstore.errors import OptionError, RmqStoreError, StoreStateError
 from rmqstore.format.columns.property_decode import is_copy_topic, may_hold_copies
 from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from rmqstore.query.arrow_rows import ArrowRows, first_rows, require_limit
 from rmqstore.query.selection import Selection, nearest_topics, require_named
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
+from rmqstore.storage.files.storage import Closing
 
 _MAX_TOPICS: Final = 20
-_MAX_CHARACTERS: Final = 60  # of a cell
-
-
-_SHOWN_ROWS: Final = 5  # in a notebook
 
 # Plans a reading, and returns the batches, which are read as they are taken.
 Plan: TypeAlias = Callable[[], Iterator[pa.RecordBatch]]
@@ -116,34 +105,6 @@ def as_html(session: StoreParts) -> str:
     return line
 
 
-def scan_as_html(schema: pa.Schema, first: pa.Table | None, note: str) -> str:
-    """Return the columns of a scan with their types, and its first rows.
-
-    Args:
-        schema: the columns.
-        first: the first rows, None if they are not read.
-        note: stands above the table.
-    """
-    heads = "".join(
-        f"<th>{escape(field.name)}<br><small>{escape(str(field.type))}</small></th>"
-        for field in schema
-    )
-    rows = []
-    for row in () if first is None else first.to_pylist():
-        cells = []
-        for value in row.values():
-            if isinstance(value, bytes):
-                text = value[:_MAX_CHARACTERS].decode(errors="replace")
-            else:
-                text = str(value)
-            if len(text) >= _MAX_CHARACTERS:
-                text = f"{text[:_MAX_CHARACTERS]}\N{HORIZONTAL ELLIPSIS}"
-            cells.append(f"<td>{escape(text)}</td>")
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f"<div>Scan: {escape(note)}</div>{table}"
-
-
 class _Readings:
     """Readings of the same rows, the first of which is planned at once.
 
@@ -172,8 +133,6 @@ class Scan(ArrowRows, Closing):
     is by then. pandas, Polars, DuckDB and whatever else knows Arrow's C stream interface take a
     scan as it is. Everything that a ``pyarrow.RecordBatchReader`` has is here too, so a scan can be
     used like one; :meth:`reader` returns a real one. :func:`rmqstore.polars.scan` reads lazily.
-
-    :meth:`read_next_batch` goes on where its last call ended, on a reading of its own.
     """
 
     def __init__(
@@ -201,41 +160,14 @@ class Scan(ArrowRows, Closing):
         """
         if limit is not None:
             require_limit(limit)
-        super().__init__(schema)
+        super().__init__(schema, is_quick=is_quick)
         self._limit, self._count = limit, count
         self._readings = _Readings(plan, require_open)
-        self._require_open, self._is_quick = require_open, is_quick
-        self._open: pa.RecordBatchReader | None = None  # for read_next_batch
-
-    def _repr_html_(self) -> str:
-        """Return the columns for a notebook, and the first rows if these are read quickly."""
-        if not self._is_quick:
-            return scan_as_html(self._schema, None, "head() reads the first rows")
-        try:
-            first = self.head(_SHOWN_ROWS)
-        except (RmqStoreError, OSError) as err:
-            return scan_as_html(self._schema, None, str(err))
-        return scan_as_html(self._schema, first, "the first rows; count() tells how many there are")
-
-    def __len__(self) -> int:
-        """Refuse: a scan is not held in memory.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError("a scan has no length before it is read: count() returns its rows")
-
-    def __bool__(self) -> bool:
-        """Return True, also for a scan without rows."""
-        return True
+        self._require_open = require_open
 
     def reader(self) -> pa.RecordBatchReader:
         """Return a new reader of all rows, which begins to read when it is asked for a batch."""
-        return self._reader(None)
-
-    def _reader(self, limit: int | None) -> pa.RecordBatchReader:
-        limits = [number for number in (limit, self._limit) if number is not None]
-        batches = self._readings.batches(min(limits, default=None))
+        batches = self._readings.batches(self._limit)
         return pa.RecordBatchReader.from_batches(self._schema, batches)
 
     def count(self) -> int:
@@ -245,36 +177,3 @@ class Scan(ArrowRows, Closing):
         """
         self._require_open()
         return super().count() if self._count is None else self._count()
-
-    def _first(self, n: int) -> pa.Table:
-        return self._reader(n).read_all()
-
-    def read_all(self) -> pa.Table:
-        """Return all rows as a table, as :meth:`to_arrow` does."""
-        return self.to_arrow()
-
-    def read_pandas(self, **options: Any) -> pd.DataFrame:  # noqa: ANN401 - those of pyarrow
-        """Return all rows as a pandas DataFrame, as :meth:`to_pandas` does."""
-        return self.to_pandas(**options)
-
-    def cast(self, target_schema: pa.Schema) -> pa.RecordBatchReader:
-        """Return a new reader whose columns have other types."""
-        return self.reader().cast(target_schema)
-
-    def read_next_batch(self) -> pa.RecordBatch:
-        """Return the batch after the one of the last call.
-
-        Raises:
-            StopIteration: there are no more.
-        """
-        if self._open is None:
-            self._open = self.reader()
-        return self._open.read_next_batch()
-
-    def __next__(self) -> pa.RecordBatch:
-        """Return the batch after the one of the last call; see :meth:`read_next_batch`."""
-        return self.read_next_batch()
-
-    def close(self) -> None:
-        """Let :meth:`read_next_batch` begin again; a scan holds nothing else open."""
-        self._open = None
