@@ -96,7 +96,7 @@ LONG_FUNCTIONS = {
     "rmqstore.format.columns.heads.read_heads": 68,
 }
 LARGE_CLASSES = {
-    "kafkalog.read.partition.Partition": 25,
+    "kafkalog.partition.Partition": 25,
     "rmqstore.replica.copy_store.CopyStore": 17,
     "rmqstore.replica.log_copy.LogCopy": 19,
     "rmqstore.read.queue_ranges.QueueRanges": 17,

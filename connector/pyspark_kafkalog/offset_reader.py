@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from kafkalog import CorruptBatchError, Partition
-from kafkalog.read.scan import FAILFAST, ScanSpec
+from kafkalog.scan import FAILFAST, ScanSpec
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.options import ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit, divide_ranges, pack_ranges

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
-from kafkalog.read.scan import FAILFAST
+from kafkalog.scan import FAILFAST
 from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import ColumnOptions, ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit

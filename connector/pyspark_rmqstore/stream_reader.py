@@ -14,13 +14,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.followed_stores import FollowedStores
 from pyspark_rmqstore.offsets import Key, StreamOffset, limit_bytes, limit_rows, nested
 from pyspark_rmqstore.option_values import option_names
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.packing import AnyPortion, Limits, Portion, splits_of
 from pyspark_rmqstore.planning import QueueSplit
-from pyspark_rmqstore.stream_snapshot import StreamSnapshot
+from pyspark_rmqstore.stream_snapshot import FollowedStores, StreamSnapshot
 from pyspark_rmqstore.tasks import SplitReader, StreamSplit, read_task
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.planning import slices_there

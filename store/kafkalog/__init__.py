@@ -8,8 +8,8 @@ from kafkalog.errors import CorruptBatchError
 if TYPE_CHECKING:
     from kafkalog.opening import LogDirs
     from kafkalog.opening import open_log_dirs as open  # noqa: A004 - `kafkalog.open(path)` reads as it should
-    from kafkalog.read.partition import Partition
-    from kafkalog.read.scan import IsolationLevel, Mode, Scan
+    from kafkalog.partition import Partition
+    from kafkalog.scan import IsolationLevel, Mode, Scan
     from kafkalog.storage.names import TopicPartition
 
 __all__ = [
@@ -25,11 +25,11 @@ __all__ = [
 
 # Imported when first asked for: Spark starts processes that need a few modules of the package.
 _HOMES = {
-    "IsolationLevel": "read.scan:IsolationLevel",
+    "IsolationLevel": "scan:IsolationLevel",
     "LogDirs": "opening:LogDirs",
-    "Mode": "read.scan:Mode",
-    "Partition": "read.partition:Partition",
-    "Scan": "read.scan:Scan",
+    "Mode": "scan:Mode",
+    "Partition": "partition:Partition",
+    "Scan": "scan:Scan",
     "TopicPartition": "storage.names:TopicPartition",
     "open": "opening:open_log_dirs",
 }

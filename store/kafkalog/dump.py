@@ -16,7 +16,7 @@ from kafkalog.format.batch_heads import BatchHeads
 from kafkalog.format.consumer_offsets import Decode
 from kafkalog.format.layout import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE, Codec
 from kafkalog.format.reference import Marker, Record, markers, parse_marker, records_of
-from kafkalog.read.partition import Partition
+from kafkalog.partition import Partition
 from kafkalog.storage.indexes import read_transaction_index, stored_offset_index, stored_time_index
 from kafkalog.storage.names import base_offset_of, parse_folder
 from kafkalog.storage.producer_snapshots import read_snapshot

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from kafkalog.exchange import RECORDS, as_messages
 from kafkalog.opening import LogDirs
-from kafkalog.read.partition import optional_millis
-from kafkalog.read.renamed import renamed
-from kafkalog.read.scan import IsolationLevel
+from kafkalog.partition import optional_millis
+from kafkalog.renamed import renamed
+from kafkalog.scan import IsolationLevel
 from kafkalog.storage.names import is_internal, numbers_by_topic
 from rmqstore.errors import Argument, IllegalRowError, OptionError, Text, about
 from rmqstore.query.arguments import Time

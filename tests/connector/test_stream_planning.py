@@ -19,7 +19,7 @@ import rmqstore
 import store_builder as build
 from connector.streams import SIZES, put
 from connector.test_stream_read import numbered
-from pyspark_rmqstore import followed_stores, tasks
+from pyspark_rmqstore import stream_snapshot, tasks
 from pyspark_rmqstore.options import parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from read.test_tail import put_back
@@ -353,7 +353,7 @@ def test_a_snapshot_keeps_what_its_look_found(tmp_path: Path) -> None:
     root = tmp_path / "b"
     with create(root, config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 5))
-        stores = followed_stores.FollowedStores(parse_stream_options({"path": str(root)}).read)
+        stores = stream_snapshot.FollowedStores(parse_stream_options({"path": str(root)}).read)
         before = stores.look()
         found = before.offset.json()
         put(writer, "A", 0, numbered(5, 7))
@@ -405,7 +405,7 @@ def test_offsets_that_a_group_committed_meanwhile_are_not_a_loss(
     root = tmp_path / "s"
     with create(root, config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 10))
-        plain: Callable[..., Any] = followed_stores.find_starts
+        plain: Callable[..., Any] = stream_snapshot.find_starts
 
         def starts(store: StoreParts, *given: Any, **named: Any) -> Any:
             put(writer, "A", 0, numbered(10, 20))
@@ -413,7 +413,7 @@ def test_offsets_that_a_group_committed_meanwhile_are_not_a_loss(
             (root / "config" / "consumerOffset.json").write_text(json.dumps(table))
             return plain(store, *given, **named)
 
-        monkeypatch.setattr(followed_stores, "find_starts", starts)
+        monkeypatch.setattr(stream_snapshot, "find_starts", starts)
         query = Query(root, startingOffsets="group:readers")
         assert query.bodies() == ["m18", "m19"]
 

@@ -12,8 +12,8 @@ import rmqstore
 from connector.engine import Engine
 from connector.sparkreads import GoldenStore, in_queue_order, load, messages, read
 from connector.streams import delivered, drain
-from pyspark_rmqstore.followed_stores import FollowedStores
 from pyspark_rmqstore.options import parse_stream_options
+from pyspark_rmqstore.stream_snapshot import FollowedStores
 from reading import EVERY_COLUMN, by_queue
 from reading import read as read_core
 from tier_builder import KEYS, TieringBroker

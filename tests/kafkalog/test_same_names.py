@@ -14,7 +14,7 @@ import kafka_logs as build
 import kafkalog
 import rmqstore
 from kafkalog.migration import migrate
-from kafkalog.read.renamed import renamed
+from kafkalog.renamed import renamed
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
 
 # What only records of RocketMQ have: conditions, properties, an index, and places in one log.

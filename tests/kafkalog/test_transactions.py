@@ -15,10 +15,10 @@ import kafkalog
 from kafka_logs import ABORT, COMMIT, TRANSACTIONAL, Producer, marker
 from kafka_reading import count_crcs
 from kafkalog.errors import CorruptBatchError
-from kafkalog.read.ordered import Ordered, ordered_windows
-from kafkalog.read.scan import MODES
-from kafkalog.read.transactions import read_transactions
+from kafkalog.ordered import Ordered, ordered_windows
+from kafkalog.scan import MODES
 from kafkalog.storage.partition_log import PartitionLog
+from kafkalog.transactions import read_transactions
 from rmqstore.errors import OptionError
 
 
@@ -384,7 +384,7 @@ def test_the_last_stable_offset_is_looked_for_from_where_it_was_found(
         walked.append(start_offset)
         return ordered_windows(log, start_offset)
 
-    monkeypatch.setattr("kafkalog.read.transactions.ordered_windows", recorded)
+    monkeypatch.setattr("kafkalog.transactions.ordered_windows", recorded)
     log_dirs = kafkalog.open(folder.parent)
     for content, stable, starts in (
         (first, 1, [0]),

@@ -13,7 +13,7 @@ import kafkalog
 import tiers
 from kafka_logs import COMMIT, TRANSACTIONAL, Producer, marker
 from kafkalog.errors import CorruptBatchError
-from kafkalog.read.ordered import Ordered, ordered_windows
+from kafkalog.ordered import Ordered, ordered_windows
 from kafkalog.storage.partition_log import PartitionLog
 
 N = 5  # records of a batch
@@ -139,7 +139,7 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         starts.append(start_offset)
         return ordered_windows(log, start_offset)
 
-    monkeypatch.setattr("kafkalog.read.transactions.ordered_windows", recorded)
+    monkeypatch.setattr("kafkalog.transactions.ordered_windows", recorded)
     return starts
 
 

@@ -25,8 +25,8 @@ from kafkalog.format.consumer_offsets import (
     decode_transaction_record,
 )
 from kafkalog.opening import LogDirs, open_log_dirs, places_in_storage
-from kafkalog.read.partition import Partition
-from kafkalog.read.scan import Mode
+from kafkalog.partition import Partition
+from kafkalog.scan import Mode
 from kafkalog.storage.names import METADATA_TOPIC, TopicPartition, numbers_by_topic, parse_folder
 from kafkalog.verify import PARTITIONS, partition_rows, verify_file
 from kafkalog.verify import verify as verify_partitions

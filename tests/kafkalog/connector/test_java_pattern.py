@@ -9,7 +9,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from pyspark_kafkalog.java_pattern import compile_java
+from pyspark_kafkalog.options import compile_java
 from rmqstore.errors import OptionError
 
 NAMES = (

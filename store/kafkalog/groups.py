@@ -18,8 +18,8 @@ from kafkalog.format.consumer_offsets import (
 )
 from kafkalog.format.records import decode_pieces
 from kafkalog.format.reference import Marker, markers
-from kafkalog.read.partition import Partition
-from kafkalog.read.scan import FAILFAST, ScanSpec
+from kafkalog.partition import Partition
+from kafkalog.scan import FAILFAST, ScanSpec
 from kafkalog.storage.windows import Window, lowest_offsets
 from rmqstore.errors import MalformedBytesError
 

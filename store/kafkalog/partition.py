@@ -8,13 +8,13 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from kafkalog.batches import PartitionReader
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_heads import BatchHeads
 from kafkalog.format.layout import RECORD
 from kafkalog.format.reference import records_of
-from kafkalog.read.batches import PartitionReader
-from kafkalog.read.renamed import renamed
-from kafkalog.read.scan import (
+from kafkalog.renamed import renamed
+from kafkalog.scan import (
     CORRUPT_RECORD,
     IsolationLevel,
     Mode,
@@ -24,7 +24,6 @@ from kafkalog.read.scan import (
     parse_scan,
     require_last,
 )
-from kafkalog.read.transactions import OpenTransactions, find_open_transactions, read_transactions
 from kafkalog.storage.indexes import TimeEntry, read_time_index
 from kafkalog.storage.log_dirs import (
     LeaderEpoch,
@@ -35,6 +34,7 @@ from kafkalog.storage.log_dirs import (
 from kafkalog.storage.partition_log import PartitionLog, read_partition_log
 from kafkalog.storage.recovery import Cut, Mark
 from kafkalog.storage.windows import Window
+from kafkalog.transactions import OpenTransactions, find_open_transactions, read_transactions
 from rmqstore.errors import FileDeletedError, MalformedBytesError, OptionError, about
 from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arguments import Time
@@ -342,7 +342,7 @@ class Partition:
         """Return the offset that a broker gives for a time, None if it gives none.
 
         It is nearly always that of the first record whose timestamp is not earlier, be it a marker
-        or of an aborted transaction; :func:`kafkalog.read.partition.offset_for_time` has the
+        or of an aborted transaction; :func:`kafkalog.partition.offset_for_time` has the
         exceptions.
 
         Args:

@@ -1,1 +1,0 @@
-"""Reads partitions: windows of batches, transactions, look-ups by time, and Arrow."""
