@@ -16,7 +16,7 @@ from crash.faults import Cut
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.files.local import LocalStorage
+from rmqstore.storage.files.local import LocalStorage, MappedFile
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.write.messages import MessageMaker, WriteSpec
@@ -28,7 +28,8 @@ BEFORE, APPENDED = 5, 50
 # All that a reader learns of a store, it learns by one of these.
 LOOKS: list[tuple[type, str]] = [
     *((LocalStorage, name) for name in ("list_folder", "status", "size", "read_bytes", "open")),
-    *((CommitLog, name) for name in ("read_in_place", "written_end", "refresh")),
+    *((CommitLog, name) for name in ("read_in_place", "refresh")),
+    (MappedFile, "written_end"),
     *((ConsumeQueue, name) for name in ("unit", "units", "end")),
 ]
 
