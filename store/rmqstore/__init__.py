@@ -115,7 +115,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Return a name of the package, imported by now."""
+    """Return a name of the package, imported on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home, _, attribute = _HOMES[name].partition(":")

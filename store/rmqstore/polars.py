@@ -1,8 +1,9 @@
 """``rmqstore.polars.scan``: the messages of a store as a LazyFrame of Polars.
 
-Polars tells the scan which columns, rows and how many of them a query needs. Comparisons of columns
-become a condition of the scan, which leaves queues and parts of the log unread. Polars then filters
-what was read by all of its predicate, so a part that is not understood here costs time only.
+Polars lets the scan know which columns, rows and how many of them a query needs. Comparisons of
+columns become a condition of the scan, which leaves queues and parts of the log unread. Polars then
+filters what was read by all of its predicate, so a part that is not understood here costs time
+only.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _BETWEEN: Final = {
 
 
 class _Work:
-    """The reading that goes on, which ends before Python does.
+    """The reading under way, which ends before Python does.
 
     Polars reads on for a moment after it has all rows that a query asks for, in a thread of its
     own. If Python ended meanwhile, that thread would abort the process.

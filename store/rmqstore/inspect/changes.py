@@ -50,9 +50,9 @@ def planned_rebuild(
         UnsupportedFeatureError: the store is of a kind that cannot be written.
         StoreLockedError: a broker or a writer has the store.
         CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
-        StoreStateError: times of delivery follow a table of levels that nothing tells.
+        StoreStateError: times of delivery follow a table of levels that nothing shows.
     """
-    with _silence():  # a repair tells what it has done, and here it does nothing
+    with _silence():  # a repair reports what it has done, and here it does nothing
         paths, sizes = _writable(path, folders, broker_stopped=broker_stopped)
         sizes.require_delay_levels()
         plan = plan_rebuild(paths, sizes, truncate=truncate)

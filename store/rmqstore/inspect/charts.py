@@ -46,7 +46,7 @@ _SHOWN = 15  # rows of a chart
 _TIME_TICKS, _VALUE_TICKS = 5, 5
 _MAX_DECADES = 6  # of a logarithmic scale
 _BURST = 30  # times the median rate, from which on a logarithmic scale shows more
-_DOT_PLACES = 200  # that can be told apart
+_DOT_PLACES = 200  # that can be distinguished
 _DAY_MS, _MINUTE_MS, _SECOND_MS = 86_400_000, 60_000, 1000
 
 

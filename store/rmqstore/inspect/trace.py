@@ -166,7 +166,7 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
     """Return what became of a message, with the columns :data:`COLUMNS`, oldest record first.
 
     Each record has a row for each consumer group that has committed an offset of its topic, and at
-    least one row. ``state`` tells of a group whether its offset has passed the record, unknown if
+    least one row. ``state`` says of a group whether its offset has passed the record, unknown if
     it has none of the queue; of a delayed message whether the broker has delivered it.
 
     Args:

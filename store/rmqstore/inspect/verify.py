@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
 _MAX_FINDINGS = 1000  # damaged records that are reported one by one
 _FILES_AT_ONCE = 64
 _RECOVERED_FILES = 3  # that a broker reads when it starts a store that was closed
-_MAX_SHIFTS = 8  # times that a broker begins or ends to go on at another place in a queue
+_MAX_SHIFTS = 8  # times that a broker starts or stops continuing at another place in a queue
 
 
 def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterator[Finding]:
@@ -131,7 +131,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
 
 def _delay_levels(store: MessageStore) -> tuple[int, ...]:
-    """Return the delays by which to check times of delivery, ms; warn if no settings tell them."""
+    """Return the delays by which to check times of delivery, ms; warn if no settings give them."""
     in_rocksdb = RocksDbQueues.of(store.paths)
     levels = find_delay_levels(store.paths, store.session.log, in_rocksdb)
     if not levels.are_known:
@@ -162,7 +162,7 @@ def _after_end(store: MessageStore) -> Iterator[Finding]:
             return
         first = log.segments[-_RECOVERED_FILES:][0].start
         end = find_log_end(log, Checkpoint.all_safe(), first)
-        if not end.reason or store.session.store_queues.vouched_end() <= end.physical_offset:
+        if not end.reason or store.session.store_queues.proved_end() <= end.physical_offset:
             return
         n_records, n_bytes = count_after(log, end)
     if n_records and not end.is_stale_after:  # entries that were cut off are no messages
@@ -215,7 +215,7 @@ def _whole_heads(
                     break
                 is_stale = window.records.kind is StopKind.STALE
                 # The log of a store that was closed may end where a walk ended.
-                queues_end = store.session.store_queues.vouched_end
+                queues_end = store.session.store_queues.proved_end
                 if is_stale and damage_met(window, queues_end()) is None:
                     return
 

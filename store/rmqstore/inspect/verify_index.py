@@ -100,7 +100,7 @@ class KeysOfLog:
         return times[rows], places[rows] == offsets
 
     def are_of_commits(self, offsets: NDArray[np.int64]) -> Mask:
-        """Tell which records at physical offsets (n,) commit a transaction."""
+        """Return which records at physical offsets (n,) commit a transaction."""
         mask: Mask = np.isin(offsets, np.concatenate([*self._commits, _NO_KEYS]))
         return mask
 
@@ -198,7 +198,7 @@ def _open(paths: list[Path], storage: Storage) -> tuple[list[IndexFile], list[Fi
 
 
 def _is_unused(path: Path, storage: Storage) -> bool:
-    """Tell whether a file holds no items.
+    """Return whether a file holds no items.
 
     Its length does not matter then. A broker that dies while it makes a file leaves it empty, and
     the next one maps as many bytes as its configuration says, which extends the file.
@@ -239,7 +239,7 @@ def _pairs(offsets: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.
 
 
 def _are_among(numbers: NDArray[np.uint64], others: NDArray[np.uint64]) -> Mask:
-    """Tell which numbers are among others, (n,).
+    """Return which numbers are among others, (n,).
 
     Sorting both is much faster than the hash table of ``numpy.isin``, and than a search for each
     number, which waits for memory.

@@ -106,7 +106,7 @@ _LINES: Final = {
     "index": "the index's folder, where outside of ``path``",
     "dledger_logs": "folders of a DLedger log, where outside (``storePathDLedgerCommitLog``)",
     "dledger_self_id": "the node whose DLedger log to read, of several (``dLegerSelfId``)",
-    "conf": "the broker's properties file, which tells all of these and the root, sizes and name",
+    "conf": "the broker's properties file, which names all of these and the root, sizes and name",
     "subscribe": "topics: a list, or text with commas; all user topics by default",
     "subscribe_pattern": "topics by a regular expression, in place of ``subscribe``",
     "assign": "queues by topic, such as ``{'Orders': [0, 1]}``, in place of ``subscribe``",

@@ -82,7 +82,7 @@ class ArrowRows(ABC):
             first = self.head(_SHOWN_ROWS)
         except (RmqStoreError, OSError) as err:
             return _as_html(self._schema, None, str(err))
-        return _as_html(self._schema, first, "the first rows; count() tells how many there are")
+        return _as_html(self._schema, first, "the first rows; count() returns how many there are")
 
     def __len__(self) -> int:
         """Refuse: a scan is not held in memory.

@@ -120,17 +120,17 @@ class Pruning:
         )
 
     def keeps_broker(self, name: str) -> bool:
-        """Tell whether rows of a broker can meet the conditions."""
+        """Return whether rows of a broker can meet the conditions."""
         return self.broker_names is None or name in self.broker_names
 
     def keeps_topic(self, topic: str) -> bool:
-        """Tell whether rows of a topic can meet the conditions."""
+        """Return whether rows of a topic can meet the conditions."""
         if self.topics is not None and topic not in self.topics:
             return False
         return all(map(topic.startswith, self.topic_prefixes))
 
     def keeps(self, topic: str, queue_id: int) -> bool:
-        """Tell whether rows of a queue can meet the conditions."""
+        """Return whether rows of a queue can meet the conditions."""
         return self.keeps_topic(topic) and (self.queue_ids is None or queue_id in self.queue_ids)
 
     @property

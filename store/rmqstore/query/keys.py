@@ -88,7 +88,7 @@ def _require_storable(name: str, text: str) -> None:
 
 
 def is_offset_id(text: str) -> bool:
-    """Tell whether an id has the form of an offset message id."""
+    """Return whether an id has the form of an offset message id."""
     try:
         parse_message_id(text)
     except OptionError:

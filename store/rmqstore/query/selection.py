@@ -36,7 +36,7 @@ QueueKey = tuple[str | None, str, int]
 
 
 def is_pattern(name: str) -> bool:
-    """Tell whether a name stands for all topics that match it."""
+    """Return whether a name stands for all topics that match it."""
     return not _WILDCARDS.isdisjoint(name)
 
 

@@ -42,7 +42,7 @@ class EvaluationError(Exception):
 
 
 def matches(tree: Node, properties: Mapping[str, str]) -> bool:
-    """Tell whether a broker would deliver a message.
+    """Return whether a broker would deliver a message.
 
     Source: ExpressionMessageFilter.java#isMatchedByCommitLog.
     """

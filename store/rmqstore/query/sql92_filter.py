@@ -63,7 +63,7 @@ class Filter:
         return sql92_masks.keep(self.tree, columns, n)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
-        """Tell whether a broker would deliver a message with these properties.
+        """Return whether a broker would deliver a message with these properties.
 
         Source: ExpressionMessageFilter.java#isMatchedByCommitLog.
         """

@@ -231,7 +231,7 @@ class _Evaluator:
         return _as_mask(pc.equal(left_values, right_values))
 
     def _spells_true(self, text: _Texts | str) -> Mask:
-        """Tell where a string is "true" in any case. Source: Boolean.java#valueOf of the JDK."""
+        """Return where a string is "true" in any case. Source: Boolean.java#valueOf of the JDK."""
         if isinstance(text, str):
             return self._everywhere if text.lower() == "true" else self._nowhere
         return _as_mask(pc.equal(pc.ascii_lower(text.values), "true"))

@@ -275,7 +275,7 @@ _OPERANDS = (Literal, Property, Negate)
 
 
 def is_truth(node: Node) -> bool:
-    """Tell whether the part gives TRUE, FALSE or null by its kind.
+    """Return whether the part gives TRUE, FALSE or null by its kind.
 
     Source: BooleanExpression.java.
     """

@@ -151,7 +151,7 @@ def parse_timestamp(name: str, value: str | float | datetime) -> int:
 
 
 def is_relative(value: object) -> bool:
-    """Tell whether a time is meant relative to now, and another one each time that it is parsed."""
+    """Return whether a time is relative to now, and another one each time that it is parsed."""
     text = value.strip() if isinstance(value, str) else ""
     return text.lower() in _WORDS or _RELATIVE.fullmatch(text) is not None
 

@@ -224,7 +224,7 @@ def _compared(name: str, column: str, value: Any) -> Condition:  # noqa: ANN401 
 
 
 def _is_comparable(value: object) -> bool:
-    """Tell whether a comparison with a value can prune: text, an integer, or a time with a zone."""
+    """Return whether comparing with a value can prune: text, an integer, or a time with a zone."""
     if isinstance(value, datetime):
         return value.tzinfo is not None
     return isinstance(value, str | int) and not isinstance(value, bool)

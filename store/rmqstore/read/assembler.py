@@ -126,7 +126,7 @@ class Assembler:
 
         Raises:
             CorruptRecordError: a record is damaged and the mode is FAILFAST.
-            FileDeletedError: the file of a remote store is gone, or another one by now.
+            FileDeletedError: the file of a remote store is gone, or another one has replaced it.
         """
         self.n_done = 0
         spec = self._spec

@@ -57,7 +57,7 @@ class TieredTail:
         if not self._has_looked:
             self._has_looked = True
             for key in in_tier:
-                self.store.queue_range(*key)  # warns if tiered storage goes on after the log
+                self.store.queue_range(*key)  # warns if tiered storage continues after the log
         ends = dict(self._local.ends)
         for key in in_tier:
             if not ends.get(key):
@@ -65,7 +65,7 @@ class TieredTail:
         self.ends |= ends
 
     def holds(self, mark: LogMark) -> bool:
-        """Tell whether a record still stands in the local log, or was deleted for its age."""
+        """Return whether a record still stands in the local log, or was deleted for its age."""
         return self._local.holds(mark)
 
     def spans(self) -> dict[QueueKey, tuple[int, int]]:
@@ -90,12 +90,12 @@ class TieredTail:
         return self._local.first_after(key, mark) if start < end else self.ends.get(key, 0)
 
     def began_after(self, key: QueueKey, mark: LogMark) -> bool:
-        """Tell whether all messages of a queue lie after a record of the local log."""
+        """Return whether all messages of a queue lie after a record of the local log."""
         start, end = self._in_local(key)
         return start < end and self._local.began_after(key, mark)
 
     def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
-        """Tell whether the log confirms the units of ranges that are in the local store."""
+        """Return whether the log confirms the units of ranges that are in the local store."""
         return self._local.look_confirmed(slices)
 
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
@@ -197,7 +197,7 @@ class Follower:
         ]
 
     def _start(self, key: QueueKey, end: int, *, is_cut: bool) -> int:
-        """Return where a queue goes on: after what was read, unless that was cut off or deleted."""
+        """Return where a queue continues: after what was read, unless it was cut off or deleted."""
         tail = self._tail
         assert self._read_until is not None
         read_until = self._read_until.get(key)
@@ -213,13 +213,13 @@ class Follower:
             if start < read_until:
                 logger.warning(
                     "%s-%d: read up to offset %d, but a recovery cut it at %d since; "
-                    "going on with what replaced the rest",
+                    "continuing with what replaced the rest",
                     *key, read_until, start,
                 )  # fmt: skip
         first = tail.first(key)
         if start < min(first, end):
             text = f"{key[0]}-{key[1]}: offsets {start} to {first} (excluded) were deleted unread"
             if self._request.spec.fail_on_data_loss:
-                raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " goes on without them"))
+                raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " continues without them"))
             logger.warning("data loss: %s", text)
         return max(start, first)

@@ -42,7 +42,7 @@ class LogMark(NamedTuple):
             return None
 
     def stands_in(self, log: CommitLog) -> bool:
-        """Tell whether the record still stands there, or was deleted with its file as too old."""
+        """Return whether the record still stands there, or was deleted with its file as too old."""
         if self.physical_offset < log.min_offset:
             return True
         return LogMark.at(log, self.physical_offset) == self
@@ -71,7 +71,7 @@ class LogCursor:
         return cls(position, LogMark.at(log, last_record_before(log, position)))
 
     def is_good(self, log: CommitLog) -> bool:
-        """Tell whether the log is still what it was up to here, and goes on here."""
+        """Return whether the log is still what it was up to here, and continues here."""
         if self.is_disturbed or self.position < log.min_offset:
             return False
         newest = self.newest
@@ -80,7 +80,7 @@ class LogCursor:
         return newest.stands_in(log) and self._follows(log, newest.physical_offset)
 
     def _follows(self, log: CommitLog, physical_offset: int) -> bool:
-        """Tell whether the cursor stands right after a record, or after the blank after it."""
+        """Return whether the cursor stands right after a record, or after the blank after it."""
         place = log.locate(physical_offset)
         end = physical_offset + read_frame(log, place)[0]
         if end == self.position:

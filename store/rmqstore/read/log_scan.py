@@ -27,7 +27,7 @@ class LogScan:
     Args:
         log: the CommitLog of the store.
         queues_end: returns the physical offset after the last record that queues point at, or -1 if
-            they cannot tell it.
+            they cannot show it.
         spec: how to read the records.
         wanted: which records to return.
     """

@@ -6,7 +6,7 @@ the index in the order of the log, so a record in each file of the log, and the 
 end of the table, are looked up in it. Files between two records that it has are taken for indexed,
 as an index file is trusted from its first record to its last.
 
-The index of brokers from 5.4 on has tags too, but no file tells which records it has them of.
+The index of brokers from 5.4 on has tags too, but no file says which records it has them of.
 Units have the tags code of every message. They take 20 bytes a message and are read in their order,
 while items of the index are found one by one, so units are as fast unless the tags are rare.
 
@@ -81,7 +81,7 @@ SMALL_GAPS: Final = 64 << 10  # bytes; uncovered parts of the log up to this tot
 def tagged_places(queues: Queues, topics: Sequence[str], tags: Collection[str]) -> Positions | None:
     """Return the physical offsets of all records of some topics that may have one of some tags.
 
-    None if queues do not tell: none of the topics has queues, or one cannot be read.
+    None if queues do not show them: none of the topics has queues, or one cannot be read.
 
     Args:
         queues: the queues of the store.
@@ -281,7 +281,7 @@ class Lookup:
     ) -> Found:
         """Return where messages with the wanted keys, ids or tags may lie.
 
-        An index that contradicts itself covers nothing. No file tells whether its items are also of
+        An index that contradicts itself covers nothing. No file says whether its items are also of
         tags, so the index never covers these.
 
         In RocksDB only records with a UNIQ_KEY are indexed. So such an index covers look-ups by id,
@@ -293,7 +293,7 @@ class Lookup:
             begin: earliest store time, ms.
             end: latest store time, ms, included.
             tagged: physical offsets, (n,), of all records that may have the wanted tags, as queues
-                tell them; None if they do not.
+                show them; None if they do not.
 
         Raises:
             FileDeletedError: a file that may hold a message was deleted after it was listed.
@@ -380,7 +380,7 @@ class Lookup:
 
         Args:
             spans: what is covered, each part from its first record to its last, ascending.
-            has_all_keys: tells of the last record of all whether it is covered in whole.
+            has_all_keys: returns whether the last record of all is covered in whole.
         """
         whole = self._whole()
         gaps: list[Span] = []

@@ -162,7 +162,7 @@ class MessageScan:
         return batches
 
     def n_planned(self, session: StoreParts) -> int | None:
-        """Return the number of messages if the ends of queues tell it, None if they do not.
+        """Return the number of messages if the ends of queues give it, None if they do not.
 
         They do where each queue offset gives a row or an error.
         """
@@ -181,7 +181,7 @@ class MessageScan:
         return sum(count(*piece) for piece in slices)
 
     def count(self, session: StoreParts, limit: int | None) -> int:
-        """Return the number of messages, at most ``limit``; by the ends of queues if they tell it.
+        """Return the number of messages, at most ``limit``; by the ends of queues if they give it.
 
         If not, few columns are read, except where damaged rows count: which rows are damaged may
         depend on the columns.

@@ -236,7 +236,7 @@ def have_copies(
 def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
     """Return the messages that wait for the second that they are due in.
 
-    With timerRocksDBEnable a broker keeps no timer log. Then the timer topic tells what waits,
+    With timerRocksDBEnable a broker keeps no timer log. Then the timer topic shows what waits,
     though the database ``rocksdbstore`` has it as well.
 
     Source: TimerMessageStore.java#recover, #reviseQueueOffset.
@@ -451,7 +451,7 @@ def _halves(store: StoreParts, spec: ReadSpec) -> PendingRows:
 def _rocksdb_halves(store: StoreParts, spec: ReadSpec) -> PendingRows:
     """Return the half messages of undecided transactions of a broker that keeps them in RocksDB.
 
-    The log tells them too: an op record names the physical offset of the half that it decides. Only
+    The log shows them too: an op record names the physical offset of the half that it decides. Only
     a half that the broker no longer asks for is gone from RocksDB without an op record.
 
     Source: TransMessageRocksDBStore.java#deletePrepareMessage.

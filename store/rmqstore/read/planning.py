@@ -256,7 +256,7 @@ def find_wanted(store: StoreParts, wanted: Wanted, selection: Selection) -> Foun
     known = [] if named else store.store_queues.known_topics()
     if not named and not known and are_queues_unreadable(store.paths):
         raise UnsupportedFeatureError(
-            f"{store.paths.rocksdb_queues}, a RocksDB database, alone tells which topics there "
+            f"{store.paths.rocksdb_queues}, a RocksDB database, alone shows which topics there "
             f"are, and config/topics.json has none: {INSTALL_ROCKSDB}, "
             "or name the topics that are to be searched (subscribe)"
         )

@@ -431,7 +431,7 @@ class QueueRanges:
             selection: topics, queues and bounds.
             broker: name of the broker.
             fail_on_data_loss: whether a bound outside of the messages that are left is an error.
-            tolerant: whether to warn and go on where a file of a queue is missing or cut.
+            tolerant: whether to warn and continue where a file of a queue is missing or cut.
             pruning: conditions on topics and queue ids; it may have others.
 
         Raises:
@@ -566,7 +566,7 @@ class QueueRanges:
                 if start < end:
                     logger.warning(
                         "%s-%d: the log has no records for the messages from queue offset %d to "
-                        "%d (excluded); going on without them", *key, start, end,
+                        "%d (excluded); continuing without them", *key, start, end,
                     )  # fmt: skip
             slices += (QueueSlice(*key, *run) for run in runs)
         return slices
@@ -581,7 +581,7 @@ class QueueRanges:
 
 
 def may_choose_light_queues(selection: Selection) -> bool:
-    """Tell whether a selection can include light message queues."""
+    """Return whether a selection can include light message queues."""
     if selection.named_topics:
         return any(topic.startswith(LMQ_PREFIX) for topic in selection.named_topics)
     return selection.subscribe_pattern is not None or selection.include_system_topics

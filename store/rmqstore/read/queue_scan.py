@@ -118,7 +118,7 @@ class ReadAhead(Generic[W]):
     def _make_window(self) -> bool:
         """Let the next window be made; return whether there is one.
 
-        The records of those before it are read by now, announced or not.
+        The records of those before it are already read, announced or not.
         """
         for chunk in self._chunks:
             if self._waiting:
@@ -529,7 +529,7 @@ class QueueScan:
         yield from self._read_files(chosen)
 
     def _choose_by_tags(self, window: UnitRows) -> UnitRows:
-        """Keep the units that may have a chosen tag, as far as hash codes tell."""
+        """Keep the units that may have a chosen tag, as far as hash codes show."""
         if self._spec.tags is None:
             return window
         codes = window.tags_codes
@@ -638,7 +638,7 @@ class QueueScan:
 
 
 def _are_units(window: UnitRows) -> Mask:
-    """Tell which units of a window, (n,), say where a record may lie."""
+    """Return which units of a window, (n,), say where a record may lie."""
     sizes = window.sizes
     mask: Mask = (sizes > 0) & (window.physical_offsets >= 0) & (sizes != PRE_BLANK_SIZE)
     return mask

@@ -31,7 +31,7 @@ class ReadSpec:
     filter: Filter | None = None
     broker_name: str = ""
     inflate: bool = True  # whether compressed bodies are inflated; if not, they are as stored
-    advance: Advance = ignore_progress  # told of records that were read
+    advance: Advance = ignore_progress  # called when records were read
 
     def __post_init__(self) -> None:
         """Refuse an unknown mode and unknown columns."""

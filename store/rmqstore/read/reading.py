@@ -112,7 +112,7 @@ def read_log(
     store: StoreParts, piece: LogSlice, spec: ReadSpec, wanted: LogFilter
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range of the log; see ``log_scan.LogScan``."""
-    return LogScan(store.log, store.store_queues.vouched_end, spec, wanted).batches(piece)
+    return LogScan(store.log, store.store_queues.proved_end, spec, wanted).batches(piece)
 
 
 def finder(store: StoreParts) -> Finder:

@@ -62,7 +62,7 @@ def resolve_codes(units: UnitRows, open_ext: OpenExt) -> NDArray[np.int64]:
 
 
 def keep_resolved(units: UnitRows, open_ext: OpenExt, spec: ReadSpec) -> Mask | None:
-    """Return a mask (n,) of the units to go on with if column ``tagsCode`` is read; None for all.
+    """Return a mask (n,) of the units to keep if column ``tagsCode`` is read; None for all.
 
     In mode PERMISSIVE a message whose code is lost stays, with null in the column and the reason.
 

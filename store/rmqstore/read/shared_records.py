@@ -70,7 +70,7 @@ def _weigh(
 def check_records(source: LogBytes, starts: Positions, units: UnitRows | None) -> Rows:
     """Read each record once, and keep those that are what their units say.
 
-    The check goes as far as a record alone can tell. Only the first row of each record is still in
+    The check goes as far as a record alone can show. Only the first row of each record is still in
     the result; :func:`expand` brings the others back.
     """
     assert units is not None
@@ -187,7 +187,7 @@ class _Records(NamedTuple):
         return heads.placed(units.queue_ids, units.queue_offsets)
 
     def reason(self, record: int, expected: Expected) -> str:
-        """Say why a message that a unit tells of is not in a record."""
+        """Say why a message that a unit describes is not in a record."""
         if record in self.broken:
             return self.broken[record]
         queue_offset = expected.queue_offset
@@ -204,7 +204,7 @@ def explain_shared(
     physical_offset: int,
     expected: Expected | None,
 ) -> str:
-    """Ask the reference codec what is wrong with a record, apart from what only its queue tells."""
+    """Ask the reference codec what is wrong with a record, apart from what only its queue shows."""
     assert expected is not None
     try:
         parts = split_record(record.data, 0)

@@ -311,7 +311,7 @@ class StoreQueues:
             ends.append(reach(queue, queue.end()))
         return max(ends)
 
-    def vouched_end(self) -> int:
+    def proved_end(self) -> int:
         """Return :meth:`end_in_log`, or -1 if the queues cannot show where the log ends.
 
         They cannot where their files lack records.
@@ -449,7 +449,7 @@ class StoreQueues:
         for misfit in queue.misfits():
             if not tolerant:
                 raise CorruptQueueError(*misfit)
-            logger.warning("%s, byte %d: %s; going on with what is left", *misfit)
+            logger.warning("%s, byte %d: %s; continuing with what is left", *misfit)
         if queue.log.segments and not queue.units.is_present:
             # A broker writes the first records of a queue before their units.
             logger.warning("%s: not read: records of %s-%d without units", queue.log.folders, *key)
@@ -470,5 +470,5 @@ def slices_of(
         reason = f"a file is missing or cut: queue offset {missing} should be there"
         if not tolerant:
             raise CorruptQueueError(path, byte, reason)
-        logger.warning("%s, byte %d: %s; going on with what is left", path, byte, reason)
+        logger.warning("%s, byte %d: %s; continuing with what is left", path, byte, reason)
     return [QueueSlice(*key, *run) for run in runs]

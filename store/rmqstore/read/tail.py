@@ -1,4 +1,4 @@
-"""Follows a store that is being written to, and tells where its queues end by new log records.
+"""Follows a store that is being written to, and reports where its queues end by new log records.
 
 The cost of finding the ends of all queues grows with their number, so it is paid once. Later looks
 read only the new records of the log, and check the queues that these name until they hold the
@@ -138,7 +138,7 @@ class StoreTail:
         self._look()
 
     def holds(self, mark: LogMark) -> bool:
-        """Tell whether a record still stands in the log, or was deleted because of its age.
+        """Return whether a record still stands in the log, or was deleted because of its age.
 
         The answer is that of the last look.
         """
@@ -231,7 +231,7 @@ class StoreTail:
                 offsets[n_built:] -= shift_of(queue, int(offsets[n_built]), place)
                 n_built = _count_built(queue, offsets, logged)
             known = self.ends.setdefault(key, 0)
-            if queue.is_batch:  # the units tell how many messages a record holds
+            if queue.is_batch:  # the units say how many messages a record holds
                 self.ends[key] = self._end_and_last(key)[0]
             elif n_built:
                 end = int(offsets[n_built - 1]) + 1
@@ -289,7 +289,7 @@ class StoreTail:
         ends_and_lasts = {key: self._end_and_last(key) for key in keys}
         newest = max((last for _, last in ends_and_lasts.values()), default=-1)
         if end is None:
-            # The queues tell where the log ends, because stale records may follow in the log. The
+            # The queues show where the log ends, because stale records may follow in the log. The
             # newest record may be walked once more.
             newest_frame = newest if newest < 0 else frame_start(store.log, newest)
             position = max(newest_frame, store.store_queues.end_in_log(but=keys))
@@ -359,7 +359,7 @@ class StoreTail:
                 self.mark = LogMark(physical_offset, int(store_timestamp))
 
     def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
-        """Tell whether the log confirms the units of ranges."""
+        """Return whether the log confirms the units of ranges."""
         return all(self.store.ranges.look_confirmed(piece, self._seen.position) for piece in slices)
 
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
@@ -402,7 +402,7 @@ class StoreTail:
         return min(by_time, first_behind(self.store, *key, mark.physical_offset, span))
 
     def began_after(self, key: QueueKey, mark: LogMark) -> bool:
-        """Tell whether all messages of a queue lie after a record."""
+        """Return whether all messages of a queue lie after a record."""
         span = (self.first(key), self.ends.get(key, 0))
         return first_behind(self.store, *key, mark.physical_offset + 1, span) == span[0]
 
@@ -415,7 +415,7 @@ def _count_built(queue: Queue, offsets: NDArray[np.int64], logged: LoggedMessage
 
 
 def _holds(queue: Queue, recovered: RecoveredUnits) -> bool:
-    """Tell whether the files of a queue now hold the units that were recovered from the log."""
+    """Return whether the files of a queue now hold the units that were recovered from the log."""
     logged = Units.of(recovered.units)
     for rows in (slice(-1, None), slice(None)):  # the last unit mostly decides
         units = queue.units_of(np.arange(recovered.start, recovered.end)[rows])

@@ -85,7 +85,7 @@ class MessageStore(Closing):
 
     @property
     def broker_name(self) -> str:
-        """The broker's name, as given or as the store tells it."""
+        """The broker's name, as given or as the store gives it."""
         return self.session.broker_name
 
     @property
@@ -227,7 +227,7 @@ class MessageStore(Closing):
             begin: earliest store time: epoch ms, ISO-8601, such as ``-1h``, or a datetime.
             end: latest store time, included.
             limit: return only this many messages, the newest ones.
-            tags: in place of a key, the tags of a message; units of queues tell these too.
+            tags: in place of a key, the tags of a message; units of queues show these too.
             scan_uncovered: also read large parts of the log that the index does not cover. Small
                 ones, which messages without keys leave between two files, are always read.
 
@@ -358,7 +358,7 @@ class MessageStore(Closing):
     ) -> int:
         """Return how many messages a scan gives.
 
-        Where the ends of queues tell it, no message is read, and damage is not noticed.
+        Where the ends of queues give it, no message is read, and damage is not noticed.
 
         Args:
             columns: columns to read, if any are; the fewer, the faster.

@@ -141,7 +141,7 @@ def open_for(
             ``storePathCommitLog``); ``consumequeue``, the queues'; ``index``, the index's;
             ``dledger_logs``, those of a DLedger log (``storePathDLedgerCommitLog``). Where
             ``path`` has the DLedger logs of several nodes, ``dledger_self_id`` names the node
-            (``dLegerSelfId``). ``conf``, the properties file of the broker (``broker.conf``), tells
+            (``dLegerSelfId``). ``conf``, the properties file of the broker (``broker.conf``), names
             all of these, the root, the sizes of files and the broker's name; what is given beside
             it goes first.
 
@@ -302,7 +302,7 @@ def _names(folder: Path) -> set[str]:
 
 
 def is_store(path: AnyPath, **folders: Unpack[FolderArguments]) -> bool:
-    """Tell whether a path is a store."""
+    """Return whether a path is a store."""
     try:
         find_store(path, **folders)
     except NotAStoreError:
@@ -321,7 +321,7 @@ def open_cluster(
 
     Args:
         brokers: the paths or URIs of stores by broker name, several for a master and its replicas;
-            a list of paths, whose names the stores tell; or the path of a ``.json`` or ``.toml``
+            a list of paths, whose names the stores give; or the path of a ``.json`` or ``.toml``
             file with stores by broker name. A path with ``*``, ``?`` or ``[`` is a pattern, for
             the folders that it matches.
         conf: the properties files of brokers on this host, whose stores are read too.

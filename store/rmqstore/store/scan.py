@@ -67,7 +67,7 @@ def _require_group(sessions: Sequence[StoreParts], group: str, where: str) -> No
 def as_text(session: StoreParts) -> str:
     """Return the folder, the broker, the number of topics and the state of a store, as one line.
 
-    Only the folder is named if the store is too damaged to tell the rest.
+    Only the folder is named if the store is too damaged to show the rest.
     """
     folder = repr(str(session.paths.root))
     try:
@@ -173,7 +173,7 @@ class Scan(ArrowRows, Closing):
     def count(self) -> int:
         """Return the number of rows.
 
-        Where the ends of queues tell it, no message is read, and damage is not noticed.
+        Where the ends of queues give it, no message is read, and damage is not noticed.
         """
         self._require_open()
         return super().count() if self._count is None else self._count()

@@ -144,7 +144,7 @@ def _subscribed(
 
 
 def _readable_queues(source: StoreParts) -> Mapping[str, int]:
-    """Return the number of queues that consumers of a topic are told, by topic.
+    """Return the number of queues that consumers of a topic learn of, by topic.
 
     Source: MQClientInstance.java#topicRouteData2TopicSubscribeInfo.
     """

@@ -63,7 +63,7 @@ def plan_log(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[Vi
         heads = source.sampler.log_heads()
     except RmqStoreError as err:
         logger.warning(
-            "%s: queues do not tell where the log may be cut: %s", source.paths.root, err
+            "%s: queues do not show where the log may be cut: %s", source.paths.root, err
         )
         heads = [segment.start for segment in source.log.segments]
     parts = source.sampler.log_parts([whole], heads)
@@ -97,9 +97,9 @@ class _LogView:
     @cached_property
     def _queues_end(self) -> int:
         try:
-            return self._source.store_queues.vouched_end()
+            return self._source.store_queues.proved_end()
         except RmqStoreError as err:
-            logger.warning("%s: no queue tells where the log ends: %s", self._log.folders, err)
+            logger.warning("%s: no queue shows where the log ends: %s", self._log.folders, err)
             return -1
 
     def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:

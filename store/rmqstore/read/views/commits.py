@@ -1,7 +1,7 @@
 """View ``commits``: what jobs, micro-batches and other writers of ours added to the log, and when.
 
 It shows the newest commits that the history has. Records may be gone since: retention deletes them,
-and a truncation cuts them off, which column ``isCut`` tells.
+and a truncation cuts them off, which column ``isCut`` shows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def read_commit_rows(
 
 
 def _reaches(source: StoreParts, physical_offset: int) -> bool:
-    """Tell whether the log reaches up to the end of a record."""
+    """Return whether the log reaches up to the end of a record."""
     end = source.ends.of_records()
     if end is not None:
         return physical_offset <= end

@@ -44,7 +44,7 @@ _NO_GROUP: Final[tuple[str | None, int | None]] = (None, None)
 
 
 def plan_consumed(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
-    """Return messages in pieces, each with the offsets that groups have committed by now.
+    """Return messages in pieces, each with the offsets that groups have committed so far.
 
     Raises:
         CorruptConfigError: the file with the offsets cannot be parsed.

@@ -33,7 +33,7 @@ _COMPARED = 32  # records of two logs, besides the last one that both have
 
 @dataclass(frozen=True)
 class Member:
-    """One store of a read, with what tells it apart from others of the same broker."""
+    """One store of a read, with what distinguishes it from others of the same broker."""
 
     source: StoreParts
 

@@ -1,4 +1,4 @@
-"""View ``routes``: what a name server answers for each topic, as far as the stores tell.
+"""View ``routes``: what a name server answers for each topic, as far as the stores show.
 
 A name server keeps what brokers register: the entries of their topics, and their addresses. The
 entries are those of ``config/topics.json``. An address is in a store only with ``broker.conf``.
