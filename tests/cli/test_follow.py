@@ -140,7 +140,7 @@ def test_all_brokers_their_status_and_their_metrics(tmp_path: Path) -> None:
         second.settings["brokerName"] = "x"
         halted = run(*words)
         assert halted.exit_code == 2
-        assert "error: 1 of 2 copies could not go on; b: " in halted.stderr
+        assert "error: 1 of 2 copies could not continue; b: " in halted.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     ends = {line["broker"]: line["end"] for line in lines}
     assert ends == {name: log.end for name, log in logs.items()}
@@ -231,11 +231,11 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         (["--namesrv", "h:1", "--ha-mode", "default", target], "--ha-mode: cannot be used with"),
         (["--namesrv", "h:1", "--file-size", "9", target], "--file-size: cannot be used with"),
         (["h:1", target, "--file-size", "4096"], "--file-size: needs --ha-mode"),
-        (["h:1", target, "--ha-mode", "controller"], "--ha-mode controller: only the ordinary"),
+        (["h:1", target, "--ha-mode", "controller"], "--ha-mode controller: only the listen"),
         (["h:1", target, "--ha-mode", "default"], "--file-size: needed for a new copy"),
         (
             ["h:1", target, "--ha-mode", "default", "--ha-address", "h:2"],
-            "--ha-mode and --ha-address: the source is the port for replicas then",
+            "--ha-mode and --ha-address: the source is the HA port then",
         ),
         (["h:1", target, "--from", "newest"], "--from 'newest': must be earliest, last-file or"),
         (["h:1", target, "--retain", "soon"], "--retain 'soon': must be forever, mirror"),

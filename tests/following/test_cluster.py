@@ -140,7 +140,7 @@ def test_a_copy_that_cannot_go_on_does_not_stop_the_others(tmp_path: Path) -> No
             wait_for(lambda: run.end_of("b") == logs["b"].end)
             assert run.thread.is_alive()
         assert isinstance(run.error, StoreStateError)
-        assert "1 of 2 copies could not go on; a: " in str(run.error)
+        assert "1 of 2 copies could not continue; a: " in str(run.error)
     require_exact(tmp_path / "all" / "b", logs["b"])
 
 

@@ -196,7 +196,7 @@ def test_refusals_are_told_from_answers_that_may_pass() -> None:
         (
             3,
             BrokerRefusedError,
-            "not a broker's ordinary port; name servers are given with namesrv",
+            "not a broker's listen port; name servers are given with namesrv",
         ),
     ):
 

@@ -364,7 +364,7 @@ def test_a_connected_follower_that_retention_overtakes_says_so(tmp_path: Path) -
         run = Following(master.address, tmp_path / "copy")
         wait_for(lambda: run.follower._now().end > 0)
         master.low = 4 * FILE_BYTES
-        with pytest.raises(StoreStateError, match="the copy cannot go on without a gap"):
+        with pytest.raises(StoreStateError, match="the copy cannot continue without a gap"):
             run.wait()
     with rmqstore.open(tmp_path / "copy") as store:
         assert list(verify(store)) == []

@@ -95,6 +95,6 @@ def test_a_follower_that_retention_overtakes_ends(rocketmq_55: RocketMQ, tmp_pat
             assert follower.wait() == 2
         finally:
             follower.kill()
-    assert "the copy cannot go on without a gap" in log.read_text()
+    assert "the copy cannot continue without a gap" in log.read_text()
     with rmqstore.open(target) as store_of_copy:
         assert list(verify(store_of_copy)) == []

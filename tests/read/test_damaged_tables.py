@@ -39,7 +39,7 @@ def test_messages_are_read_and_looked_up_with_one_warning(
         queues = store.view("queues", columns=["topic", "messages"]).read_all()
     assert queues.num_rows
     assert [text.partition(";")[2] for text in caplog.messages] == [
-        " topics are those that have queues, as far as is known"
+        " the only topics known are those that have queues"
     ]
 
 

@@ -1,5 +1,5 @@
 """``rmqstore.copy``: a store into another folder, as a sound store that was closed.
 
-``plan`` says which files are copied and how much of each; ``copier`` copies them, and goes on where
-an earlier attempt ended.
+``plan`` says which files are copied and how much of each; ``copier`` copies them, and continues
+where an earlier attempt ended.
 """

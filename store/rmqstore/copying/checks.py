@@ -182,7 +182,7 @@ class Journal:
             self._done[name] = state
 
     def has(self, file: PlannedFile) -> bool:
-        """Tell whether a file was copied, and has not changed since."""
+        """Return whether a file was copied, and has not changed since."""
         return file.is_final and self._done.get(file.name) == entry_of(file)[1:]
 
     def add(self, files: Iterable[PlannedFile]) -> None:
@@ -199,7 +199,7 @@ class Journal:
 
 
 def head_of(source: str, request: CopyRequest, folders: Mapping[str, object]) -> dict[str, object]:
-    """Return what tells a copy from another: the first entry of its journal."""
+    """Return what distinguishes a copy from another: the first entry of its journal."""
     topics = None if request.topics is None else sorted(request.topics)
     since = request.named or request.since
     head: dict[str, object] = {"source": source, "since": since, "topics": topics}
@@ -247,7 +247,7 @@ def findings_of(
     Args:
         copy: the copy.
         request: what of the source it has.
-        steps: told how far the check is.
+        steps: receives how far the check is.
         name: the name that the copy gets when it is complete, which findings show.
     """
     own_name = str(copy.paths.root)
@@ -261,7 +261,7 @@ def findings_of(
 
 
 def tables_of(files: Iterable[PlannedFile]) -> set[tuple[object, ...]]:
-    """Return what tells whether a RocksDB database has changed its tables.
+    """Return what shows whether a RocksDB database has changed its tables.
 
     Its log is only appended to, so a part of it is as good as all of it.
     """

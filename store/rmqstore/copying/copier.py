@@ -1,4 +1,4 @@
-"""Copies a store, and goes on where an earlier attempt ended."""
+"""Copies a store, and continues where an earlier attempt ended."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def copy(
     own_disk.make_folder(partial / JOURNAL.parent)
     lock = take_lock(partial)
     try:
-        with named_os_errors(partial, "the same call goes on with the copy"):
+        with named_os_errors(partial, "the same call continues the copy"):
             journal = Journal(own_disk, partial, str(name), request, given)
             copier = _Copier(
                 own_disk, open_source, partial, request, journal, steps, truncates=truncate

@@ -81,7 +81,7 @@ def copy_until_settled(
                 plan, is_closed = copy_files(store), store.log_end is None
                 is_outdated = is_closed and _has_changed(store, request, plan)
         except (FileDeletedError, FileNotFoundError) as err:
-            logger.info("%s; going on with the files that remain", err)
+            logger.info("%s; continuing with the files that remain", err)
             continue
         if is_outdated:
             logger.info("the store was opened meanwhile; copying what has changed")
@@ -93,7 +93,7 @@ def copy_until_settled(
 
 
 def _has_changed(store: MessageStore, request: CopyRequest, plan: CopyPlan) -> bool:
-    """Tell whether a writer has opened a store that was closed, since a copy of it was planned."""
+    """Return whether a writer has opened a closed store since a copy of it was planned."""
     paths = store.paths
     paths.storage.refresh()
     store.session.refresh()
@@ -133,7 +133,7 @@ class CopyRequest(NamedTuple):
     Attributes:
         since: files of the log with older messages only are left out; ms, None for no such limit.
         topics: the topics whose queues are copied, beside those of the system; None for all.
-        named: ``since`` in words if it was given relative to now. A copy that goes on later has
+        named: ``since`` in words if it was given relative to now. A copy that continues later has
             the same words, and a later time.
     """
 
@@ -142,7 +142,7 @@ class CopyRequest(NamedTuple):
     named: str | None = None
 
     def has(self, topic: str) -> bool:
-        """Tell whether the queues of a topic are copied."""
+        """Return whether the queues of a topic are copied."""
         return self.topics is None or topic in self.topics or is_system_topic(topic)
 
 
@@ -212,7 +212,7 @@ def plan_database(store: StoreParts) -> list[PlannedFile]:
 
 
 def is_of_database(file: PlannedFile) -> bool:
-    """Tell whether a file belongs to the index in RocksDB."""
+    """Return whether a file belongs to the index in RocksDB."""
     return file.name.startswith(f"{_DATABASE}/")
 
 
@@ -258,7 +258,7 @@ class _Planner:
         self._skipped: list[str] = []
 
     def plan(self) -> CopyPlan:
-        # The ledger first: what it says is done must be in the log, whose end is known by now.
+        # The ledger first: what it says is done must be in the log, whose end is already known.
         files = [*self._folder(self._paths.root / _LEDGER, _LEDGER)]
         history = (self._file(self._paths.root / name, name) for name in _HISTORY)
         files += (file for file in history if file is not None)

@@ -54,14 +54,14 @@ _ZEROS: Final = np.zeros(_PIECE_BYTES, np.uint8)
 
 
 class RemoteCopier:
-    """One call that makes a copy, or goes on with one.
+    """One call that makes a copy, or continues one.
 
     Args:
         open_source: opens the store that is copied.
         storage: the file system that gets the copy.
         request: what of the store is copied.
-        head: what tells the copy from another; see ``journal.head_of``.
-        steps: told how far the copy is.
+        head: what distinguishes the copy from another; see ``journal.head_of``.
+        steps: receives how far the copy is.
 
     Raises:
         StoreStateError: the folder has files of something else.
@@ -109,7 +109,7 @@ class RemoteCopier:
             self._n_parts = int(name.rpartition("/")[2]) + 1
 
     def _require_ours(self) -> None:
-        """Refuse to go on beside another call that has begun to copy into the same folder.
+        """Refuse to continue beside another call that has begun to copy into the same folder.
 
         Raises:
             StoreStateError: there is one.
@@ -161,7 +161,7 @@ class RemoteCopier:
         if wrong:
             raise StoreStateError(
                 f"{self._folder.root}/{min(wrong)} was written, or deleted, by something else "
-                "while the copy was made; the same call goes on with it"
+                "while the copy was made; the same call continues it"
             )
         for name in notes:
             self._folder.delete(name)

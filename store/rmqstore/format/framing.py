@@ -131,7 +131,7 @@ class Framing(Protocol):
         """Return what stands at a position where no frame begins."""
 
     def is_blank(self, magic: int, size: int, left: int) -> bool:
-        """Tell whether a blank has this magic and size where this many bytes are left."""
+        """Return whether a blank has this magic and size where this many bytes are left."""
 
 
 def stop_before_end(buf: Bytes, position: int) -> Stop:
@@ -211,7 +211,7 @@ class RecordFraming:
         return Stop(StopKind.DAMAGE, reason)
 
     def is_blank(self, magic: int, size: int, left: int) -> bool:
-        """Tell whether a blank has this magic and size; a shorter one ends the file too."""
+        """Return whether a blank has this magic and size; a shorter one ends the file too."""
         return magic == BLANK_MAGIC and size <= left
 
 
@@ -348,7 +348,7 @@ class EntryFraming:
         return Stop(kind, _refuse(entry, place, left, after))
 
     def is_blank(self, magic: int, _size: int, left: int) -> bool:
-        """Tell whether a blank has this magic: DLedger looks at nothing else."""
+        """Return whether a blank has this magic: DLedger looks at nothing else."""
         return magic == ENTRY_BLANK_MAGIC and left >= MIN_BLANK_BYTES
 
 

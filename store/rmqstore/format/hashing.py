@@ -55,7 +55,7 @@ def _as_int(number: int) -> int:
 
 
 def may_match(bit_map: bytes, group: str, topic: str) -> bool:
-    """Tell whether a message may match a group's expression; only False is certain.
+    """Return whether a message may match a group's expression; only False is certain.
 
     Args:
         bit_map: bit map of the message's ext unit; if it is empty, the message may match.
@@ -66,7 +66,7 @@ def may_match(bit_map: bytes, group: str, topic: str) -> bool:
 
 
 def has_bits(bit_map: bytes, positions: list[int]) -> bool:
-    """Tell whether the bits at all positions are set.
+    """Return whether the bits at all positions are set.
 
     The lowest bit of the first byte has position 0.
     """

@@ -49,7 +49,7 @@ _GROUP_PREFIXES: Final = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 def is_system_topic(topic: str) -> bool:
-    """Tell whether a topic is the broker's own.
+    """Return whether a topic is the broker's own.
 
     The broker also keeps topics for consumer groups: for retries, dead letters and replies.
     """

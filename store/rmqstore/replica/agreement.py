@@ -36,7 +36,7 @@ def begin_at(start: str | int, bounds: LogBounds, file_size: int, *, is_new: boo
         bounds: where the log of the broker begins and ends.
         file_size: bytes of each file of it.
         is_new: whether there was no copy before, so that the broker has to have what was asked
-            for. Else the copy begins as near to it as the log of the broker is by now.
+            for. Else the copy begins as near to it as the log of the broker now is.
 
     Raises:
         OptionError: the broker does not have it.
@@ -62,7 +62,7 @@ def begin_at(start: str | int, bounds: LogBounds, file_size: int, *, is_new: boo
 
 
 def require_known_begin(start: str | int, bounds: LogBounds) -> None:
-    """Refuse the begin of a log if only the port for replicas is asked, which does not tell it.
+    """Refuse the begin of a log if only the HA port is asked, which does not give it.
 
     Args:
         start: as of :func:`begin_at`.
@@ -75,7 +75,7 @@ def require_known_begin(start: str | int, bounds: LogBounds) -> None:
         raise OptionError(
             about(
                 "start",
-                " earliest: the port for replicas says only that the broker's last file begins at "
+                " earliest: the HA port says only that the broker's last file begins at "
                 f"{bounds.high}: name last-file, or the physical offset of its first file",
             )
         )
@@ -106,7 +106,7 @@ def served_bounds(
     Args:
         bounds: where the log begins and ended a moment ago.
         epochs: its epochs, at least one.
-        end: where it ends by now.
+        end: where it now ends.
         file_size: bytes of each file.
 
     Raises:
@@ -126,7 +126,7 @@ def served_bounds(
 
 
 def has_gap(root: Path, extent: Extent, bounds: LogBounds, *, begins_again: bool) -> bool:
-    """Tell whether a broker has nothing of a copy, with which it could be compared.
+    """Return whether a broker has nothing of a copy, with which it could be compared.
 
     Args:
         root: the folder of the copy.
@@ -142,7 +142,7 @@ def has_gap(root: Path, extent: Extent, bounds: LogBounds, *, begins_again: bool
     if bounds.high < extent.begin:
         raise StoreStateError(
             f"{root} begins at {extent.begin}, and the log of the broker ends at {bounds.high}: "
-            "it has another log by now. Keep the copy, and follow the broker into a new folder"
+            "it now has another log. Keep the copy, and follow the broker into a new folder"
         )
     if extent.end > bounds.low:
         return False
@@ -150,8 +150,8 @@ def has_gap(root: Path, extent: Extent, bounds: LogBounds, *, begins_again: bool
         how = "without a gap" if extent.end < bounds.low else "without being compared"
         raise StoreStateError(
             f"{root} ends at {extent.end}, and the broker has nothing to serve before "
-            f"{bounds.low}: the copy cannot go on {how}. Keep it, and follow the broker into a new "
-            "folder"
+            f"{bounds.low}: the copy cannot continue {how}. Keep it, and follow the broker into a "
+            "new folder"
         )
     return True
 
@@ -177,7 +177,7 @@ def consistent_point(
 class Verdict(Enum):
     """What follows from a comparison."""
 
-    CUT = "the copy is cut, and goes on with the bytes of the source"
+    CUT = "the copy is cut, and continues with the bytes of the source"
     COMPARE_MORE = "the comparison has to begin further back"
     NOTHING_IN_COMMON = "no record of the copy is in the log of the source"
 
@@ -204,14 +204,14 @@ def larger(overlap: int) -> int:
 
 
 class FirstRecord:
-    """The first record of a copy, as the broker's ordinary port told it.
+    """The first record of a copy, as the broker's listen port returned it.
 
     A copy without a record has nothing that the stream could be compared with, and a tunnel may
-    lead to the port for replicas of another broker.
+    lead to the HA port of another broker.
 
     Args:
         physical_offset: where the copy begins.
-        record: the record, empty if it was not told.
+        record: the record, empty if it was not returned.
     """
 
     def __init__(self, physical_offset: int, record: bytes) -> None:
@@ -220,7 +220,7 @@ class FirstRecord:
 
     @property
     def has_come(self) -> bool:
-        """Whether all of it has come; a record that was not told is not awaited."""
+        """Whether all of it has come; a record that was not returned is not awaited."""
         return self._n_come >= len(self._record)
 
     def compare(self, physical_offset: int, data: memoryview) -> None:
@@ -235,7 +235,7 @@ class FirstRecord:
         expected = self._record[place : place + len(data)]
         if data[: len(expected)] != expected:
             raise StoreStateError(
-                f"the record at {self._begin} is another one at the port for replicas than at the "
-                "ordinary port, so the two are of different brokers. Nothing was copied"
+                f"the record at {self._begin} is another one at the HA port than at the "
+                "listen port, so the two are of different brokers. Nothing was copied"
             )
         self._n_come = place + len(data)

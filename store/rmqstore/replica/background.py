@@ -71,7 +71,7 @@ class Question(Generic[T]):
 
 
 class Metadata:
-    """What the broker told last, kept up to date by a thread.
+    """What the broker reported last, kept up to date by a thread.
 
     Args:
         informant: where the broker is asked.
@@ -121,14 +121,14 @@ class Metadata:
 
     @property
     def answered_at(self) -> int:
-        """When the broker told its bounds the last time, epoch ms; 0 if it has not."""
+        """When the broker reported its bounds the last time, epoch ms; 0 if it has not."""
         with self._guard:
             return self._answered_at
 
     def agreed_low(self) -> int | None:
         """Return where the broker's log began when it was last known to be the copy's.
 
-        None if it has not been. LogBounds that were told since may be those of another broker.
+        None if it has not been. LogBounds that were reported since may be those of another broker.
         """
         with self._guard:
             return self._agreed_low
@@ -178,14 +178,14 @@ class Metadata:
     def take(self, end: int) -> Facts | None:
         """Return the tables that a copy up to a physical offset may show, once.
 
-        They may be of another broker that answers at the address by now, so the logs have to have
-        agreed after they were told.
+        They may be of another broker that now answers at the address, so the logs have to have
+        agreed after they were reported.
         """
         with self._guard:
             facts = self._untaken
             if facts is None or facts.bounds.high > end or facts.told_at > self._agreed_at:
                 return None
-            if not facts.tables:  # only the port for replicas is asked
+            if not facts.tables:  # only the HA port is asked
                 return None
             self._untaken = None
             return facts
@@ -204,14 +204,14 @@ class Metadata:
             self._agreed_low = None
 
     def is_batch_topic(self, topic: str, needed_at: float, give_up: Callable[[], bool]) -> bool:
-        """Tell whether a topic has BatchConsumeQueues.
+        """Return whether a topic has BatchConsumeQueues.
 
         The broker is asked if its table is older than a message of the topic may be.
 
         Args:
             topic: the topic.
             needed_at: monotonic time when the message had been received.
-            give_up: tells whether not to wait for an answer any longer.
+            give_up: returns whether not to wait for an answer any longer.
 
         Raises:
             KindUnknownError: there was no answer. A guess would be kept: queues of the wrong kind

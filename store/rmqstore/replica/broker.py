@@ -52,7 +52,7 @@ MAX_FILE_BYTES: Final = (1 << 31) - 1
 MIN_FILE_BYTES: Final = 1 << 12
 _FALL_BEHIND_BYTES: Final = 256 << 20  # haSlaveFallbehindMax
 _TAGS_IN_INDEX: Final = (5, 4)
-_FIRST_LEARNERS: Final = (5, 1, 1)  # that tell their id as later versions do
+_FIRST_LEARNERS: Final = (5, 1, 1)  # that give their id as later versions do
 _MAX_PARSED_BYTES: Final = 1 << 20  # a parsed table may take forty times as much memory
 _TOPIC_TABLE: Final = re.compile(r'"topicConfigTable"\s*:\s*\{')
 _NEXT_NAME: Final = re.compile(r'[\s,]*"([^"\\]*)"\s*:\s*')  # no name needs an escape
@@ -66,10 +66,10 @@ class Informant(Protocol):
 
     @property
     def tells_all(self) -> bool:
-        """Whether settings, tables and the end of the log are told."""
+        """Whether settings, tables and the end of the log are reported."""
 
     def ask(self) -> Facts:
-        """Return everything that is told.
+        """Return everything that is reported.
 
         Raises:
             BrokerUnreachableError: the broker does not answer; a later attempt may succeed.
@@ -80,21 +80,21 @@ class Informant(Protocol):
         """Return where the log begins and ends.
 
         Args:
-            position: physical offset at which the broker said by a heartbeat that it goes on.
+            position: physical offset at which the broker said by a heartbeat that it continues.
         """
 
     def record_at(self, physical_offset: int) -> bytes:
-        """Return the record at a physical offset, empty if it is not told."""
+        """Return the record at a physical offset, empty if it is not returned."""
 
     def source(self, settings: ServedSettings) -> Source:
         """Return the broker that settings describe; raises as ``source_of`` does, too."""
 
     def require_master(self) -> None:
-        """Refuse a broker in controller mode that is not the master of its group by now."""
+        """Refuse a broker in controller mode that is now not the master of its group."""
 
 
 class OrdinaryPort:
-    """The ordinary port of a broker.
+    """The listen port of a broker.
 
     Args:
         endpoint: the port.
@@ -117,10 +117,10 @@ class OrdinaryPort:
         self._allow_sync_master, self._acknowledges = allow_sync_master, acknowledges
 
     def ask(self) -> Facts:
-        """Return everything that is told, with the tables."""
+        """Return everything that is reported, with the tables."""
         return ask(self._endpoint, with_tables=True)
 
-    def bounds(self, position: int) -> LogBounds:  # noqa: ARG002 - it is told without
+    def bounds(self, position: int) -> LogBounds:  # noqa: ARG002 - it is not needed
         """Return where the log begins and ends."""
         return ask_bounds(self._endpoint)
 
@@ -140,13 +140,13 @@ class OrdinaryPort:
         )
 
     def require_master(self) -> None:
-        """Refuse a broker in controller mode that is not the master of its group by now."""
+        """Refuse a broker in controller mode that is now not the master of its group."""
         facts = ask(self._endpoint, with_tables=False)
         require_master(facts.settings, str(self._endpoint.address))
 
 
 class ReplicaPort:
-    """The port for replicas of a broker in default mode, where the ordinary one is out of reach.
+    """The HA port of a broker in default mode, where the listen port is out of reach.
 
     Args:
         address: the port.
@@ -178,11 +178,11 @@ class ReplicaPort:
             self._low = last
         return LogBounds(self._low, max(position, last))
 
-    def record_at(self, physical_offset: int) -> bytes:  # noqa: ARG002 - nothing is told
+    def record_at(self, physical_offset: int) -> bytes:  # noqa: ARG002 - nothing is reported
         """Return nothing: there is no other port to compare with."""
         return b""
 
-    def source(self, settings: ServedSettings) -> Source:  # noqa: ARG002 - nothing is told
+    def source(self, settings: ServedSettings) -> Source:  # noqa: ARG002 - nothing is reported
         """Return a broker whose names and settings are not known."""
         return Source(
             "", "", self._file_size, self._address, StoreConfig(), "", 0,
@@ -200,10 +200,10 @@ class ReplicaPort:
                 connection.send(HaStream(0).report(0))
                 offset, size = self._first_header(connection)
         except ConnectionEndedError as err:
-            raise BrokerUnreachableError(name, f"as a port for replicas: {err}") from err
+            raise BrokerUnreachableError(name, f"as an HA port: {err}") from err
         if not 0 <= offset < _MAX_OFFSET or size < 0:
             raise BrokerUnreachableError(
-                name, f"as a port for replicas: it sends {size} bytes from {offset} on"
+                name, f"as an HA port: it sends {size} bytes from {offset} on"
             )
         if offset % self._file_size:
             raise OptionError(
@@ -222,7 +222,7 @@ class ReplicaPort:
             n_come += connection.receive(header[n_come:], _POLL_SECONDS)
             if n_come < len(header) and time.monotonic() > until:
                 raise ConnectionEndedError(
-                    f"nothing came for {self._patience:.0f} s: is it the port for replicas of a "
+                    f"nothing came for {self._patience:.0f} s: is it the HA port of a "
                     "broker in default mode?"
                 )
         offset, size = _HEADER.unpack(header)
@@ -230,7 +230,7 @@ class ReplicaPort:
 
 
 class Facts(NamedTuple):
-    """What a broker told at one moment.
+    """What a broker reported at one moment.
 
     Attributes:
         settings: its settings.
@@ -309,7 +309,7 @@ def source_of(
 
     Raises:
         UnsupportedFeatureError: its log is replicated in another way.
-        StoreStateError: a follower would harm it, or it does not tell what is needed.
+        StoreStateError: a follower would harm it, or it does not report what is needed.
         BrokerUnreachableError: it is not a master in controller mode now, and may become one.
     """
     name = str(endpoint.address)
@@ -341,7 +341,7 @@ def source_of(
         raise StoreStateError(f"{name} says that files of its log have {file_size} bytes")
     cluster, broker = settings.text("brokerClusterName"), settings.text("brokerName")
     if not broker or not settings.text("brokerRole"):
-        raise StoreStateError(f"{name} does not tell its name and role: it is not a broker")
+        raise StoreStateError(f"{name} does not report its name and role: it is not a broker")
     if ha_address is None:
         ha_address = _ha_address_of(settings, endpoint)
     config = StoreConfig(index_tags=settings.version >= _TAGS_IN_INDEX).updated(settings.given)
@@ -368,12 +368,12 @@ def _bounded(interval_ms: int | None, least_ms: int) -> float:
 
 
 def _ha_address_of(settings: ServedSettings, endpoint: Endpoint) -> Address:
-    """Return where a broker serves replicas; raises StoreStateError if it does not tell."""
+    """Return where a broker serves replicas; raises StoreStateError if it does not say."""
     port = settings.number("haListenPort") or 0
     if not 1 <= port < 1 << 16:
         raise StoreStateError(
             Text(
-                f"{endpoint.address} does not tell its port for replicas (haListenPort {port}): "
+                f"{endpoint.address} does not report its HA port (haListenPort {port}): "
                 "give it with ",
                 Argument("ha_address"),
             )
@@ -409,7 +409,7 @@ def require_master(settings: ServedSettings, name: str) -> None:
     """Refuse a broker in controller mode that is not the master of its group.
 
     A slave serves replicas as well, but it cuts its log where it differs from a new master's while
-    the connection goes on. Before a master is demoted, it closes all connections.
+    the connection continues. Before a master is demoted, it closes all connections.
 
     Raises:
         BrokerUnreachableError: it is not the master.
@@ -420,7 +420,7 @@ def require_master(settings: ServedSettings, name: str) -> None:
     if not is_master or settings.text("brokerRole") == "SLAVE":
         raise BrokerUnreachableError(
             name,
-            "it is not the master of its group in controller mode by now, and only the master is "
+            "it is now not the master of its group in controller mode, and only the master is "
             "followed; a name server knows who it is",
         )
 

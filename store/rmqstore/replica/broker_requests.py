@@ -161,7 +161,7 @@ class LogBounds(NamedTuple):
     high: int
 
     def reach(self, physical_offset: int) -> bool:
-        """Tell whether the log has a physical offset, or ends there."""
+        """Return whether the log has a physical offset, or ends there."""
         return self.low <= physical_offset <= self.high
 
 
@@ -170,7 +170,7 @@ class ServedSettings(NamedTuple):
 
     Attributes:
         given: the settings under their own names, without any secret.
-        version: such as (5, 3, 3); () if the broker does not tell.
+        version: such as (5, 3, 3); () if the broker does not say.
     """
 
     given: Mapping[str, str]
@@ -181,7 +181,7 @@ class ServedSettings(NamedTuple):
         return self.given.get(name, "")
 
     def is_on(self, name: str) -> bool:
-        """Tell whether a setting is true."""
+        """Return whether a setting is true."""
         return self.text(name).lower() == "true"
 
     def number(self, name: str, default: int | None = None) -> int | None:
@@ -216,7 +216,7 @@ class BrokerClient:
         """
         answer = self._client.request(_GET_CONFIG)
         if answer.code == _NOT_SUPPORTED:  # so name servers and controllers say
-            which = "it is not a broker's ordinary port; name servers are given with "
+            which = "it is not a broker's listen port; name servers are given with "
             reason = Text(which, Argument("namesrv"))
             raise BrokerRefusedError(self._address, answer.code, reason)
         text = self._small(_GET_CONFIG, answer).decode("utf-8", "replace")

@@ -49,7 +49,7 @@ class ClusterProgress(NamedTuple):
 
     Attributes:
         copies: how far each is.
-        errors: what ended those that could not go on.
+        errors: what ended those that could not continue.
     """
 
     copies: Mapping[str, FollowProgress]
@@ -173,7 +173,7 @@ class ClusterFollower:
         return self._now()
 
     def _look(self) -> None:
-        """Take up brokers that are new, and those that have another address by now.
+        """Take up brokers that are new, and those that now have another address.
 
         Raises:
             StoreStateError: there is nothing to follow.
@@ -226,7 +226,7 @@ class ClusterFollower:
         if member is not None:
             if not member.is_alive:  # a person has to look at it
                 return
-            logger.warning("%s: the broker is at %s by now", broker.name, address)
+            logger.warning("%s: the broker is now at %s", broker.name, address)
             member.ask_to_stop()
             member.wait()
         self._start(broker.name, address)
@@ -253,7 +253,7 @@ class ClusterFollower:
         )
 
     def _raise_errors(self) -> None:
-        """Raise what ended the copies that could not go on.
+        """Raise what ended the copies that could not continue.
 
         Raises:
             StoreStateError: at least one of them needs a person.
@@ -270,7 +270,7 @@ class ClusterFollower:
         }
         if not halted:
             raise next(iter(errors.values()))
-        parts = [f"{len(halted)} of {len(self._members)} copies could not go on"]
+        parts = [f"{len(halted)} of {len(self._members)} copies could not continue"]
         parts += [f"{name}: {err}" for name, err in sorted(halted.items())]
         raise StoreStateError(Text("; ".join(parts)))
 
@@ -293,12 +293,12 @@ def follow(
     where the broker does not have it any more; what is cut is kept in ``.rmqstore/cut``.
 
     Args:
-        source: the broker's ordinary port, ``host:10911``. A slave can be followed too. With
-            ``ha_mode`` it is the port for replicas, ``host:10912``.
+        source: the broker's listen port, ``host:10911``. A slave can be followed too. With
+            ``ha_mode`` it is the HA port, ``host:10912``.
         target: the folder of the copy.
         until: return as soon as the copy reaches this physical offset.
         ha_address: where the broker serves replicas, if its own port does not lead there.
-        ha_mode: ``default`` follows by the port for replicas alone, where the ordinary port cannot
+        ha_mode: ``default`` follows by the HA port alone, where the listen port cannot
             be reached. Then there are no tables, how far the copy is behind is not known, and a new
             copy begins with the broker's ``last-file`` or a physical offset.
         file_size: bytes of each file of the broker's log, ``mappedFileSizeCommitLog``. It goes with
@@ -328,7 +328,7 @@ def follow(
         access_key: of a user of the broker; no rights are needed.
         secret_key: the secret of the access key.
         security_token: a token, where one is in use.
-        tls: settings of TLS for the ordinary port. The port for replicas has none.
+        tls: settings of TLS for the listen port. The HA port has none.
         stop: set it to end the call, with a copy that is a closed store.
 
     Returns:
@@ -340,7 +340,7 @@ def follow(
         StoreStateError: the target is not a copy of this broker, the broker has already deleted
             what comes next, or following it would do harm.
         UnsupportedFeatureError: the broker replicates its log in another way, or is in controller
-            mode and its ordinary port is not asked.
+            mode and its listen port is not asked.
         CorruptRecordError: the broker's log is not a chain of records.
     """
     settings = settings_of(
@@ -374,8 +374,8 @@ def follow_cluster(
     """Keep a copy of each broker that a name server knows, in a folder by the broker's name.
 
     A broker that is registered later is followed as well. One that goes away is tried again and
-    again. If a copy cannot go on, as :func:`follow` would say by an error, the error is logged, and
-    the others go on.
+    again. If a copy cannot continue, as :func:`follow` would say by an error, the error is logged,
+    and the others continue.
 
     Args:
         namesrv: name servers, ``host:9876``; several are joined by ``;`` or given as a list. The
@@ -390,7 +390,7 @@ def follow_cluster(
         How far the copies are.
 
     Raises:
-        StoreStateError: a copy could not go on, or the name servers do not know the cluster.
+        StoreStateError: a copy could not continue, or the name servers do not know the cluster.
         BrokerUnreachableError: a connection ended, and ``reconnect`` is false.
     """
     texts = namesrv.split(";") if isinstance(namesrv, str) else namesrv

@@ -2,7 +2,7 @@
 
 The order in which changes come to the disk: the log, the state, queues and index, the checkpoint. A
 cut is written to the state first. So the state is never ahead of the log. When the copy is opened
-again, whole records that it does not vouch for are in doubt until they are compared; other bytes
+again, whole records that it does not cover are in doubt until they are compared; other bytes
 are kept aside.
 """
 
@@ -60,7 +60,7 @@ class CopyStore:
     Attributes:
         state: None until a new copy is opened.
         epochs: the epochs of the log, in controller mode.
-        vouched_end: physical offset up to which the state on the disk vouches for the log.
+        vouched_end: physical offset up to which the state on the disk covers the log.
     """
 
     def __init__(self, root: Path, make_disk: Callable[[], Disk] = Disk) -> None:
@@ -131,7 +131,7 @@ class CopyStore:
             source: the broker, which ``require_same_source`` does not refuse.
             address: where it was reached.
             begin: physical offset where a new copy begins.
-            metadata: what the broker tells.
+            metadata: what the broker reports.
             builds_queues: whether queues and index are built.
 
         Raises:
@@ -300,7 +300,7 @@ class CopyStore:
         self._is_whole = True
 
     def begin_again(self, begin: int) -> None:
-        """Begin a copy for whose records the state does not vouch at another physical offset."""
+        """Begin a copy at another physical offset; the state covers none of its records."""
         assert self._builder is not None
         self._is_whole = False
         self._stop_building()

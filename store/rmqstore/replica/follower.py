@@ -69,7 +69,7 @@ class Follower:
     """Follows one broker.
 
     Args:
-        endpoint: its ordinary port.
+        endpoint: its listen port.
         target: the folder of the copy.
         settings: how it is followed.
         stop: set to end.
@@ -126,7 +126,7 @@ class Follower:
         """Say what became of the copy where the disk failed, and how much is missing."""
         now = self._now()
         return (
-            f"what is whole was kept, up to {now.end}, and the same call goes on with the copy; "
+            f"what is whole was kept, up to {now.end}, and the same call continues the copy; "
             f"the log of the broker has {now.bytes_behind} bytes more"
         )
 
@@ -201,7 +201,7 @@ class Follower:
 
     def _of_port(self, reason: str) -> str:
         assert self._source is not None
-        return f"{self._source.ha_address}, the port for replicas: {reason}"
+        return f"{self._source.ha_address}, the HA port: {reason}"
 
     def _connection(self, source: Source, timing: Timing) -> closing[Connection]:
         self._store.count_connection()
@@ -210,7 +210,7 @@ class Follower:
         if connection.is_public and not self._is_warned:
             self._is_warned = True
             logger.warning(
-                "%s is an address of the public internet, and a port for replicas has neither "
+                "%s is an address of the public internet, and an HA port has neither "
                 "login nor encryption: use a tunnel",
                 source.ha_address,
             )
@@ -222,7 +222,7 @@ class Follower:
         """Decide from where on the logs are compared; None if a new copy has to begin before.
 
         Raises:
-            StoreStateError: the broker has nothing that the copy could go on with.
+            StoreStateError: the broker has nothing that the copy could continue with.
         """
         if greeting is not None:
             bounds = served_bounds(bounds, greeting.epochs, greeting.end, source.file_size)
@@ -322,7 +322,7 @@ class Follower:
         aside = self._store.set_aside()
         logger.warning(
             "%s ends at %d, and the broker has nothing to serve before %d: "
-            "it is %s by now, and a new copy begins",
+            "it is now %s, and a new copy begins",
             self._root, extent.end, bounds.low, aside,
         )  # fmt: skip
         return CopyStore(self._root, self._make_disk)
@@ -342,7 +342,7 @@ class Follower:
 
     @property
     def vouched_end(self) -> int:
-        """Physical offset up to which the state of the copy, on the disk, vouches for its log."""
+        """Physical offset up to which the state of the copy, on the disk, covers its log."""
         return self._store.vouched_end
 
     def cut(self, end: int, reason: str) -> None:
@@ -350,7 +350,7 @@ class Follower:
         self._store.cut(end, reason)
 
     def agree(self, at: float) -> None:
-        """Let the tables be shown that the broker told before a monotonic time."""
+        """Let the tables be shown that the broker reported before a monotonic time."""
         self._metadata.agree(at)
         self._is_connected = True
         self._learn_epochs()
@@ -363,11 +363,11 @@ class Follower:
             self._store.epochs.learn(self._stream.epochs, self._stream.confirm_offset)
 
     def ask_bounds(self, position: int) -> LogBounds:
-        """Return where the log of the broker begins and ends by now."""
+        """Return where the log of the broker now begins and ends."""
         return self._metadata.bounds_unless(position, self._stop.is_set)
 
     def tick(self) -> None:
-        """Tell the progress, and write the state now and then; called again and again."""
+        """Report the progress, and write the state now and then; called again and again."""
         now = time.monotonic()
         if now - self._progress_at < _PROGRESS_SECONDS:
             return

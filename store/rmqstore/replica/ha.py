@@ -69,7 +69,7 @@ class Piece(NamedTuple):
 
     @property
     def is_heartbeat(self) -> bool:
-        """Whether the broker only says where it would go on."""
+        """Whether the broker only says where it would continue."""
         return not self.data
 
 
@@ -218,7 +218,7 @@ class ControllerStream(HaStream):
     Attributes:
         epochs: the same, with those that began since.
         confirm_offset: physical offset up to which no switch of masters takes records back; -1 if
-            the broker has not told it.
+            the broker has not reported it.
     """
 
     _header_layout: ClassVar[struct.Struct] = struct.Struct(">iiqiqq")
@@ -327,7 +327,7 @@ def shake_hands(
         connection: a new connection.
         learner_id: which no replica of the group has.
         seconds: how long the answer may take.
-        gives_up: tells whether not to wait any longer.
+        gives_up: returns whether not to wait any longer.
 
     Raises:
         ConnectionEndedError: there is no such answer.

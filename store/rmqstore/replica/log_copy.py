@@ -167,7 +167,7 @@ class Unflushed:
         self._error: OSError | None = None
 
     def __contains__(self, path: Path) -> bool:
-        """Tell whether a file was written to."""
+        """Return whether a file was written to."""
         return path in self._written
 
     @property
@@ -206,7 +206,7 @@ class Unflushed:
         """Wait until all of it is on the disk.
 
         Raises:
-            OSError: it cannot be told what is on the disk, now or at an earlier call. A system
+            OSError: it is not known what is on the disk, now or at an earlier call. A system
                 reports lost bytes once, and a second flush succeeds without them.
         """
         if self._error is not None:
@@ -263,7 +263,7 @@ class LogCopy:
         # A record that has begun, and a batch after it. Pages that are not used take no memory.
         self._buffer = np.empty(_MAX_RECORD_BYTES + BATCH_BYTES, np.uint8)
         self._n_held = 0
-        self._needed = 0  # bytes of the record that has begun, as far as is known
+        self._needed = 0  # bytes of the record that has begun, as far as they are known
         self._blank: tuple[int, bytes] | None = None  # bytes of it that came, and its head
         self._unflushed = Unflushed(self._folder)
 

@@ -96,7 +96,7 @@ class Unvouched:
             self._folder = None
 
     def _is_fetched(self, folder: Path, extent: tuple[int, int], read: Read) -> bool | None:
-        """Tell whether the log has the same bytes; None if it has not come as far."""
+        """Return whether the log has the same bytes; None if it has not come as far."""
         begin, end = extent
         for entry in LOCAL.list_folder(folder):
             with LOCAL.open(folder / entry.name) as file:
@@ -144,7 +144,7 @@ def begin_of_files(paths: StorePaths, begin: int, end: int, file_size: int) -> i
 
 
 def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
-    """Return where the whole records end that follow those for which a state vouches.
+    """Return where the whole records end that follow those that a state covers.
 
     A follower that was killed leaves them: they were written, and the state did not come as far.
     Somebody may have read them since. After a cut, they may be what was to be cut, and do not
@@ -152,7 +152,7 @@ def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
 
     Args:
         paths: the copy.
-        end: physical offset up to which the state vouches.
+        end: physical offset up to which the state covers the log.
         last_cut: physical offset where the log was cut the last time.
     """
     if end == last_cut:
@@ -177,7 +177,7 @@ def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
 
 
 def _are_sound(window: Window, heads: Heads) -> Mask:
-    """Tell which records stand at their place, with the body that they had, and a written end."""
+    """Return which records stand at their place, with the body that they had, and a written end."""
     data = window.data
     has_its_body = sound_crcs(data, heads, stored_bodies(data, heads), of_records=False)
     ends = heads.starts + heads.column("total_size")
@@ -191,7 +191,7 @@ def _are_sound(window: Window, heads: Heads) -> Mask:
 def warn_of_cut(
     root: Path, log: CommitLog, cut: tuple[int, int], reason: str, folder: Path
 ) -> None:
-    """Tell people which messages the broker has lost.
+    """Report which messages the broker has lost.
 
     Args:
         root: the folder of the copy.

@@ -20,7 +20,7 @@ _GAUGES: Final[Mapping[str, tuple[str, str]]] = {
     "end_offset": ("end", "Physical offset after the last record that is on the disk."),
     "source_end_offset": ("source_end", "Where the broker's log ended when it was last asked."),
     "queues_end_offset": ("queues_end", "Physical offset up to which queues and index are built."),
-    "lag_bytes": ("bytes_behind", "What the copy lacks, as far as is known."),
+    "lag_bytes": ("bytes_behind", "What the copy is known to lack."),
     "lag_seconds": ("seconds_behind", "Age of the newest record of a copy that lacks some."),
 }
 _COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
@@ -94,7 +94,7 @@ class FollowMetrics:
                 families.append(family)
         answered = GaugeMetricFamily(
             f"{_PREFIX}_source_timestamp_seconds",
-            "When the broker told the end of its log the last time, epoch seconds.",
+            "When the broker reported the end of its log the last time, epoch seconds.",
             labels=["broker"],
         )
         for broker, progress in copies.items():

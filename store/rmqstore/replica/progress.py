@@ -29,7 +29,7 @@ def follow_status(target: str | os.PathLike[str]) -> tuple[FollowState, bool]:
 def copies_in(target: str | os.PathLike[str]) -> dict[str, Path]:
     """Return a copy, by an empty name, or the copies in a folder, by the names of their folders.
 
-    What is noted of a copy may be damaged; :func:`follow_status` tells.
+    What is noted of a copy may be damaged; :func:`follow_status` says so.
 
     Raises:
         StoreStateError: it is neither.
@@ -68,13 +68,13 @@ class FollowProgress(NamedTuple):
         begin: physical offset where the copy begins.
         end: physical offset after the last record that is on the disk.
         source_end: where the log of the broker ended when it was last asked.
-        bytes_behind: what the copy lacks, as far as is known.
+        bytes_behind: what the copy is known to lack.
         seconds_behind: how old the newest record of the copy is; 0 if nothing is lacking.
         queues_end: physical offset up to which queues and index are built; it stays where it is
             while they are not.
         n_connections: connections so far.
         n_cuts: how many times an end of the copy was cut because the broker does not have it.
-        source_at: when the broker told that the last time, epoch ms; 0 if it has not.
+        source_at: when the broker reported that the last time, epoch ms; 0 if it has not.
         is_connected: whether bytes of its log are being received.
     """
 
@@ -95,7 +95,7 @@ def progress_of(store: CopyStore, metadata: Metadata, *, is_connected: bool) -> 
 
     Args:
         store: the copy.
-        metadata: what the broker told.
+        metadata: what the broker reported.
         is_connected: whether bytes of its log are being received.
     """
     state = store.state

@@ -167,14 +167,14 @@ class Building:
         self._thread.join()
 
     def is_batch_topic(self, topic: str) -> bool:
-        """Tell whether a topic has BatchConsumeQueues; called by the builder.
+        """Return whether a topic has BatchConsumeQueues; called by the builder.
 
         Raises as :meth:`Metadata.is_batch_topic` does.
         """
         return self._metadata.is_batch_topic(topic, self._end_at, self._gives_up)
 
     def _gives_up(self) -> bool:
-        """Tell whether an answer of the broker is not awaited any longer."""
+        """Return whether an answer of the broker is not awaited any longer."""
         patience = self._metadata.patience
         return self._is_dropped or (
             self._ending_at is not None and time.monotonic() - self._ending_at > patience
@@ -271,8 +271,8 @@ class QueueBuilder:
         disk: performs all changes.
         paths: the files of the copy.
         config: sizes of new files, and what is indexed.
-        is_batch_topic: tells whether the queues of a topic are BatchConsumeQueues. It is asked once
-            for each topic, before the first unit is written.
+        is_batch_topic: returns whether the queues of a topic are BatchConsumeQueues. It is asked
+            once for each topic, before the first unit is written.
         note_built: brings a lower ``built`` to the disk, before anything is removed.
         starts: where the last records of the log begin.
 
@@ -354,7 +354,7 @@ class QueueBuilder:
         self.built = self._written = begin
 
     def _time_at(self, physical_offset: int | None) -> int:
-        """Return the store time of the record at a physical offset, 0 if it cannot be told."""
+        """Return the store time of the record at a physical offset, 0 if it is not known."""
         try:
             return 0 if physical_offset is None else self._log.store_timestamp(physical_offset)
         except (CorruptRecordError, OffsetOutOfRangeError):

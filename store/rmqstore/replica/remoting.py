@@ -40,7 +40,7 @@ _MAX_REMARK_CHARACTERS: Final = 500
 
 
 TIMEOUT_SECONDS: Final = 15.0
-# No request has a body that a broker reads. A port for replicas takes the last 8 bytes that come
+# No request has a body that a broker reads. An HA port takes the last 8 bytes that come
 # for an acknowledgement: this one, -1, counts nowhere. Any text would be an offset after the end of
 # every log, and a SYNC_MASTER of RocketMQ 4 would take all messages for replicated until it ends.
 _NO_OFFSET: Final = b"\xff" * 8
@@ -183,7 +183,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A broker's ordinary port, and how to talk to it.
+    """A broker's listen port, and how to talk to it.
 
     Attributes:
         address: host and port.

@@ -74,7 +74,7 @@ class NeededByStreams:
     def limit(self, paths: StorePaths, brokers: Collection[str], end: int, least: int = 0) -> int:
         """Return the physical offset before which no query needs anything.
 
-        While this cannot be told of one of them, it is 0.
+        While this is not known of one of them, it is 0.
 
         Args:
             paths: the copy.
@@ -109,7 +109,7 @@ def first_needed(
         least: no matter how far before this physical offset the message lies.
 
     Raises:
-        StoreStateError: the checkpoint does not tell this.
+        StoreStateError: the checkpoint does not say this.
         OSError: a file cannot be read.
     """
     entries = LOCAL.list_folder(checkpoint / "commits")
@@ -323,7 +323,7 @@ def new_begin(
 
 
 def _is_older(log: CommitLog, physical_offset: int, oldest: int) -> bool:
-    """Tell whether a record was stored before a time.
+    """Return whether a record was stored before a time.
 
     If the first records of a file and of the next one were, so were those between, unless the clock
     of the broker was set back at just these two.

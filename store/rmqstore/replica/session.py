@@ -59,7 +59,7 @@ class Owner(Protocol):
 
     @property
     def vouched_end(self) -> int:
-        """Physical offset up to which the state of the copy, on the disk, vouches for its log."""
+        """Physical offset up to which the state of the copy, on the disk, covers its log."""
 
     def cut(self, end: int, reason: str) -> None:
         """Cut the copy at the end of a record."""
@@ -68,7 +68,7 @@ class Owner(Protocol):
         """Take note that the log of the broker was the copy's at a monotonic time."""
 
     def ask_bounds(self, position: int) -> LogBounds:
-        """Return where the log begins and ends by now, of a broker that is at a position."""
+        """Return where the log now begins and ends, of a broker that is at a position."""
 
     def tick(self) -> None:
         """Do what is done now and then."""
@@ -87,10 +87,10 @@ class Session:
             there, or the copy does.
         extent: what the copy holds.
         bounds: where the log of the broker begins and ends.
-        goal: physical offset at which the session ends, None to go on.
+        goal: physical offset at which the session ends, None to continue.
         may_compare_more: whether the logs may have a common part before the one that is compared.
-        first_record: what a copy without a record has to begin with, as the broker's ordinary port
-            tells; empty if that is not known.
+        first_record: what a copy without a record has to begin with, as the broker's listen port
+            returns it; empty if that is not known.
 
     Attributes:
         why: what ended the connection, for people.
@@ -158,7 +158,7 @@ class Session:
             self.has_begun = self._stream.has_begun
 
     def _begins_elsewhere(self) -> bool:
-        """Tell whether the first bytes of a copy are of another place than was asked for.
+        """Return whether the first bytes of a copy are of another place than was asked for.
 
         The log of a new slave may begin anywhere; for 0 it sends its first file, once it has one.
         Source: CommitLog.java#getData, MappedFileQueue.java#findMappedFileByOffset.
@@ -233,7 +233,7 @@ class Session:
         return max(min(_BUFFER_BYTES, int(rate * self._settings.timing.poll)), 1)
 
     def _reported(self) -> int:
-        """Return what is reported: never more than the broker has and the state vouches for."""
+        """Return what is reported: never more than the broker has and the state covers."""
         if self._settings.acknowledge == "never":
             return NEVER
         return min(self._stream.position, self._owner.vouched_end)
@@ -311,7 +311,7 @@ class Session:
         low, high = self._owner.known_bounds
         if position < low:
             raise ConnectionEndedError(
-                f"the broker goes on at {position}, and its log begins at {low} by now"
+                f"the broker continues at {position}, and its log now begins at {low}"
             )
         seconds = time.monotonic() - self._data_at
         if position < high and seconds > self._patience():
@@ -335,8 +335,8 @@ class Session:
             raise ConnectionEndedError(str(err)) from err
         if not bounds.low <= position <= bounds.high:  # the next connection begins with these
             raise ConnectionEndedError(
-                f"the broker goes on at {position}, and its log is from {bounds.low} to "
-                f"{bounds.high} by now"
+                f"the broker continues at {position}, and its log is now from {bounds.low} "
+                f"to {bounds.high}"
             )
         self._low = max(self._low, bounds.low)
         if position < bounds.high:
@@ -379,7 +379,7 @@ class Session:
         if verdict is not Verdict.CUT:
             raise StoreStateError(
                 f"the log of the broker and the copy differ at physical offset {place}, and no "
-                f"record from {self._compared} on is the same: the broker has another log by now. "
+                f"record from {self._compared} on is the same: the broker now has another log. "
                 "Nothing was changed; follow it into a new folder"
             )
         boundary = boundary_before(self._copy.log, self._compared, place)

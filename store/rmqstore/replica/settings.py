@@ -76,7 +76,7 @@ class Timing:
         last_answer: that the end of a follower waits for the broker to say what a topic is.
         retention: between two looks for files to delete.
         quiet: without bytes of the log, after which a heartbeat is taken for the end of the log
-            where only the port for replicas is asked. With flow control others come before.
+            where only the HA port is asked. With flow control others come before.
     """
 
     pause: float = 5.0
@@ -170,7 +170,7 @@ class FollowSettings:
             )
 
     def _check_replica_port(self) -> None:
-        """Refuse what needs the ordinary port where only the one for replicas is asked."""
+        """Refuse what needs the listen port where only the HA port is asked."""
         if self.ha_mode is None:
             if self.file_size is not None:
                 raise OptionError(Text(Argument("file_size"), ": needs ", Argument("ha_mode")))
@@ -179,7 +179,7 @@ class FollowSettings:
             raise UnsupportedFeatureError(
                 Text(
                     Argument("ha_mode", "controller"),
-                    ": only the ordinary port says which broker is the master of its group, and a "
+                    ": only the listen port says which broker is the master of its group, and a "
                     "slave cuts its log under a follower",
                 )
             )
@@ -187,19 +187,19 @@ class FollowSettings:
             raise OptionError(about("ha_mode", f" {self.ha_mode!r}: must be default or controller"))
         if self.ha_address is not None:
             raise OptionError(
-                Text(listed("ha_mode", "ha_address"), ": the source is the port for replicas then")
+                Text(listed("ha_mode", "ha_address"), ": the source is the HA port then")
             )
         if self.file_size is not None and not MIN_FILE_BYTES <= self.file_size <= MAX_FILE_BYTES:
             raise OptionError(about("file_size", f" {self.file_size}: no broker has such files"))
         if self.retention.is_mirror:
             raise OptionError(
                 Text(Argument("retain", "mirror"), " with ", Argument("ha_mode"),
-                     ": only the ordinary port says what the broker has deleted")
+                     ": only the listen port says what the broker has deleted")
             )  # fmt: skip
         if self.on_gap == "restart" and self.start == "earliest":
             raise OptionError(
                 Text(Argument("on_gap", "restart"), " with ", Argument("ha_mode"), ": needs ",
-                     Argument("start"), ": only the ordinary port says where a log begins")
+                     Argument("start"), ": only the listen port says where a log begins")
             )  # fmt: skip
 
 
@@ -257,7 +257,7 @@ def informant_of(
     """Return where a broker is asked.
 
     Args:
-        endpoint: the ordinary port; with ``ha_mode`` the one for replicas.
+        endpoint: the listen port; with ``ha_mode`` the HA port.
         settings: how the broker is followed.
         known_size: bytes of each file of the log, as a copy that is there has them.
 

@@ -51,7 +51,7 @@ class CopiedEpochs:
         paths: the files of the copy.
 
     Attributes:
-        confirm_offset: what the broker told last; -1 if it told nothing.
+        confirm_offset: what the broker reported last; -1 if it reported nothing.
     """
 
     def __init__(self, paths: StorePaths) -> None:
@@ -87,7 +87,7 @@ class CopiedEpochs:
         self._begin, self._known, self._of_broker = begin, [], []
 
     def retain(self, disk: Disk, begin: int, end: int) -> None:
-        """Forget the epochs that end before the log of the copy begins by now."""
+        """Forget the epochs that end before the log of the copy now begins."""
         self._begin = begin
         self.write(disk, end)
 
@@ -140,8 +140,8 @@ class FollowState:
     """A copy and its source.
 
     Attributes:
-        cluster: name of the cluster that the broker belongs to, empty if it was not told.
-        broker: name of the broker, empty if it was not told; its id may change.
+        cluster: name of the cluster that the broker belongs to, empty if it is not known.
+        broker: name of the broker, empty if it is not known; its id may change.
         address: where it was reached the last time.
         file_size: bytes of each file of the log.
         begin: physical offset of the first byte of the copy.
@@ -156,7 +156,7 @@ class FollowState:
         last_cut_kept: the folder with the bytes that were cut.
         tables_at: when the tables were written, epoch ms, 0 if never.
         source_end: physical offset of the end of the source's log when it was last known.
-        source_at: when the source told that, epoch ms, 0 if never.
+        source_at: when the source reported that, epoch ms, 0 if never.
         behind_seconds: how old the last record was, in seconds, if the source had more.
         n_connections: how many connections the follower has made since it was started.
         updated_at: when this was written, epoch ms.
@@ -166,7 +166,7 @@ class FollowState:
         epoch: the epoch of the last record in controller mode, -1 without one.
         builds_queues: whether the follower that opened the copy last builds queues and index.
         confirm_offset: physical offset up to which no switch of masters takes records back, as the
-            source told it in controller mode; -1 if it did not.
+            source reported it in controller mode; -1 if it did not.
     """
 
     cluster: str
@@ -196,7 +196,7 @@ class FollowState:
     confirm_offset: int = -1
 
     def opened(self, begin: int, *, builds_queues: bool) -> FollowState:
-        """Return the state of a copy that a follower goes on with, whose first file is known."""
+        """Return the state of a copy that a follower continues, whose first file is known."""
         return replace(
             self,
             begin=begin,
@@ -208,7 +208,7 @@ class FollowState:
 
     def confirmed(self, source: Source, address: str) -> FollowState:
         """Return the state after the log of a broker was found to be the copy's."""
-        if not source.broker:  # only its port for replicas is known
+        if not source.broker:  # only its HA port is known
             return self
         return replace(
             self,

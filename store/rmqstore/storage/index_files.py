@@ -198,7 +198,7 @@ def _know_their_last_item(data: Bytes, n_slots: NDArray[np.int64]) -> Mask:
 
 
 def _fits(data: Bytes, sizes: IndexSizes) -> bool:
-    """Tell whether a file read with these sizes is an index; its newest slots may be missing.
+    """Return whether a file read with these sizes is an index; its newest slots may be missing.
 
     The unused first item is all zeros, slots point at items that belong to them, and items point at
     older items of their slot.
@@ -240,7 +240,7 @@ def index_files(folder: Path, storage: Storage = LOCAL) -> list[Path]:
 
 
 def is_name(name: str) -> bool:
-    """Tell whether RocketMQ loads a file of this name. Source: DefaultMappedFile.java#init."""
+    """Return whether RocketMQ loads a file of this name. Source: DefaultMappedFile.java#init."""
     return name.isascii() and name.isdigit() and int(name) <= _MAX_NAME
 
 
@@ -254,7 +254,7 @@ def read_header(path: Path, storage: Storage = LOCAL) -> np.void:
 
 
 def was_ended(path: Path) -> bool:
-    """Tell whether a put to the file was ever completed: it writes the end time last."""
+    """Return whether a put to the file was ever completed: it writes the end time last."""
     return bool(read_header(path)["end_timestamp"])
 
 

@@ -136,7 +136,7 @@ class _OpenIndexFile:
         return self._count <= 1
 
     def was_flushed(self, until: int) -> bool:
-        """Tell whether all records of the file were stored by a time, ms."""
+        """Return whether all records of the file were stored by a time, ms."""
         return self._end_timestamp <= until
 
     def span(self) -> Span | None:
@@ -192,7 +192,7 @@ class IndexSearch:
                 continue  # deleted together with its records
 
     def has_files(self) -> bool:
-        """Tell whether there are index files, whatever they hold."""
+        """Return whether there are index files, whatever they hold."""
         return bool(index_files(self.folder, self._storage))
 
     def find(self, hashes: NDArray[np.int32], begin: int = 0, end: int = FOREVER) -> Positions:
@@ -372,7 +372,7 @@ class IndexTable:
         return None
 
     def may_lack_hours(self, hours: tuple[int, int]) -> bool:
-        """Tell whether items between two hours may have been deleted.
+        """Return whether items between two hours may have been deleted.
 
         A broker deletes those of a week before its oldest file of the log was made, which in a
         restored store is a later time than that of the records.

@@ -204,7 +204,7 @@ def snapshot(folder: Path, storage: Storage) -> Iterator[Snapshot]:
 
 
 def can_read_rocksdb() -> bool:
-    """Tell whether the library is installed: extra ``rocksdb``."""
+    """Return whether the library is installed: extra ``rocksdb``."""
     return find_spec("rocksdict") is not None
 
 
@@ -290,7 +290,7 @@ class RocksDb:
             raise self._corrupt(err) from err
 
     def is_current(self, storage: Storage) -> bool:
-        """Tell whether the files of the database are still those that were opened.
+        """Return whether the files of the database are still those that were opened.
 
         Args:
             storage: lists the files. It is that of the caller, because another one, which has
@@ -306,7 +306,7 @@ class RocksDb:
         return in_tables + in_log
 
     def has_family(self, name: str) -> bool:
-        """Tell whether the database has a family of that name."""
+        """Return whether the database has a family of that name."""
         return self._family(name) is not None
 
     def get(self, family: str, key: bytes) -> bytes | None:

@@ -172,7 +172,7 @@ def pending_units(paths: StorePaths, progress: TimerProgress) -> TimerUnits | No
             flushed = progress.log_flushed if wheel.flushed is None else wheel.flushed
             return _LogScan(log, slots, flushed, progress.read_time).units()
     except (CorruptConfigError, UnreadableFileError, FileNotFoundError, FileDeletedError) as err:
-        logger.warning("%s; the timer topic alone tells which messages are timed", err)
+        logger.warning("%s; the timer topic alone says which messages are timed", err)
         return None
 
 

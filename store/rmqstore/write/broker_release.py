@@ -93,11 +93,11 @@ class BrokerRelease:
 
 
 def _is_all_ours(paths: StorePaths, log: CommitLog) -> bool:
-    """Tell whether writers of ours have written every record of a log."""
+    """Return whether writers of ours have written every record of a log."""
     end, file_bytes = 0, max((segment.size for segment in log.segments), default=0)
     try:
         commits = read_commits(paths)
-    except RmqStoreError:  # nothing tells then
+    except RmqStoreError:  # then it is not known
         return False
     for commit in commits:
         if commit.start is None or commit.end is None:

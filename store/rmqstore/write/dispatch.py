@@ -112,7 +112,7 @@ class SavedCheckpoint:
         self.save(built=0 if is_whole else None, index=0)
 
     def cover_index(self) -> None:
-        """Flush the newest index file, and vouch for all of them at the next :meth:`save`.
+        """Flush the newest index file, and guarantee all of them at the next :meth:`save`.
 
         A recovery deletes index files that are newer than the checkpoint. It builds items only for
         the records that it scans, so the keys of older records would be lost.

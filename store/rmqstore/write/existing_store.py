@@ -67,7 +67,7 @@ def has_tag_items(paths: StorePaths, log: CommitLog) -> bool:
 
 
 def _hold_tags(path: Path, sizes: IndexSizes, log: CommitLog) -> bool:
-    """Tell whether an item of a record's tags is among the newest items of a file."""
+    """Return whether an item of a record's tags is among the newest items of a file."""
     items = IndexFile(path, sizes).newest_items(_NEWEST_ITEMS)
     for place in np.unique(items["physical_offset"]).tolist():
         try:

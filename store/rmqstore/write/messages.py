@@ -208,7 +208,7 @@ def are_offset_ids(ids: pa.StringArray, batch: pa.RecordBatch) -> pa.BooleanArra
 
     Args:
         ids: the msgIds of the rows, (n,).
-        batch: the rows. Those that were read from a store have other columns that tell the offset
+        batch: the rows. Those that were read from a store have other columns that give the offset
             message id.
     """
     names = set(batch.schema.names)
@@ -249,8 +249,8 @@ class WriteSpec:
     make_uniq_key: bool = True
     allow_system_topics: bool = False
     max_message_size: int = 4 << 20
-    # The release of the broker that will open the store, such as 5.3.3; None if nothing but its
-    # files tells it. Records that an older broker could not read are refused.
+    # The release of the broker that will open the store, such as 5.3.3; None if only its
+    # files show it. Records that an older broker could not read are refused.
     broker_version: str | None = None
     n_delay_levels: int = len(DELAY_LEVELS_MS)  # of the store's broker
 
@@ -277,7 +277,7 @@ class WriteSpec:
 class MessageMaker:
     """Makes columns of records from batches of messages.
 
-    The round robin over queues and the counter of ids go on from batch to batch.
+    The round robin over queues and the counter of ids continue from batch to batch.
 
     Args:
         spec: how messages are made.

@@ -81,7 +81,7 @@ def _unfounded(paths: StorePaths, log: CommitLog, topic: str, queue_name: str) -
         return []
     text = (
         f"{n_wrong} units point into the log, which holds no record of this queue; "
-        "the queue is kept because only its files tell its next queue offset"
+        "the queue is kept because only its files show its next queue offset"
     )
     logger.warning("%s-%s: %s", topic, queue_name, text)
     return [Finding("queue", f"{topic}-{queue_name}", text)]

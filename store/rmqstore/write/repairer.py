@@ -214,7 +214,7 @@ class Repairer:
         return physical_offset if physical_offset < segment.end else None
 
     def _is_newest_built(self) -> bool:
-        """Tell whether the newest record has its unit.
+        """Return whether the newest record has its unit.
 
         Queues are built in the order of the log, so all have theirs then.
         """
@@ -229,7 +229,7 @@ class Repairer:
     def _outdated_index(
         self, log_end: int, checkpoint: Checkpoint | None
     ) -> tuple[list[Path], int]:
-        """Return the index files that the checkpoint does not vouch for, and all later ones.
+        """Return the index files that the checkpoint does not cover, and all later ones.
 
         Items are built in the order of the log, so a file in the middle cannot be built again
         alone.
@@ -258,7 +258,7 @@ class Repairer:
             )
             is_trusted = True
         if not self._config.message_index_enable or is_trusted:
-            # nothing is missing, as far as one can tell without reading the log
+            # nothing is missing, as far as one can see without reading the log
             index_end = log_end
         return outdated, index_end
 
@@ -285,11 +285,11 @@ class Repairer:
             return
 
     def is_whole(self) -> bool:
-        """Tell whether a recovery from the first file of the log gets to its end."""
+        """Return whether a recovery from the first file of the log gets to its end."""
         return self._is_whole_from(self._log.min_offset)
 
     def _is_whole_from(self, start: int) -> bool:
-        """Tell whether a recovery from the start of a file gets to the end of the log.
+        """Return whether a recovery from the start of a file gets to the end of the log.
 
         What was scanned to find the end is not read again, and what was appended since is our own.
         """
@@ -334,7 +334,7 @@ class Repairer:
         """Build queues and index again from the log alone, up to ``end``.
 
         A repair completes a rebuild that was interrupted. A queue stays as it was if the log holds
-        none of its records any more, because only its files tell its next queue offset.
+        none of its records any more, because only its files show its next queue offset.
 
         Returns:
             What could not be built.

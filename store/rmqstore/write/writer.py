@@ -404,7 +404,7 @@ class StoreWriter:
                 raise
 
     def _require_usable(self) -> None:
-        """Refuse to go on after a write that failed: the store is repaired when it is opened."""
+        """Refuse to continue after a write that failed: the store is repaired when it is opened."""
         if self._has_failed:
             raise StoreStateError(
                 f"{self.paths.root}: an earlier write failed; "
@@ -465,7 +465,7 @@ class StoreWriter:
             offset does not fit.
 
         Raises:
-            StoreStateError: times of delivery follow a table of levels that nothing tells.
+            StoreStateError: times of delivery follow a table of levels that is not known.
         """
         self.config.require_delay_levels()
         self.flush()

@@ -251,7 +251,7 @@ def array_bytes(values: pa.Array) -> tuple[Bytes, Positions]:
 
 
 def has_aligned_words(buf: Bytes) -> bool:
-    """Tell whether :func:`aligned_words` can be used.
+    """Return whether :func:`aligned_words` can be used.
 
     The buffer has to begin at a word boundary, and the machine to be little-endian.
     """

@@ -193,7 +193,7 @@ def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tup
 
 
 def _tails_match(buf: Bytes, tails: Positions, topic: bytes, property_lengths: Positions) -> bool:
-    """Tell whether all V1 records have this topic and properties of these lengths.
+    """Return whether all V1 records have this topic and properties of these lengths.
 
     Args:
         buf: the buffer of the records.

@@ -175,7 +175,7 @@ def _split_values(entries: Entries, name: str) -> _Parts:
 
 
 def is_dispatched(topic: bytes) -> bool:
-    """Tell whether the broker dispatches records of a topic to the light queues that they name.
+    """Return whether the broker dispatches records of a topic to the light queues that they name.
 
     Source: MixAll.java#topicAllowsLMQ.
     """

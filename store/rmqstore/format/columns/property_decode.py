@@ -12,7 +12,7 @@ properties: the unique key is the same in all copies. There are four kinds of to
 ==================== ================================================================
 ``%RETRY%g``         retries of group ``g`` of any topic
 ``%RETRY%g_t``       retries of group ``g`` that consumes topic ``t`` by POP; since both names may
-                     have underscores, the name alone does not tell where it is to be split
+                     have underscores, the name alone does not say where it is to be split
 ``%RETRY%g+t``       the same with ``enableRetryTopicV2``
 ``%DLQ%g``           dead letters of group ``g``, after the last attempt
 ==================== ================================================================
@@ -84,7 +84,7 @@ class Origin(NamedTuple):
         is_dead: whether the copy is a dead letter; otherwise it is a retry.
         is_waiting: whether the copy is a retry that waits for its delay.
         group: the consumer group that failed to consume the message.
-        topic: the topic that the message was sent to; None if nothing tells it.
+        topic: the topic that the message was sent to; None if nothing names it.
         message_id: the offset message id or the unique key of the message that was sent back first;
             None if the copy does not have it, as for retries of POP.
     """
@@ -112,12 +112,12 @@ NO_NAMES: Final = KnownNames()
 
 
 def is_copy_topic(topic: str) -> bool:
-    """Tell whether a topic holds retries or dead letters."""
+    """Return whether a topic holds retries or dead letters."""
     return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
 def may_hold_copies(topic: str, group: str) -> bool:
-    """Tell whether a topic may have retries or dead letters of a group; the messages decide."""
+    """Return whether a topic may have retries or dead letters of a group; the messages decide."""
     names = (f"{RETRY_PREFIX}{group}", f"{DLQ_PREFIX}{group}")
     return topic in names or topic.startswith(
         (f"{names[0]}{_POP_SEPARATOR}", f"{names[0]}{_POP_SEPARATOR_V2}")
@@ -172,7 +172,7 @@ def group_and_topic(
 
     Args:
         topic: a topic for which :func:`is_copy_topic` holds.
-        has_origin: whether a property of the message tells its origin: it is no retry of POP then.
+        has_origin: whether a property of the message names its origin: it is no retry of POP then.
         known: names by which ``%RETRY%g_t`` is split.
 
     Returns:

@@ -87,7 +87,7 @@ class RegularMaps:
         return len(self.values) // len(self.names)
 
     def mentions(self, text: str) -> bool:
-        """Tell whether the name of a property may hold a text; if False, none does."""
+        """Return whether the name of a property may hold a text; if False, none does."""
         return any(text in name for name in self.columns)
 
     def without(self, names: Collection[str]) -> RegularMaps:
@@ -117,7 +117,7 @@ class IrregularMaps:
         return self.n_maps
 
     def mentions(self, text: str) -> bool:
-        """Tell whether the name of a property may hold a text; if False, none does."""
+        """Return whether the name of a property may hold a text; if False, none does."""
         data, bounds = array_bytes(self.names)
         return text.encode() in data[int(bounds[0]) : int(bounds[-1])].tobytes()
 

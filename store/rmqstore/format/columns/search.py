@@ -71,7 +71,7 @@ def _frames_of(buf: Bytes, heads: Positions, physical_base: int, framing: Framin
 
 
 def knows_its_place(buf: Bytes, position: int, physical_offset: int) -> bool:
-    """Tell whether a head at ``position`` holds this physical offset.
+    """Return whether a head at ``position`` holds this physical offset.
 
     Its record need not be whole.
     """
@@ -104,8 +104,8 @@ def find_next_record(
 ) -> int:
     """Return where the frame of the first whole record begins in ``[start, end)``, or ``end``.
 
-    This is how a walk goes on after damage. It could only be misled by a body that holds a copy of
-    a record, with its frame, at exactly the physical offset that the copy names.
+    This is how a walk continues after damage. It could only be misled by a body that holds a copy
+    of a record, with its frame, at exactly the physical offset that the copy names.
     """
     for low, high in search_blocks(start, end):
         frames = find_frames(buf, low, high, physical_base, framing)

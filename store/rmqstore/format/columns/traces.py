@@ -137,7 +137,7 @@ class Trace(NamedTuple):
 
 
 def is_trace_topic(topic: str) -> bool:
-    """Tell whether a topic is one that holds traces by default."""
+    """Return whether a topic is one that holds traces by default."""
     return topic == TRACE_TOPIC or topic.startswith(_CLOUD_PREFIX)
 
 

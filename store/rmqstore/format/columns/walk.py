@@ -253,7 +253,7 @@ def follow_chains(
 ) -> tuple[Positions, NDArray[np.int64], Positions]:
     """Follow every chain of frames from its head until it reaches its bound or breaks.
 
-    Only magics and sizes are looked at; ``framing.refused_rows`` tells what else is wrong.
+    Only magics and sizes are looked at; ``framing.refused_rows`` finds what else is wrong.
 
     Returns:
         All starts, chain by chain; the number of frames of each chain; where each chain ended.

@@ -141,7 +141,7 @@ class BrokerRun(NamedTuple):
         return self.started_ns // _NS_PER_MS
 
     def may_have_recovered(self, now: BrokerRun) -> bool:
-        """Tell whether a recovery may lie between this run and a later one.
+        """Return whether a recovery may lie between this run and a later one.
 
         There is none after a clean shutdown.
         """

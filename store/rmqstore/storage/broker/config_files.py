@@ -49,7 +49,7 @@ def load_table(storage: Storage, path: Path) -> dict[str, Any]:
     """Load a broker's JSON file, or its ``.bak`` as a broker does; {} if there is neither.
 
     A broker takes the ``.bak`` where the file is missing, empty or damaged, as after a power cut.
-    Of damage a warning tells, once for each file.
+    Damage is reported by a warning, once for each file.
 
     Raises:
         CorruptConfigError: the file is not a JSON object with the tables that it should have,
@@ -126,7 +126,7 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
 
 
 def is_table(content: bytes) -> bool:
-    """Tell whether bytes are the whole content of a broker's JSON file, which may be empty."""
+    """Return whether bytes are the whole content of a broker's JSON file, which may be empty."""
     try:
         table_of(content)
     except CorruptConfigError:
@@ -181,7 +181,7 @@ def integer(value: Any, bits: int | None = 64) -> int:  # noqa: ANN401 - any JSO
 
 
 def _has_table(storage: Storage, path: Path) -> bool:
-    """Tell whether a broker's JSON file exists, or its ``.bak``."""
+    """Return whether a broker's JSON file exists, or its ``.bak``."""
     return storage.exists(path) or storage.exists(path.with_name(path.name + ".bak"))
 
 
@@ -301,13 +301,13 @@ class BrokerConfig:
     def topics(self) -> list[str]:
         """Return all topics that the broker knows, sorted, including those without messages.
 
-        Messages can be read without it, so of a table that cannot be read a warning tells, and the
-        result is [].
+        Messages can be read without it, so a table that cannot be read is reported by a warning,
+        and the result is [].
         """
         try:
             return sorted(self._table("topics.json", "topicConfigTable"))
         except (CorruptConfigError, CorruptDatabaseError, UnsupportedFeatureError) as err:
-            _warn_once(f"{err}; topics are those that have queues, as far as is known")
+            _warn_once(f"{err}; the only topics known are those that have queues")
             return []
 
     def topic_entries(self) -> dict[str, dict[str, Any]]:

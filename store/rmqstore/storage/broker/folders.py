@@ -157,7 +157,7 @@ def root_for(path: str | os.PathLike[str], storage: Storage) -> Path:
 
 
 def are_compacted_logs(path: str | os.PathLike[str], storage: Storage) -> bool:
-    """Tell whether a path is the folder with the compacted logs of a broker."""
+    """Return whether a path is the folder with the compacted logs of a broker."""
     base = path_of(path if isinstance(path, Path) else os.fspath(path))
     with suppress(RmqStoreError, OSError):
         return is_folder(storage, base / COMPACTION_LOGS)
@@ -267,7 +267,7 @@ def find_store(
     if storage.exists(base / UNFINISHED_COPY):
         raise StoreStateError(
             f"{base} holds a copy of a store that is not complete: "
-            "`rmqstore copy` with the same arguments goes on with it"
+            "`rmqstore copy` with the same arguments continues it"
         )
     settings = None if conf is None else read_conf(conf)
     if settings is not None:

@@ -1,8 +1,8 @@
-"""Who a broker is, as far as its files tell: name, cluster, id and address.
+"""Who a broker is, as far as its files say: name, cluster, id and address.
 
 In controller mode a broker keeps ``brokerIdentity``. Its settings, ``broker.conf``, are those that
 the user gives, or are read where they lie in the root of the store or in ``config/``. Otherwise the
-topics that every broker makes for itself tell its name and its cluster.
+topics that every broker makes for itself give its name and its cluster.
 
 Source: BrokerMetadata.java; BrokerConfig.java, BrokerIdentity.java; TopicConfigManager.java, which
 makes the topics.
@@ -85,7 +85,7 @@ def read_identity(paths: StorePaths, topics: Callable[[], list[str]]) -> BrokerI
 
 
 def broker_name(paths: StorePaths, topics: Callable[[], list[str]]) -> str | None:
-    """Return the name of the broker of a store, None if no file tells it.
+    """Return the name of the broker of a store, None if no file gives it.
 
     Less is read for it than for :func:`read_identity`.
     """

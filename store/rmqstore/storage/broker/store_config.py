@@ -64,7 +64,7 @@ def root_of(
 
     Raises:
         OptionError: neither names it. A broker then takes ``store`` in the home folder of the user
-            who starts it, which nothing here tells.
+            who starts it, which cannot be known here.
     """
     if path is not None:
         return path

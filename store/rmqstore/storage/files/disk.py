@@ -302,7 +302,7 @@ class Disk:
     def write_through(self, path: Path, position: int, data: NDArray[Any]) -> None:
         """Write a few bytes into an existing file, and wait until they are on the disk.
 
-        Other bytes of the file need not be; where the system cannot tell them apart, all are.
+        Other bytes of the file need not be; where the system cannot distinguish them, all are.
         """
         try:
             with _named(path):
@@ -338,7 +338,7 @@ class Disk:
                 self._direct_writes.settle()
 
     def forget_large_write(self) -> None:
-        """Wait for the last large write, and go on even if it failed."""
+        """Wait for the last large write, and continue even if it failed."""
         if self._direct_writes is not None:
             self._direct_writes.forget()
 

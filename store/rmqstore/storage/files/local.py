@@ -59,7 +59,7 @@ _FEW_PAGES = 8  # fewer pages are read as fast one after the other
 
 
 def lacks_room_for_holes(descriptor: int) -> bool:
-    """Tell whether reading all holes of a file through a mapping could exhaust its file system."""
+    """Return whether reading all holes of a file by a mapping could exhaust its file system."""
     status = os.fstat(descriptor)
     missing = status.st_size - status.st_blocks * _STATED_BLOCK_BYTES
     if missing <= 0:
@@ -108,7 +108,7 @@ class MappedFile(Closing):
 
     A sparse file on a tmpfs that is nearly full is mapped without its holes: :mod:`.sparse` says
     why. Bytes written into a hole then become visible only after the file is opened again;
-    :meth:`is_outdated` tells when.
+    :meth:`is_outdated` says when.
 
     Raises:
         FileNotFoundError: there is no such file; retention may just have deleted it.
@@ -191,9 +191,9 @@ class MappedFile(Closing):
             self._data = None
 
     def is_outdated(self) -> bool:
-        """Tell whether the file has to be opened again.
+        """Return whether the file has to be opened again.
 
-        This is so if another file has its name by now, if its length has changed, or if its holes
+        This is so if another file now has its name, if its length has changed, or if its holes
         were filled or cannot be read.
         """
         try:
@@ -304,7 +304,7 @@ class LocalStorage:
         return file_status(path)
 
     def exists(self, path: AnyPath) -> bool:
-        """Tell whether the path exists; a dangling link does not count. See :class:`Storage`."""
+        """Return whether the path exists; a dangling link does not count. See :class:`Storage`."""
         status = file_status(path)
         return status is not None and status.kind != A_DANGLING_LINK
 
@@ -330,7 +330,7 @@ class LocalStorage:
         return path.resolve()
 
     def is_locked(self, path: Path) -> bool:
-        """Tell whether a running broker or another writer holds this lock file."""
+        """Return whether a running broker or another writer holds this lock file."""
         return is_held(path)
 
 

@@ -84,7 +84,7 @@ class StoreLock:
 
 
 def is_held(path: Path) -> bool:
-    """Tell whether a running broker or another writer holds this lock; does not take it."""
+    """Return whether a running broker or another writer holds this lock; does not take it."""
     with _guard:
         try:
             if StoreLock.identity(path.stat()) in _held:

@@ -283,7 +283,7 @@ class QueueFolders:
         return [file for folder in folders for file in segment_files(self.paths.storage, folder)]
 
     def has_queue_folder(self, topic: str) -> bool:
-        """Tell whether a topic has a folder of queues."""
+        """Return whether a topic has a folder of queues."""
         if not can_name_queues(topic):
             return False
         folders = (self.paths.consumequeue / topic, self.paths.batch_consumequeue / topic)
@@ -311,24 +311,24 @@ def segment_files(storage: Storage, folder: Path) -> list[Path]:
 
 
 def can_name_queues(topic: str) -> bool:
-    """Tell whether a topic, which comes from a record, can be the name of a folder."""
+    """Return whether a topic, which comes from a record, can be the name of a folder."""
     if topic in {"", ".", ".."} or "/" in topic or "\0" in topic:
         return False
     return len(os.fsencode(topic)) <= _MAX_NAME_BYTES
 
 
 def can_have_queue(topic: str, queue_id: int) -> bool:
-    """Tell whether a topic and a queue id, which come from a record, can name a queue on disk."""
+    """Return whether a topic and a queue id, which come from a record, can name a queue on disk."""
     return can_name_queues(topic) and len(topic.encode()) <= _MAX_NAME_BYTES and queue_id >= 0
 
 
 def is_queue_id(name: str) -> bool:
-    """Tell whether RocketMQ names a queue's folder like this: an int without leading zeros."""
+    """Return whether RocketMQ names a queue's folder like this: an int without leading zeros."""
     if not name.isascii() or not name.isdigit():
         return False
     return str(int(name)) == name and int(name) <= _MAX_QUEUE_ID
 
 
 def is_text(name: str) -> bool:
-    """Tell whether a name is UTF-8 on the disk: Python escapes any other as lone surrogates."""
+    """Return whether a name is UTF-8 on the disk: Python escapes any other as lone surrogates."""
     return name.isascii() or not any("\ud800" <= char <= "\udfff" for char in name)

@@ -129,7 +129,7 @@ def file_status(path: AnyPath) -> Status | None:
     """Return kind, size and times of a path, None if it does not exist.
 
     Raises:
-        UnreadableFileError: the operating system refuses to tell.
+        UnreadableFileError: the operating system refuses to say.
     """
     try:
         status = os.lstat(path)
@@ -166,7 +166,7 @@ def list_folder(folder: AnyPath) -> list[Entry]:
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Tell whether an entry is a folder or a link to one; a dangling link is not."""
+    """Return whether an entry is a folder or a link to one; a dangling link is not."""
     try:
         return entry.is_dir()
     except OSError:

@@ -98,7 +98,7 @@ class ScratchFile(Closing):
 
 
 def can_replace(folder: Path, source: Path) -> bool:
-    """Tell whether a folder can be renamed over another one, and looks like it then.
+    """Return whether a folder can be renamed over another one, and looks like it then.
 
     It is tried with an empty folder, because a mount point of the same disk looks like any other
     folder.

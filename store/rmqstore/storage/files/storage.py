@@ -138,9 +138,9 @@ class StoredFile(Protocol):
         """Return the position after the last byte before ``size`` that is not zero, or 0."""
 
     def is_outdated(self) -> bool:
-        """Tell whether the file has to be opened again.
+        """Return whether the file has to be opened again.
 
-        This is so if another file has its name by now, or if its length has changed.
+        This is so if another file now has its name, or if its length has changed.
         """
 
     def close(self) -> None:
@@ -175,11 +175,11 @@ class Storage(Protocol):
         """Return kind, size and times of a path, None if it does not exist.
 
         Raises:
-            UnreadableFileError: the storage refuses to tell.
+            UnreadableFileError: the storage refuses to say.
         """
 
     def exists(self, path: AnyPath) -> bool:
-        """Tell whether the path exists; raises as :meth:`status` does."""
+        """Return whether the path exists; raises as :meth:`status` does."""
 
     def size(self, path: AnyPath) -> int:
         """Return the length of a regular file in bytes.
@@ -222,7 +222,7 @@ class Storage(Protocol):
         """Return an absolute path without links."""
 
     def is_locked(self, path: Path) -> bool:
-        """Tell whether a running broker or another writer holds this lock file."""
+        """Return whether a running broker or another writer holds this lock file."""
 
 
 def empty_array(size: int, *, in_large_pages: bool = False) -> NDArray[uint8]:
@@ -257,7 +257,7 @@ def read_small(storage: Storage, path: AnyPath, max_bytes: int) -> bytes:
 
 
 def is_folder(storage: Storage, path: AnyPath) -> bool:
-    """Tell whether the path is a folder or a link to one; raises as :meth:`Storage.status` does."""
+    """Return whether a path is a folder or a link to one; raises as :meth:`Storage.status` does."""
     status = storage.status(path)
     return status is not None and status.is_folder
 

@@ -46,7 +46,7 @@ class RecordMark:
         return cls(physical_offset, len(record), hashlib.sha256(record).hexdigest())
 
     def stands(self, log: CommitLog) -> bool:
-        """Tell whether this very record stands at the physical offset."""
+        """Return whether this very record stands at the physical offset."""
         try:
             stored = log.read(*log.locate(self.physical_offset), self.size)
         except (OffsetOutOfRangeError, CorruptRecordError):
@@ -160,7 +160,7 @@ class WithheldHeads:
         self._guard.remove()
 
     def undo(self, end: int) -> None:
-        """Write zeros over the records; segments that the append created are gone by now."""
+        """Write zeros over the records; segments that the append created are already gone."""
         # First, so that none of the records can be committed even if a step below fails.
         self._positions.clear()
         self._heads.clear()
@@ -227,7 +227,7 @@ class NewLog:
 
     @staticmethod
     def is_possible(disk: Disk, paths: StorePaths) -> bool:
-        """Tell whether the store is empty and its log an ordinary folder that can be replaced."""
+        """Return whether the store is empty and its log an ordinary folder that can be replaced."""
         usual = (paths.root / "commitlog",)
         if paths.commitlogs != usual:
             return False
@@ -254,7 +254,7 @@ class NewLog:
 
 
 class Guard:
-    """An empty segment after the open one, where a broker goes on after a cut commit.
+    """An empty segment after the open one, where a broker continues after a cut commit.
 
     Without it, a broker that recovers the store would write over the first record. If its own
     record then ended where another record of ours begins, the rest of the append would come back.

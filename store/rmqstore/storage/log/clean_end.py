@@ -123,7 +123,7 @@ def read_clean_end(paths: StorePaths, log: CommitLog) -> CleanEnd | None:
 def _proof(paths: StorePaths, log: CommitLog, physical_offset: int) -> str:
     """Return a digest of the bytes before a physical offset, and of the time of the checkpoint.
 
-    A broker writes the checkpoint whenever it shuts down, so it tells of one that ran since.
+    A broker writes the checkpoint whenever it shuts down, so it shows one that ran since.
     """
     segment = log.find(physical_offset - 1)
     if segment is None:

@@ -145,7 +145,7 @@ def _parsed(stored: bytes) -> Iterator[Commit]:
 
 
 def _is_sound(commit: Commit) -> bool:
-    """Tell whether the values of a line are of the types that they should be."""
+    """Return whether the values of a line are of the types that they should be."""
     names: Any = (commit.number, commit.time, commit.n_records)
     if not all(_is_count(value) for value in names) or not commit.number:
         return False

@@ -114,7 +114,7 @@ def numbers_of(log: CommitLog, physical_offset: int) -> FrameNumbers | None:
 
 
 def is_blank(log: CommitLog, place: Place) -> bool:
-    """Tell whether the blank that closes a file begins at a place."""
+    """Return whether the blank that closes a file begins at a place."""
     framing = log.framing(place.segment)
     words = log.read(*place, FRAME_HEAD.itemsize)
     if len(words) < FRAME_HEAD.itemsize:
@@ -306,7 +306,7 @@ class CommitLog:
         """Return the bytes of the record at a place, by the size in its head.
 
         If the size does not fit the file, these are all bytes up to the end of the file. If no
-        record begins at the place, they are just enough for :mod:`rmqstore.format.record` to tell.
+        record begins at the place, they are just enough for :mod:`rmqstore.format.record` to see.
         """
         total_size, magic = read_frame(self, place)
         if magic not in TOPIC_LENGTH_BYTES:
@@ -351,7 +351,7 @@ class CommitLog:
         """Return when the records at offsets (n,) were stored, ms, and which times are right.
 
         A time is right if :meth:`store_timestamp` gives it too. That method also reads heads at the
-        very end of a file, and tells what is wrong with others.
+        very end of a file, and says what is wrong with others.
         """
         times = np.zeros(len(physical_offsets), np.int64)
         is_right = np.zeros(len(physical_offsets), np.bool_)

@@ -73,7 +73,7 @@ class JoinedWindow:
         return self.stretches[-1].end
 
     def has_true_sizes(self) -> bool:
-        """Tell whether every record is whole and has the physical offset where it lies.
+        """Return whether every record is whole and has the physical offset where it lies.
 
         If so, no total size led the walk over another record.
         """
@@ -136,7 +136,7 @@ def _walked_bytes(log: CommitLog, stretch: Stretch) -> int | None:
         return end - start
     first = start - segment.start
     stop = end - segment.start
-    if not log.is_remote:  # one request tells all about the holes of a remote file
+    if not log.is_remote:  # one request finds all holes of a remote file
         stop = min(first + 2 * _SMALL_BYTES, stop)
     try:
         size = next_hole(log, segment, first, stop) - first
@@ -213,7 +213,7 @@ class Window:
 
     @cached_property
     def resumed(self) -> int:
-        """Physical offset where the walk goes on.
+        """Physical offset where the walk continues.
 
         After damage this is the next whole record, or the end of the walk. The search for it may
         read the rest of the file, so it runs on first use.

@@ -55,8 +55,8 @@ def fit_offsets(queue_offsets: NDArray[np.int64], expected: int | None, *, is_en
     """Choose the records that get a unit.
 
     A record whose queue offset is lower than expected is refused, because an earlier record has
-    that offset. One that leaps ahead is refused if the records after it go on from before the leap:
-    in 4, 5, 90, 7, 8 the record 90 is refused, and 6 is a gap.
+    that offset. One that leaps ahead is refused if the records after it continue from before the
+    leap: in 4, 5, 90, 7, 8 the record 90 is refused, and 6 is a gap.
 
     Args:
         queue_offsets: int64 (n,), none of them negative.
@@ -92,7 +92,7 @@ def begins_again_at(queue_offsets: NDArray[np.int64], expected: int) -> int | No
     """Return the row from which on a queue begins again, None if it does not.
 
     The topic was deleted then, and made again: its first record has queue offset 0 once more. A
-    record with queue offset 0 after which others do not go on from there has a wrong one instead.
+    record with queue offset 0 from which the later ones do not continue has a wrong one instead.
 
     Args:
         queue_offsets: int64 (n,), in the order of the log.
@@ -107,7 +107,7 @@ def begins_again_at(queue_offsets: NDArray[np.int64], expected: int) -> int | No
 
 
 def _is_right(run: _Run, low: int, ahead: list[_Run], *, is_first: bool) -> bool:
-    """Tell whether the records of a run that leaps ahead have the right queue offsets."""
+    """Return whether the records of a run that leaps ahead have the right queue offsets."""
     if any(low <= other.first < run.first and other.n_records >= run.n_records for other in ahead):
         return False
     if is_first:  # a queue may begin anywhere
@@ -232,7 +232,7 @@ class QueueAppender:
         self._start = self.end = 0
 
     def _go_on(self, queue_offsets: NDArray[np.int64]) -> bool:
-        """Tell whether queue offsets go on from the last unit without a gap; nearly all do."""
+        """Return whether queue offsets continue from the last unit without a gap; nearly all do."""
         if self.is_new or len(self._undecided[0]):
             return False
         if not len(queue_offsets) or queue_offsets[0] != self.end:

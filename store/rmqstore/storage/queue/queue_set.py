@@ -226,7 +226,7 @@ def open_files(
 def is_in_rocksdb(
     paths: StorePaths, in_rocksdb: RocksDbQueues, key: QueueKey, files: OpenFiles
 ) -> bool:
-    """Tell whether a queue is read from RocksDB, of a store that has queues there.
+    """Return whether a queue is read from RocksDB, of a store that has queues there.
 
     A broker that writes both kinds keeps the files complete. It may also have changed from one kind
     to the other, or have left an empty folder.

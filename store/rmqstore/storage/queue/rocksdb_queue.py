@@ -38,12 +38,12 @@ _END = b"\xff" * 8  # after every key, for topics have fewer bytes
 
 
 def has_unreadable_queues(paths: StorePaths) -> bool:
-    """Tell whether there are queues in RocksDB that cannot be read, for want of the library."""
+    """Return whether there are queues in RocksDB that cannot be read, for want of the library."""
     return not can_read_rocksdb() and paths.rocksdb_queues is not None
 
 
 def are_queues_unreadable(paths: StorePaths) -> bool:
-    """Tell whether all queues are such ones.
+    """Return whether all queues are such ones.
 
     Source: CombineConsumeQueueStore.java, which keeps both kinds.
     """
@@ -123,7 +123,7 @@ class RocksDbQueues:
         return _queues_in(open_rocksdb(folder, paths.storage, (_OFFSETS,)))
 
     def is_current(self, storage: Storage) -> bool:
-        """Tell whether the database has not changed since it was opened; ``storage`` has it."""
+        """Return whether the database has not changed since it was opened; ``storage`` has it."""
         return self._database.is_current(storage)
 
     def topics(self) -> set[str]:
@@ -135,7 +135,7 @@ class RocksDbQueues:
         return sorted(self._queue_ids.get(topic, ()))
 
     def has_unit(self, key: QueueKey, queue_offset: int) -> bool:
-        """Tell whether a queue has a unit with a queue offset."""
+        """Return whether a queue has a unit with a queue offset."""
         return self._database.get(_UNITS, _unit_key(key, queue_offset)) is not None
 
     def first_unit(self, key: QueueKey, start: int) -> int | None:

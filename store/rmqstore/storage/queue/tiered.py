@@ -80,7 +80,7 @@ INDEX_TOPIC: Final = "rmq_sys_INDEX"  # its folder has files of the index in pla
 
 _HASH_DIGITS = 8
 _CLUSTER = re.compile(rf"([0-9a-f]{{{_HASH_DIGITS}}})_(.+)", re.DOTALL)
-_TOPICS_TO_LOOK_AT = 64  # to tell the folder of a broker from any other
+_TOPICS_TO_LOOK_AT = 64  # to distinguish the folder of a broker from any other
 
 
 _NAME = re.compile(r"[0-9a-f]{8}([0-9]{20})", re.ASCII)
@@ -284,7 +284,7 @@ def hash_of(name: str) -> str:
 
 
 def is_tier(path: str | os.PathLike[str], storage: Storage) -> bool:
-    """Tell whether a path is a folder of tiered storage: of a broker, a cluster or several."""
+    """Return whether a path is a folder of tiered storage: of a broker, a cluster or several."""
     base = path_of(path if isinstance(path, Path) else os.fspath(path))
     try:
         return _is_of_broker(storage, base) or any(_brokers(storage, base))
@@ -328,7 +328,7 @@ def find_tier(
 
 
 def _is_of_broker(storage: Storage, base: Path) -> bool:
-    """Tell whether a folder is that of a broker, by its place or by the queues in it."""
+    """Return whether a folder is that of a broker, by its place or by the queues in it."""
     if not is_folder(storage, base):
         return False
     if _is_cluster(storage.full_path(base).parent.name):
@@ -465,7 +465,7 @@ class TieredQueue:
         return self.log.get(self.units.unit(queue_offset)[0], check_crc=False)
 
     def holds_inner_batches(self, start: int, end: int) -> bool:
-        """Tell whether the first or the last record of a range holds an inner batch.
+        """Return whether the first or the last record of a range holds an inner batch.
 
         A broker uploads such a record with each of its messages.
         """

@@ -100,9 +100,9 @@ def find_log_end(log: CommitLog, checkpoint: Checkpoint, start_at: int = 0) -> L
 def before_blank_of(log: CommitLog, end: LogEnd) -> LogEnd:
     """Return the end of the records: the start of the blank if the log ends with one.
 
-    A broker goes on in the next segment. But a blank may hide an append of ours, and then records
-    come to stand in its place. A read up to the end of its segment would go on after the last one
-    of them, and miss records there.
+    A broker continues in the next segment. But a blank may hide an append of ours, and then records
+    come to stand in its place. A read up to the end of its segment would continue after the last
+    one of them, and miss records there.
     """
     segment = None if end.blank_start is None else log.find(end.blank_start)
     if segment is None or end.blank_start is None:
@@ -116,7 +116,7 @@ def before_blank_of(log: CommitLog, end: LogEnd) -> LogEnd:
 def before_our_blank(log: CommitLog, end: LogEnd, append_start: int | None) -> LogEnd:
     """Return the start of an append of ours that is not committed if only a blank hides it.
 
-    The scan goes on after the blank and ends in the empty segment that follows. Otherwise the
+    The scan continues after the blank and ends in the empty segment that follows. Otherwise the
     result is ``end``.
     """
     return before_blank_of(log, end) if end.blank_start == append_start else end
@@ -135,7 +135,7 @@ def scan_start(log: CommitLog, checkpoint: Checkpoint) -> int:
 
 
 def is_whole_between(log: CommitLog, start: int, end: int) -> bool:
-    """Tell whether a recovery scan of the files from ``start`` to ``end`` goes on with the next."""
+    """Return whether a recovery scan of the files from ``start`` to ``end`` reaches the next."""
     files = (segment for segment in log.segments if start <= segment.start < end)
     return all(
         _scan(log, segment, None, segment.start)[0].kind is StopKind.BLANK for segment in files
@@ -244,7 +244,7 @@ def last_record_before(log: CommitLog, physical_offset: int) -> int | None:
 
 
 def before_blank(log: CommitLog, segment: Segment, places: Positions) -> Mask:
-    """Tell which physical offsets in a full file, (n,), lie before the blank that closes it.
+    """Return which physical offsets in a full file, (n,), lie before the blank that closes it.
 
     A broker writes only the head of a blank. After a recovery, records that it cut off may stand in
     the rest of the blank, whole and at their physical offsets, and end with an older blank. The
@@ -266,7 +266,7 @@ def before_blank(log: CommitLog, segment: Segment, places: Positions) -> Mask:
 
 
 def damage_met(window: Window, queues_end: int) -> str | None:
-    """Tell whether a read of a store that was closed met damage or the end of the log.
+    """Return whether a read of a store that was closed met damage or the end of the log.
 
     The log also ends there if a record has come to stand there since the walk: a writer has opened
     the store, and the queues point at its records.
@@ -289,7 +289,7 @@ def damage_met(window: Window, queues_end: int) -> str | None:
 
 
 def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> str | None:
-    """Tell whether a walk over a store that was *closed* met damage or the end of the log.
+    """Return whether a walk over a store that was *closed* met damage or the end of the log.
 
     Args:
         segment: the file that was walked.

@@ -4,7 +4,7 @@ A broker writes a message to the log first and to its queue a little later, so a
 a running store, leaves queues that lack their last units. Readers get these units from here;
 ``write.repairer`` writes them to the disk.
 
-Where the log itself is damaged, or a file of it is missing, the queues go on after the gap. The
+Where the log itself is damaged, or a file of it is missing, the queues continue after the gap. The
 missing queue offsets get units that point at the gap, so that a read meets the damage where the
 messages were.
 
@@ -132,8 +132,8 @@ class TailBuilder:
     def place_of(self, queue_offset: int) -> int:
         """Return where the unit of the next record goes, by the queue offset in the record.
 
-        A broker goes on one place too early after a record that it could not dispatch, until it is
-        started again: then it counts from the end of the queue.
+        A broker continues one place too early after a record that it could not dispatch, until it
+        is started again: then it counts from the end of the queue.
         """
         if queue_offset == self.end:
             self.shift = 0
@@ -238,7 +238,7 @@ def _warn_of_cut(log: CommitLog, end: int, written: int, reason: str) -> None:
 
 
 def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
-    """Tell whether the newest record of a log is in its queue; true if no record has a queue.
+    """Return whether the newest record of a log is in its queue; true if no record has a queue.
 
     Queues are built in the order of the log, so those of a store that was closed properly have
     this record. The check reads few bytes, because every read by queue begins with it.

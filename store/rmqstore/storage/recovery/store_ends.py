@@ -153,7 +153,7 @@ class StoreEnds:
         return end
 
     def _after_refused(self, end: LogEnd) -> LogEnd:
-        """Return where the log of a running broker ends that went on after what a recovery refuses.
+        """Return where a running broker's log ends that continues after what a recovery refuses.
 
         The broker has put records after it into queues since it was started.
         """

@@ -57,7 +57,7 @@ def confirmed_end(log: CommitLog, queue: Queue, key: QueueKey, end: int, log_end
 def _is_confirmed(
     log: CommitLog, key: QueueKey, queue_offset: int, unit: tuple[int, int, int], log_end: int
 ) -> bool:
-    """Tell quickly whether one unit is confirmed by a record of its own in a file that exists.
+    """Return quickly whether one unit is confirmed by a record of its own in a file that exists.
 
     There are many queues, and the last unit of most of them is confirmed this way. Units of light
     message queues and of batches need :func:`are_confirmed`.
@@ -85,7 +85,7 @@ def _is_confirmed(
 def look_confirmed(
     log: CommitLog, queue: Queue, key: QueueKey, start: int, end: int, log_end: int
 ) -> bool:
-    """Tell whether the units ``[start, end)`` are confirmed; checks a sample of very many units.
+    """Return whether the units ``[start, end)`` are confirmed; checks a sample of very many units.
 
     The sample is evenly spaced and includes both ends.
     """

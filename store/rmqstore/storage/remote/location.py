@@ -185,7 +185,7 @@ def boolean(given: Mapping[str, object], name: str) -> bool:
 
 
 def is_uri(path: Path) -> bool:
-    """Tell whether a path names another file system than the local one."""
+    """Return whether a path names another file system than the local one."""
     uri = _URI.fullmatch(os.fspath(path))
     if uri is None:
         return False
@@ -334,7 +334,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def is_pattern(path: Path) -> bool:
-    """Tell whether a path has ``*``, ``?`` or ``[`` in it."""
+    """Return whether a path has ``*``, ``?`` or ``[`` in it."""
     return _MAGIC.search(os.fspath(path)) is not None
 
 

@@ -147,7 +147,7 @@ class BlockCache:
         return found.data[start : start + n_blocks * BLOCK_BYTES]
 
     def holds(self, number: int, block: int) -> bool:
-        """Tell whether a block of an object is held."""
+        """Return whether a block of an object is held."""
         return (number, block) in self._places
 
     def put(
@@ -239,11 +239,11 @@ class Announced:
         return self._done.done()
 
     def touches(self, low: int, high: int) -> bool:
-        """Tell whether a part of ``[low, high)`` is in the ranges."""
+        """Return whether a part of ``[low, high)`` is in the ranges."""
         return any(one.start < high and one.end > low for one in self._ranges)
 
     def hold(self, blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Tell which blocks, (n,), are in the ranges."""
+        """Return which blocks, (n,), are in the ranges."""
         mask = np.zeros(len(blocks), np.bool_)
         for one in self._ranges:
             mask |= (blocks * BLOCK_BYTES >= one.start) & (blocks * BLOCK_BYTES < one.end)
@@ -400,7 +400,7 @@ class RemoteObject:
             raise self._gone(FileDeletedError) from None
 
     def require_same(self) -> None:
-        """Refuse to go on with an object that was deleted or replaced since it was opened.
+        """Refuse to continue with an object that was deleted or replaced since it was opened.
 
         Raises:
             FileDeletedError: it was deleted, or replaced (:class:`FileReplacedError`).

@@ -317,7 +317,7 @@ class RemoteFile(Closing):
     def _hold_data(
         self, positions: NDArray[np.int64], *, is_last: bool = True
     ) -> NDArray[np.bool_]:
-        """Tell at which positions, (n,), some of the next bytes are not zero."""
+        """Return at which positions, (n,), some of the next bytes are not zero."""
         if not len(positions):
             return np.empty(0, np.bool_)
         sizes = np.full(len(positions), _PROBE_BYTES, np.int64)
@@ -331,7 +331,7 @@ class RemoteFile(Closing):
         return start + n_written if n_written else 0
 
     def is_outdated(self) -> bool:
-        """Tell whether another object has the name by now."""
+        """Return whether another object now has the name."""
         return self._object.is_gone or self._storage.is_outdated(str(self.path))
 
     def close(self) -> None:
@@ -415,7 +415,7 @@ class RemoteStorage:
         self._hidden = f"{self._root_key}/{name}"
 
     def overlaps(self, other: object) -> bool:
-        """Tell whether another storage has this one's root below its own, or the other way."""
+        """Return whether another storage has this one's root below its own, or the other way."""
         if not isinstance(other, RemoteStorage) or not self.filesystem.equals(other.filesystem):
             return False
         mine, others = f"{self.key}/", f"{other.key}/"
@@ -503,7 +503,7 @@ class RemoteStorage:
         return Status(A_FOLDER if _is_folder(info) else A_FILE, size, size, time or 0)
 
     def exists(self, path: AnyPath) -> bool:
-        """Tell whether the path exists; see :class:`Storage`."""
+        """Return whether the path exists; see :class:`Storage`."""
         return self._info(path) is not None
 
     def size(self, path: AnyPath) -> int:
@@ -520,7 +520,7 @@ class RemoteStorage:
         return self._open(path).read(0, count).tobytes()
 
     def open(self, path: AnyPath, *, scattered: bool = False) -> RemoteFile:  # noqa: ARG002
-        """Open a file, or go on with one that is open already; see :class:`Storage`."""
+        """Open a file, or reuse one that is open already; see :class:`Storage`."""
         file = self._open(path)
         if file.size > _MAX_BYTES:
             expected = f"at most {_MAX_BYTES}, what a broker can write,"
@@ -564,7 +564,7 @@ class RemoteStorage:
 
         names = sorted(sizes)
         for size in {sizes[name] for name in names if name in last} - set(self._ends):
-            # The end in one file tells where to look in others of its length.
+            # The end in one file shows where to look in others of its length.
             name = next(name for name in names if name in last and sizes[name] == size)
             names.remove(name)
             self._add(name, look(name))
@@ -593,7 +593,7 @@ class RemoteStorage:
                 self._objects.popitem(last=False)
 
     def is_outdated(self, name: str) -> bool:
-        """Tell whether an object that was opened is another one since the listings were renewed."""
+        """Return whether an object that was opened is another since the listings were renewed."""
         found = self._objects.get(name)
         if found is None or found.is_gone or self._info(name) is None:
             return False  # what is gone says so when it is read
@@ -604,7 +604,7 @@ class RemoteStorage:
         return path
 
     def is_locked(self, _path: Path) -> bool:
-        """Tell that no broker holds this lock file: a copy has no running broker."""
+        """Return that no broker holds this lock file: a copy has no running broker."""
         return False
 
     def _key(self, path: AnyPath) -> str:

@@ -26,7 +26,7 @@ AT_ONCE: Final = 8  # requests
 _MAX_AHEAD_BYTES: Final = 40 << 20  # fetched before they are read, of all objects together
 ATTEMPTS: Final = 5
 _FIRST_PAUSE_SECONDS: Final = 0.1
-_LONG_SECONDS: Final = 5.0  # after which people are told why they wait
+_LONG_SECONDS: Final = 5.0  # after which a warning says why people wait
 # Signatures in URLs: a SAS token of Azure, whose parameters its SDK sorts, and presigned URLs.
 _SIGNATURE: Final = re.compile(r"(?i)\b((?:x-amz-)?(?:sig|signature|security-token)=)[^&\s'\"]+")
 # Names of objects in what a file system says, which may hold any words.
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class Version(NamedTuple):
-    """What tells one content of an object from another: its length, and its ETag or time."""
+    """What distinguishes contents of an object: its length, and its ETag or time."""
 
     size: int
     mark: str
@@ -58,7 +58,7 @@ class Range(NamedTuple):
     name: str
     start: int
     end: int
-    require_same: Callable[[], None]  # raises an error if the object is another one by now
+    require_same: Callable[[], None]  # raises an error if the object is now another one
 
     def __str__(self) -> str:
         return f"bytes {self.start} to {self.end} (excluded) of {self.name}"
@@ -121,7 +121,7 @@ class RemoteRequests:
         return self.repeated(lambda: self.filesystem.get_file_info(key), f"the size of {name}")
 
     def handle(self, key: str, name: str) -> tuple[Any, Version]:
-        """Open an object; return it and what tells its content from another.
+        """Open an object; return it and what distinguishes its content from another.
 
         Raises:
             FileNotFoundError: there is no such object.
