@@ -24,7 +24,7 @@ def main(brokers: str, target: str) -> None:
         # Of a master and its replicas only the one with the newest messages is read and copied.
         for name, store in cluster.stores.items():
             copies[name] = str(folder / name)
-            if not Path(copies[name]).exists():  # one that was interrupted goes on where it was
+            if not Path(copies[name]).exists():  # one that was interrupted continues where it was
                 rmqstore.copy(store.paths.root, copies[name])
                 print(f"{store.paths.root} is copied to {copies[name]}")
         (folder / "brokers.json").write_text(json.dumps(copies, indent=2))

@@ -143,7 +143,7 @@ def test_both_files_of_a_name_that_says_nothing_need_a_format(
 ) -> None:
     shown = run("export", golden_store("basic"), tmp_path / "out.txt")
     assert shown.exit_code == 2
-    assert "out.txt: the name does not tell the format" in shown.stderr
+    assert "out.txt: the name does not give the format" in shown.stderr
     assert (
         run("export", golden_store("basic"), tmp_path / "out.txt", "--format", "jsonl").exit_code
         == 0

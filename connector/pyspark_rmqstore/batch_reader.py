@@ -153,5 +153,5 @@ def log_to_spark() -> None:
 
 
 def pushes_filters() -> bool:
-    """Tell whether Spark is about to push filters down, for which its worker has a module."""
+    """Return whether Spark is about to push filters down, for which its worker has a module."""
     return "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules

@@ -133,7 +133,7 @@ class StreamOffset:
     """A queue offset for every queue, and a mark for every broker.
 
     The mark is the newest record that was known when the offset was made. It shows that a recovery
-    has cut the log and the broker has gone on, which queue offsets alone would not. As JSON, with
+    has cut the log and the broker has continued, which queue offsets alone would not. As JSON, with
     ``queues`` in the form of option ``startingOffsets``::
 
         {"version": 1,

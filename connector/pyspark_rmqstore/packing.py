@@ -116,7 +116,7 @@ class Portion(Generic[S_co]):
     Attributes:
         store: path of the store.
         n_bytes: the bytes of its records, estimated.
-        n_records: the number of its records; None if only reading them can tell.
+        n_records: the number of its records; None if only reading them can show it.
         cut: returns its tasks within limits.
     """
 

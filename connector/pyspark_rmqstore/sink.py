@@ -259,7 +259,7 @@ class Staged(WriterCommitMessage):
 class StagedOfQuery(Staged):
     """The message of a task to the driver."""
 
-    query_id: str  # which Spark does not tell a stream writer
+    query_id: str  # which Spark does not give to a stream writer
 
 
 class StoreSink:

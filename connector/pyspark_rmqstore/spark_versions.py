@@ -1,6 +1,6 @@
 """The classes for streams that the installed PySpark can drive, as its API for them is growing.
 
-PySpark 4.0 and 4.1 neither limit a trigger nor tell how far a query has got. PySpark 4.0 has no
+PySpark 4.0 and 4.1 neither limit a trigger nor report how far a query has got. PySpark 4.0 has no
 class of stream writers that take Arrow batches.
 """
 
@@ -50,7 +50,7 @@ class UnlimitedStreamReader(RmqStoreStreamReader):
                 "without these options a trigger reads everything that is available"
             )
         super().__init__(schema, options)
-        self._start: dict[str, Any] | None = None  # of the next micro-batch, once Spark has told it
+        self._start: dict[str, Any] | None = None  # of the next micro-batch, once Spark gave it
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a new query starts."""
@@ -60,7 +60,7 @@ class UnlimitedStreamReader(RmqStoreStreamReader):
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override] # noqa: N802 - of PySpark 4.0 and 4.1
         """Return how far the next micro-batch reaches.
 
-        After a restart Spark does not tell where the query has got to before it plans a
+        After a restart Spark does not report where the query has got to before it plans a
         micro-batch. Planning then compares both ends and reports what was lost.
         """
         if self._start is not None:

@@ -50,7 +50,7 @@ _NO_PATH = (
 
 
 def creates_table(options: Mapping[str, str]) -> bool:
-    """Tell whether options are the properties of a table that is being created."""
+    """Return whether options are the properties of a table that is being created."""
     return _lowered(options).get("provider", "").lower() == _FORMAT
 
 

@@ -219,9 +219,9 @@ class StreamSnapshot:
         )
         if self.fail_on_data_loss:
             raise OffsetOutOfRangeError(
-                f"{text}; name all stores again, or go on without it by failOnDataLoss=false"
+                f"{text}; name all stores again, or continue without it by failOnDataLoss=false"
             )
-        logger.warning("%s; going on without it", text)
+        logger.warning("%s; continuing without it", text)
 
     def report_loss(self, key: Key, text: str) -> None:
         """Raise an error for lost messages, or log a warning if ``failOnDataLoss`` is false.
@@ -232,8 +232,8 @@ class StreamSnapshot:
         broker, topic, queue_id = key
         text = f"data loss: {topic}-{queue_id} of broker {broker}: {text}"
         if self.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; failOnDataLoss=false goes on with what is left")
-        logger.warning("%s; going on with what is left", text)
+            raise OffsetOutOfRangeError(f"{text}; failOnDataLoss=false continues with what is left")
+        logger.warning("%s; continuing with what is left", text)
 
 
 class AllSigns(NamedTuple):

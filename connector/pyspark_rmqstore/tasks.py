@@ -164,7 +164,7 @@ class _StreamTask:
         return batches if first is None else chain([first], batches)
 
     def _stands(self, store: StoreParts) -> bool:
-        """Tell whether the store still holds what was planned; one that was closed does."""
+        """Return whether the store still holds what was planned; one that was closed does."""
         if self._is_in_doubt:
             return False
         if not store.paths.has_abort:
@@ -177,7 +177,7 @@ class _StreamTask:
         return self._mark is None or self._mark.stands_in(store.log)
 
     def _plan_again(self, store: StoreParts) -> QueueSplit:
-        """Take from the log what queues lack by now.
+        """Take from the log what queues now lack.
 
         What a recovery cut off is left out if ``failOnDataLoss`` is false.
         """

@@ -36,7 +36,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Return a name of the package, imported by now."""
+    """Return a name of the package, imported only now."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home, _, attribute = _HOMES[name].partition(":")

@@ -285,7 +285,7 @@ class PartitionReader:
         return slice(first, len(heads))
 
     def _is_damaged(self, ordered: Ordered, row: int) -> bool:
-        """Tell whether a batch is not in order, or its CRC is wrong and counts."""
+        """Return whether a batch is not in order, or its CRC is wrong and counts."""
         if not ordered.in_order[row]:
             return True
         window = ordered.window

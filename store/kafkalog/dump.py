@@ -139,7 +139,7 @@ def stored_rows(
 
     Returns:
         Batches with the columns of :func:`stored_schema`. ``position`` is that of the batch, and
-        ``is_valid`` tells whether its CRC is right. A batch that cannot be read has one row, with
+        ``is_valid`` says whether its CRC is right. A batch that cannot be read has one row, with
         the reason. ``crc`` is that of a message of format v0 or v1.
 
     Raises:
@@ -238,7 +238,7 @@ def batch_rows(
         end_offset: leave out batches that begin at or after it.
 
     Returns:
-        Batches with the columns of BATCHES. ``is_valid`` tells whether the CRC is right; ``count``
+        Batches with the columns of BATCHES. ``is_valid`` says whether the CRC is right; ``count``
         is null in formats v0 and v1, whose messages wrap others if they are compressed. ``marker``
         is COMMIT or ABORT in a batch that ends a transaction. ``delete_horizon`` is when a
         compaction may drop its tombstones; there is no base timestamp then.

@@ -1,4 +1,4 @@
-"""Walks a log as :meth:`PartitionLog.windows` does, and tells which batches are in order."""
+"""Walks a log as :meth:`PartitionLog.windows` does, and says which batches are in order."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def _first_at(log: PartitionLog, number: int, timestamp: int, position: int | No
         timestamp: the time, ms.
         position: all batches before it are known to be earlier; None if nothing is known.
     """
-    told = -1  # the index tells that all up to this offset is earlier
+    told = -1  # the index says that all up to this offset is earlier
     if position is None and not log.is_recovered(number):
         entry = read_time_index(log.storage, log.segments[number]).before(timestamp)
         position = None if entry is None else _position_of(log, number, entry)
@@ -228,7 +228,7 @@ class Partition:
 
     @property
     def topic_id(self) -> str | None:
-        """The topic's id in base64url, 22 characters; None if the folder does not tell it."""
+        """The topic's id in base64url, 22 characters; None if the folder does not name it."""
         return read_topic_id(self._storage, f"{self.path}/partition.metadata")
 
     @property
@@ -305,7 +305,7 @@ class Partition:
     def mark(self) -> Mark | None:
         """The newest end of the log that a recovery found; None if there was none.
 
-        A later look for the end goes on from there, also in another process that is given it.
+        A later look for the end continues from there, also in another process that is given it.
         """
         return self._mark if self._log is None else self._log.mark
 
@@ -313,7 +313,7 @@ class Partition:
     def open_transactions(self) -> dict[bool, OpenTransactions]:
         """The open transactions at the newest end that was looked for, by whether CRCs matter.
 
-        A later look for the last stable offset goes on from there.
+        A later look for the last stable offset continues from there.
         """
         return self._open_before | self._open
 

@@ -109,7 +109,7 @@ class ScanSpec:
         logger.warning("%s: dropped damage at %d: %s", path, position, reason)
 
     def damage_row(self, path: str, position: int, reason: str, offset: int) -> pa.RecordBatch:
-        """Return the row that stands for damage; ``offset`` is where it is, as far as is known."""
+        """Return the row that stands for damage; ``offset`` is the best guess of its place."""
         known = {"offset": offset, self.corrupt_column: f"{path}, {position}: {reason}"}
         arrays = [pa.array([known.get(field.name)], field.type) for field in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

@@ -45,8 +45,8 @@ class OpenTransactions(NamedTuple):
         damage: the first damage that was met while the oldest of them was open.
         since: what lies before this offset does not matter: that of the producer snapshot with
             which the walk began; 0 if it began with the log.
-        end: the end of the log, from which a later walk goes on. None if it cannot: it met damage,
-            which may be mended, or no batch.
+        end: the end of the log, from which a later walk continues. None if it cannot: it met
+            damage, which may be mended, or no batch.
     """
 
     open_since: dict[int, int]
@@ -83,13 +83,13 @@ def find_open_transactions(
     """Return the transactions that are open at the end of a log.
 
     A transaction begins with the first transactional batch of a producer after its last marker, and
-    ends with its next marker. The newest producer snapshot tells which are open at its offset, if
+    ends with its next marker. The newest producer snapshot shows which are open at its offset, if
     its CRC is right; the log is walked from there on, or else from its first batch.
 
     Args:
         log: the log of a partition.
-        known: what an earlier walk found. This one goes on from there if the log is still the same
-            before that end.
+        known: what an earlier walk found. This one continues from there if the log is still the
+            same before that end.
         check_crcs: whether a batch whose CRC is wrong is damaged.
 
     Raises:
@@ -141,7 +141,7 @@ def find_open_transactions(
 def _begin(
     log: PartitionLog, known: OpenTransactions | None
 ) -> tuple[OpenTransactions, dict[int, int]]:
-    """Return what a walk goes on from, and the sizes of the segments that matter to it.
+    """Return what a walk continues from, and the sizes of the segments that matter to it.
 
     A broker writes a snapshot whenever it begins a segment. A walk that takes it up compares the
     segments before it no longer.
@@ -254,7 +254,7 @@ def _error(path: str, position: int, reason: str) -> CorruptBatchError:
 
 
 def _may_be_marker(heads: BatchHeads) -> NDArray[np.bool_]:
-    """Tell which batches may be markers although some of their bytes are wrong, bool (n,).
+    """Return which batches may be markers although some of their bytes are wrong, bool (n,).
 
     The batches of a producer that has an id are numbered, but for its markers. A head is believed
     only as a whole, because damage may reach over all of it: the numbers must fit together. Where

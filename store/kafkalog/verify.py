@@ -281,7 +281,7 @@ def verify_file(storage: Storage, file: PartitionFile) -> Iterator[Finding]:
 
 
 def _is_preallocated(log: PartitionLog, cut: Cut) -> bool:
-    """Tell whether only zeros of a preallocated file are cut."""
+    """Return whether only zeros of a preallocated file are cut."""
     with log.storage.open(cut.path) as file:
         return not cut.dropped and file.written_end(file.size) <= cut.position
 
@@ -302,7 +302,7 @@ class _Gaps:
         self._is_compacted = False
 
     def add(self, window: Window, *, is_whole: bool) -> None:
-        """Take the next window; ``is_whole`` tells that nothing is damaged in it."""
+        """Take the next window; ``is_whole`` says that nothing is damaged in it."""
         base = window.segment.base_offset
         if window.segment != self._segment:
             if self._next is not None and max(self._next, self._from) < base:

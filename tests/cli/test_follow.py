@@ -71,7 +71,7 @@ def test_a_copy_by_the_port_for_replicas_alone(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         assert f"0 to {log.end}, how far behind is not known, queues to 0" in done.stderr
         status = run("--status", target).stdout
-        assert f"a broker that did not tell its name, at {address}: closed" in status
+        assert f"a broker that did not give its name, at {address}: closed" in status
         assert "how far behind is not known" in status
         assert "not built any further (--no-queues)" in status
         assert json.loads(run("--status", target, "--json").stdout)["bytes_behind"] is None

@@ -263,7 +263,7 @@ def test_a_name_that_tells_another_format_is_refused(
 ) -> None:
     done = run("topics", golden_store("live"), "--output", tmp_path / name, "--format", form)
     assert done.exit_code == 2
-    assert f"the name tells {told}, but --format {form} is given" in done.stderr
+    assert f"the name says {told}, but --format {form} is given" in done.stderr
     done = run("topics", golden_store("live"), "--output", tmp_path / "q.txt", "--format", form)
     assert done.exit_code == 0
 
@@ -275,7 +275,7 @@ def test_an_export_takes_the_names_that_an_output_takes(
     assert run("export", root, target, "-t", "LivePlain").exit_code == 0
     assert target.read_text() == run("dump", root, "-t", "LivePlain", "--format", "json").stdout
     done = run("export", root, tmp_path / "y.parquet", "--format", "csv")
-    assert "the name tells parquet" in done.stderr
+    assert "the name says parquet" in done.stderr
 
 
 def test_tables_that_no_terminal_shows_hold_everything(golden_store: Golden) -> None:
@@ -292,7 +292,7 @@ def test_tables_that_no_terminal_shows_hold_everything(golden_store: Golden) -> 
     [
         (("--output", "there.jsonl"), "--overwrite replaces it"),
         (("--output", "none/new.jsonl"), "there is no folder"),
-        (("--output", "new.txt"), "the name does not tell the format"),
+        (("--output", "new.txt"), "the name does not give the format"),
         (("--output", "new.parquet.gz"), "Parquet is compressed inside"),
     ],
     ids=str,

@@ -380,7 +380,7 @@ def test_a_broker_that_is_missing_is_reported_once(
     texts = [record.message for record in caplog.records if "data loss" in record.message]
     assert texts == [
         f"data loss: the query has read messages of broker {broker}, but its stores are of a; "
-        "going on without it"
+        "continuing without it"
         for broker in "bc"
     ]
 

@@ -113,7 +113,7 @@ def proved_fields(
 
     Returns:
         The fields; None if a record does not end where the next one begins, or contradicts the
-        format. :func:`read_fields` then tells what is wrong.
+        format. :func:`read_fields` then says what is wrong.
     """
     has_records = counts > 0
     nexts = np.empty_like(begins)

@@ -297,7 +297,7 @@ def _supposed(data: NDArray[np.uint8], cursors: Longs, limits: Longs, total: int
 
 @cache
 def _strides() -> Longs:
-    """Return the size of a record by the two bytes that it begins with; 0 if they do not tell."""
+    """Return the size of a record by the two bytes that it begins with; 0 if they do not say."""
     entries = short_numbers()
     lengths, widths = entries >> 8, (entries & 0xFF) >> 3
     return np.where(lengths < LEAST_RECORD_BODY, 0, lengths + widths)

@@ -286,7 +286,7 @@ class Marker(NamedTuple):
 
     offset: int
     is_commit: bool
-    coordinator_epoch: int  # -1 if the record does not tell
+    coordinator_epoch: int  # -1 if the record does not say
 
 
 def markers(data: Data, heads: BatchHeads) -> list[Marker]:

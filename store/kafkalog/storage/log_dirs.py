@@ -53,7 +53,7 @@ class LeaderEpoch(NamedTuple):
 def read_offset_checkpoint(storage: Storage, path: str) -> dict[TopicPartition, int]:
     """Return the offsets of a checkpoint file by partition; {} if the file is missing or unsound.
 
-    A broker goes on in the same way: it takes an unsound checkpoint for an empty one.
+    A broker continues in the same way: it takes an unsound checkpoint for an empty one.
 
     Args:
         storage: the storage to read from.
@@ -88,7 +88,7 @@ def read_leader_epochs(storage: Storage, path: str) -> list[LeaderEpoch]:
 
 
 def read_topic_id(storage: Storage, path: str) -> str | None:
-    """Return the topic id in ``partition.metadata``, 22 characters; None if it is not told.
+    """Return the topic id in ``partition.metadata``, 22 characters; None if it is not given.
 
     Source: PartitionMetadataFile.java.
     """

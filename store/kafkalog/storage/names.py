@@ -43,7 +43,7 @@ def numbers_by_topic(keys: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def is_internal(topic: str) -> bool:
-    """Tell whether a topic is one of Kafka's own, such as ``__consumer_offsets``."""
+    """Return whether a topic is one of Kafka's own, such as ``__consumer_offsets``."""
     return topic.startswith(_INTERNAL)
 
 

@@ -45,7 +45,7 @@ class PartitionLog:
         end_position: end of the log in the last segment; what is written later lies after it.
         largest_timestamps: of each recovered segment by its base offset, ms; -1 if it has none.
         cut: what a recovery takes away; None if it takes nothing.
-        mark: the end, from which a later recovery goes on; None if there was none.
+        mark: the end, from which a later recovery continues; None if there was none.
     """
 
     storage: Storage
@@ -59,7 +59,7 @@ class PartitionLog:
     mark: Mark | None = None
 
     def is_recovered(self, number: int) -> bool:
-        """Tell whether a recovery walks a segment, and builds its indexes again."""
+        """Return whether a recovery walks a segment, and builds its indexes again."""
         return self.segments[number].base_offset in self.largest_timestamps
 
     def end_of(self, number: int) -> int | None:
@@ -97,7 +97,7 @@ class PartitionLog:
         """Yield the batches of the log from an offset on, a window at a time.
 
         The first window begins with the batch that holds the offset, or a little before it. Where
-        the chain of batches breaks, the window has a stop; the walk goes on with the next batch
+        the chain of batches breaks, the window has a stop; the walk continues with the next batch
         that the offset index proposes and whose CRC is right, or else with the next segment.
 
         Args:
@@ -175,7 +175,7 @@ def read_partition_log(
         folder: the partition folder.
         known: the log as it was. If its last segment is still there, the log ends where it did, and
             only the segments before are looked up again: some may be deleted or compacted.
-        mark: an earlier end of the log, from which a recovery goes on.
+        mark: an earlier end of the log, from which a recovery continues.
 
     Raises:
         FileDeletedError: files vanish again and again while they are looked at.

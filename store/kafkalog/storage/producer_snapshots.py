@@ -1,4 +1,4 @@
-"""Producer snapshots, which tell the transactions that are open at an offset."""
+"""Producer snapshots, which name the transactions that are open at an offset."""
 
 from __future__ import annotations
 

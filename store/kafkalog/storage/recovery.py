@@ -51,7 +51,7 @@ class WalkEnd(NamedTuple):
 
     Attributes:
         base_offset: of the segment in which it ended.
-        position: the position in that segment from which a later walk goes on.
+        position: the position in that segment from which a later walk continues.
         offset: the offset after the last batch.
         sizes: of the earlier segments of the walk by base offset, bytes.
         last: the last batch; None if the walk met none.
@@ -66,7 +66,7 @@ class WalkEnd(NamedTuple):
     def still_holds(
         self, storage: Storage, segments: Sequence[Segment], sizes: dict[int, int]
     ) -> bool:
-        """Tell whether the log before the end is what it was when it was walked.
+        """Return whether the log before the end is what it was when it was walked.
 
         Args:
             storage: the storage to read from.
@@ -132,7 +132,7 @@ def last_batch(window: Window, n_batches: int) -> LastBatch | None:
 def batches_in_order(
     window: Window, floor: int, limit: int = NO_LIMIT, following: Window | None = None
 ) -> NDArray[np.bool_]:
-    """Tell which batches of a window have offsets that rise, bool (n,).
+    """Return which batches of a window have offsets that rise, bool (n,).
 
     If some do not, the fewest batches are taken to be wrong. Those whose CRC is wrong as well are
     not in order either, if any are looked at: their heads may say anything.
@@ -141,7 +141,7 @@ def batches_in_order(
         window: the batches.
         floor: lower bound of their offsets.
         limit: the offsets lie before it.
-        following: the next batches of the segment, which tell whether the last one here is wrong.
+        following: the next batches of the segment, which show whether the last one here is wrong.
     """
     heads = window.heads
     n_after = 0 if following is None else len(following.heads)
@@ -162,7 +162,7 @@ def batches_in_order(
 
 
 def leaves_a_gap(heads: BatchHeads, next_offset: int) -> bool:
-    """Tell whether the last batch does not begin right after the one before it.
+    """Return whether the last batch does not begin right after the one before it.
 
     Args:
         heads: the batches.
@@ -212,7 +212,7 @@ class Cut(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """An end of a log that a recovery found, from which a later one goes on.
+    """An end of a log that a recovery found, from which a later one continues.
 
     Attributes:
         end: where it is, and what shows whether the log before it has changed.
@@ -270,7 +270,7 @@ def clean_end(storage: Storage, segments: list[Segment], recovery_point: int = 0
 
     No checksum covers the base offset of a batch, and nothing follows the last one. Where it leaves
     a gap, the recovery point and the producer snapshots are asked: a broker that stops writes both
-    at the end of the log. An entry of the offset index for the batch tells the same. See
+    at the end of the log. An entry of the offset index for the batch shows the same. See
     :func:`_witnessed_end`.
 
     Args:
@@ -308,7 +308,7 @@ def _witnessed_end(
 
     The batch is believed unless the recovery point, the newest snapshot or both say that the log
     ended where it would with a lesser base offset, and none of them says something else. A snapshot
-    is also taken where a log is cut, which may be in a gap, and stays when the log goes on. So
+    is also taken where a log is cut, which may be in a gap, and stays when the log continues. So
     without a recovery point, only one counts that lies where the batch ends without the gap.
 
     Args:
@@ -393,7 +393,7 @@ def _tail_after(window: Window, tail: _Tail) -> _Tail:
 
 
 def begins_soundly(window: Window, segment: Segment) -> bool:
-    """Tell whether a window begins with a batch of the segment, its CRC included."""
+    """Return whether a window begins with a batch of the segment, its CRC included."""
     heads = window.heads[:1]
     if not len(heads) or not heads.check_crcs(window.data).all():
         return False

@@ -121,7 +121,7 @@ def _list_once(storage: Storage, folder: str) -> _Listing:
 
 
 def holds_segments(storage: Storage, folder: str) -> bool:
-    """Tell whether a folder has a file that is a segment by its name."""
+    """Return whether a folder has a file that is a segment by its name."""
     return any(
         entry.name.endswith((LOG, LOG + _SWAP)) and base_offset_of(entry.name) is not None
         for entry in storage.list_folder(folder)

@@ -22,7 +22,7 @@ from rmqstore.storage.files.storage import Storage
 _FIRST_BYTES: Final = 256 << 10
 _MOST_BYTES: Final = 4 << 20
 _GROWTH: Final = 4
-_LARGEST: Final = 256 << 20  # bytes of a batch; a broker takes 1 MiB unless it is told otherwise
+_LARGEST: Final = 256 << 20  # bytes of a batch; a broker takes 1 MiB unless it is set otherwise
 _LENGTH_END: Final = 12  # the batch's length ends here and counts what follows
 _SMALLEST: Final = 26  # bytes of the smallest batch: a message of format v0 without key and value
 
@@ -49,7 +49,7 @@ class Window(NamedTuple):
         data: bytes of the file, uint8 (nbytes,).
         start: position in the file of the first of these bytes.
         heads: the heads of the batches; their positions are positions in the file.
-        stop: why the walk ended with this window; None if it goes on, or if the file has ended.
+        stop: why the walk ended with this window; None if it continues, or if the file has ended.
     """
 
     segment: Segment

@@ -292,7 +292,7 @@ def asks_first(command: Command) -> Command:
 
 
 def must_ask(*, yes: bool) -> bool:
-    """Tell whether a person is there to be asked; scripts are not."""
+    """Return whether a person is there to be asked; scripts are not."""
     return not yes and sys.stdin.isatty()
 
 

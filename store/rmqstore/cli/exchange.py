@@ -98,7 +98,7 @@ def _path_and_sources(
 
 
 def _is_target(word: str, root: str | PathLike[str]) -> bool:
-    """Tell whether the first of several words is a store, or may become one, and not a source."""
+    """Return whether the first of several words is a store, or may become one, and not a source."""
     if Path(word) == _STDIO or is_uri(word):
         return False
     path = Path(word)
@@ -148,7 +148,7 @@ def _is_target(word: str, root: str | PathLike[str]) -> bool:
     "--format",
     "named_format",
     type=click.Choice(INPUT_FORMATS),
-    help="Format of the files, if their names do not tell.",
+    help="Format of the files, if their names do not give it.",
 )
 @verbatim_records
 @click.option(
@@ -358,11 +358,11 @@ def _read(
         raise OptionError(f"{source}: there is no such file or folder")
     is_known = source.is_dir() or has_known_suffix(source)
     format_name = named_format or ("jsonl" if source == _STDIO else "")
-    format_name = format_name or (format_of(source) if is_known else "a name that tells no format")
+    format_name = format_name or (format_of(source) if is_known else "a name that gives no format")
     if format_name not in INPUT_FORMATS:
         raise OptionError(
             f"{source}: {format_name} is not read; import takes Parquet (.parquet) and JSON Lines "
-            "(.jsonl, .ndjson), and --format tells which one if the name does not"
+            "(.jsonl, .ndjson), and --format says which one if the name does not"
         )
     if format_name == "parquet":
         return read_parquet(source, columns, places)

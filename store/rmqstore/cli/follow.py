@@ -43,7 +43,7 @@ _SECRET_VARIABLE: Final = "ROCKETMQ_SECRET_KEY"  # noqa: S105 - a name
 
 
 def tell_status(target: str, *, as_json: bool) -> None:
-    """Tell of a copy, or of each copy in a folder; exits with 2 if one of them is damaged."""
+    """Report on a copy, or on each copy in a folder; exits with 2 if one of them is damaged."""
     damaged = []
     for name, path in copies_in(target).items():
         try:
@@ -57,7 +57,7 @@ def tell_status(target: str, *, as_json: bool) -> None:
             else:
                 click.echo(f"{name}: error: {err}", err=True)
             continue
-        is_known = bool(state.source_at)  # not where only the port for replicas was asked
+        is_known = bool(state.source_at)  # not where only the HA port was asked
         behind = max(state.source_end - state.end, 0) if is_known else None
         if as_json:
             named = {"copy": name} if name else {}
@@ -74,7 +74,7 @@ def _status_lines(state: FollowState, behind: int | None, *, is_running: bool) -
     what = "running" if is_running else "closed" if state.is_closed else "not closed properly"
     name = f"broker {state.broker!r} of cluster {state.cluster!r}"
     if not state.broker:
-        name = "a broker that did not tell its name,"
+        name = "a broker that did not give its name,"
     yield f"{name} at {state.address}: {what}"
     yield f"log from {state.begin} to {state.end}, queues to {max(state.built, state.begin)}"
     if not state.builds_queues:
@@ -105,7 +105,7 @@ def _time(epoch_ms: int) -> str:
 
 
 class Told:
-    """Tells how far copies are: every few seconds, and at the end; metrics are told each time."""
+    """Reports how far copies are: every few seconds, and at the end; metrics each time."""
 
     def __init__(self, *, as_json: bool, metrics: FollowMetrics | None, file: Path | None) -> None:
         self._as_json, self._metrics, self._file = as_json, metrics, file
@@ -114,11 +114,11 @@ class Told:
         self._why = ""
 
     def tell_one(self, progress: FollowProgress, broker: str) -> None:
-        """Tell of one broker, if the last time is a while ago."""
+        """Report on one broker, if the last time is a while ago."""
         self.tell_all(ClusterProgress({broker: progress}, {}), with_names=False)
 
     def tell_all(self, progress: ClusterProgress, *, with_names: bool = True) -> None:
-        """Tell of all brokers, if the last time is a while ago."""
+        """Report on all brokers, if the last time is a while ago."""
         self._last = progress
         if self._metrics is not None:
             self._metrics.update(progress)
@@ -126,7 +126,7 @@ class Told:
             self.tell(progress, with_names=with_names)
 
     def tell(self, progress: ClusterProgress, *, with_names: bool) -> None:
-        """Tell it, and write the file of metrics."""
+        """Report it, and write the file of metrics."""
         self._told_at = time.monotonic()
         self._write_metrics(progress)
         for broker in sorted({*progress.copies, *progress.errors}):
@@ -141,7 +141,7 @@ class Told:
                 click.echo(f"{prefix}error: {error}", err=True)
             elif known is not None and (known.source_at or known.n_connections):
                 behind = f"{known.bytes_behind} bytes and {known.seconds_behind:.1f} s behind"
-                if not known.source_at:  # only the port for replicas is asked
+                if not known.source_at:  # only the HA port is asked
                     behind = "how far behind is not known"
                 text = (
                     f"{known.begin} to {known.end}, {behind}, queues to {known.queues_end}, "
@@ -156,7 +156,7 @@ class Told:
 
         Args:
             error: what ended it.
-            broker: the only one, None of many, whose errors were told before.
+            broker: the only one, None of many, whose errors were reported before.
         """
         copies = {
             name: each._replace(is_connected=False) for name, each in self._last.copies.items()
@@ -165,7 +165,7 @@ class Told:
         self._write_metrics(ClusterProgress(copies, errors))
 
     def _write_metrics(self, progress: ClusterProgress) -> None:
-        """Write the file of metrics; if that fails, the copies go on."""
+        """Write the file of metrics; if that fails, the copies continue."""
         if self._metrics is None:
             return
         self._metrics.update(progress)
@@ -248,7 +248,7 @@ def _start(_context: click.Context, _option: click.Parameter, value: str) -> Sta
 @click.option(
     "--ha-mode",
     type=click.Choice(["default", "controller"]),
-    help="SOURCE is the port for replicas, HOST:10912; the ordinary port is not asked.",
+    help="SOURCE is the HA port, HOST:10912; the listen port is not asked.",
 )
 @click.option(
     "--file-size",
@@ -292,7 +292,7 @@ def _start(_context: click.Context, _option: click.Parameter, value: str) -> Sta
     type=click.File("r"),
     help=f"A file with the secret of the access key; else it is in {_SECRET_VARIABLE}.",
 )
-@click.option("--tls", "with_tls", is_flag=True, help="TLS on the broker's ordinary port.")
+@click.option("--tls", "with_tls", is_flag=True, help="TLS on the broker's listen port.")
 @click.option("--tls-ca", type=click.Path(), help="Certificates that are trusted.")
 @click.option("--tls-cert", type=click.Path(), help="A certificate to show to the broker.")
 @click.option("--tls-key", type=click.Path(), help="The key of --tls-cert.")
@@ -341,9 +341,9 @@ def follow_brokers(
 ) -> None:
     """Keep an exact copy of a live broker's log in the folder TARGET.
 
-    SOURCE is the broker's ordinary port, HOST:10911. The log comes from the port that serves its
-    replicas. The copy is a store that can be read while it grows. The same command goes on with
-    a copy. SIGINT and SIGTERM end it with a store that is closed. With --namesrv the only argument
+    SOURCE is the broker's listen port, HOST:10911. The log comes from the port that serves its
+    replicas. The copy is a store that can be read while it grows. The same command continues a
+    copy. SIGINT and SIGTERM end it with a store that is closed. With --namesrv the only argument
     is the folder, which gets a copy of each broker.
     """
     _require_folders(target, namesrv, status=status)
@@ -411,7 +411,7 @@ def follow_brokers(
 
 @contextmanager
 def _ends_told(told: Told, broker: str | None) -> Iterator[None]:
-    """Let metrics tell of an error, and exit with 1 if a broker was lost."""
+    """Let metrics show an error, and exit with 1 if a broker was lost."""
     try:
         yield
     except BrokerUnreachableError as err:

@@ -136,7 +136,7 @@ def scan(
 
 
 class SoundRows:
-    """The sound rows of a scan in mode FAILFAST, which goes on where it meets damage.
+    """The sound rows of a scan in mode FAILFAST, which continues where it meets damage.
 
     Attributes:
         damage: the first damage, None if there is none so far.
@@ -191,7 +191,7 @@ def followed(
 ) -> pa.RecordBatchReader:
     """Return the messages that the options of :func:`some_messages` choose, and new ones for ever.
 
-    They end when the process is told to end.
+    They end when the process is asked to end.
     """
     if end is not None or scan_by != "queue":
         raise click.UsageError("--follow goes by queue and has no end: leave -e and --scan out")

@@ -106,7 +106,7 @@ class Output(NamedTuple):
             overwrite: whether a file may be replaced.
 
         Raises:
-            OptionError: the file exists, or its name tells no format or another one.
+            OptionError: the file exists, or its name gives no format or another one.
         """
         if target is None:
             if name == "parquet" and sys.stdout.isatty():
@@ -121,7 +121,7 @@ class Output(NamedTuple):
         if name is None:
             return cls(known or format_of(target), target)
         if known is not None and known != (_JSON if name == _PRETTY else name):
-            raise OptionError(f"{target}: the name tells {known}, but --format {name} is given")
+            raise OptionError(f"{target}: the name says {known}, but --format {name} is given")
         return cls(name, target)
 
     @property
@@ -200,7 +200,7 @@ class Output(NamedTuple):
             raise OptionError("--output: a file appears when it is complete; use > FILE instead")
         if self.format_name not in _LIVE:
             raise OptionError(
-                f"--format {self.format_name} has an end: rows that go on come as "
+                f"--format {self.format_name} has an end: rows without an end come as "
                 f"{', '.join(_LIVE)}"
             )
 
@@ -305,7 +305,7 @@ def _with_output(command: Command, default: str, *amount: Callable[[Command], Co
             "--format",
             "format_name",
             type=click.Choice((_TABLE, _JSON, _PRETTY, *FORMATS)),
-            help=f"Form of the rows; {default} by default, or what the name of --output tells.",
+            help=f"Form of the rows; {default} by default, or what the name of --output gives.",
         ),
         click.option("--json", "as_json", is_flag=True, help="The same as --format jsonl."),
         click.option(

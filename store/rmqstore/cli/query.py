@@ -228,7 +228,7 @@ def _messages(
             )
             tables.append(found.read_all())
     rows = pa.concat_tables(tables)
-    if not len(rows):  # records may tell of topics that were deleted
+    if not len(rows):  # records may name topics that were deleted
         _require_topics(stores, selection)
     if not is_in_order:
         names = (

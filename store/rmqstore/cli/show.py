@@ -153,7 +153,7 @@ def _show_kinds(stores: Sequence[MessageStore]) -> None:
     "-f",
     "--follow",
     is_flag=True,
-    help="Go on with new messages until interrupted, from --last, -b or -o on, else from now on.",
+    help="Continue with new messages until interrupted, from --last, -b or -o, else from now on.",
 )
 @shows_progress
 @ends_clearly
@@ -230,7 +230,7 @@ def _show_all(
         bodies: the form of bodies.
         choice: the arguments of the scan.
         damaged: counts damaged rows.
-        progress: told of the messages if their number is limited.
+        progress: called with the number of messages if that is limited.
     """
     rows: Scan | SoundRows
     if choice["mode"] == FAILFAST and (output.limit is not None or choice["last"] is not None):
@@ -248,7 +248,7 @@ def _show_all(
 def _told(
     batches: Iterable[pa.RecordBatch], limit: int, progress: Progress
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches, and tell how many of the first ``limit`` rows are there."""
+    """Yield batches, and report how many of the first ``limit`` rows are there."""
     n_rows = 0
     for batch in batches:
         n_rows = min(n_rows + len(batch), limit)
@@ -270,7 +270,7 @@ def _without_total(progress: Progress) -> Progress:
     "--format",
     "named_format",
     type=click.Choice(FILE_FORMATS),
-    help="Format of the file, if its name does not tell.",
+    help="Format of the file, if its name does not give it.",
 )
 @verbatim_records
 @click.option("--overwrite", is_flag=True, help="Replace TARGET if it exists.")

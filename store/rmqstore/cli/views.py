@@ -364,7 +364,7 @@ def routes(
     columns: str | None,
     output: Output,
 ) -> None:
-    """Show what a name server answers for each topic, as far as the stores of its brokers tell.
+    """Show what a name server answers for each topic, as far as its brokers' stores show it.
 
     PATH... are the stores of all brokers of a cluster, also of replicas.
     """

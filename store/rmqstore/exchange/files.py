@@ -110,7 +110,7 @@ def read_parquet(
     Args:
         source: a file or a folder. Folders ``topic=…/queueId=…`` in it give these columns too.
         columns: the columns to read, all by default.
-        places: told where the rows of each batch are.
+        places: notes where the rows of each batch are.
 
     Raises:
         IllegalMessageError: a file is not Parquet, or a column is missing.
@@ -221,13 +221,13 @@ def format_of(path: Path) -> str:
     if format_name is None:
         known = ", ".join(_SUFFIXES)
         raise OptionError(
-            f"{path}: the name does not tell the format; it must end with one of {known}, .json"
+            f"{path}: the name does not give the format; it must end with one of {known}, .json"
         )
     return format_name
 
 
 def has_known_suffix(path: Path) -> bool:
-    """Tell whether a name tells a format."""
+    """Return whether a name gives a format."""
     return (Path(path.stem) if compression_of(path) else path).suffix in _SUFFIXES
 
 

@@ -30,7 +30,7 @@ _OTHER_BODIES: Final = (
 _LINES_AT_ONCE: Final = 512
 _PIECES_A_BATCH: Final = 16
 _YEAR_ONE_MS: Final = -62_135_596_800_000
-# The columns, of those that the store assigns, that tell whether a msgId is an offset message id.
+# The columns, of those that the store assigns, that show whether a msgId is an offset message id.
 _ID_COLUMNS: Final = ("storeHost", "commitLogOffset", "offsetMsgId")
 
 
@@ -45,7 +45,7 @@ def read_json_lines(
         file: a file that is open as UTF-8 text.
         name: name of the file, for errors.
         verbatim: the columns are those of ``format.schema.VERBATIM`` instead of those of messages.
-        places: told on which lines the rows of each batch are.
+        places: notes on which lines the rows of each batch are.
 
     Raises:
         IllegalMessageError: a line is not a JSON object, or has an unknown column or a value of the
