@@ -31,6 +31,9 @@ BANNED = (
     "world-class",
     # is not English
     "allows to", "anew", "dearest", "enables to", "informations", "is no record", "so many",
+    # is said otherwise here: return, report, guarantee, continue; and RocketMQ's names of ports
+    "tell", "tells", "telling", "vouch", "vouches", "by now", "none of ours", "go on", "goes on",
+    "ordinary port", "port for replicas",
     # names the house instead of the thing
     "the house", "the room", "what they come to",
     # has a better word: allowed, refused; for example, that is

@@ -149,16 +149,18 @@ def _first_at(log: PartitionLog, number: int, timestamp: int, position: int | No
         timestamp: the time, ms.
         position: all batches before it are known to be earlier; None if nothing is known.
     """
-    told = -1  # the index says that all up to this offset is earlier
+    last_earlier = -1  # the index says that all up to this offset is earlier
     if position is None and not log.is_recovered(number):
         entry = read_time_index(log.storage, log.segments[number]).before(timestamp)
         position = None if entry is None else _position_of(log, number, entry)
         if entry is not None and position is not None:
-            told = entry.offset
+            last_earlier = entry.offset
     for window in log.windows_of(number, position or 0):
         heads = window.heads
         rows = (heads.max_timestamp >= timestamp) & (heads.last_offset >= log.start_offset)
-        n_checked = int(np.count_nonzero(np.logical_and.accumulate(heads.last_offset <= told)))
+        n_checked = int(
+            np.count_nonzero(np.logical_and.accumulate(heads.last_offset <= last_earlier))
+        )
         for row in np.flatnonzero(rows).tolist():
             window.require_sound(heads[n_checked : row + 1])
             n_checked = row + 1

@@ -193,9 +193,9 @@ def test_a_port_that_says_nothing_is_told(tmp_path: Path) -> None:
         follower(f"127.0.0.1:{silent.getsockname()[1]}", tmp_path / "copy", **settings).run()
 
 
-def test_an_ordinary_port_is_not_taken_for_one_for_replicas(tmp_path: Path) -> None:
+def test_a_listen_port_is_not_taken_for_an_ha_port(tmp_path: Path) -> None:
     settings = {**NEW, "reconnect": False, "timing": replace(TIMING, first_header=0.2)}
-    with FakeMaster(log_of(5)) as master, pytest.raises(BrokerUnreachableError, match="replicas"):
+    with FakeMaster(log_of(5)) as master, pytest.raises(BrokerUnreachableError, match="HA port"):
         follower(master.address, tmp_path / "copy", **settings).run()
 
 
@@ -215,7 +215,7 @@ def test_an_ordinary_port_is_not_taken_for_one_for_replicas(tmp_path: Path) -> N
         ({"ha_mode": "default", "ha_address": object()}, OptionError, "the source is"),
     ],
 )
-def test_what_needs_the_ordinary_port_is_refused(
+def test_what_needs_the_listen_port_is_refused(
     given: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):

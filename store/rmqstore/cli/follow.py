@@ -61,8 +61,8 @@ def tell_status(target: str, *, as_json: bool) -> None:
         behind = max(state.source_end - state.end, 0) if is_known else None
         if as_json:
             named = {"copy": name} if name else {}
-            told = {**asdict(state), "bytes_behind": behind, "is_running": is_running}
-            click.echo(json.dumps(named | told))
+            status = {**asdict(state), "bytes_behind": behind, "is_running": is_running}
+            click.echo(json.dumps(named | status))
         else:
             for line in _status_lines(state, behind, is_running=is_running):
                 click.echo(f"{name}: {line}" if name else line)
@@ -104,30 +104,30 @@ def _time(epoch_ms: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch_ms / 1000))
 
 
-class Told:
+class ProgressReport:
     """Reports how far copies are: every few seconds, and at the end; metrics each time."""
 
     def __init__(self, *, as_json: bool, metrics: FollowMetrics | None, file: Path | None) -> None:
         self._as_json, self._metrics, self._file = as_json, metrics, file
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
         self._last = ClusterProgress({}, {})
         self._why = ""
 
-    def tell_one(self, progress: FollowProgress, broker: str) -> None:
+    def report_one(self, progress: FollowProgress, broker: str) -> None:
         """Report on one broker, if the last time is a while ago."""
-        self.tell_all(ClusterProgress({broker: progress}, {}), with_names=False)
+        self.report_all(ClusterProgress({broker: progress}, {}), with_names=False)
 
-    def tell_all(self, progress: ClusterProgress, *, with_names: bool = True) -> None:
+    def report_all(self, progress: ClusterProgress, *, with_names: bool = True) -> None:
         """Report on all brokers, if the last time is a while ago."""
         self._last = progress
         if self._metrics is not None:
             self._metrics.update(progress)
-        if time.monotonic() - self._told_at >= _SECONDS and any(progress):
-            self.tell(progress, with_names=with_names)
+        if time.monotonic() - self._reported_at >= _SECONDS and any(progress):
+            self.report(progress, with_names=with_names)
 
-    def tell(self, progress: ClusterProgress, *, with_names: bool) -> None:
+    def report(self, progress: ClusterProgress, *, with_names: bool) -> None:
         """Report it, and write the file of metrics."""
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
         self._write_metrics(progress)
         for broker in sorted({*progress.copies, *progress.errors}):
             known, error = progress.copies.get(broker), progress.errors.get(broker)
@@ -379,9 +379,11 @@ def follow_brokers(
         "tls": _tls(with_tls, tls_ca, tls_cert, tls_key, any_host=tls_any_host),
         "stop": (stop := threading.Event()),
     }
-    told = Told(as_json=as_json, metrics=_metrics_of(metrics, metrics_file), file=metrics_file)
+    reporting = ProgressReport(
+        as_json=as_json, metrics=_metrics_of(metrics, metrics_file), file=metrics_file
+    )
     broker = source if namesrv is None else None
-    with stopped_by_signals(stop) as received, _ends_told(told, broker):
+    with stopped_by_signals(stop) as received, _ends_reported(reporting, broker):
         if target is None:
             assert namesrv is not None
             progress = follow_cluster(
@@ -389,7 +391,7 @@ def follow_brokers(
                 source,
                 cluster=cluster,
                 prefer_slave=prefer_slave,
-                progress=told.tell_all,
+                progress=reporting.report_all,
                 **arguments,
             )
         else:
@@ -400,26 +402,26 @@ def follow_brokers(
                 ha_address=ha_address,
                 ha_mode=ha_mode,
                 file_size=file_size,
-                progress=lambda progress: told.tell_one(progress, source),
+                progress=lambda progress: reporting.report_one(progress, source),
                 **arguments,
             )
             progress = ClusterProgress({source: copy}, {})
-    told.tell(progress, with_names=namesrv is not None)
+    reporting.report(progress, with_names=namesrv is not None)
     if received:
         sys.exit(_OF_SIGNAL + received[0])
 
 
 @contextmanager
-def _ends_told(told: Told, broker: str | None) -> Iterator[None]:
+def _ends_reported(reporting: ProgressReport, broker: str | None) -> Iterator[None]:
     """Let metrics show an error, and exit with 1 if a broker was lost."""
     try:
         yield
     except BrokerUnreachableError as err:
-        told.end_with(err, broker)
+        reporting.end_with(err, broker)
         click.echo(f"lost: {err}", err=True)
         sys.exit(_LOST)
     except RmqStoreError as err:
-        told.end_with(err, broker)
+        reporting.end_with(err, broker)
         raise
 
 

@@ -60,7 +60,7 @@ class CopyStore:
     Attributes:
         state: None until a new copy is opened.
         epochs: the epochs of the log, in controller mode.
-        vouched_end: physical offset up to which the state on the disk covers the log.
+        saved_end: physical offset up to which the state on the disk covers the log.
     """
 
     def __init__(self, root: Path, make_disk: Callable[[], Disk] = Disk) -> None:
@@ -82,7 +82,7 @@ class CopyStore:
         self._syncing = Syncing()
         self._spare = SpareSpace(self.paths.own.folder / "spare")
         self._unvouched = Unvouched(None)
-        self.vouched_end = 0
+        self.saved_end = 0
         self._is_whole = True  # whether no cut is under way, and none has failed
 
     @property
@@ -173,7 +173,7 @@ class CopyStore:
         """Let this be the state, also on the disk."""
         self.state = state
         write_state(disk or self._disk, self.paths, state)
-        self.vouched_end = state.end
+        self.saved_end = state.end
 
     def _is_batch_topic(self, topic: str) -> bool:
         return self._now_building.is_batch_topic(topic)

@@ -341,9 +341,9 @@ class Follower:
         return self._metadata.bounds
 
     @property
-    def vouched_end(self) -> int:
+    def saved_end(self) -> int:
         """Physical offset up to which the state of the copy, on the disk, covers its log."""
-        return self._store.vouched_end
+        return self._store.saved_end
 
     def cut(self, end: int, reason: str) -> None:
         """Cut the copy at the end of a record."""

@@ -58,7 +58,7 @@ class Owner(Protocol):
         """Where the log of the broker began and ended when it was last asked."""
 
     @property
-    def vouched_end(self) -> int:
+    def saved_end(self) -> int:
         """Physical offset up to which the state of the copy, on the disk, covers its log."""
 
     def cut(self, end: int, reason: str) -> None:
@@ -236,7 +236,7 @@ class Session:
         """Return what is reported: never more than the broker has and the state covers."""
         if self._settings.acknowledge == "never":
             return NEVER
-        return min(self._stream.position, self._owner.vouched_end)
+        return min(self._stream.position, self._owner.saved_end)
 
     def _has_arrived(self) -> bool:
         if self._is_comparing:
