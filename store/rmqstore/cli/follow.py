@@ -104,7 +104,7 @@ def _time(epoch_ms: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch_ms / 1000))
 
 
-class ProgressReport:
+class Report:
     """Reports how far copies are: every few seconds, and at the end; metrics each time."""
 
     def __init__(self, *, as_json: bool, metrics: FollowMetrics | None, file: Path | None) -> None:
@@ -379,11 +379,9 @@ def follow_brokers(
         "tls": _tls(with_tls, tls_ca, tls_cert, tls_key, any_host=tls_any_host),
         "stop": (stop := threading.Event()),
     }
-    reporting = ProgressReport(
-        as_json=as_json, metrics=_metrics_of(metrics, metrics_file), file=metrics_file
-    )
+    report = Report(as_json=as_json, metrics=_metrics_of(metrics, metrics_file), file=metrics_file)
     broker = source if namesrv is None else None
-    with stopped_by_signals(stop) as received, _ends_reported(reporting, broker):
+    with stopped_by_signals(stop) as received, _ends_reported(report, broker):
         if target is None:
             assert namesrv is not None
             progress = follow_cluster(
@@ -391,7 +389,7 @@ def follow_brokers(
                 source,
                 cluster=cluster,
                 prefer_slave=prefer_slave,
-                progress=reporting.report_all,
+                progress=report.report_all,
                 **arguments,
             )
         else:
@@ -402,26 +400,26 @@ def follow_brokers(
                 ha_address=ha_address,
                 ha_mode=ha_mode,
                 file_size=file_size,
-                progress=lambda progress: reporting.report_one(progress, source),
+                progress=lambda progress: report.report_one(progress, source),
                 **arguments,
             )
             progress = ClusterProgress({source: copy}, {})
-    reporting.report(progress, with_names=namesrv is not None)
+    report.report(progress, with_names=namesrv is not None)
     if received:
         sys.exit(_OF_SIGNAL + received[0])
 
 
 @contextmanager
-def _ends_reported(reporting: ProgressReport, broker: str | None) -> Iterator[None]:
+def _ends_reported(report: Report, broker: str | None) -> Iterator[None]:
     """Let metrics show an error, and exit with 1 if a broker was lost."""
     try:
         yield
     except BrokerUnreachableError as err:
-        reporting.end_with(err, broker)
+        report.end_with(err, broker)
         click.echo(f"lost: {err}", err=True)
         sys.exit(_LOST)
     except RmqStoreError as err:
-        reporting.end_with(err, broker)
+        report.end_with(err, broker)
         raise
 
 
