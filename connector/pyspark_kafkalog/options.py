@@ -67,10 +67,8 @@ _REFUSED: Final = (
     (r"\]", "a class that begins with ]", r"write \]"),
 )
 
-
 _WORDS: Final = {"latest": LATEST, "earliest": EARLIEST}
 _LAST_TIME: Final = (1 << 63) - 1
-
 
 _CHOICE = ("assign", "subscribe", "subscribePattern")
 _STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")

@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 _STORES_AT_ONCE = 8  # while they are planned
 
-
 _CURE = "mount the store under the same path on every host, or run Spark where it lies"
 
 

@@ -76,7 +76,6 @@ _OPTIONS = {
     if argument != option
 }
 
-
 # Options that Spark itself passes to a source, or that users set for Spark.
 _SPARK_OWN = {"path", "paths", "queryname", "checkpointlocation", "timezone", "recursivefilelookup"}
 
@@ -86,7 +85,6 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|min|m|h|d|)", re.IGNORECASE)
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-
 
 # Options of Spark's Kafka source that say how to reach Kafka, which no store asks for.
 _KAFKA_OWN = re.compile(

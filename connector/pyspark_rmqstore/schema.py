@@ -69,7 +69,6 @@ MADE_OF: Final = {
     _HEADERS: "properties",
 }
 
-
 SPARK_TYPES: dict[pa.DataType, DataType] = {
     pa.string(): StringType(),
     pa.binary(): BinaryType(),

@@ -49,17 +49,14 @@ _FOLDER = Path(".rmqstore", "staging")
 _ABANDONED_SECONDS = 24 * 60 * 60
 _MAX_RETRIES = 100
 
-
 # Source: StreamExecution.scala#QUERY_ID_KEY, MicroBatchExecution.scala#BATCH_ID_KEY.
 _QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-
 
 # Source: malloc.h of glibc.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _LARGEST_BLOCK = 32 << 20  # the most that all versions of glibc take
 _KEPT_BYTES = 128 << 20
-
 
 _BEGIN_SECONDS, COMMIT_SECONDS = 2, 300
 _PAUSE_SECONDS = 0.05

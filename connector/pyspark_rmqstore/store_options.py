@@ -37,7 +37,6 @@ _FORMAT = "rmqstore"
 _METADATA = "rmqstore.options"
 _STATED = "option."  # Source: TableCatalog.java#OPTION_PREFIX
 
-
 STORE_PATHS = (
     "storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storePathDLedgerCommitLog",
     "dLegerSelfId", "tiered", "conf",

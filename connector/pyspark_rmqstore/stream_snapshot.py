@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 _SAMPLES = 8  # of a queue, by which its backlog is weighed
 
-
 T = TypeVar("T")
 
 

@@ -89,14 +89,12 @@ logger = logging.getLogger(__name__)
 # A store that is opened and closed all the time is not recovered each time.
 _MAX_READS = 10
 
-
 _EQUAL: Final[dict[str, Kind]] = {"EqualTo": "IN", "EqualNullSafe": "IN", "In": "IN"}
 _ORDERS: Final[dict[str, Kind]] = {
     "GreaterThan": ">", "GreaterThanOrEqual": ">=", "LessThan": "<", "LessThanOrEqual": "<=",
 }  # fmt: skip
 # Columns that look different in a read that gives them other names: bytes for text.
 _CHANGED: Final = frozenset({"keys", "properties"})
-
 
 _SAMPLES_PER_TASK = 16
 _REMOTE_SAMPLES_PER_TASK = 2  # each takes a request

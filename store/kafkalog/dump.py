@@ -50,7 +50,6 @@ STORED_RECORDS: Final = pa.schema(
 )
 DECODED: Final = (pa.field("decoded_key", pa.string()), pa.field("decoded_value", pa.string()))
 
-
 BATCHES: Final = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),
@@ -81,7 +80,6 @@ BATCHES: Final = pa.schema(
     ]
 )
 _CODECS: Final = {int(codec): codec.name.lower() for codec in Codec}
-
 
 _PATH: Final = pa.field("path", pa.string(), nullable=False)
 _TIME: Final = pa.timestamp("ms", "UTC")

@@ -48,7 +48,6 @@ Committed: TypeAlias = Mapping[str, Mapping[TopicPartition, int]]
 # The first offset and the one after the last; None stands for the start or the end of the log.
 Span: TypeAlias = tuple[int | None, int | None]
 
-
 TOPIC, PARTITION = PLACE = (
     pa.field("topic", pa.string(), nullable=False),
     pa.field("partition", pa.int32(), nullable=False),

@@ -26,7 +26,6 @@ READ_UNCOMMITTED, READ_COMMITTED = ISOLATION_LEVELS = ("read_uncommitted", "read
 CORRUPT_RECORD: Final = "_corrupt_record"
 READS_ON: Final = Argument("fail_on_data_loss", value=False)  # what errors of lost records advise
 
-
 # Begins to read, and returns the batches, which are read as they are taken.
 Reading: TypeAlias = Callable[[], Iterator[pa.RecordBatch]]
 

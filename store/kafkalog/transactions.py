@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 _MOST_ATTRIBUTES: Final = sum(Attribute)
 
-
 Outcomes = NDArray[np.int8]
 
 ABORTED: Final = 0

@@ -41,10 +41,8 @@ PARTITIONS: Final = pa.schema(
     ]
 )
 
-
 _INDEX, _TIME_INDEX, _TRANSACTION_INDEX = "index", "timeindex", "txnindex"
 _SNAPSHOT = "snapshot"
-
 
 _LOG: Final = "log"
 _DECODED: Final = ("offset", "headers")  # walks all fields of records, and makes few columns

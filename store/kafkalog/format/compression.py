@@ -182,7 +182,6 @@ def _inflate_zstd(stored: memoryview, limit: int) -> bytes:
 _ZSTD_WINDOW = 128 << 20
 _local = threading.local()
 
-
 # The check byte of frames in format v0 is wrong: clients of that time computed it over the magic as
 # well, and readers ignore it. The library does not, so it is computed again.
 _LZ4_MAGIC_BYTES: Final = 4

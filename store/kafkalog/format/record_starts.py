@@ -34,12 +34,10 @@ from rmqstore.errors import MalformedBytesError
 
 _PIECE_BYTES = 16 << 20
 
-
 Longs = NDArray[np.int64]
 
 _FEWEST_CHAINS = 12  # fewer are faster one after the other
 SLACK = 64  # bytes that must follow the last record, so that words can be read past its end
-
 
 _ENOUGH_CHAINS = 256  # more gain little
 _RECORDS_A_CHAIN = 24  # that large batches are cut into, at least

@@ -49,7 +49,6 @@ _INLINE = 12  # bytes that a view holds itself
 _MOST_EVEN = 1024  # bytes of the headers of a record up to which those of all are compared
 _SAME_NAMES = 64  # bytes of a name up to which those of all records are compared
 
-
 Longs = NDArray[np.int64]
 
 _PIECE_ROWS: Final = 1 << 18  # some 30 MB of numbers while they are read

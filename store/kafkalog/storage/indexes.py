@@ -27,7 +27,6 @@ _ENTRY: Final = np.dtype(
 )
 _VERSION: Final = 0
 
-
 _OFFSET_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 _FIRST_ENTRIES: Final = 8192  # read at first, of a segment of 32 MiB

@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 _MAX_BYTES: Final = 64 << 20  # some 300 bytes for each partition of a broker
 _VERSION: Final = "0"
 
-
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 META_PROPERTIES: Final = "meta.properties"
 LOG_START, RECOVERY_POINT, HIGH_WATERMARK, CLEANER = CHECKPOINTS = (

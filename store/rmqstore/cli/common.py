@@ -272,7 +272,6 @@ shows_progress = click.option(
     "-q", "--quiet", is_flag=True, expose_value=False, callback=_keep_quiet, help="No progress."
 )
 
-
 broker_stopped_option = click.option(
     "--broker-stopped",
     is_flag=True,

@@ -31,9 +31,7 @@ from rmqstore.cli.common import (
     must_ask,
     shows_progress,
 )
-from rmqstore.cli.messages import (
-    verbatim_records,
-)
+from rmqstore.cli.messages import verbatim_records
 from rmqstore.cli.stores import (
     conf_option,
     given_options,

@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 _SECONDS: Final = 10.0  # between two lines of progress
 
-
 _LOST: Final = 1
 _OF_SIGNAL: Final = 128
 _SECRET_VARIABLE: Final = "ROCKETMQ_SECRET_KEY"  # noqa: S105 - a name

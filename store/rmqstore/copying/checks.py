@@ -214,7 +214,6 @@ def entry_of(file: PlannedFile) -> list[object]:
 
 _ATTEMPTS: Final = 5
 
-
 _PAUSE_SECONDS: Final = 0.05  # in which a broker writes such a file
 
 

@@ -62,7 +62,6 @@ from rmqstore.write.existing_store import require_writable
 
 logger = logging.getLogger(__name__)
 
-
 _PIECE_BYTES: Final = 8 << 20
 _FLUSHED_BYTES: Final = 256 << 20  # copied before they are flushed, and noted as done
 _FLUSHED_FILES: Final = 512

@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_ROUNDS: Final = 10  # each after the store was opened, or a file of the log was deleted
 
-
 _MAX_BYTES = (1 << 31) - 1
 _LEDGER = ".rmqstore/ledger"
 _HISTORY = ".rmqstore/commits.older", ".rmqstore/commits"

@@ -21,7 +21,6 @@ _ANSWERS: Final = {
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)?\+00:00")
 _NOTHING: Final = "-"
 
-
 _ELLIPSIS: Final = "…"
 _MOST_PADDING: Final = 200  # a longer cell, such as a body, does not widen all others
 _BIDI: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))

@@ -73,7 +73,6 @@ _TAIL: Final = [                      # after the store host
 _HOST_V4: Final = np.dtype([("address", "V4"),  ("port", ">i4")])
 _HOST_V6: Final = np.dtype([("address", "V16"), ("port", ">i4")])
 
-
 # The fixed part of a record, from total_size to body_length, by the IPv6 bits of sys_flag.
 # Source: MessageExtEncoder.java#encode.
 FIXED_PART: Final = {

@@ -32,7 +32,6 @@ ASSIGNED: Final = (
     "dueTimestamp",
 )  # fmt: skip
 
-
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 

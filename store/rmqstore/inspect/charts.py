@@ -41,7 +41,6 @@ WIDTHS_MS: Final = (
     *(_DAY * n for n in (1, 2, 7, 14, 30, 90, 365)),
 )
 
-
 _SHOWN = 15  # rows of a chart
 _TIME_TICKS, _VALUE_TICKS = 5, 5
 _MAX_DECADES = 6  # of a logarithmic scale

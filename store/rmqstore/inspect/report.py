@@ -40,14 +40,11 @@ from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-
 # with more messages their bytes are estimated, because counting would read each unit
 _EXACT_UNITS = 20_000_000
 _SIZE_SAMPLES = 16
 
-
 Severity: TypeAlias = Literal["high", "medium", "low"]
-
 
 _SHOWN_ROWS = 2000
 _STEP = 1024

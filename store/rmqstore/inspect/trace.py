@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 
 _LEAST_ID_DIGITS: Final = 32  # ids may be decimal by chance, but no offset is as long
 
-
 _OF_RECORD: Final = (
     "topic", "queueId", "queueOffset", "storeTimestamp", "reconsumeTimes", "msgId", "offsetMsgId",
     "commitLogOffset",

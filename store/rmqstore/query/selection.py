@@ -21,7 +21,6 @@ from rmqstore.query.times import parse_timestamp
 _FEW_NAMES: Final = 12
 _WILDCARDS: Final = frozenset("*?[")
 
-
 # Source: KafkaOffsetRangeLimit, whose numbers Spark users know.
 LATEST, EARLIEST = -1, -2
 GROUP_PREFIX = "group:"

@@ -34,7 +34,6 @@ _HEXADECIMAL = re.compile(
 )
 _NAMED = {"NaN": math.nan, "Infinity": math.inf}
 
-
 MAX_DEPTH = 64  # of parentheses, and of the tree; each level takes several frames of Python's stack
 
 _TOKEN = re.compile(

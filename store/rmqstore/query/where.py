@@ -54,9 +54,7 @@ _MIRRORED: Final[dict[str, str]] = {
     "greater_equal": "less_equal",
 }
 
-
 _ALIKE: Final = 0.75  # how alike two names must be, of 1: `price` is not a slip for `topic`
-
 
 Kind: TypeAlias = Literal[
     "IN", "NOT IN", "<", "<=", ">", ">=", "LIKE", "NOT LIKE", "IS NULL", "IS NOT NULL"
@@ -81,7 +79,6 @@ _NUMBERS: Final = {"queueOffset": "queue_offsets", "commitLogOffset": "places"}
 PRUNED_COLUMNS: Final = frozenset({*_TEXTS, *_NUMBERS, "queueId", "storeTimestamp"})
 _BEFORE_WILDCARDS = re.compile(r"(?:[^%_\\]|\\[%_\\])*")
 
-
 _MAX_DEPTH: Final = 64  # of parentheses and NOTs; each takes several frames of Python's stack
 _INT64: Final = 1 << 63
 
@@ -102,7 +99,6 @@ _OPERATORS: Final[dict[str, Kind]] = {
     "=": "IN", "<>": "NOT IN", "!=": "NOT IN", "<": "<", "<=": "<=", ">": ">", ">=": ">=",
 }  # fmt: skip
 _TRUTHS: Final = {"TRUE": True, "FALSE": False}
-
 
 _PLACE: Final = pa.field("commitLogOffset", pa.int64())
 _ROWS_AT_ONCE: Final = 1 << 15  # pyarrow shares out more among threads, and their order is lost
@@ -361,9 +357,7 @@ class Unknown:
 
 _Part: TypeAlias = Joined | Comparison | Unknown | _Field | _Value
 
-
 _UNKNOWN: Final = Unknown()
-
 
 Condition: TypeAlias = Comparison | Joined | Unknown
 

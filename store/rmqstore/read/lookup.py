@@ -74,7 +74,6 @@ logger = logging.getLogger(__name__)
 
 _RECORDS_TO_TRY = 64  # at the start of a file; some have no UNIQ_KEY, or are rollbacks
 
-
 SMALL_GAPS: Final = 64 << 10  # bytes; uncovered parts of the log up to this total are always read
 
 

@@ -50,9 +50,7 @@ _QUEUE_ID_DIGITS = 9
 _STORED = ("topic", "queueId", "queueOffset", "commitLogOffset", "properties")
 _QUEUED = (*_STORED, "tags", "body", "tagsCode")
 
-
 _DELETED = "TIMER_DEL_UNIQKEY"
-
 
 _TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 _DECIDED_TAG = "d"  # Source: TransactionalMessageUtil.java#REMOVE_TAG

@@ -12,9 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import (
-    UnsupportedFeatureError,
-)
+from rmqstore.errors import UnsupportedFeatureError
 from rmqstore.format.layout import Positions
 from rmqstore.query.conditions import NO_PRUNING, Points, Pruning
 from rmqstore.query.keys import Wanted
@@ -175,9 +173,7 @@ def n_written(store: StoreParts, pieces: Iterable[LogSlice]) -> int:
 
 
 @retry_if_deleted
-def log_heads(
-    store: StoreParts,
-) -> list[int]:
+def log_heads(store: StoreParts) -> list[int]:
     """Return where a scan of the log may be cut; see ``sampling.Sampler.log_heads``."""
     return store.sampler.log_heads()
 
@@ -267,7 +263,7 @@ def find_wanted(store: StoreParts, wanted: Wanted, selection: Selection) -> Foun
 
 
 def find_in_index(store: StoreParts, wanted: Wanted, topics: Sequence[str]) -> Found:
-    """Return where messages of some topics may lie; see ``candidates.Lookup.find``."""
+    """Return where messages of some topics may lie; see ``lookup.Lookup.find``."""
     return find_candidates(store, wanted, topics, None, None)
 
 

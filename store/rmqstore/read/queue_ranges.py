@@ -37,9 +37,7 @@ from rmqstore.query.selection import (
     choose_topics,
     require_named,
 )
-from rmqstore.read.slices_within import (
-    slices_within,
-)
+from rmqstore.read.slices_within import slices_within
 from rmqstore.read.store_queues import StoreQueues, slices_of
 from rmqstore.read.time_search import FoundTimes, search_together
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
@@ -57,9 +55,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_NAMES = 5
 _MOST_QUEUES = 1 << 16  # of a topic, as far as a damaged table is believed
-
-
-_QUEUES_TOGETHER = 128  # whose ends a remote storage fetches together
 
 
 class _Side(NamedTuple):

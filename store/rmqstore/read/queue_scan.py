@@ -56,7 +56,6 @@ _WINDOWS_AHEAD: Final = 4  # made before they are read, where few of their recor
 W = TypeVar("W")
 Sizes = NDArray[np.int64]
 
-
 WINDOW_UNITS = 1 << 19  # a window has about as many
 _SAMPLES_PER_WINDOW = 64
 _MAX_SAMPLES = 1 << 12
@@ -70,7 +69,6 @@ _LAST = np.iinfo(np.int64).max
 ReadUnits = Callable[[QueueSlice, int, int], tuple[int, Units]]
 WantUnits = Callable[[QueueSlice, NDArray[np.int64], int], None]
 SampleUnit = Callable[[QueueSlice, int], Positions]
-
 
 _PREPARED_SLICES = 128  # whose files a remote storage opens together
 

@@ -9,9 +9,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from rmqstore.errors import (
-    UnsupportedFeatureError,
-)
+from rmqstore.errors import UnsupportedFeatureError
 from rmqstore.read.log_scan import LogScan
 from rmqstore.read.lookup import Finder
 from rmqstore.read.planning import divide_slices, find_candidates

@@ -38,7 +38,6 @@ _GROWTH: Final = 4
 ReadQueues = Callable[[list[QueueSlice]], Iterator[pa.RecordBatch]]
 ReadLog = Callable[[LogSlice], Iterator[pa.RecordBatch]]
 
-
 _SAMPLED_UNITS = 16  # units whose mean size stands for the messages around a sample
 _UNITS_AT_ONCE = 1 << 12
 _SAMPLED_QUEUES = 256

@@ -45,7 +45,6 @@ logger = logging.getLogger(__name__)
 
 _IN_TIER = "messages in tiered storage"
 
-
 # Views that need a local store; then all that show messages wherever these are.
 _VIEWS_OF_CONFIG = ("groups", "consumed", "stores", "routes", "assignments")
 _VIEWS = ("queues", "topics", "deadLetters", "traces", *_VIEWS_OF_CONFIG)

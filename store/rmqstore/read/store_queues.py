@@ -135,7 +135,7 @@ class StoreQueues:
         return self._with_tiered([*self._queues.topics(), *self._config.topics()])
 
     def _with_tiered(self, topics: Iterable[str]) -> list[str]:
-        return sorted({*topics, *(self.tier.topics() if self.tier else ())})
+        return sorted({*topics, *(() if self.tier is None else self.tier.topics())})
 
     def ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
@@ -180,31 +180,39 @@ class StoreQueues:
     def parts(self, topic: str, queue_id: int) -> list[QueuePart]:
         """Return the parts of a queue; see :func:`join_parts`."""
         key = (topic, queue_id)
-        local = self.local_range(*key)
-        parts = self.with_local(key, local)
-        if self.tier is not None and local[0] < local[1]:
-            tier_start, tier_end = self.tier.queue(*key).range()
-            if local[1] < tier_end and tier_start < tier_end and key not in self._overtaken:
-                self._overtaken.add(key)
-                logger.warning(
-                    "%s: not read: the queue offsets %d to %d (excluded) of %s-%d, which the "
-                    "local store does not have yet, or has lost",
-                    self.tier.tier.folder, local[1], tier_end, topic, queue_id,
-                )  # fmt: skip
-        return parts
+        if self.tier is None:
+            return [self._local_part(key, *self.local_range(*key))]
+        tiered = self._tiered_part(key, self.tier)
+        local = self._local_part(key, *self.local_range(*key))
+        is_overtaken = tiered.start < tiered.end and local.start < local.end < tiered.end
+        if is_overtaken and key not in self._overtaken:
+            self._overtaken.add(key)
+            logger.warning(
+                "%s: not read: the queue offsets %d to %d (excluded) of %s-%d, which the "
+                "local store does not have yet, or has lost",
+                self.tier.tier.folder, local.end, tiered.end, topic, queue_id,
+            )  # fmt: skip
+        return join_parts(tiered, local)
 
     def with_local(self, key: QueueKey, local: tuple[int, int]) -> list[QueuePart]:
         """Return the parts of a queue whose range in the local store is known."""
-        in_log = QueuePart(self._log, self._queues.open(*key), *local)
+        in_log = self._local_part(key, *local)
         if self.tier is None:
             return [in_log]
-        queue = self.tier.queue(*key)
-        return join_parts(QueuePart(queue.log, queue.units, *queue.range()), in_log)
+        return join_parts(self._tiered_part(key, self.tier), in_log)
+
+    def _local_part(self, key: QueueKey, start: int, end: int) -> QueuePart:
+        return QueuePart(self._log, self._queues.open(*key), start, end)
+
+    @staticmethod
+    def _tiered_part(key: QueueKey, tier: TieredQueues) -> QueuePart:
+        queue = tier.queue(*key)
+        return QueuePart(queue.log, queue.units, *queue.range())
 
     def _cut(self, key: QueueKey, start: int, end: int) -> list[QueuePart]:
         """Return what of a range lies in which log."""
         if self.tier is None:
-            return [QueuePart(self._log, self._queues.open(*key), start, end)]
+            return [self._local_part(key, start, end)]
         *tiered, local = self.parts(*key)
         cut = [part._replace(start=start, end=min(end, part.end)) for part in tiered]
         cut.append(local._replace(start=max(start, local.start), end=end))
@@ -362,7 +370,7 @@ class StoreQueues:
         tiered = QueuePart(queue.log, queue.units, start, min(queue.range()[1], local_start))
         # The local store has the message at its first offset.
         local_end = max(end, min(local_start + 1, FOREVER))
-        return [tiered, QueuePart(self._log, self._queues.open(*key), local_start, local_end)]
+        return [tiered, self._local_part(key, local_start, local_end)]
 
     def slices_of_parts(
         self,
@@ -373,9 +381,11 @@ class StoreQueues:
         fail_on_data_loss: bool,
         tolerant: bool,
     ) -> list[QueueSlice]:
-        """Return what of a range is there in the parts of a queue; see :meth:`slices`."""
-        if self.tier is None:
-            return slices_of(parts[0].units, key, *bounds, tolerant=tolerant)
+        """Return what is there of a range, for a queue of a store with tiered storage.
+
+        See :meth:`slices`.
+        """
+        assert self.tier is not None
         start, end = bounds
         local_start = parts[-1].start
         tier_end = parts[0].end if len(parts) > 1 else local_start

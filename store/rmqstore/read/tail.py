@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 _COLUMNS = ("queue_offset", "physical_offset", "total_size")
 
-
 _MAX_RETRIES = 10
 # Looks at which a queue may lack messages of the log before all queues are looked at again.
 _MAX_WAITS = 20

@@ -42,7 +42,6 @@ _HEADER: Final = struct.Struct(">qi")
 _MAX_OFFSET: Final = 1 << 62
 _POLL_SECONDS: Final = 0.1
 
-
 HEARTBEAT_MS: Final = 5000
 HOUSEKEEPING_MS: Final = 20_000
 _LEAST_HOUSEKEEPING_MS: Final = 1000
@@ -56,7 +55,6 @@ _FIRST_LEARNERS: Final = (5, 1, 1)  # that give their id as later versions do
 _MAX_PARSED_BYTES: Final = 1 << 20  # a parsed table may take forty times as much memory
 _TOPIC_TABLE: Final = re.compile(r'"topicConfigTable"\s*:\s*\{')
 _NEXT_NAME: Final = re.compile(r'[\s,]*"([^"\\]*)"\s*:\s*')  # no name needs an escape
-
 
 Mode = Literal["default", "controller"]
 

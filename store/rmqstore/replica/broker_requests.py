@@ -33,9 +33,7 @@ logger = logging.getLogger(__name__)
 _GET_CLUSTER_INFO: Final = 106
 _MOST_WARNINGS: Final = 1000  # that are remembered
 
-
 _LEVEL: Final = 1
-
 
 _SUCCESS: Final = 0
 _NOT_SUPPORTED: Final = 3

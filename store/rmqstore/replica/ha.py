@@ -24,14 +24,12 @@ from rmqstore.storage.broker.epochs import Epoch
 _SEND_SECONDS: Final = 1.0  # for a few bytes
 _POLL_SECONDS: Final = 0.1
 
-
 # What is reported instead of an end that was copied: as an acknowledgement it counts nowhere. It is
 # below every limit by which a broker takes a connection for a replica, and no difference to an
 # offset of a log overflows.
 NEVER: Final = -(1 << 62)
 MAX_BODY_BYTES: Final = 16 << 20  # a slave in Java takes 4 MiB
 _REPORT: Final = struct.Struct(">q")
-
 
 _HANDSHAKE_STATE: Final = 1
 _TRANSFER_STATE: Final = 2

@@ -50,7 +50,6 @@ logger = logging.getLogger(__name__)
 _MOST: Final = 4 << 20  # records, of 4 bytes each; further ones are walked again
 _RUN_COST: Final = 64  # records that take as much memory as a run does beside its own
 
-
 # The highest byte of the size of a record is then 0, as it has to be in the first record of a log,
 # whose byte 0 cannot be asked for.
 _MAX_RECORD_BYTES: Final = (16 << 20) - 1

@@ -31,7 +31,6 @@ _BLOCK_BYTES: Final = 8 << 20
 
 Read = Callable[[int, int], Bytes]
 
-
 _MOST_TOPICS_NAMED: Final = 10
 
 

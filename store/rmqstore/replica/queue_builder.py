@@ -48,9 +48,7 @@ _REST: Final = 1.0
 _MOST_REST_SECONDS: Final = 1.0
 _FAR_BYTES: Final = 64 << 20  # to copy, while which queues are flushed less often
 
-
 _MAX_PARSED_BYTES: Final = 1 << 20  # a parsed table may take forty times as much memory
-
 
 STEP_BYTES: Final = 64 << 20  # of the log, for which queues and index are built together
 _FLUSH_BYTES: Final = 256 << 20  # after which they are brought to the disk at the latest

@@ -38,7 +38,6 @@ _IS_ANSWER: Final = 1
 _INT: Final = struct.Struct(">i")
 _MAX_REMARK_CHARACTERS: Final = 500
 
-
 TIMEOUT_SECONDS: Final = 15.0
 # No request has a body that a broker reads. An HA port takes the last 8 bytes that come
 # for an acknowledgement: this one, -1, counts nowhere. Any text would be an offset after the end of

@@ -50,7 +50,6 @@ logger = logging.getLogger(__name__)
 _VERSION: Final = 1
 _MAX_BYTES: Final = 64 << 20
 
-
 FOREVER: Final = "forever"
 _MIRROR: Final = "mirror"
 _AGE: Final = re.compile(r"(\d{1,9})\s*([mhdw])", re.IGNORECASE)

@@ -26,7 +26,6 @@ _SLOTS_AT_ONCE = 1 << 18  # of all
 _SLOTS_ONE_BY_ONE = 2048  # this takes as long as one write of all, and a third of the disk's time
 _NAME_FORMAT = "%Y%m%d%H%M%S"
 
-
 _KEYS_AT_ONCE = 1 << 18
 
 

@@ -25,7 +25,6 @@ from rmqstore.storage.files.storage import Storage, StoredFile
 _SIZES_AT_ONCE = 1 << 18
 _MAX_TRIED = 1000  # pairs of sizes whose chains are checked
 
-
 _MAX_NAME = (1 << 63) - 1
 
 

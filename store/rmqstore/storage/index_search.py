@@ -31,7 +31,6 @@ _MAX_STEPS = 512  # along a chain; for a longer one all items are read
 _ITEMS_AT_ONCE = 1 << 20
 _NO_OFFSETS = np.empty(0, np.int64)
 
-
 _INDEX = "default"
 _LAST_OFFSET = b"lastOffsetPy"
 _HOUR_MS = 3_600_000

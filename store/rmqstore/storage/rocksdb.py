@@ -51,7 +51,6 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 Fingerprint = tuple[tuple[str, int, int], ...]
 
-
 INSTALL_ROCKSDB = "to read it, pip install rocksdict (extra rocksdb)"
 
 _TRIAL_SECONDS = 60

@@ -39,7 +39,6 @@ _SLOTS_AT_ONCE = 1 << 16
 _SNAPSHOT_DIGITS = 18
 _NEAR_MS = 2 * 7 * 24 * 3600 * 1000  # every waiting message is due within the two weeks
 
-
 _UNIT_BYTES = TIMER_UNIT.itemsize
 _UNITS_AT_ONCE = 1 << 16
 _KNOWN_MAGIC = 0xF  # Source: TimerMessageStore.java#isMagicOK

@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 _NEWEST_ITEMS = 64
 
-
 _BROKERS_LOCK = b"lock"  # what a broker writes into the file
 
 

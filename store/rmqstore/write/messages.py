@@ -77,9 +77,7 @@ _NOT_BLANK: Final = r"\S"
 
 Refuse = Callable[[int, str, str], Never]
 
-
 _NO_HOST = "0.0.0.0:0"
-
 
 # The property that a column sets. The column takes precedence over the column ``properties``.
 _PROPERTY_OF: Final = {

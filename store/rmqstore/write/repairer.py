@@ -50,7 +50,6 @@ logger = logging.getLogger(__name__)
 _FEW_QUEUES = 256
 _SHORT_LOG = 64 << 20  # bytes; their index is built in about a second
 
-
 CLEARED, DELETED, MOVED = "cleared", "deleted", "moved"
 
 

@@ -26,7 +26,6 @@ Piece: TypeAlias = "pa.BinaryArray | bytes"
 
 _WIDEST = 64  # bytes; wider columns are joined as they are
 
-
 # Bytes that a buffer should have after its records, so that gathers of a whole word need not care
 # for the last one.
 GATHER_SLACK = 64

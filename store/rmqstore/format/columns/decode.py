@@ -48,7 +48,6 @@ from rmqstore.format.record import address_text
 
 _KINDS = {wide: FIXED_PART[int(SysFlag.BORN_HOST_V6) * wide]["born_host"] for wide in (False, True)}
 
-
 _FIXED_COLUMNS = {
     "queueId": "queue_id",
     "queueOffset": "queue_offset",

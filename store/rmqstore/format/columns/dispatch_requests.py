@@ -46,7 +46,6 @@ from rmqstore.format.text import decode_text
 _KEY_SEPARATOR = ord(" ")
 _TAG_TYPE, _TYPE_SEPARATOR = "T", "#"  # Source: MessageConst.java#INDEX_TAG_TYPE
 
-
 _FEW = 1 << 16
 _MAX_BUFFERED = 1 << 20  # units of some 50 bytes each
 

@@ -50,7 +50,6 @@ _NUMBER: Final = r"^[0-9]{1,18}$"
 # Source: CommitLog.java#isMultiDispatchMsg, MultiDispatchUtils.java#isNeedHandleMultiDispatch.
 _NOT_DISPATCHED: Final = (b"%RETRY%", b"rmq_sys_", SCHEDULE_TOPIC.encode())
 
-
 _COMMA: Final = ","  # Source: MixAll.java#LMQ_DISPATCH_SEPARATOR
 
 

@@ -71,7 +71,6 @@ ORIGIN_ID_PROPERTIES: Final = (PROPERTY_DLQ_ORIGIN_MESSAGE_ID, PROPERTY_ORIGIN_M
 
 _POP_SEPARATOR, _POP_SEPARATOR_V2 = "_", "+"
 
-
 _EQUALS, _STOP = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])
 # Names in a bit set. A record has at most 2^14 properties, so a sum of its bits fits an int64.
 _CODE_BITS = 48

@@ -29,7 +29,6 @@ from rmqstore.format.layout import (
 
 _STRIPE_BYTES: Final = 128 << 10  # the chains of the ranges are many, so stripes may be long
 
-
 _STRIPES = 1024  # more stripes cost more in TLB misses than they save in calls
 _MIN_STRIPE_BYTES = 32 << 10
 _FEW_CHAINS = 16  # up to this number it is cheaper to follow chains one by one

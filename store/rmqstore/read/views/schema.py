@@ -239,7 +239,6 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
 }
 # fmt: on
 
-
 # People look for damage in views, so damage is shown or left out but never stops a view.
 PERMISSIVE, DROPMALFORMED = VIEW_MODES = ("PERMISSIVE", "DROPMALFORMED")
 

@@ -19,12 +19,10 @@ from rmqstore.storage.files.storage import is_folder
 _SAFETY_MS = 3000
 _LATEST = (1 << 63) - 1
 
-
 Release = tuple[int, int]
 
 _RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})(\.\d+)*", re.ASCII)
 _SINCE_5_0 = ("timerwheel", "batchconsumequeue", "compaction", "epochFileCheckpoint")
-
 
 _NS_PER_MS = 1_000_000
 

@@ -52,7 +52,6 @@ logger = logging.getLogger(__name__)
 _MAX_BYTES: Final = 16 << 20
 _TABLE: Final = "brokers"
 
-
 _PARTS: Final = {
     "commitlog", "consumequeue", "batchconsumequeue", "consumequeue_ext", "consumequeue_rocksdb",
     "index", "config", "compaction", "rocksdbstore", "timerlog", "timerwheel", "abort",
@@ -61,7 +60,6 @@ _PARTS: Final = {
 COMPACTION: Final = "compaction"  # the folder of a store with the compacted logs of topics
 COMPACTION_LOGS: Final = "compactionLog"
 _MAX_DEPTH: Final = 4  # of consumequeue/TOPIC/0/00000000000000000000
-
 
 DLEDGER_PREFIX: Final = "dledger-"  # of the folder of a node
 

@@ -31,7 +31,6 @@ ROOT_KEY: Final = "storePathRootDir"
 _SPLITTER: Final = ","  # Source: MixAll.java#MULTI_PATH_SPLITTER
 _KEY: Final = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 
-
 _BOOLEANS = {"true": True, "false": False}
 _MAX_INT = (1 << 31) - 1
 _MAX_PROPERTIES_BYTES = 1 << 20

@@ -32,7 +32,6 @@ from rmqstore.storage.files.regular import open_new, open_to_change
 BLOCK: Final = 4096
 _WINDOW_BYTES = 4 << 20
 
-
 _OPEN_FILES = 64
 _FLUSH_THREADS = 16
 _ZEROS_AT_ONCE = 8 << 20

@@ -52,7 +52,6 @@ _mmap = ctypes.CFUNCTYPE(
     use_errno=True,
 )(("mmap", _libc))  # fmt: skip
 
-
 _BLOCK_BYTES = 64 << 10
 _MAX_BYTES = (1 << 31) - 1  # RocketMQ counts the bytes of a file in a Java int
 _FEW_PAGES = 8  # fewer pages are read as fast one after the other

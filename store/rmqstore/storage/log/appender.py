@@ -28,7 +28,6 @@ from rmqstore.storage.log.commitlog import CommitLog
 
 HEAD_BYTES = FRAME_HEAD.itemsize
 
-
 _LARGE_BYTES = 1 << 20  # from here on, writing is left to a thread and goes round the page cache
 
 

@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_DIGITS = 20
 
-
 _VERSION: Final = 1
 _PROOF_BYTES: Final = 64 << 10  # of the log, before its end
 _MAX_NOTE_BYTES: Final = 1024

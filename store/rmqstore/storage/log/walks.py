@@ -47,7 +47,6 @@ from rmqstore.storage.log.commitlog import CommitLog, Stretch
 _SMALL_BYTES: Final = 1 << 20  # to walk in one file, at most
 _WINDOW_BYTES: Final = 8 << 20  # small enough for the cache
 
-
 WINDOW_BYTES: Final = 128 << 20  # walked at once: the starts of all its records are in memory
 _NEWEST_BYTES: Final = 1 << 16  # searched first for the last record
 _GROWTH: Final = 8

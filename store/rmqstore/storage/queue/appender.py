@@ -28,7 +28,6 @@ _MAX_GAP = 1 << 20  # queue offsets without a record that are filled: 20 MiB of 
 _MAX_GAP_BEFORE_ONE = 1000  # the same if a single record at the end of the log follows the gap
 _RUNS_AHEAD = 8
 
-
 _NOT_COMPACTED = -1  # Source: BatchConsumeQueue.java#INVALID_POS
 _FILLER_UNITS = 1 << 19  # per write: a file may be as large as 2 GiB
 # The name of its file still fits, and sums of larger offsets stay inside a Java long.

@@ -27,7 +27,6 @@ from rmqstore.storage.queue.queue import Units, find_first
 
 _MAX_QUEUE_OFFSET = 1 << 60  # sums stay far from the limit of an int64
 
-
 _UNIT = BATCH_UNIT.itemsize
 _FILES_AT_ONCE = 4
 _PEEKED_UNITS = 64

@@ -29,7 +29,6 @@ from rmqstore.storage.queue.queue import (
 _UNIT = QUEUE_UNIT.itemsize
 _FIELDS = struct.Struct(">qiq")  # of QUEUE_UNIT
 
-
 _EXT_UNIT_BYTES = EXT_UNIT.itemsize
 _OFFSET_BITS = np.int64((1 << 63) - 1)
 

@@ -70,9 +70,7 @@ logger = logging.getLogger(__name__)
 _FILES_AT_ONCE = 32
 _QUEUES_AT_ONCE = 1 << 14  # whose listings are kept
 
-
 _QUEUES: Final = "compactionCq"
-
 
 COMMIT_LOG: Final = "COMMIT_LOG"
 CONSUME_QUEUE: Final = "CONSUME_QUEUE"
@@ -82,10 +80,8 @@ _HASH_DIGITS = 8
 _CLUSTER = re.compile(rf"([0-9a-f]{{{_HASH_DIGITS}}})_(.+)", re.DOTALL)
 _TOPICS_TO_LOOK_AT = 64  # to distinguish the folder of a broker from any other
 
-
 _NAME = re.compile(r"[0-9a-f]{8}([0-9]{20})", re.ASCII)
 _MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an int64
-
 
 _SYS_FLAG = slice(36, 40)  # of a record; see ``layout.FIXED_PART``
 

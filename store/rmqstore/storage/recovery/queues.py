@@ -20,9 +20,7 @@ from rmqstore.storage.recovery.store_ends import StoreEnds
 
 _FILES_AT_ONCE = 32
 
-
 _QUEUES_AT_ONCE = 1 << 16  # whose listings are kept, about a kilobyte each
-
 
 _BATCH_QUEUES_AT_ONCE = 64
 

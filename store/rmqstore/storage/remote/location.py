@@ -37,7 +37,6 @@ _REGIONS: Final = (
 _CHECKSUMS: Final = "AWS_RESPONSE_CHECKSUM_VALIDATION"
 _CONNECT_SECONDS: Final = 5.0
 
-
 Path = str | os.PathLike[str]
 Options = Mapping[str, object]
 P = TypeVar("P", bound=Path)

@@ -21,14 +21,11 @@ BLOCK_BYTES: Final = 32 << 10  # what the cache holds is made of blocks of this 
 MAX_REQUEST_BYTES: Final = 8 << 20
 _GAP_BYTES: Final = 256 << 10  # fetched along, because another request would take longer
 
-
 _MAX_BYTES: Final = 32 << 20
 _MAX_PASSING_BYTES: Final = 40 << 20
 
-
 PART_BYTES: Final = (2 << 20) + 2 * BLOCK_BYTES  # of one request, of which several run at once
 Keep = Callable[[int, NDArray[np.uint8]], None]
-
 
 _numbers = count()
 

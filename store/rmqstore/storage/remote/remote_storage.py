@@ -30,7 +30,6 @@ Content: TypeAlias = bytes | NDArray[np.uint8]
 
 _WITHOUT_FOLDERS: Final = ("s3", "gcs", "abfs")  # a name there needs no folder that was made
 
-
 _LAST_BYTES: Final = 4 << 10  # read first, because most files are full
 _PROBE_BYTES: Final = 4 << 10
 _NEAR_BYTES: Final = 512 << 10  # of the written end; these are fetched by one request
@@ -40,7 +39,6 @@ _PARTS_OF_LONG: Final = 4  # that a longer file is searched by, with a request e
 _LONG_BYTES: Final = 4 << 20  # of a span, for which pages are best large
 _GUESSED_BYTES: Final = 64 << 10  # on both sides of a guess
 _DISTANCES: Final = _NEAR_BYTES << np.arange(0, 20, 2)  # bytes, at which later data is looked for
-
 
 _MAX_BYTES: Final = (1 << 31) - 1  # RocketMQ counts the bytes of a file in a Java int
 _OBJECTS_AT_ONCE: Final = 320
