@@ -11,7 +11,7 @@ import pytest
 
 from rmqstore.errors import OptionError
 from rmqstore.query.sql92_filter import compile_filter, parse_filter
-from rmqstore.query.sql92_parser import (
+from rmqstore.query.sql92_tree import (
     And,
     Between,
     Equal,

@@ -5,30 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from rmqstore.query.sql92_parser import (
-    And,
-    Between,
-    Equal,
-    In,
-    IsNull,
-    IsTrue,
-    Literal,
-    Long,
-    Negate,
-    Node,
-    Not,
-    NotBetween,
-    Number,
-    Or,
-    Order,
-    Property,
-    Search,
-    Value,
-    compare_doubles,
-    parse_double,
-    parse_integer,
-    parse_long,
-)
+from rmqstore.query import sql92_tree as tree
 
 _SEARCHES: Final[dict[str, Callable[[str, str], bool]]] = {
     "CONTAINS": str.__contains__,
@@ -41,76 +18,76 @@ class EvaluationError(Exception):
     """Java throws here: the message is not matched."""
 
 
-def matches(tree: Node, properties: Mapping[str, str]) -> bool:
+def matches(expression: tree.Node, properties: Mapping[str, str]) -> bool:
     """Return whether a broker would deliver a message.
 
     Source: ExpressionMessageFilter.java#isMatchedByCommitLog.
     """
     try:
-        return evaluate(tree, properties) is True
+        return evaluate(expression, properties) is True
     except EvaluationError:
         return False
 
 
-def evaluate(node: Node, properties: Mapping[str, str]) -> Value:
+def evaluate(node: tree.Node, properties: Mapping[str, str]) -> tree.Value:
     """Return the value of a part of an expression.
 
     Raises:
         EvaluationError: Java's evaluation throws.
     """
     match node:
-        case Literal(value):
+        case tree.Literal(value):
             return value
-        case Property(name):
+        case tree.Property(name):
             return properties.get(name)
-        case Negate(operand):
+        case tree.Negate(operand):
             value = evaluate(operand, properties)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 return None
             return -value
-        case IsTrue(operand):
+        case tree.IsTrue(operand):
             return None if evaluate(operand, properties) is None else False
         case _:
             return _truth(node, properties)
 
 
-def _truth(node: Node, properties: Mapping[str, str]) -> bool | None:
+def _truth(node: tree.Node, properties: Mapping[str, str]) -> bool | None:
     match node:
-        case And(operands):
+        case tree.And(operands):
             return _all(evaluate(operand, properties) for operand in operands)
-        case Or(operands):
+        case tree.Or(operands):
             return _not(_all(_not(evaluate(operand, properties)) for operand in operands))
-        case Not(operand):
+        case tree.Not(operand):
             return _not(evaluate(operand, properties))
-        case IsNull(operand):
+        case tree.IsNull(operand):
             return evaluate(operand, properties) is None
-        case Equal(left, right):
+        case tree.Equal(left, right):
             return _equal(evaluate(left, properties), evaluate(right, properties))
-        case Order(symbol, left, right):
+        case tree.Order(symbol, left, right):
             return _order(symbol, evaluate(left, properties), right, properties)
-        case Between(operand, low, high):
+        case tree.Between(operand, low, high):
             # Java evaluates the operand once for each end, which takes twice the time at each level
             # of nested BETWEENs.
             value = evaluate(operand, properties)
             ends = ((">=", low), ("<=", high))
             return _all(_order(symbol, value, end, properties) for symbol, end in ends)
-        case NotBetween(operand, low, high):
+        case tree.NotBetween(operand, low, high):
             value = evaluate(operand, properties)
             ends = (("<", low), (">", high))
             return _not(_all(_not(_order(symbol, value, end, properties)) for symbol, end in ends))
-        case In(operand, texts):
+        case tree.In(operand, texts):
             value = evaluate(operand, properties)
             return None if value is None else value in texts
         case _:
-            assert isinstance(node, Search)
+            assert isinstance(node, tree.Search)
             return _search(node, properties)
 
 
-def _not(value: Value) -> bool | None:
+def _not(value: tree.Value) -> bool | None:
     return None if value is None else not value
 
 
-def _all(values: Iterable[Value]) -> bool | None:
+def _all(values: Iterable[tree.Value]) -> bool | None:
     """Return whether all are TRUE, null if that is unknown; stop at the first FALSE."""
     is_known = True
     for value in values:
@@ -120,7 +97,7 @@ def _all(values: Iterable[Value]) -> bool | None:
     return True if is_known else None
 
 
-def _equal(left: Value, right: Value) -> bool | None:
+def _equal(left: tree.Value, right: tree.Value) -> bool | None:
     if left is None or right is None:
         if left is right:
             return True
@@ -137,7 +114,9 @@ def _equal(left: Value, right: Value) -> bool | None:
     return _compare(left, right) == 0
 
 
-def _order(symbol: str, lower: Value, right: Node, properties: Mapping[str, str]) -> bool | None:
+def _order(
+    symbol: str, lower: tree.Value, right: tree.Node, properties: Mapping[str, str]
+) -> bool | None:
     if lower is None:
         return None
     upper = evaluate(right, properties)  # not before: it may throw
@@ -152,7 +131,7 @@ def _order(symbol: str, lower: Value, right: Node, properties: Mapping[str, str]
     return {"<": sign < 0, "<=": sign <= 0, ">": sign > 0, ">=": sign >= 0}[symbol]
 
 
-def _search(node: Search, properties: Mapping[str, str]) -> bool:
+def _search(node: tree.Search, properties: Mapping[str, str]) -> bool:
     if not node.text:
         return False  # before the operand is evaluated, which may throw
     value = evaluate(node.operand, properties)
@@ -161,17 +140,23 @@ def _search(node: Search, properties: Mapping[str, str]) -> bool:
     return _SEARCHES[node.how](value, node.text) is not node.negated
 
 
-def _parsed(text: str, kind: type) -> Number:
+def _parsed(text: str, kind: type) -> tree.Number:
     """Return a string as a number of one of Java's three classes."""
-    parse: Callable[[str], Number | None]
-    parse = parse_double if kind is float else parse_long if kind is Long else parse_integer
+    parse: Callable[[str], tree.Number | None]
+    parse = (
+        tree.parse_double
+        if kind is float
+        else tree.parse_long
+        if kind is tree.Long
+        else tree.parse_integer
+    )
     number = parse(text)
     if number is None:
         raise EvaluationError(f"{text!r} is not a valid {kind.__name__}")
     return number
 
 
-def _compare(left: str | Number, right: str | Number) -> int:
+def _compare(left: str | tree.Number, right: str | tree.Number) -> int:
     """Return a number less than, equal to or greater than 0.
 
     A string that is compared with a number is parsed as the number's class.
@@ -184,5 +169,5 @@ def _compare(left: str | Number, right: str | Number) -> int:
         right = _parsed(right, type(left))
     assert not isinstance(right, str)
     if isinstance(left, float) or isinstance(right, float):
-        return compare_doubles(float(left), float(right))
+        return tree.compare_doubles(float(left), float(right))
     return (left > right) - (left < right)

@@ -14,7 +14,8 @@ from rmqstore.format.layout import Mask
 from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED
 from rmqstore.query import sql92_evaluation as evaluation
 from rmqstore.query import sql92_masks
-from rmqstore.query.sql92_parser import Node, Property, parse, walk
+from rmqstore.query.sql92_parser import parse
+from rmqstore.query.sql92_tree import Node, Property, walk
 
 logger = logging.getLogger(__name__)
 

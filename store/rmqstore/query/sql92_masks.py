@@ -17,31 +17,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.format.layout import Mask
+from rmqstore.query import sql92_tree as tree
 from rmqstore.query.sql92_evaluation import EvaluationError, evaluate
-from rmqstore.query.sql92_parser import (
-    And,
-    Between,
-    Equal,
-    In,
-    IsNull,
-    IsTrue,
-    Literal,
-    Long,
-    Negate,
-    Node,
-    Not,
-    NotBetween,
-    Number,
-    Or,
-    Order,
-    Property,
-    Search,
-    is_truth,
-    parse_double,
-    parse_integer,
-    parse_long,
-    walk,
-)
 
 _PLAIN_INTEGER = r"^-?[0-9]{1,18}$"  # Arrow's casts and Java's parsers agree on these
 _PLAIN_DOUBLE = r"^-?[0-9]{1,19}(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,2})?$"
@@ -79,18 +56,18 @@ class _Numbers(NamedTuple):
 
 
 # A string or number here is a constant; a constant of another kind is a Truth.
-_Operand: TypeAlias = Truth | _Texts | str | Number
+_Operand: TypeAlias = Truth | _Texts | str | tree.Number
 
 
-def keep(tree: Node, columns: Mapping[str, pa.Array], n: int) -> Mask:
+def keep(expression: tree.Node, columns: Mapping[str, pa.Array], n: int) -> Mask:
     """Return a mask (n,) of the messages that a broker would deliver.
 
     Args:
-        tree: the expression.
+        expression: the expression.
         columns: each property that it names, string (n,), null where a message has none.
         n: how many messages; an expression may name no property.
     """
-    return _Evaluator(columns, n).truth(tree).true
+    return _Evaluator(columns, n).truth(expression).true
 
 
 class _Evaluator:
@@ -102,55 +79,55 @@ class _Evaluator:
         self._nowhere = np.zeros(n, np.bool_)
         self._everywhere = np.ones(n, np.bool_)
 
-    def truth(self, node: Node) -> Truth:  # noqa: C901, PLR0911 - one line for each kind of condition
+    def truth(self, node: tree.Node) -> Truth:  # noqa: C901, PLR0911 - one line for each kind of condition
         match node:
-            case And(operands):
+            case tree.And(operands):
                 return self._all(partial(self.truth, operand) for operand in operands)
-            case Or(operands):
+            case tree.Or(operands):
                 return _not(self._all(partial(self._denied, operand) for operand in operands))
-            case Not(operand):
+            case tree.Not(operand):
                 return self._denied(operand)
-            case IsTrue(operand):
+            case tree.IsTrue(operand):
                 given, failed = self._states(self.operand(operand))
                 return Truth(self._nowhere, given, failed)
-            case IsNull(operand):
+            case tree.IsNull(operand):
                 given, failed = self._states(self.operand(operand))
                 return Truth(~(given | failed), given, failed)
-            case Equal(left, right):
+            case tree.Equal(left, right):
                 return self._equal(self.operand(left), self.operand(right))
-            case Order(symbol, left, right):
+            case tree.Order(symbol, left, right):
                 return self._order(symbol, self.operand(left), self.operand(right))
-            case Between() | NotBetween():
+            case tree.Between() | tree.NotBetween():
                 return self._between(node)
-            case In(operand, texts):
-                assert isinstance(operand, Property)
+            case tree.In(operand, texts):
+                assert isinstance(operand, tree.Property)
                 column = self._property(operand.name)
                 listed = pa.array(sorted(texts), pa.string())
                 is_listed = _as_mask(pc.is_in(column.values, value_set=listed))
                 return Truth(column.given & is_listed, column.given & ~is_listed, self._nowhere)
-            case Search():
+            case tree.Search():
                 return self._search(node)
             case _:
-                assert isinstance(node, Literal)
+                assert isinstance(node, tree.Literal)
                 constant = self._constant_operand(node)
                 assert isinstance(constant, Truth)
                 return constant
 
-    def _denied(self, node: Node) -> Truth:
+    def _denied(self, node: tree.Node) -> Truth:
         return _not(self.truth(node))
 
-    def operand(self, node: Node) -> _Operand:
+    def operand(self, node: tree.Node) -> _Operand:
         """Return what a part gives, of any kind."""
-        if isinstance(node, Property):
+        if isinstance(node, tree.Property):
             return self._property(node.name)
-        if is_truth(node):
+        if tree.is_truth(node):
             return self.truth(node)
-        if not any(isinstance(part, Property) for part, _ in walk(node)):
+        if not any(isinstance(part, tree.Property) for part, _ in tree.walk(node)):
             return self._constant_operand(node)
-        assert isinstance(node, Negate)  # of no number, as it names a property
+        assert isinstance(node, tree.Negate)  # of no number, as it names a property
         return Truth(self._nowhere, self._nowhere, self._states(self.operand(node.operand))[1])
 
-    def _constant_operand(self, node: Node) -> _Operand:
+    def _constant_operand(self, node: tree.Node) -> _Operand:
         try:
             value = evaluate(node, {})
         except EvaluationError:
@@ -251,9 +228,9 @@ class _Evaluator:
         holds: Mask = masks[symbol]
         return Truth(comparable & holds, comparable & ~holds, failed)
 
-    def _between(self, node: Between | NotBetween) -> Truth:
+    def _between(self, node: tree.Between | tree.NotBetween) -> Truth:
         operand = self.operand(node.operand)
-        is_inside = isinstance(node, Between)
+        is_inside = isinstance(node, tree.Between)
         low_symbol, high_symbol = (">=", "<=") if is_inside else ("<", ">")
         ends = ((low_symbol, node.low), (high_symbol, node.high))
         orders = (partial(self._order, symbol, operand, self.operand(end)) for symbol, end in ends)
@@ -262,12 +239,12 @@ class _Evaluator:
         return _not(self._all(partial(_denied, order) for order in orders))
 
     def _signs(
-        self, left: _Texts | str | Number, right: _Texts | str | Number
+        self, left: _Texts | str | tree.Number, right: _Texts | str | tree.Number
     ) -> tuple[NDArray[np.int8], Mask]:
         """Return the signs of left minus right, int8 (n,), and where a string is not a number."""
         kinds = [type(side) for side in (left, right) if isinstance(side, int | float)]
         if len(kinds) == 2:
-            kind: type = float if float in kinds else Long
+            kind: type = float if float in kinds else tree.Long
         else:
             kind = kinds[0] if kinds else float
         lower = self._as_numbers(left, kind)
@@ -276,7 +253,7 @@ class _Evaluator:
         is_less = (lower.keys < upper.keys).astype(np.int8)
         return is_greater - is_less, ~(lower.sound & upper.sound)
 
-    def _as_numbers(self, side: _Texts | str | Number, kind: type) -> _Numbers:
+    def _as_numbers(self, side: _Texts | str | tree.Number, kind: type) -> _Numbers:
         if isinstance(side, _Texts):
             numbers = self._numbers.get((side.name, kind))
             if numbers is None:
@@ -290,7 +267,7 @@ class _Evaluator:
 
     # Strings
 
-    def _search(self, node: Search) -> Truth:
+    def _search(self, node: tree.Search) -> Truth:
         if not node.text:
             return Truth(self._nowhere, self._everywhere, self._nowhere)
         operand = self.operand(node.operand)
@@ -330,8 +307,14 @@ def _parse(values: pa.StringArray, kind: type) -> _Numbers:
     if len(odd_rows):
         odd_texts = values.take(pa.array(odd_rows)).dictionary_encode()
         codes = odd_texts.indices.to_numpy()
-        parse: Callable[[str], Number | None]
-        parse = parse_double if is_double else parse_long if kind is Long else parse_integer
+        parse: Callable[[str], tree.Number | None]
+        parse = (
+            tree.parse_double
+            if is_double
+            else tree.parse_long
+            if kind is tree.Long
+            else tree.parse_integer
+        )
         parsed = [parse(text) for text in odd_texts.dictionary.to_pylist()]
         parsed_or_zero = [0 if number is None else number for number in parsed]
         numbers[odd_rows] = np.array(parsed_or_zero, numbers.dtype)[codes]
