@@ -21,13 +21,13 @@ from kafkalog.scan import (
     ScanSpec,
     counted,
     parse_scan,
-    require_last,
 )
 from kafkalog.storage.log_dirs import LogDir, list_log_dirs
 from kafkalog.storage.names import TopicPartition, is_internal
 from rmqstore.errors import Argument, OffsetOutOfRangeError, OptionError, Text, about
 from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arguments import Time
+from rmqstore.query.arrow_rows import require_positive
 from rmqstore.query.selection import (
     EARLIEST,
     LATEST,
@@ -352,7 +352,7 @@ class LogDirs(Closing):
             OptionError: a topic, partition, column, the mode or the isolation level is unknown, or
                 arguments contradict one another.
         """
-        require_last(last)
+        require_positive("last", last)
         every = pa.schema([*PLACE, *RECORD])
         spec, names = parse_scan(
             columns,

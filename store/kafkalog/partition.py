@@ -22,7 +22,6 @@ from kafkalog.scan import (
     ScanSpec,
     counted,
     parse_scan,
-    require_last,
 )
 from kafkalog.storage.indexes import TimeEntry, read_time_index
 from kafkalog.storage.log_dirs import (
@@ -38,6 +37,7 @@ from kafkalog.transactions import OpenTransactions, find_open_transactions, read
 from rmqstore.errors import FileDeletedError, MalformedBytesError, OptionError, about
 from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arguments import Time
+from rmqstore.query.arrow_rows import require_positive
 from rmqstore.query.times import parse_timestamp
 from rmqstore.storage.files.storage import Storage
 
@@ -425,7 +425,7 @@ class Partition:
             OptionError: a column, the mode or the isolation level is unknown, a time is not one, or
                 ``limit`` or ``last`` is not a positive integer.
         """
-        require_last(last)
+        require_positive("last", last)
         spec, names = parse_scan(
             columns,
             RECORD.names,

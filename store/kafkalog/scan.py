@@ -13,7 +13,7 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.layout import RECORD
 from rmqstore.errors import Argument, OffsetOutOfRangeError, OptionError, Text, about
 from rmqstore.progress import Tally
-from rmqstore.query.arrow_rows import ArrowRows, first_rows, require_limit
+from rmqstore.query.arrow_rows import ArrowRows, first_rows, require_positive
 from rmqstore.storage.files.storage import Closing
 
 logger = logging.getLogger(__name__)
@@ -185,16 +185,6 @@ def parse_scan(
     return spec, names
 
 
-def require_last(last: int | None) -> None:
-    """Refuse a number of newest records that is not a positive integer.
-
-    Raises:
-        OptionError: it is not.
-    """
-    if last is not None and last < 1:
-        raise OptionError(about("last", f" {last}: it must be a positive integer"))
-
-
 def counted(
     batches: Iterable[pa.RecordBatch], n_offsets: int, tally: Tally
 ) -> Iterator[pa.RecordBatch]:
@@ -241,8 +231,7 @@ class Scan(ArrowRows, Closing):
         Raises:
             OptionError: the limit is not a positive integer.
         """
-        if limit is not None:
-            require_limit(limit)
+        require_positive("limit", limit)
         super().__init__(schema, is_quick=is_quick)
         self._read, self._limit = read, limit
 

@@ -28,18 +28,18 @@ def first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Rec
     Raises:
         OptionError: the limit is not a positive integer.
     """
-    require_limit(limit)
+    require_positive("limit", limit)
     return _first_rows(batches, limit)
 
 
-def require_limit(limit: int) -> None:
-    """Refuse a number of rows that is not a positive integer.
+def require_positive(argument: str, number: int | None) -> None:
+    """Refuse a number of rows that is not a positive integer; None is none.
 
     Raises:
-        OptionError: it is not.
+        OptionError: it is not; the text names the argument.
     """
-    if limit < 1:
-        raise OptionError(about("limit", f" {limit}: it must be a positive integer"))
+    if number is not None and number < 1:
+        raise OptionError(about(argument, f" {number}: it must be a positive integer"))
 
 
 def _first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

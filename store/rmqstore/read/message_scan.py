@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from rmqstore.errors import Argument, OptionError, Text, about
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING, VERBATIM, select_columns
 from rmqstore.progress import Progress, Tally, ignore_progress
-from rmqstore.query.arrow_rows import first_rows
+from rmqstore.query.arrow_rows import first_rows, require_positive
 from rmqstore.query.conditions import NO_PRUNING
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import BY_LOG, Selection, parse_tags
@@ -134,17 +134,15 @@ class MessageScan:
             raise OptionError(
                 about("include_pending", ": only a read by queue knows what is pending")
             )
-        if self.last is not None:
-            if self.wanted or self.include_pending:
-                raise OptionError(
-                    Text(
-                        Argument("last"),
-                        ": it goes neither with look-ups nor with ",
-                        Argument("include_pending"),
-                    )
+        if self.last is not None and (self.wanted or self.include_pending):
+            raise OptionError(
+                Text(
+                    Argument("last"),
+                    ": it goes neither with look-ups nor with ",
+                    Argument("include_pending"),
                 )
-            if self.last < 1:
-                raise OptionError(about("last", f" {self.last}: it must be a positive integer"))
+            )
+        require_positive("last", self.last)
 
     @property
     def is_quick(self) -> bool:

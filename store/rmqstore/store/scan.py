@@ -12,7 +12,7 @@ import pyarrow as pa
 from rmqstore.errors import OptionError, RmqStoreError, StoreStateError
 from rmqstore.format.columns.property_decode import is_copy_topic, may_hold_copies
 from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
-from rmqstore.query.arrow_rows import ArrowRows, first_rows, require_limit
+from rmqstore.query.arrow_rows import ArrowRows, first_rows, require_positive
 from rmqstore.query.selection import Selection, nearest_topics, require_named
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
@@ -158,8 +158,7 @@ class Scan(ArrowRows, Closing):
         Raises:
             OptionError: the limit is not a positive integer; also as ``plan`` does.
         """
-        if limit is not None:
-            require_limit(limit)
+        require_positive("limit", limit)
         super().__init__(schema, is_quick=is_quick)
         self._limit, self._count = limit, count
         self._readings = _Readings(plan, require_open)
