@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rmqstore.format.schema import Message
     from rmqstore.read.store_queues import QueueInfo
     from rmqstore.replica.cluster import ClusterProgress, follow, follow_cluster
-    from rmqstore.replica.progress import FollowProgress, follow_cluster_status, follow_status
+    from rmqstore.replica.state import FollowProgress, follow_cluster_status, follow_status
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
     from rmqstore.store.cluster import StoreCluster
     from rmqstore.store.message_store import MessageStore

@@ -29,10 +29,9 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.replica.copy_store import copy_paths
 from rmqstore.replica.ha import NEVER
-from rmqstore.replica.progress import follow_status
 from rmqstore.replica.retention import parse_retention
+from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from store_builder import Store

@@ -27,10 +27,9 @@ from rmqstore.errors import (
 )
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.ha import NEVER
-from rmqstore.replica.progress import follow_status
 from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings
-from rmqstore.replica.state import copy_paths
+from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write import dispatch

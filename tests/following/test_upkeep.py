@@ -14,15 +14,15 @@ import pytest
 
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
+from following.replicas import streaming
 from following.test_reconnecting import closed_port
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
-from rmqstore.replica.background import Metadata
-from rmqstore.replica.broker import OrdinaryPort
-from rmqstore.replica.cluster import ClusterProgress
-from rmqstore.replica.metrics import FollowMetrics
-from rmqstore.replica.progress import FollowProgress, follow_status
-from rmqstore.replica.remoting import Address, Endpoint
+from rmqstore.replica.cluster import ClusterProgress, FollowMetrics
+from rmqstore.replica.decisions import decide
+from rmqstore.replica.events import Answered, BoundsReported, Lost, Question, Received, Ticked
+from rmqstore.replica.remoting import Address, LogBounds
 from rmqstore.replica.settings import FollowSettings, Timing
+from rmqstore.replica.state import FollowProgress, follow_status
 from store_builder import Record, Store
 
 
@@ -33,20 +33,20 @@ def log_of(count: int) -> Store:
 
 
 def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
-    with FakeMaster(log_of(600)) as master:
-        endpoint, settings = Endpoint(Address.parse(master.address), timeout=5.0), FollowSettings()
-        metadata = Metadata(OrdinaryPort(endpoint), settings)
-        metadata.ask()
-        assert metadata.agreed_low() is None
-        metadata.agree(time.monotonic())
-        assert metadata.agreed_low() == 0
-        master.low = 1 << 14
-        metadata.ask()
-        assert metadata.agreed_low() == 0  # of the same broker, whoever has answered since
-        metadata.agree(time.monotonic())
-        assert metadata.agreed_low() == 1 << 14
-        metadata.use_newest()
-        assert metadata.agreed_low() is None
+    state = streaming(now=1.0)
+    assert state.broker.agreed_low == 0
+    reported = BoundsReported(2.0, Question.BOUNDS, LogBounds(1 << 14, 1 << 20), 0, 0)
+    state, _ = decide(state, reported)
+    assert state.broker.agreed_low == 0  # of the same broker, whoever has answered since
+    state, _ = decide(state, Received(3.0, 0, 100))
+    assert state.broker.agreed_low == 1 << 14
+    state, _ = decide(state, Lost(4.0, "closed"))
+    state, _ = decide(state, Ticked(99.0, 0, is_drained=True))
+    facts = state.broker.newest
+    assert facts is not None
+    answered = Answered(100.0, Question.FACTS, facts, state.broker.source, 0)
+    state, _ = decide(state, answered)
+    assert state.broker.agreed_low is None
 
 
 def test_a_stop_does_not_wait_for_an_answer(tmp_path: Path) -> None:

@@ -26,9 +26,17 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
     about,
 )
-from rmqstore.replica.broker_requests import BrokerClient, HeldTable, LogBounds, ServedSettings
 from rmqstore.replica.ha import Connection, ConnectionEndedError, HaStream
-from rmqstore.replica.remoting import Address, Endpoint, RemotingClient
+from rmqstore.replica.remoting import (
+    TOPICS,
+    Address,
+    BrokerClient,
+    Endpoint,
+    HeldTable,
+    LogBounds,
+    RemotingClient,
+    ServedSettings,
+)
 from rmqstore.storage.broker.config_files import (
     BATCH_QUEUES,
     MAX_TABLE_BYTES,
@@ -227,6 +235,13 @@ class ReplicaPort:
         return offset, size
 
 
+class TopicKinds(NamedTuple):
+    """The topics with BatchConsumeQueues, and those that are known to have others."""
+
+    batch: frozenset[str] = frozenset()
+    plain: frozenset[str] = frozenset()
+
+
 class Facts(NamedTuple):
     """What a broker reported at one moment.
 
@@ -237,6 +252,7 @@ class Facts(NamedTuple):
             as far has all that the tables speak of.
         asked_at: monotonic time before the tables were asked for.
         told_at: monotonic time after the last answer.
+        kinds: of the topics in the tables.
     """
 
     settings: ServedSettings
@@ -244,6 +260,21 @@ class Facts(NamedTuple):
     bounds: LogBounds
     asked_at: float
     told_at: float
+    kinds: TopicKinds = TopicKinds()
+
+    def held_once(self, before: Facts | None) -> Facts:
+        """Return the same, with the tables of the time before where these did not change."""
+        old = {} if before is None else before.tables
+        tables = {
+            name: old[name] if old.get(name) == table else table
+            for name, table in self.tables.items()
+        }
+        topics = tables.get(TOPICS)
+        if before is not None and topics is old.get(TOPICS):
+            return self._replace(tables=tables, kinds=before.kinds)
+        are_batch = batch_topics_of(b"" if topics is None else topics.content)
+        batch = frozenset(topic for topic, is_batch in are_batch.items() if is_batch)
+        return self._replace(tables=tables, kinds=TopicKinds(batch, frozenset(are_batch) - batch))
 
 
 def ask(endpoint: Endpoint, *, with_tables: bool) -> Facts:
