@@ -14,11 +14,10 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from rmqstore.errors import (
-    Argument,
     OptionError,
-    RmqStoreError,
     UnsupportedFeatureError,
     argument_names,
+    rename_arguments,
 )
 from rmqstore.query.times import time_zone
 from rmqstore.storage.broker.folders import read_brokers
@@ -92,13 +91,12 @@ _KAFKA_OWN = re.compile(
 )
 
 
-def option_of(argument: Argument) -> str:
+def option_of(argument: str, value: str | None) -> str:
     """Return the option that stands for an argument of the core, with its value as Spark has it."""
-    name = _OPTIONS.get(argument.name, argument.name)
-    if argument.value in (None, ""):
+    name = _OPTIONS.get(argument, argument)
+    if not value:
         return name
-    value = str(argument.value)
-    return f"{name}={value.lower() if isinstance(argument.value, bool) else value}"
+    return f"{name}={value.lower() if value in ('True', 'False') else value}"
 
 
 @contextmanager
@@ -107,14 +105,8 @@ def option_names() -> Iterator[None]:
 
     For use as a context manager or decorator.
     """
-    try:
-        with argument_names(option_of):
-            yield
-    except RmqStoreError as err:
-        translated = err.named(option_of)
-        if translated.args == err.args:
-            raise
-        raise translated.with_traceback(err.__traceback__) from err.__cause__
+    with argument_names(lambda text: rename_arguments(text, option_of)):
+        yield
 
 
 def without_kafka_own(options: Mapping[str, str]) -> dict[str, str]:

@@ -23,12 +23,11 @@ from pyspark_rmqstore.options import NAMES, parse_read_options, parse_stream_opt
 from pyspark_rmqstore.spark_versions import LimitedStreamReader
 from pyspark_rmqstore.view_reader import RmqStoreViewReader, parse_view_options
 from rmqstore.errors import (
-    Argument,
     CorruptRecordError,
     NotAStoreError,
     OffsetOutOfRangeError,
     OptionError,
-    Text,
+    rename_arguments,
 )
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.views.schema import view_spec
@@ -53,17 +52,16 @@ def expired(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("argument", "option"),
     [
-        (Argument("fail_on_data_loss", value=False), "failOnDataLoss=false"),
-        (Argument("ignore_log_end", value=True), "ignoreLogEnd=true"),
-        (Argument("mode", "DROPMALFORMED"), "mode=DROPMALFORMED"),
-        (Argument("starting_offsets"), "startingOffsets"),
-        (Argument("commitlogs", ""), "storePathCommitLog"),
-        (Argument("subscribe"), "subscribe"),
+        ("fail_on_data_loss=False", "failOnDataLoss=false"),
+        ("ignore_log_end=True", "ignoreLogEnd=true"),
+        ("mode=DROPMALFORMED", "mode=DROPMALFORMED"),
+        ("starting_offsets", "startingOffsets"),
+        ("commitlogs=", "storePathCommitLog"),
+        ("subscribe", "subscribe"),
     ],
-    ids=str,
 )
-def test_options_stand_for_arguments(argument: Argument, option: str) -> None:
-    assert option_of(argument) == option
+def test_options_stand_for_arguments(argument: str, option: str) -> None:
+    assert rename_arguments(f"set `{argument}`", option_of) == f"set {option}"
 
 
 @pytest.mark.parametrize("arguments", [SELECTION_ARGUMENTS, VIEW_ARGUMENTS])
@@ -76,7 +74,7 @@ def test_options_are_translated_from_arguments_that_the_core_has(arguments: dict
 
 def test_a_translated_error_keeps_class_fields_and_cause_and_survives_pickling() -> None:
     cause = ValueError("as it came")
-    text = Text("set ", Argument("ignore_log_end", value=True))
+    text = "set `ignore_log_end=True`"
     with pytest.raises(CorruptRecordError) as caught, option_names():
         raise CorruptRecordError("/store/msg_key", 17, text) from cause
     copy = pickle.loads(pickle.dumps(caught.value))

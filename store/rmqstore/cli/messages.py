@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from rmqstore.cli.common import BYTES, Command, complete_topics, repeated, with_system_topics
 from rmqstore.cli.stores import each_store
-from rmqstore.errors import OptionError, StoreFormatError, about
+from rmqstore.errors import OptionError, StoreFormatError
 from rmqstore.exchange.bodies import FORMS, BodyForm, parse_body_form
 from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE
 from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
@@ -330,8 +330,7 @@ def columns_of(columns: str, known: Sequence[str]) -> list[str]:
     names = [name.strip() for name in columns.split(",")]
     for name in names:
         if name not in known:
-            text = f": unknown column {name}; there are {', '.join(known)}"
-            raise OptionError(about("columns", text))
+            raise OptionError(f"`columns`: unknown column {name}; there are {', '.join(known)}")
     return names
 
 

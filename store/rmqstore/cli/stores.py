@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from rmqstore.cli.common import Command, flag_of
+from rmqstore.cli.common import Command, with_flags
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.broker.folders import names_by_path, read_brokers
@@ -133,12 +133,8 @@ def _read_confs(
     try:
         confs = tuple(read_conf(file) for file in files)
     except OptionError as err:
-        raise click.UsageError(_said(err), context) from err
+        raise click.UsageError(with_flags(err.text), context) from err
     context.meta[f"{_META}confs"] = confs
-
-
-def _said(err: OptionError) -> str:
-    return str(err.named(flag_of))
 
 
 def conf_option(*flags: str, several: bool = False) -> Callable[[Command], Command]:
@@ -285,7 +281,7 @@ def _one_path(
     try:
         return Path(root_of(None, confs[0]))
     except OptionError as err:
-        raise click.UsageError(_said(err), context) from err
+        raise click.UsageError(with_flags(err.text), context) from err
 
 
 def open_store(

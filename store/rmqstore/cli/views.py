@@ -22,7 +22,7 @@ from rmqstore.cli.messages import (
 )
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import open_stores, store_paths, store_paths_beside_clients
-from rmqstore.errors import OptionError, about
+from rmqstore.errors import OptionError
 from rmqstore.inspect.describe import describe, select_described
 from rmqstore.query.allocation import STRATEGIES
 from rmqstore.query.arguments import ViewArguments
@@ -210,7 +210,7 @@ def groups(
                 known.update(rows.column("consumerGroup").to_pylist())
         if group not in known:
             nearest = nearest_topics([group], known, "consumer groups")
-            raise OptionError(about("consumer_group", f" {group}: no store knows it; {nearest}"))
+            raise OptionError(f"`consumer_group` {group}: no store knows it; {nearest}")
         chosen = _equals("consumerGroup", group)
         where = chosen if where is None else f"{chosen} AND ({where})"
     _show("groups", paths, brokers, topics, columns, output, where=where)

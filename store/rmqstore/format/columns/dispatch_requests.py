@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.errors import Argument, StoreStateError, Text
+from rmqstore.errors import StoreStateError
 from rmqstore.format.columns.buffers import (
     array_bytes,
     booleans,
@@ -538,11 +538,9 @@ def _tags_codes(
 def unknown_delay(need: str) -> StoreStateError:
     """Return the error for what needs the delays of the levels where they are not known."""
     return StoreStateError(
-        Text(
-            f"{need} the broker's table of levels: the store has other times of delivery than "
-            "RocketMQ's usual messageDelayLevel gives; name the broker's properties file, ",
-            Argument("conf", ""),
-        )
+        f"{need} the broker's table of levels: the store has other times of delivery than "
+        "RocketMQ's usual messageDelayLevel gives; name the broker's properties file, "
+        "`conf=`"
     )
 
 
