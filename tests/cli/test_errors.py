@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import rmqstore
-from pyspark_rmqstore.option_values import option_names
+from pyspark_rmqstore.option_names import option_names
 from rmqstore.cli import main
 from rmqstore.errors import OptionError
 from rmqstore.query.times import parse_timestamp

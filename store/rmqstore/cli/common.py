@@ -29,6 +29,7 @@ from rmqstore.errors import (
     rename_arguments,
 )
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.query.options import help_of
 from rmqstore.query.times import time_zone
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import find_store, root_of_part
@@ -284,8 +285,7 @@ shows_progress = click.option(
 broker_stopped_option = click.option(
     "--broker-stopped",
     is_flag=True,
-    help="No broker runs on a store that was not closed and has no lock file; brokers before 4.2 "
-    "make none.",
+    help=help_of("broker_stopped"),
 )
 
 

@@ -15,6 +15,7 @@ import click
 from rmqstore.cli.common import Command, with_flags
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import FolderArguments
+from rmqstore.query.options import help_of
 from rmqstore.storage.broker.folders import names_by_path, read_brokers
 from rmqstore.storage.broker.store_config import read_conf, root_of
 from rmqstore.storage.files.local import LOCAL
@@ -153,15 +154,14 @@ def conf_option(*flags: str, several: bool = False) -> Callable[[Command], Comma
         is_eager=True,  # the path may come from it
         expose_value=False,
         callback=_read_confs,
-        help="The broker's properties file, which names folders, sizes and the broker"
-        f"; PATH may be left out then{each}.",
+        help=help_of("conf", f"PATH may be left out then{each}"),
     )
 
 
-def _folder_option(flag: str, name: str, what: str, *, many: bool = False) -> Any:  # noqa: ANN401
+def _folder_option(flag: str, name: str, *, many: bool = False) -> Any:  # noqa: ANN401
     return click.option(
         flag, name, metavar="FOLDER", multiple=many, expose_value=False, callback=_keep,
-        help=f"{what}, where not in PATH{'; may be repeated' if many else ''}.",
+        help=help_of(name, "may be repeated" if many else ""),
     )  # fmt: skip
 
 
@@ -180,12 +180,12 @@ _PARTS_ELSEWHERE = (
         metavar="ID",
         expose_value=False,
         callback=_keep,
-        help="The node whose DLedger log to read, if PATH has several dledger-* folders.",
+        help=help_of("dledger_self_id"),
     ),
-    _folder_option("--dledger-log", "dledger_logs", "Files of a DLedger log", many=True),
-    _folder_option("--index", "index", "The index"),
-    _folder_option("--consumequeue", "consumequeue", "The queues"),
-    _folder_option("--commitlog", "commitlogs", "Files of the log", many=True),
+    _folder_option("--dledger-log", "dledger_logs", many=True),
+    _folder_option("--index", "index"),
+    _folder_option("--consumequeue", "consumequeue"),
+    _folder_option("--commitlog", "commitlogs", many=True),
 )
 _HOW_TO_OPEN = (
     storage_option("PATH if it is a URI"),
@@ -195,7 +195,7 @@ _HOW_TO_OPEN = (
         type=StoreFolder(is_local=True),
         expose_value=False,
         callback=_keep,
-        help="The tiered storage with the older messages of PATH (tieredStoreFilePath).",
+        help=help_of("tiered"),
     ),
     *_PARTS_ELSEWHERE,
 )
