@@ -55,7 +55,6 @@ from rmqstore.read.pruner import StorePruner
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import find_lost, finder, look_up, read_log, read_queues, read_units
 from rmqstore.read.record_filter import LogFilter, log_filter
-from rmqstore.read.rows import UnitRows
 from rmqstore.read.sampling import Sample
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
@@ -337,7 +336,11 @@ class SplitReader:
     ) -> Iterator[SampledSlice]:
         """Yield ranges of queues with as many samples as they need to be cut evenly."""
         sampled = list(sampled)
-        step = self._bytes_per_sample(sum(item.n_bytes for item in sampled))
+        options = self._options
+        n_bytes = sum(item.n_bytes for item in sampled)
+        task_bytes = min(options.max_bytes_per_partition, n_bytes / (options.min_partitions or 1))
+        # The bytes of a queue after which it needs another sample.
+        step = max(task_bytes / _SAMPLES_PER_TASK, 1.0)
         if store.log.is_remote:
             step *= _SAMPLES_PER_TASK / _REMOTE_SAMPLES_PER_TASK
         for item in sampled:
@@ -347,12 +350,6 @@ class SplitReader:
                 yield item._replace(samples=take_samples(store, item.piece, count))
             else:
                 yield item
-
-    def _bytes_per_sample(self, n_bytes: float) -> float:
-        """Return the bytes of a queue after which it needs another sample, to be cut evenly."""
-        options = self._options
-        task_bytes = min(options.max_bytes_per_partition, n_bytes / (options.min_partitions or 1))
-        return max(task_bytes / _SAMPLES_PER_TASK, 1.0)
 
     def queues(
         self, ref: StoreRef, store: StoreParts, sampled: Iterable[SampledSlice]
@@ -389,7 +386,10 @@ class SplitReader:
         )  # fmt: skip
         portions: list[AnyPortion] = [self.queues(ref, store, self.sampled(store, pruned.every))]
         if pruned.single is not None:
-            portions.append(self._units(ref, pruned.single))
+            single = pruned.single
+            portions.append(
+                _rows(ref, single.sizes, lambda rows: UnitSplit(ref, single.take(rows)))
+            )
         return portions
 
     def log(self, ref: StoreRef, store: StoreParts) -> AnyPortion:
@@ -448,10 +448,6 @@ class SplitReader:
             lambda part: PendingSplit(ref, rows.take(numbers[part])),
         )
 
-    def _units(self, ref: StoreRef, picked: UnitRows) -> AnyPortion:
-        """Return the portion that reads single units of queues."""
-        return _rows(ref, picked.sizes, lambda rows: UnitSplit(ref, picked.take(rows)))
-
     def _log(
         self, ref: StoreRef, store: StoreParts, slices: Sequence[LogSlice], heads: Sequence[int]
     ) -> AnyPortion:
@@ -498,18 +494,13 @@ class SplitReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task."""
         for split in splits_of(partition, StoreSplit):
-            ends = self._planned_ends(split)
+            ends = None  # the task looks for itself
+            if isinstance(split, QueueSplit) and not self._options.wanted:
+                ends = PlannedEnds(split.recovered)
+            elif isinstance(split, UnitSplit):
+                ends = PlannedEnds({})
             with option_names(), open_in_task(split.store, ends) as store:
                 yield from self.rows(store, split)
-
-    def _planned_ends(self, split: StoreSplit) -> PlannedEnds | None:
-        """Return what the task needs of the ends of queues; None where it looks by itself."""
-        match split:
-            case QueueSplit() if not self._options.wanted:
-                return PlannedEnds(split.recovered)
-            case UnitSplit():
-                return PlannedEnds({})
-        return None
 
     def rows(self, store: StoreParts, split: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task from its store."""
