@@ -56,7 +56,7 @@ from rmqstore.storage.broker.store_config import spell_levels
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import JoinedWindow, Window, join_stretches, walk_forward
+from rmqstore.storage.log.walks import JoinedWindow, join_stretches, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
@@ -126,7 +126,17 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         )
     if not are_queues_unreadable(store.paths):
         yield from queues.findings(store.session.ranges.light_messages_apart)
-        yield from _inner_findings(store)
+        if batch_topics:
+            # Units and records may disagree although all of them are whole, so messages are read.
+            batches = store.scan(
+                subscribe=batch_topics,
+                columns=["queueOffset"],
+                mode="PERMISSIVE",
+                fail_on_data_loss=False,
+            )
+            for text in islice(_corrupt(batches), _MAX_FINDINGS):
+                place, _, reason = text.partition(": ")
+                yield Finding("queue", place, reason)
     yield from index_findings(store.paths, keys, log.min_offset)
 
 
@@ -209,7 +219,9 @@ def _whole_heads(
             progress(part.end - log.min_offset, end - log.min_offset)
         elif part.segment is not None:
             for window in walk_forward(log, part.segment, part.start, part.end):
-                yield from _heads_of_window(window)
+                for starts, heads, is_sound in window.heads():
+                    is_in_place = heads.column("physical_offset") == starts + part.segment.start
+                    yield from _sound_heads(window.data, heads, is_sound & is_in_place)
                 progress(min(window.stopped, end) - log.min_offset, end - log.min_offset)
                 if window.records.kind is StopKind.EMPTY:
                     break
@@ -220,34 +232,12 @@ def _whole_heads(
                     return
 
 
-def _heads_of_window(window: Window) -> Iterator[tuple[Bytes, Heads]]:
-    for starts, heads, whole in window.heads():
-        is_in_place = heads.column("physical_offset") == starts + window.segment.start
-        yield from _sound_heads(window.data, heads, whole & is_in_place)
-
-
 def _sound_heads(data: Bytes, heads: Heads, is_sound: Mask) -> Iterator[tuple[Bytes, Heads]]:
     rows = np.flatnonzero(is_sound)
     if len(rows) == len(heads):
         yield data, heads
     elif len(rows):
         yield data, heads.take(rows)
-
-
-def _inner_findings(store: MessageStore) -> Iterator[Finding]:
-    """Yield why messages of BatchConsumeQueues cannot be read.
-
-    Units and records may disagree although all of them are whole.
-    """
-    topics = store.paths.queue_folders.batch_topics()
-    if not topics:
-        return
-    batches = store.scan(
-        subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE", fail_on_data_loss=False
-    )
-    for text in islice(_corrupt(batches), _MAX_FINDINGS):
-        place, _, reason = text.partition(": ")
-        yield Finding("queue", place, reason)
 
 
 def _corrupt(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
