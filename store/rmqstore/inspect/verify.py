@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cache
 from itertools import islice
 
 import numpy as np
@@ -259,7 +259,8 @@ class _Tally:
         *,
         is_schedule: bool,
     ) -> None:
-        self.queue, self._open_ext = queue, open_ext
+        self.queue = queue
+        self._ext = cache(open_ext)
         # Units of delayed messages hold times of delivery.
         self._tolerance = DELIVERY_TOLERANCE_MS if is_schedule else 0
         # physical offset of the record with queue offset 0, -1 if it is not there
@@ -359,16 +360,12 @@ class _Tally:
             has_code &= codes <= of_records + self._tolerance
             in_ext = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
             if len(in_ext):
-                ext_units = self._ext.units(codes[in_ext])
+                ext_units = self._ext().units(codes[in_ext])
                 has_code[in_ext] = ext_units.sound & (ext_units.tags_codes == of_records[in_ext])
             same &= has_code
             exists[inside] = sizes != 0
             is_same[inside] = same & (sizes != 0)
         return exists, is_same
-
-    @cached_property
-    def _ext(self) -> ConsumeQueueExt:
-        return self._open_ext()
 
 
 class _Queues:
