@@ -91,14 +91,9 @@ class RemoteCopier:
         earlier = _parsed(self._folder.read(UNFINISHED_COPY)) if is_marked else None
         if earlier is None and len(self._sizes) <= 1:
             self._write(UNFINISHED_COPY, json.dumps(self._head).encode())
-        else:
-            self._resume(earlier)
-        self._write(_ATTEMPT, self._attempt)
-
-    def _resume(self, head: object) -> None:
-        if head != self._head:
+        elif earlier != self._head:
             raise StoreStateError(
-                f"{self._folder.root} holds an unfinished copy of {head}, not of {self._head}: "
+                f"{self._folder.root} holds an unfinished copy of {earlier}, not of {self._head}: "
                 "finish that one with the same arguments, or delete the folder"
             )
         for name in sorted(name for name in self._sizes if _PART.fullmatch(name)):
@@ -107,6 +102,7 @@ class RemoteCopier:
                     case [str(file), *state]:
                         self._done[file] = state
             self._n_parts = int(name.rpartition("/")[2]) + 1
+        self._write(_ATTEMPT, self._attempt)
 
     def _require_ours(self) -> None:
         """Refuse to continue beside another call that has begun to copy into the same folder.
