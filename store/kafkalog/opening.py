@@ -379,27 +379,23 @@ class LogDirs(Closing):
         chosen = self._choose(selection, partitions)
         fields = {field.name: field for field in (*PLACE, *spec.schema)}
         schema = pa.schema([fields[name] for name in names])
-        groups = groups_of(selection)
 
         def read() -> Iterator[pa.RecordBatch]:
-            committed: Committed = {}
-            if groups:  # as far as damage lets a scan know them
-                known: Mode = "FAILFAST" if spec.mode == FAILFAST else "DROPMALFORMED"
-                committed = committed_offsets(self.consumer_groups(mode=known).to_pylist(), groups)
+            committed = self._committed(groups_of(selection), spec)
             spans = ((each, span_of(each, selection, committed)) for each in chosen.values())
             for key, batch in read_spans(spans, spec, last, progress):
-                places = {field.name: value for field, value in zip(PLACE, key, strict=True)}
-                arrays = [
-                    pa.repeat(pa.scalar(places[field.name], field.type), batch.num_rows)
-                    if field.name in places
-                    else batch.column(field.name)
-                    for field in schema
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                yield _placed(batch, key, schema)
 
-        has_look_ups = spec.is_committed or has_times(selection) or groups
+        has_look_ups = spec.is_committed or has_times(selection) or groups_of(selection)
         is_quick = not has_look_ups and all(each.is_clean for each in chosen.values())
         return Scan(schema, read, limit=limit, is_quick=is_quick)
+
+    def _committed(self, groups: list[str], spec: ScanSpec) -> Committed:
+        """Return the committed offsets of groups, as far as damage lets a scan know them."""
+        if not groups:
+            return {}
+        mode: Mode = "FAILFAST" if spec.mode == FAILFAST else "DROPMALFORMED"
+        return committed_offsets(self.consumer_groups(mode=mode).to_pylist(), groups)
 
     def _choose(
         self, selection: Selection, partitions: Iterable[int] | None
@@ -481,6 +477,17 @@ class LogDirs(Closing):
         Source: GroupMetadataManager.java, OffsetMetadataManager.java.
         """
         return read_consumer_groups(self._partitions.values(), mode)
+
+
+def _placed(batch: pa.RecordBatch, key: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
+    places = {field.name: value for field, value in zip(PLACE, key, strict=True)}
+    arrays = [
+        pa.repeat(pa.scalar(places[field.name], field.type), batch.num_rows)
+        if field.name in places
+        else batch.column(field.name)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def open_log_dirs(
