@@ -91,9 +91,10 @@ def divide_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[OffsetR
     min_partitions = limits.min_partitions
     counts = []
     for piece in pieces:
-        by_records = math.ceil(piece.size / limits.max_records) if limits.max_records else 1
-        by_bytes = math.ceil(piece.n_bytes / limits.max_bytes)
-        counts.append(min(max(by_records, by_bytes, 1), piece.size))
+        count = max(math.ceil(piece.n_bytes / limits.max_bytes), 1)
+        if limits.max_records:
+            count = max(count, math.ceil(piece.size / limits.max_records))
+        counts.append(min(count, piece.size))
     total = max(sum(counts), min(min_partitions or 0, sum(piece.size for piece in pieces)))
     if total > _MOST_PARTS:
         raise OptionError(

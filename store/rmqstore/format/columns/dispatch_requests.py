@@ -456,7 +456,9 @@ def unplaced_requests(
         distinct = topic_names(tags)
         tag_hashes = np.array([java_hash(tag) for tag in distinct] + [0], np.int64)
         without_tags = numbers(np.array([len(tag_hashes) - 1], np.int32))[0]
-        indices = tags.indices.fill_null(without_tags) if tags.null_count else tags.indices
+        indices = tags.indices
+        if tags.null_count:
+            indices = indices.fill_null(without_tags)
         tags_codes = tag_hashes[np.from_dlpack(indices)]
     is_delayed: Mask | None = None
     if SCHEDULE_TOPIC in topics and properties.delays is not None:
