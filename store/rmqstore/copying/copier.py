@@ -292,7 +292,8 @@ class _Copier:
                 n_waiting += file.end
             if n_waiting > _FLUSHED_BYTES or len(waiting) >= _FLUSHED_FILES:
                 self._settle(waiting)
-                waiting, n_waiting = [], 0
+                waiting.clear()
+                n_waiting = 0
             done += file.end
             self._steps.copied(done)
         self._settle(waiting)
