@@ -26,7 +26,7 @@ from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import StreamOptions
 from pyspark_kafkalog.rows import RowReader
 from pyspark_rmqstore.offsets import flattened, limit_rows, nested
-from pyspark_rmqstore.option_values import option_names
+from pyspark_rmqstore.option_names import option_names
 from rmqstore.errors import OptionError
 
 Offsets = dict[TopicPartition, int]

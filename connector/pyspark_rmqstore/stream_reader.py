@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.offsets import Key, StreamOffset, limit_bytes, limit_rows, nested
-from pyspark_rmqstore.option_values import option_names
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.packing import AnyPortion, Limits, Portion, splits_of
 from pyspark_rmqstore.planning import QueueSplit

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.opened_stores import open_in_task
-from pyspark_rmqstore.option_values import option_names
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.packing import AnyPortion, Limits, Portion, plan_tasks, splits_of
 from pyspark_rmqstore.planning import (

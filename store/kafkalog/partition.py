@@ -34,7 +34,7 @@ from kafkalog.storage.partition_log import PartitionLog, read_partition_log
 from kafkalog.storage.recovery import Cut, Mark
 from kafkalog.storage.windows import Window
 from kafkalog.transactions import OpenTransactions, find_open_transactions, read_transactions
-from rmqstore.errors import FileDeletedError, MalformedBytesError, OptionError, about
+from rmqstore.errors import FileDeletedError, MalformedBytesError, OptionError
 from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arguments import Time
 from rmqstore.query.arrow_rows import require_positive
@@ -70,7 +70,7 @@ def offset_for_time(log: PartitionLog, timestamp: int) -> int | None:
     Source: UnifiedLog.java#fetchOffsetByTimestamp, LogSegment.java#findOffsetByTimestamp.
     """
     if timestamp < 0:
-        raise OptionError(about("timestamp", f" {timestamp}: must not be negative"))
+        raise OptionError(f"`timestamp` {timestamp}: must not be negative")
     for number in range(len(log.segments)):
         largest, position = _largest_timestamp(log, number, timestamp)
         if largest >= timestamp:

@@ -22,10 +22,11 @@ from rmqstore.cli.messages import (
 )
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import open_stores, store_paths, store_paths_beside_clients
-from rmqstore.errors import OptionError, about
+from rmqstore.errors import OptionError
 from rmqstore.inspect.describe import describe, select_described
 from rmqstore.query.allocation import STRATEGIES
 from rmqstore.query.arguments import ViewArguments
+from rmqstore.query.options import help_of
 from rmqstore.query.selection import nearest_topics
 from rmqstore.query.times import in_current_zone
 from rmqstore.read.views.schema import ALLOWED, VIEWS
@@ -70,17 +71,19 @@ class _ViewName(click.Choice):  # type: ignore[type-arg]  # not generic before c
     "--begin",
     "starting_timestamp",
     metavar="TIME",
-    help="Views of messages: stored at or after this time.",
+    help=help_of("starting_timestamp", "of messages"),
 )
 @click.option(
-    "-e", "--end", "ending_timestamp", metavar="TIME", help="Views of messages: stored before."
+    "-e",
+    "--end",
+    "ending_timestamp",
+    metavar="TIME",
+    help=help_of("ending_timestamp", "of messages"),
 )
 @some_queues
 @click.option("-o", "--offset", type=click.IntRange(min=0), help="From this queue offset on.")
 @click.option("-m", "--msg-id", help="Only this message, by its unique key.")
-@click.option(
-    "--ignore-log-end", is_flag=True, help="Read on after the end of a log that was not closed."
-)
+@click.option("--ignore-log-end", is_flag=True, help=help_of("ignore_log_end"))
 @click.option("-k", "--key", help="Only messages with this word of KEYS.")
 @click.option("--where", help='Condition on columns of the view: "lag > 0 AND queueId = 1".')
 @with_system_topics
@@ -210,7 +213,7 @@ def groups(
                 known.update(rows.column("consumerGroup").to_pylist())
         if group not in known:
             nearest = nearest_topics([group], known, "consumer groups")
-            raise OptionError(about("consumer_group", f" {group}: no store knows it; {nearest}"))
+            raise OptionError(f"`consumer_group` {group}: no store knows it; {nearest}")
         chosen = _equals("consumerGroup", group)
         where = chosen if where is None else f"{chosen} AND ({where})"
     _show("groups", paths, brokers, topics, columns, output, where=where)
@@ -303,7 +306,7 @@ def _show(
 @main.command()
 @store_paths_beside_clients
 @click.option(
-    "-g", "--group", required=True, shell_complete=complete_groups, help="The consumer group."
+    "-g", "--group", required=True, shell_complete=complete_groups, help=help_of("consumer_group")
 )
 @click.option(
     "-c", "--client", "clients", multiple=True, required=True, help="A client id; may be repeated."

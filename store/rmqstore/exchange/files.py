@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 from collections.abc import Sequence
 from itertools import chain
 
-from rmqstore.errors import IllegalRowError, Text
+from rmqstore.errors import IllegalRowError
 
 _ROW_GROUP_ROWS, _ROW_GROUP_BYTES = 1 << 17, 64 << 20
 _ROWS_AT_ONCE = 8192
@@ -68,7 +68,7 @@ class RowPlaces:
         if not self._first <= err.row < self._after:
             return err
         number = [*chain.from_iterable(self._numbers)][err.row - self._first]
-        return IllegalMessageError(Text(f"{self._source}: {self._unit} {number}: ", err.reason))
+        return IllegalMessageError(f"{self._source}: {self._unit} {number}: {err.reason}")
 
 
 def write_parquet(

@@ -11,7 +11,7 @@ from typing import Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError, RmqStoreError, about
+from rmqstore.errors import OptionError, RmqStoreError
 from rmqstore.format.topics import is_system_topic
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -93,8 +93,7 @@ def select_described(names: str) -> list[str]:
     unknown = [name for name in chosen if name not in DESCRIPTION.names]
     if unknown:
         known = ", ".join(DESCRIPTION.names)
-        text = f": unknown {', '.join(unknown)}; a description has {known}"
-        raise OptionError(about("columns", text))
+        raise OptionError(f"`columns`: unknown {', '.join(unknown)}; a description has {known}")
     return chosen
 
 

@@ -18,11 +18,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import (
-    Argument,
     CorruptRecordError,
     Finding,
     OffsetOutOfRangeError,
-    Text,
+    spelled,
 )
 from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
@@ -152,7 +151,7 @@ def _delay_levels(store: MessageStore) -> tuple[int, ...]:
             store.paths.root,
             SCHEDULE_TOPIC,
             spell_levels(levels.delays),
-            Text(Argument("conf", "")),
+            spelled("`conf=`"),
         )
     return levels.delays
 

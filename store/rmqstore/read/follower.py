@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from rmqstore.errors import Argument, OffsetOutOfRangeError, OptionError, Text
+from rmqstore.errors import OffsetOutOfRangeError, OptionError, spelled
 from rmqstore.query.selection import Selection
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.message_scan import MessageScan
@@ -127,9 +127,7 @@ class Follower:
             OptionError: the scan is one by log, or a look-up.
         """
         if request.by != "queue" or request.wanted or request.include_pending:
-            raise OptionError(
-                Text("only the messages of queues can be followed: ", Argument("scan", "queue"))
-            )
+            raise OptionError("only the messages of queues can be followed: `scan=queue`")
         self._session, self._request = session, request
         self._tail = follow(session, request.selection)
         paths = session.paths
@@ -220,6 +218,6 @@ class Follower:
         if start < min(first, end):
             text = f"{key[0]}-{key[1]}: offsets {start} to {first} (excluded) were deleted unread"
             if self._request.spec.fail_on_data_loss:
-                raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " continues without them"))
-            logger.warning("data loss: %s", text)
+                raise OffsetOutOfRangeError(f"{text}; {READS_ON} continues without them")
+            logger.warning("data loss: %s", spelled(text))
         return max(start, first)

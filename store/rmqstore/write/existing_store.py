@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from rmqstore.errors import (
-    Argument,
     OptionError,
     RmqStoreError,
     StoreStateError,
-    Text,
     UnsupportedFeatureError,
 )
 from rmqstore.format.columns.dispatch_requests import key_hashes, tag_key
@@ -111,12 +109,9 @@ def require_no_old_broker(paths: StorePaths) -> None:
         start = b""
     if start != _BROKERS_LOCK:
         raise StoreStateError(
-            Text(
-                f"{paths.abort} says that a broker has the store open or died with it open, and no "
-                "broker has made a lock file beside it. Brokers before 4.2 make none, so one may "
-                "be running on it: stop it, and then say so with ",
-                Argument("broker_stopped", value=True),
-            )
+            f"{paths.abort} says that a broker has the store open or died with it open, and "
+            "no broker has made a lock file beside it. Brokers before 4.2 make none, so "
+            "one may be running on it: stop it, and then say so with `broker_stopped=True`"
         )
 
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.errors import IllegalMessageError, IllegalRowError, OptionError, Text, about
+from rmqstore.errors import IllegalMessageError, IllegalRowError, OptionError
 from rmqstore.format.columns.buffers import (
     array_bytes,
     booleans,
@@ -254,18 +254,20 @@ class WriteSpec:
     def __post_init__(self) -> None:
         """Refuse values out of their domain."""
         if self.queue_selector == MACHINE_ROOM_SELECTOR:
-            text = (
-                " 'machineRoom': RocketMQ's SelectMessageQueueByMachineRoom selects no queue, "
-                "so a send with it fails, and all queues of a store are of one broker; "
-                f"use one of {', '.join(SELECTORS)}, or give queueId"
+            raise OptionError(
+                "`queue_selector` 'machineRoom': RocketMQ's "
+                "SelectMessageQueueByMachineRoom selects no queue, so a send with it "
+                "fails, and all queues of a store are of one broker; use one of "
+                f"{', '.join(SELECTORS)}, or give queueId"
             )
-            raise OptionError(about("queue_selector", text))
         if self.queue_selector not in SELECTORS:
-            text = f" {self.queue_selector!r}: must be one of {', '.join(SELECTORS)}"
-            raise OptionError(about("queue_selector", text))
+            raise OptionError(
+                f"`queue_selector` {self.queue_selector!r}: must be one of {', '.join(SELECTORS)}"
+            )
         if self.default_queue_nums < 1:
-            text = f" {self.default_queue_nums}: must be a positive integer"
-            raise OptionError(about("default_queue_nums", text))
+            raise OptionError(
+                f"`default_queue_nums` {self.default_queue_nums}: must be a positive integer"
+            )
         compressor(self.compression)
         if self.broker_version is not None:
             parse_release(self.broker_version)
@@ -487,7 +489,7 @@ class _Refusal:
         self._first_row = first_row
 
     def __call__(self, row: int, status: str, reason: str) -> Never:
-        text = Text(f"{status}: ", reason, "; nothing was written")
+        text = f"{status}: {reason}; nothing was written"
         raise IllegalRowError(self._first_row + row, text)
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import READS_AFTER_END, CorruptRecordError, Finding, StoreLockedError, Text
+from rmqstore.errors import READS_AFTER_END, CorruptRecordError, Finding, StoreLockedError
 from rmqstore.format.columns.walk import Walk
 from rmqstore.format.framing import StopKind
 from rmqstore.progress import Progress, ignore_progress
@@ -231,13 +231,12 @@ class Repairer:
             raise CorruptRecordError(
                 end.path,
                 end.physical_offset,
-                Text(
-                    f"{end.reason}; good records follow at {follows}. "
-                    "A broker that opens this store drops them: copy them out first (",
-                    READS_AFTER_END,
-                    "; so does rmqstore export --ignore-log-end --mode DROPMALFORMED --all --where "
+                (
+                    f"{end.reason}; good records follow at {follows}. A broker that opens this "
+                    f"store drops them: copy them out first ({READS_AFTER_END}; so does "
+                    "rmqstore export --ignore-log-end --mode DROPMALFORMED --all --where "
                     f"'commitLogOffset >= {end.physical_offset}'), then run rmqstore rebuild "
-                    "--truncate, which keeps a copy of what it cuts (in Python truncate=True)",
+                    "--truncate, which keeps a copy of what it cuts (in Python truncate=True)"
                 ),
             )
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.errors import Argument, StoreStateError, Text
+from rmqstore.errors import StoreStateError
 from rmqstore.format.columns.buffers import (
     array_bytes,
     booleans,
@@ -528,11 +528,9 @@ def are_indexed(sys_flags: NDArray[np.int32]) -> Mask:
 def unknown_delay(need: str) -> StoreStateError:
     """Return the error for what needs the delays of the levels where they are not known."""
     return StoreStateError(
-        Text(
-            f"{need} the broker's table of levels: the store has other times of delivery than "
-            "RocketMQ's usual messageDelayLevel gives; name the broker's properties file, ",
-            Argument("conf", ""),
-        )
+        f"{need} the broker's table of levels: the store has other times of delivery than "
+        "RocketMQ's usual messageDelayLevel gives; name the broker's properties file, "
+        "`conf=`"
     )
 
 
