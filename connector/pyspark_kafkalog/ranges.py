@@ -89,7 +89,12 @@ def divide_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[OffsetR
     """
     pieces = [piece for piece in ranges if piece.size > 0]
     min_partitions = limits.min_partitions
-    counts = [min(_n_parts(piece, limits), piece.size) for piece in pieces]
+    counts = []
+    for piece in pieces:
+        count = max(math.ceil(piece.n_bytes / limits.max_bytes), 1)
+        if limits.max_records:
+            count = max(count, math.ceil(piece.size / limits.max_records))
+        counts.append(min(count, piece.size))
     total = max(sum(counts), min(min_partitions or 0, sum(piece.size for piece in pieces)))
     if total > _MOST_PARTS:
         raise OptionError(
@@ -131,11 +136,6 @@ def pack_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[tuple[Off
             packs.append(Pack(max_bytes, limits.max_records))
         packs[-1].add(part)
     return [tuple(pack.values) for pack in packs]
-
-
-def _n_parts(piece: OffsetRange, limits: Limits) -> int:
-    by_records = math.ceil(piece.size / limits.max_records) if limits.max_records else 1
-    return max(by_records, math.ceil(piece.n_bytes / limits.max_bytes), 1)
 
 
 def _share(size: int, total: int, n_parts: int) -> int:

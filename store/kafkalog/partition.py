@@ -561,7 +561,11 @@ def offsets_in(
 def read_range(
     partition: Partition, spec: ScanSpec, start: int | None, end: int | None, last: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """Return the records of a range, or only the newest of them; see :meth:`Partition.read`.
+    """Yield the records of a range, or only the newest of them; see :meth:`Partition.read`.
+
+    To find the newest ones, the range is read in parts from its end on. Each part is twice as long
+    as the one after it, because markers, gaps and records that were aborted may leave few records
+    in one.
 
     Args:
         partition: is read.
@@ -571,18 +575,8 @@ def read_range(
         last: the number of records, None for all.
     """
     if last is None:
-        return partition.read(spec, start, end)
-    return _read_newest(partition, spec, start, end, last)
-
-
-def _read_newest(
-    partition: Partition, spec: ScanSpec, start: int | None, end: int | None, last: int
-) -> Iterator[pa.RecordBatch]:
-    """Yield the newest records of a range, in order.
-
-    The range is read in parts from its end on. Each part is twice as long as the one after it,
-    because markers, gaps and records that were aborted may leave few records in one.
-    """
+        yield from partition.read(spec, start, end)
+        return
     first = partition.start_offset if start is None else start
     part_end = partition.end_offset if end is None else min(end, partition.end_offset)
     if spec.is_committed:

@@ -448,7 +448,27 @@ def unplaced_requests(
         properties: the properties that queues and index need.
         rules: those of the broker.
     """
-    tags_codes, is_delayed = _tags_codes(topics, topic_codes, properties, rules)
+    # What units hold is the hash code of the tags, but the due time of delayed messages: here
+    # their delay in ms.
+    tags_codes = np.zeros(len(topic_codes), np.int64)
+    if properties.tags is not None:
+        tags = properties.tags.dictionary_encode()
+        distinct = topic_names(tags)
+        tag_hashes = np.array([java_hash(tag) for tag in distinct] + [0], np.int64)
+        without_tags = numbers(np.array([len(tag_hashes) - 1], np.int32))[0]
+        indices = tags.indices
+        if tags.null_count:
+            indices = indices.fill_null(without_tags)
+        tags_codes = tag_hashes[np.from_dlpack(indices)]
+    is_delayed: Mask | None = None
+    if SCHEDULE_TOPIC in topics and properties.delays is not None:
+        is_delayed = np.zeros(len(topic_codes), np.bool_)
+        for row in np.flatnonzero(topic_codes == topics.index(SCHEDULE_TOPIC)).tolist():
+            level = properties.delays[row].as_py()
+            delay = delay_ms(level, rules.delay_levels or DELAY_LEVELS_MS)
+            if delay is not None:
+                is_delayed[row] = rules.delay_levels is not None
+                tags_codes[row] = delay if is_delayed[row] else UNKNOWN_TIME
     key_rows, hashes = index_keys(
         topics,
         topic_codes,
@@ -503,36 +523,6 @@ def are_indexed(sys_flags: NDArray[np.int32]) -> Mask:
     """Return a mask (n,) of the records that are indexed: all but rollbacks."""
     mask: Mask = sys_flags & np.int32(SysFlag.TRANSACTION_TYPE) != SysFlag.TRANSACTION_TYPE
     return mask
-
-
-def _tags_codes(
-    names: list[str],
-    codes: NDArray[np.int32],
-    properties: DispatchProperties,
-    rules: DispatchRules,
-) -> tuple[NDArray[np.int64], Mask | None]:
-    """Return what units hold in ``tags_code``, int64 (n,), and which messages are delayed.
-
-    It is the hash code of the tags, but the due time of delayed messages: here their delay in ms.
-    """
-    tags_codes = np.zeros(len(codes), np.int64)
-    if properties.tags is not None:
-        tags = properties.tags.dictionary_encode()
-        distinct = topic_names(tags)
-        hashes = np.array([java_hash(tag) for tag in distinct] + [0], np.int64)
-        without_tags = numbers(np.array([len(hashes) - 1], np.int32))[0]
-        indices = tags.indices.fill_null(without_tags) if tags.null_count else tags.indices
-        tags_codes = hashes[np.from_dlpack(indices)]
-    if SCHEDULE_TOPIC not in names or properties.delays is None:
-        return tags_codes, None
-    is_delayed = np.zeros(len(codes), np.bool_)
-    for row in np.flatnonzero(codes == names.index(SCHEDULE_TOPIC)).tolist():
-        level = properties.delays[row].as_py()
-        delay = delay_ms(level, rules.delay_levels or DELAY_LEVELS_MS)
-        if delay is not None:
-            is_delayed[row] = rules.delay_levels is not None
-            tags_codes[row] = delay if is_delayed[row] else UNKNOWN_TIME
-    return tags_codes, is_delayed
 
 
 def unknown_delay(need: str) -> StoreStateError:
