@@ -138,7 +138,7 @@ def test_an_interrupted_wait_leaves_no_writing_thread(
     with monkeypatch.context() as patch:
         patch.setattr(disk_module, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            disk.settle()
+            disk.flush_all([path])
     threading.Timer(0.2, goes_on.set).start()
     disk.forget_large_write()
     assert path.read_bytes()[:4096] == b"\1" * 4096, "the thread has ended its write"
