@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 
 from kafkalog.storage.names import TopicPartition
 from kafkalog.storage.recovery import Mark
-from pyspark_rmqstore.packing import Limits, Pack, Part
+from pyspark_rmqstore.packing import Limits, Pack, SizedSplit
 from rmqstore.errors import OptionError
 
 _JOINED_BYTES: Final = 32 << 20
@@ -131,7 +131,7 @@ def pack_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[tuple[Off
     max_bytes = min(_JOINED_BYTES, limits.max_bytes)
     packs: list[Pack[OffsetRange]] = []
     for piece in ranges:
-        part = Part(piece, piece.n_bytes, piece.size, place=piece)
+        part = SizedSplit(piece, piece.n_bytes, piece.size, place=piece)
         if not packs or not packs[-1].takes(part):
             packs.append(Pack(max_bytes, limits.max_records))
         packs[-1].add(part)

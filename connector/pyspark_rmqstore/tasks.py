@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmqstore.opened_stores import open_in_task
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions
-from pyspark_rmqstore.packing import AnyPortion, Limits, Portion, plan_tasks, splits_of
+from pyspark_rmqstore.packing import AnyStoreRead, Limits, StoreRead, plan_tasks, splits_of
 from pyspark_rmqstore.planning import (
     LogSplit,
     LostSplit,
@@ -353,29 +353,29 @@ class SplitReader:
 
     def queues(
         self, ref: StoreRef, store: StoreParts, sampled: Iterable[SampledSlice]
-    ) -> Portion[QueueSplit]:
-        """Return the portion that reads ranges of queues, sampled at their two ends."""
+    ) -> StoreRead[QueueSplit]:
+        """Return the read of ranges of queues, sampled at their two ends."""
         queues, ends = SampledQueues(self._sampled_evenly(store, sampled)), store.ends
 
         def cut(limits: Limits) -> list[QueueSplit]:
             return [QueueSplit(ref, task, ends.recovered_in(task)) for task in queues.cut(limits)]
 
-        return Portion(ref.path, queues.n_bytes, queues.n_records, cut)
+        return StoreRead(ref.path, queues.n_bytes, queues.n_records, cut)
 
     def lost(
         self, ref: StoreRef, store: StoreParts, slices: Sequence[QueueSlice]
-    ) -> list[AnyPortion]:
-        """Return the portion for damage of the log that reads of these ranges would not notice."""
+    ) -> list[AnyStoreRead]:
+        """Return the read for damage of the log that reads of these ranges would not notice."""
         lost = find_lost(store, () if self.pushed.conditions else slices, self.spec(store))
         if not lost:
             return []
         split = LostSplit(ref, tuple(lost))
-        return [Portion(ref.path, 0.0, len(lost), lambda _: [split])]
+        return [StoreRead(ref.path, 0.0, len(lost), lambda _: [split])]
 
     def pruned(
         self, ref: StoreRef, store: StoreParts, slices: Sequence[QueueSlice]
-    ) -> list[AnyPortion]:
-        """Return the portions that read what pushed filters leave of ranges of queues."""
+    ) -> list[AnyStoreRead]:
+        """Return the reads of what pushed filters leave of ranges of queues."""
         pruned = StorePruner(store, self.pushed.pruning).queues(slices)
         n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
         logger.info(
@@ -384,16 +384,14 @@ class SplitReader:
             ref.path, _total_length(pruned.every), _total_length(slices),
             len(pruned.every), len(slices), n_single, self.pushed.pruning,
         )  # fmt: skip
-        portions: list[AnyPortion] = [self.queues(ref, store, self.sampled(store, pruned.every))]
+        reads: list[AnyStoreRead] = [self.queues(ref, store, self.sampled(store, pruned.every))]
         if pruned.single is not None:
             single = pruned.single
-            portions.append(
-                _rows(ref, single.sizes, lambda rows: UnitSplit(ref, single.take(rows)))
-            )
-        return portions
+            reads.append(_rows(ref, single.sizes, lambda rows: UnitSplit(ref, single.take(rows))))
+        return reads
 
-    def log(self, ref: StoreRef, store: StoreParts) -> AnyPortion:
-        """Return the portion that reads the log, all of it or what pushed filters leave."""
+    def log(self, ref: StoreRef, store: StoreParts) -> AnyStoreRead:
+        """Return the read of the log, all of it or what pushed filters leave."""
         # refuses what contradicts itself before any task runs
         log_filter(self._options.selection, self.schema.names)
         store.ranges.warn_unknown_topics(self._options.selection)
@@ -411,8 +409,8 @@ class SplitReader:
             )
         return self._log(ref, store, slices, pruner.heads)
 
-    def lookup(self, ref: StoreRef, store: StoreParts) -> list[AnyPortion]:
-        """Return the portions of a look-up.
+    def lookup(self, ref: StoreRef, store: StoreParts) -> list[AnyStoreRead]:
+        """Return the reads of a look-up.
 
         They read the records that the index names, and the parts of the log that it does not cover.
         """
@@ -426,20 +424,20 @@ class SplitReader:
             "%s: the index names %d records and does not cover %d bytes of the log",
             ref.path, len(candidates.places), candidates.n_uncovered_bytes,
         )  # fmt: skip
-        portions = [self.records(ref, store, offsets)]
+        reads = [self.records(ref, store, offsets)]
         in_tier = [] if options.index_only else plan_look_up(store, options.selection, spec)
         if in_tier:
-            portions.append(self.queues(ref, store, self.sampled(store, in_tier)))
+            reads.append(self.queues(ref, store, self.sampled(store, in_tier)))
         if uncovered:
-            portions.append(self._log(ref, store, uncovered, log_heads(store)))
-        return portions
+            reads.append(self._log(ref, store, uncovered, log_heads(store)))
+        return reads
 
-    def records(self, ref: StoreRef, store: StoreParts, offsets: NDArray[np.int64]) -> AnyPortion:
-        """Return the portion that reads single records of the log, by physical offset."""
+    def records(self, ref: StoreRef, store: StoreParts, offsets: NDArray[np.int64]) -> AnyStoreRead:
+        """Return the read of single records of the log, by physical offset."""
         return _rows(ref, _mean_sizes(store, offsets), lambda rows: RecordSplit(ref, offsets[rows]))
 
-    def pending(self, ref: StoreRef, store: StoreParts) -> AnyPortion:
-        """Return the portion that reads pending messages."""
+    def pending(self, ref: StoreRef, store: StoreParts) -> AnyStoreRead:
+        """Return the read of pending messages."""
         rows = find_pending(store, self._options.selection, self.spec(store))
         numbers = np.arange(len(rows.places))
         return _rows(
@@ -450,24 +448,24 @@ class SplitReader:
 
     def _log(
         self, ref: StoreRef, store: StoreParts, slices: Sequence[LogSlice], heads: Sequence[int]
-    ) -> AnyPortion:
-        """Return the portion that reads ranges of the log, which may be cut at heads."""
+    ) -> AnyStoreRead:
+        """Return the read of ranges of the log, which may be cut at heads."""
         parts = log_parts(store, slices, heads)
 
         def cut(limits: Limits) -> list[LogSplit]:
             return [LogSplit(ref, task) for task in plan_log(parts, limits)]
 
-        return Portion(ref.path, sum(part.n_bytes for part in parts), None, cut)
+        return StoreRead(ref.path, sum(part.n_bytes for part in parts), None, cut)
 
-    def tasks(self, portions: Sequence[AnyPortion]) -> list[InputPartition]:
-        """Return the tasks that read some portions, within the limits of the options."""
+    def tasks(self, reads: Sequence[AnyStoreRead]) -> list[InputPartition]:
+        """Return the tasks that read some reads of stores, within the limits of the options."""
         options = self._options
         limits = Limits(
             options.max_bytes_per_partition,
             options.max_records_per_partition,
             options.min_partitions,
         )
-        return plan_tasks(portions, limits)
+        return plan_tasks(reads, limits)
 
     def stored_records(self, ref: StoreRef, store: StoreParts) -> list[tuple[datetime, str, int]]:
         """Return the messages that a look-up finds.
@@ -537,8 +535,8 @@ class SplitReader:
 
 def _rows(
     ref: StoreRef, sizes: NDArray[np.number], split: Callable[[slice], InputPartition]
-) -> AnyPortion:
-    """Return a portion of single records, in the order of the log.
+) -> AnyStoreRead:
+    """Return a read of single records, in the order of the log.
 
     Args:
         ref: the store.
@@ -549,7 +547,7 @@ def _rows(
     def cut(limits: Limits) -> list[InputPartition]:
         return [split(rows) for rows in cut_rows(sizes, limits)]
 
-    return Portion(ref.path, float(sizes.sum()), len(sizes), cut)
+    return StoreRead(ref.path, float(sizes.sum()), len(sizes), cut)
 
 
 def _mean_sizes(store: StoreParts, offsets: NDArray[np.int64]) -> NDArray[np.float64]:

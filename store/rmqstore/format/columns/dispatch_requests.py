@@ -257,19 +257,19 @@ class UnitBuffer:
         return units._replace(units=units.units.astype(QUEUE_UNIT, copy=False))
 
 
-class Places(NamedTuple):
+class PlacedFields(NamedTuple):
     """The fields of n records that are known only when they are stored."""
 
     queue_offsets: NDArray[np.int64]
     physical_offsets: NDArray[np.int64]
     store_timestamps: NDArray[np.int64]  # ms
 
-    def take(self, rows: slice) -> Places:
+    def take(self, rows: slice) -> PlacedFields:
         """Return consecutive rows."""
-        return Places(*(column[rows] for column in self))
+        return PlacedFields(*(column[rows] for column in self))
 
     @classmethod
-    def of(cls, heads: Heads) -> Places:
+    def of(cls, heads: Heads) -> PlacedFields:
         """Return the fields as the records hold them."""
         return cls(
             heads.column("queue_offset"),
@@ -408,7 +408,7 @@ class UnplacedRequests(NamedTuple):
     key_rows: NDArray[np.int32]  # (m,) the record of each key, rising
     key_hashes: NDArray[np.int32]  # (m,) never negative
 
-    def placed(self, places: Places) -> DispatchRequests:
+    def placed(self, places: PlacedFields) -> DispatchRequests:
         """Return the requests of the records at their places."""
         units = np.empty(len(self.sizes), QUEUE_UNIT)
         units["physical_offset"] = places.physical_offsets
@@ -515,7 +515,7 @@ def read_requests(buf: Bytes, heads: Heads, rules: DispatchRules = USUAL_RULES) 
         DispatchProperties.of(entries),
         rules,
     )
-    placed = requests.placed(Places.of(heads))
+    placed = requests.placed(PlacedFields.of(heads))
     return placed._replace(may_name_light_queues=PROPERTY_MULTI_DISPATCH in entries.names)
 
 
