@@ -95,8 +95,9 @@ OPTIONS: Final = (
     ),
     Option(
         "startingTimestamp", "starting_timestamp", READ, "the time from which on to read",
-        "ms since the epoch, or as [elsewhere](reading.md#times); takes precedence over offsets. As "
-        "to a broker, -1 is the latest offset and -2 the earliest; times before 1970 are refused",
+        "ms since the epoch, or as [elsewhere](reading.md#times); takes precedence over offsets. "
+        "As to a broker, -1 is the latest offset and -2 the earliest; times before 1970 are "
+        "refused",
     ),
     Option(
         "endingTimestamp", "ending_timestamp", BATCH, "the time before which to end", "the same",
