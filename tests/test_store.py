@@ -34,7 +34,7 @@ from rmqstore import (
 )
 from rmqstore.format.compression import decompress
 
-DEFAULT_COLUMNS = [  # INTERFACE.md, section 2
+DEFAULT_COLUMNS = [  # written out by hand, as docs/columns.md has them
     "topic", "queueId", "queueOffset", "body", "tags", "keys", "msgId", "properties",
     "bornTimestamp", "storeTimestamp", "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes",
     "bodyCRC", "preparedTransactionOffset", "commitLogOffset", "storeSize", "brokerName",
@@ -522,20 +522,22 @@ def test_errors_survive_pickling(error: RmqStoreError) -> None:
     assert isinstance(again, RmqStoreError)
 
 
+def in_brackets(text: str) -> str:
+    return errors.rename_arguments(text, lambda name, value: f"<{name}|{value}>")
+
+
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_errors_without_arguments_stay_as_they_are(error: RmqStoreError) -> None:
-    renamed = error.named(lambda argument: argument.name.upper())
+    renamed = error.renamed(in_brackets)
     assert (type(renamed), renamed.args) == (type(error), error.args)
 
 
 def test_arguments_in_errors_get_other_names() -> None:
-    no_crc = errors.Argument("check_crc", value=False)
-    text = errors.Text("set ", no_crc, " or ", errors.listed("tags", "limit"))
-    assert text == "set check_crc=False or tags and limit"
+    text = f"set `check_crc=False` or {errors.marked(['tags', 'limit'])}"
     error = errors.CorruptRecordError("/s/tags", 5, text)
-    assert str(error) == f"/s/tags, physical offset 5: {text}"
+    assert str(error) == "/s/tags, physical offset 5: set check_crc=False or tags and limit"
     for one in (error, pickle.loads(pickle.dumps(error))):
-        renamed = one.named(lambda argument: f"<{argument.name}|{argument.value}>")
+        renamed = one.renamed(in_brackets)
         assert type(renamed) is errors.CorruptRecordError
         assert renamed.args == (
             "/s/tags",

@@ -19,22 +19,25 @@ from typing import Any, Final
 
 import kafkalog
 from kafkalog.opening import require_reachable
-from kafkalog.scan import CORRUPT_RECORD, MODES, PERMISSIVE, ScanSpec
+from kafkalog.scan import CORRUPT_RECORD, FAILFAST, MODES, PERMISSIVE, ScanSpec
 from kafkalog.storage.names import TopicPartition, is_internal
-from pyspark_rmqstore.option_values import (
+from pyspark_rmqstore.option_names import KAFKA_OWN, SPARK_OWN
+from pyspark_rmqstore.options import offsets_per_trigger
+from pyspark_rmqstore.schema import KAFKA_COLUMNS
+from pyspark_rmqstore.store_options import stated_paths, storage_options, store_path
+from rmqstore.errors import OptionError
+from rmqstore.query.options import (
+    BATCH,
+    READ,
+    STREAM,
+    GivenOptions,
+    Option,
     boolean,
     count,
     duration,
-    known_options,
-    offsets_per_trigger,
+    one_of,
     size,
-    stated_paths,
-    storage_options,
-    store_path,
-    word,
 )
-from pyspark_rmqstore.schema import KAFKA_COLUMNS
-from rmqstore.errors import OptionError
 from rmqstore.query.selection import EARLIEST, LATEST
 from rmqstore.query.times import parse_timestamp
 
@@ -70,25 +73,96 @@ _REFUSED: Final = (
 _WORDS: Final = {"latest": LATEST, "earliest": EARLIEST}
 _LAST_TIME: Final = (1 << 63) - 1
 
-_CHOICE = ("assign", "subscribe", "subscribePattern")
-_STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
-_ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-_STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_OTHERS = (
-    "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions",
-    "maxRecordsPerPartition", "maxBytesPerPartition", "includeHeaders", "mode", "checkCRC",
-    "columnNameOfCorruptRecord", "storageOptions",
-)  # fmt: skip
-NAMES: Final = (*_CHOICE, *_STARTS, *_ENDS, *_STREAM, *_OTHERS)
-
-# Of how Kafka is reached, which no folder asks for. A job keeps them when it changes its format.
-_OF_BROKERS: Final = re.compile(
-    r"(kafka|kafkaConsumer|fetchOffset)\..*|groupIdPrefix", re.IGNORECASE | re.DOTALL
-)
-_ISOLATION_LEVEL: Final = "kafka.isolation.level"
-_ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
-_DEFAULT_SPLIT, _DEFAULT_DELAY = "128m", "15m"
 _MISSING_PATH = "name a log directory of a broker (log.dirs): load('/path/to/kafka-logs')"
+_ISOLATION_LEVEL: Final = "kafka.isolation.level"
+
+OPTIONS: Final = (
+    Option("subscribe", "subscribe", READ, "topics, separated by commas"),
+    Option(
+        "subscribePattern", "subscribe_pattern", READ,
+        "a regular expression of Java that is found in the name of a topic",
+        "[patterns of topics](#patterns-of-topics)",
+    ),
+    Option("assign", "assign", READ, "single partitions", '`{"G":[0,2]}`'),
+    Option(
+        "startingOffsets", "starting_offsets", READ, "the offsets at which to start",
+        "`earliest`, `latest`, or JSON that names every partition that is read, where -2 is the "
+        'earliest and -1 the latest: `{"G":{"0":23,"1":-2}}`', shown="earliest; latest in a stream",
+    ),
+    Option(
+        "endingOffsets", "ending_offsets", BATCH, "the offsets at which to end, excluded",
+        "as `startingOffsets`", shown="latest",
+    ),
+    Option(
+        "startingTimestamp", "starting_timestamp", READ, "the time from which on to read",
+        "ms since the epoch, or as [elsewhere](reading.md#times); takes precedence over offsets. "
+        "As to a broker, -1 is the latest offset and -2 the earliest; times before 1970 are "
+        "refused",
+    ),
+    Option(
+        "endingTimestamp", "ending_timestamp", BATCH, "the time before which to end", "the same",
+    ),
+    Option(
+        "startingOffsetsByTimestamp", "starting_offsets_by_timestamp", READ,
+        "times to start at, by partition",
+        'for every one that is read: `{"G":{"0":1700000010000}}`',
+    ),
+    Option(
+        "endingOffsetsByTimestamp", "ending_offsets_by_timestamp", BATCH,
+        "times to end before, by partition", "the same",
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy", "starting_offsets_by_timestamp_strategy", READ,
+        "what happens if a partition has no record at or after its start time",
+        "`latest`: it starts at its end; `error`: the read fails. With `read_committed`, a record "
+        "from the last stable offset on counts as none", "error", one_of("error", "latest"),
+    ),
+    Option("includeHeaders", "", READ, "add the column `headers`", "", "false", boolean),
+    Option(
+        _ISOLATION_LEVEL, "isolation_level", READ,
+        "with read_committed nothing of transactions that were aborted or are open",
+        "what transactions aborted is left out, and reads end at the last stable offset",
+        "read_uncommitted", one_of("read_uncommitted", "read_committed"),
+    ),
+    Option(
+        "failOnDataLoss", "fail_on_data_loss", READ,
+        "fail if records are gone, as retention deletes them", "`false` warns", "true", boolean,
+    ),
+    Option(
+        "mode", "mode", READ,
+        "what is done with damaged batches: an error, left out, or a row with the reason",
+        "`FAILFAST`, `DROPMALFORMED` with a warning, or `PERMISSIVE`", FAILFAST, one_of(*MODES),
+    ),
+    Option(
+        "columnNameOfCorruptRecord", "column_name_of_corrupt_record", READ,
+        "the column that says what is damaged", "Kafka's columns have no such name, in any case",
+        CORRUPT_RECORD,
+    ),
+    Option("checkCRC", "check_crcs", READ, "whether a wrong CRC is damage", "", "true", boolean),
+    Option(
+        "storageOptions", "storage_options", READ, "how to reach the storage of a URI",
+        "as [elsewhere](remote.md)", "{}", shown="none",
+    ),
+    Option(
+        "minPartitions", "", READ, "the least number of tasks, about",
+        "large partitions are cut to reach it", None, count,
+    ),
+    Option("maxRecordsPerPartition", "", READ, "the most offsets of a task", "", None, count),
+    Option(
+        "maxBytesPerPartition", "", READ, "the most bytes of a task, estimated", "", "128m", size,
+    ),
+    Option(
+        "maxOffsetsPerTrigger", "", STREAM, "the most offsets of a micro-batch", "", None, count,
+    ),
+    Option(
+        "minOffsetsPerTrigger", "", STREAM, "the least offsets that a micro-batch waits for",
+        "", None, count,
+    ),
+    Option(
+        "maxTriggerDelay", "", STREAM, "the longest that it waits for these",
+        "these three are for streams; a batch ignores them, with a warning", "15m", duration,
+    ),
+)  # fmt: skip
 
 
 @cache
@@ -209,7 +283,7 @@ class OffsetLimit:
         return None if by_partition is None else set(by_partition)
 
 
-def parse_choice(given: Mapping[str, str]) -> Choice:
+def parse_choice(given: GivenOptions) -> Choice:
     """Parse ``assign``, ``subscribe`` or ``subscribePattern``.
 
     Raises:
@@ -242,11 +316,11 @@ def parse_choice(given: Mapping[str, str]) -> Choice:
     return Choice(pattern=pattern)
 
 
-def parse_limit(given: Mapping[str, str], end: str, default: int) -> OffsetLimit:
+def parse_limit(given: GivenOptions, end: str, default: int) -> OffsetLimit:
     """Parse the options of one end of a query.
 
     Args:
-        given: options by their documented spelling.
+        given: the options.
         end: ``starting`` or ``ending``.
         default: LATEST or EARLIEST, where no option says more.
 
@@ -260,7 +334,7 @@ def parse_limit(given: Mapping[str, str], end: str, default: int) -> OffsetLimit
     if by_time in given:
         times = _by_partition(by_time, given[by_time], lambda value: _time(by_time, value))
         return OffsetLimit(default, times=times)
-    value = given.get(by_offset, "").strip()
+    value = (given[by_offset] or "").strip()
     if value.lower() in ("", *_WORDS):
         return OffsetLimit(_WORDS.get(value.lower(), default))
     return OffsetLimit(
@@ -371,18 +445,18 @@ class LogDirsRef:
         return kafkalog.open(*self.paths, storage_options=dict(self.storage_options))
 
 
-def parse_log_dirs(paths: list[str], given: dict[str, str]) -> LogDirsRef:
+def parse_log_dirs(paths: list[str], given: GivenOptions) -> LogDirsRef:
     """Return the log directories that options name.
 
     Args:
         paths: as they are named, at least one.
-        given: the options by their documented spelling.
+        given: the options.
 
     Raises:
         OptionError: the paths lie in several storages, or an option of the storage is unknown.
         UnsupportedFeatureError: a URI is of a file system that is not known.
     """
-    to_reach = storage_options(given)
+    to_reach = storage_options(given["storageOptions"])
     absolute = tuple(store_path(path) for path in paths)
     require_reachable(absolute, to_reach)
     return LogDirsRef(absolute, tuple(to_reach.items()))
@@ -461,16 +535,13 @@ def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     return _column_options(_known(options))
 
 
-def _column_options(given: Mapping[str, str]) -> ColumnOptions:
-    name = given.get("columnNameOfCorruptRecord", CORRUPT_RECORD)
+def _column_options(given: GivenOptions) -> ColumnOptions:
+    name = given["columnNameOfCorruptRecord"]
     if not name or name.lower() in {column.lower() for column in KAFKA_COLUMNS}:  # as in Spark
         raise OptionError(
             f"columnNameOfCorruptRecord {name!r}: must be a name that no column of Kafka has"
         )
-    return ColumnOptions(
-        boolean(given, "includeHeaders", default=False),
-        name if word(given, "mode", MODES) == PERMISSIVE else None,
-    )
+    return ColumnOptions(given["includeHeaders"], name if given["mode"] == PERMISSIVE else None)
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -480,7 +551,8 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
     """
     given = _known(options)
-    _warn_of_ignored(tuple(name for name in _STREAM if name in given), "a batch has no triggers")
+    ignored = tuple(option.name for option in given.outside("batch"))
+    _warn_of_ignored(ignored, "a batch has no triggers")
     read = _read_options(options, given, EARLIEST)
     require_span(read.start, read.end)
     return read
@@ -489,7 +561,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
 def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a stream; raises as :func:`parse_read_options` does."""
     given = _known(options)
-    misplaced = [name for name in _ENDS if name in given]
+    misplaced = [option.name for option in given.outside("stream")]
     if misplaced:
         raise OptionError(f"{', '.join(misplaced)}: a stream has no end")
     most, least = offsets_per_trigger(given)
@@ -497,45 +569,37 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         _read_options(options, given, LATEST),
         most,
         least,
-        duration(given, "maxTriggerDelay", _DEFAULT_DELAY),
+        given["maxTriggerDelay"],
     )
 
 
 def _read_options(
-    options: Mapping[str, str], given: Mapping[str, str], default_start: int
+    options: Mapping[str, str], given: GivenOptions, default_start: int
 ) -> ReadOptions:
     return ReadOptions(
-        log_dirs=parse_log_dirs(stated_paths(options, _MISSING_PATH), dict(given)),
+        log_dirs=parse_log_dirs(stated_paths(options, _MISSING_PATH), given),
         columns=_column_options(given),
         choice=parse_choice(given),
         start=parse_limit(given, "starting", default_start),
         end=parse_limit(given, "ending", LATEST),
-        start_is_strict=word(given, "startingOffsetsByTimestampStrategy", ("error", "latest"))
-        == "error",
-        isolation_level=_isolation_level(options),
-        mode=word(given, "mode", MODES),
-        check_crc=boolean(given, "checkCRC", default=True),
-        fail_on_data_loss=boolean(given, "failOnDataLoss", default=True),
-        min_partitions=count(given, "minPartitions"),
-        max_records=count(given, "maxRecordsPerPartition"),
-        max_bytes=size(given, "maxBytesPerPartition", _DEFAULT_SPLIT),
+        start_is_strict=given["startingOffsetsByTimestampStrategy"] == "error",
+        isolation_level=given[_ISOLATION_LEVEL],
+        mode=given["mode"],
+        check_crc=given["checkCRC"],
+        fail_on_data_loss=given["failOnDataLoss"],
+        min_partitions=given["minPartitions"],
+        max_records=given["maxRecordsPerPartition"],
+        max_bytes=given["maxBytesPerPartition"],
     )
 
 
-def _isolation_level(options: Mapping[str, str]) -> str:
-    """Return ``kafka.isolation.level``; its key may be written in any case."""
-    values = [value for key, value in options.items() if key.lower() == _ISOLATION_LEVEL]
-    given = {_ISOLATION_LEVEL: values[0]} if values else {}
-    return word(given, _ISOLATION_LEVEL, _ISOLATION_LEVELS)
-
-
-def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options by their documented spelling, without those that only a broker needs."""
-    ignored = [key for key in options if _OF_BROKERS.fullmatch(key)]
-    of_brokers = sorted(key for key in ignored if key.lower() != _ISOLATION_LEVEL)
-    _warn_of_ignored(tuple(of_brokers), "no broker is asked")
-    return known_options(
-        {key: value for key, value in options.items() if key not in ignored}, NAMES
+def _known(options: Mapping[str, str]) -> GivenOptions:
+    """Return the options by their documented names, without those that only a broker needs."""
+    of_brokers = [key for key in options if KAFKA_OWN.fullmatch(key)]
+    of_brokers = [key for key in of_brokers if key.lower() != _ISOLATION_LEVEL]
+    _warn_of_ignored(tuple(sorted(of_brokers)), "no broker is asked")
+    return GivenOptions(
+        {key: value for key, value in options.items() if key not in of_brokers}, OPTIONS, SPARK_OWN
     )
 
 

@@ -19,7 +19,7 @@ from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import ColumnOptions, ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit
 from pyspark_rmqstore.opened_stores import naming_this_host
-from pyspark_rmqstore.option_values import option_names
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.schema import kafka_schema, require_kafka_columns
 from rmqstore.errors import OptionError, UnsupportedFeatureError

@@ -1,4 +1,7 @@
-"""Read options: keys, defaults, and how their text is parsed. Unknown keys are refused by name."""
+"""What the options of a read or a stream mean together, as checked values.
+
+Their names, parsers and defaults are in ``rmqstore.query.options``.
+"""
 
 from __future__ import annotations
 
@@ -7,45 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_rmqstore.option_values import (
-    KAFKA,
-    SELECTION_ARGUMENTS,
-    absolute_path,
-    boolean,
-    count,
-    duration,
-    known_options,
-    offsets_per_trigger,
-    one_or_many,
-    option_names,
-    size,
-    without_kafka_own,
-    word,
-    zone_of,
-)
-from pyspark_rmqstore.store_options import STORE_PATHS, StoreRef, parse_stores
+from pyspark_rmqstore.option_names import KAFKA, SPARK_OWN, option_names, without_kafka_own
+from pyspark_rmqstore.store_options import StoreRef, absolute_path, parse_stores, zone_of
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
+from rmqstore.format.schema import ALL_COLUMNS, PENDING
+from rmqstore.query.arguments import SelectionArguments
 from rmqstore.query.keys import Wanted, parse_wanted
+from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.selection import Selection, parse_selection, parse_tags
 from rmqstore.query.sql92_filter import Filter, parse_filter
+from rmqstore.read.views.schema import ALLOWED
 from rmqstore.storage.remote.location import is_uri
 
 logger = logging.getLogger(__name__)
 
-_OTHERS = (
-    "includeSystemTopics", "tags", "columns", "scan", "minPartitions", "maxRecordsPerPartition",
-    "maxBytesPerPartition", "mode", "columnNameOfCorruptRecord", "checkCRC", "failOnDataLoss",
-    "ignoreLogEnd", "brokerName", "brokers", "msgKey", "msgKeyLimit", "msgId", "msgTags",
-    "indexOnly", "filter", "includePending", "storageOptions", "includeHeaders", "timeZone",
-)  # fmt: skip
-_LOOKUP = ("msgKey", "msgKeyLimit", "msgId", "msgTags", "indexOnly")
+# Options of Spark's Kafka source for streams, which it ignores in a batch.
 _TRIGGERS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_STREAM = (*_TRIGGERS, "maxBytesPerTrigger", "consumerOffsetFile", "consumerGroup")
-_VIEWS = ("view", "clients", "strategy", "rooms")
-NAMES = (*SELECTION_ARGUMENTS, *STORE_PATHS, *_OTHERS, *_STREAM, *_VIEWS)
-
-DEFAULT_SPLIT, _DEFAULT_DELAY = "128m", "15m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,27 +81,25 @@ class StreamOptions:
 @option_names()
 def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     """Parse the options that determine the columns; raises as :func:`parse_read_options` does."""
-    given = _known(options)
-    columns = given.get("columns")
+    given = _options_of_messages(options)
+    columns = given["columns"]
     is_kafka = _is_kafka(given)
     if is_kafka:
-        # Rows may not need columns that Kafka's source does not have.
-        if given.get("mode", "").upper() == "PERMISSIVE":
+        # What a row means must not depend on a column that Kafka's source lacks.
+        if given["mode"] == "PERMISSIVE":
             raise OptionError(
                 "columns=kafka: no column says what is damaged; "
                 "set mode to FAILFAST or DROPMALFORMED"
             )
-        if boolean(given, "includePending", default=False):
+        if given["includePending"]:
             raise OptionError(
                 "columns=kafka: no column says what is pending; leave out includePending"
             )
         columns = None
     elif "includeHeaders" in given:
         raise OptionError("includeHeaders: with columns=kafka only; column properties has them")
-    include_headers = boolean(given, "includeHeaders", default=False)
-    mode = word(given, "mode", ("FAILFAST", "DROPMALFORMED", "PERMISSIVE"))
-    corrupt_column = given.get("columnNameOfCorruptRecord", CORRUPT_RECORD)
-    if not corrupt_column or corrupt_column in ALL_COLUMNS.names:
+    corrupt_column = given["columnNameOfCorruptRecord"]
+    if not corrupt_column or corrupt_column in (*ALL_COLUMNS.names, *PENDING.names):
         raise OptionError(
             f"columnNameOfCorruptRecord {corrupt_column!r}: "
             "must be a name that no column of a message has"
@@ -129,10 +107,10 @@ def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     return ColumnOptions(
         columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
         is_kafka=is_kafka,
-        include_headers=include_headers,
-        mode=mode,
+        include_headers=given["includeHeaders"],
+        mode=given["mode"],
         corrupt_column=corrupt_column,
-        include_pending=boolean(given, "includePending", default=False),
+        include_pending=given["includePending"],
     )
 
 
@@ -144,8 +122,8 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
         UnsupportedFeatureError: an option requests what is not supported yet.
     """
-    given = _known(options)
-    misplaced = [name for name in _STREAM if name in given]
+    given = _options_of_messages(options)
+    misplaced = [option.name for option in given.outside("batch")]
     if _is_kafka(given) and (ignored := [name for name in _TRIGGERS if name in given]):
         logger.warning(
             "%s: ignored in a batch read, as by Spark's Kafka source", ", ".join(ignored)
@@ -162,18 +140,19 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
 @option_names()
 def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a stream; raises as :func:`parse_read_options` does."""
-    given = _known(options)
+    given = _options_of_messages(options)
+    if misplaced := [option.name for option in given.outside("stream")]:
+        raise UnsupportedFeatureError(
+            f"{', '.join(misplaced)}: a stream follows queues; look messages up in a batch read"
+        )
     read = _read_options(options, given, streaming=True)
     max_rows, min_rows = offsets_per_trigger(given)
     if read.scan != "queue":
         raise UnsupportedFeatureError(
             "scan=commitlog: a stream follows queues; scan the log in a batch read"
         )
-    max_bytes = None
-    if "maxBytesPerTrigger" in given:
-        max_bytes = size(given, "maxBytesPerTrigger", "1")
-    file = given.get("consumerOffsetFile")
-    if (file is None) != ("consumerGroup" not in given):
+    file = given["consumerOffsetFile"]
+    if (file is not None) != ("consumerGroup" in given):
         raise OptionError("consumerOffsetFile and consumerGroup: give both, or none")
     consumer_offset_file = None
     if file is not None:
@@ -193,35 +172,50 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         read=read,
         max_rows=max_rows,
         min_rows=min_rows,
-        max_bytes=max_bytes,
-        max_delay_seconds=duration(given, "maxTriggerDelay", _DEFAULT_DELAY),
+        max_bytes=given["maxBytesPerTrigger"],
+        max_delay_seconds=given["maxTriggerDelay"],
         consumer_offset_file=consumer_offset_file,
-        consumer_group=given.get("consumerGroup", ""),
+        consumer_group=given["consumerGroup"] or "",
     )
 
 
+def offsets_per_trigger(given: GivenOptions) -> tuple[int | None, int | None]:
+    """Return the most and the least offsets of a trigger of a stream, None where none is given."""
+    most, least = given["maxOffsetsPerTrigger"], given["minOffsetsPerTrigger"]
+    if most is not None and least is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger {least} is above maxOffsetsPerTrigger {most}")
+    return most, least
+
+
 def _read_options(
-    options: Mapping[str, str], given: dict[str, str], *, streaming: bool
+    options: Mapping[str, str], given: GivenOptions, *, streaming: bool
 ) -> ReadOptions:
-    arguments = {
-        SELECTION_ARGUMENTS[name]: value
-        for name, value in given.items()
-        if name in SELECTION_ARGUMENTS
-    }
-    with zone_of(given.get("timeZone")):
+    with zone_of(given["timeZone"]):
         selection = parse_selection(
-            **arguments,
-            include_system_topics=boolean(given, "includeSystemTopics", default=False),
-            streaming=streaming,
+            **given.arguments(SelectionArguments.__annotations__), streaming=streaming
         )
     chosen = parse_column_options(options)
-    wanted = _parse_look_up(given, selection, streaming=streaming)
-    is_by_queue = given.get("scan", "queue").lower() == "queue"
-    if chosen.include_pending and (streaming or wanted or not is_by_queue):
+    wanted = parse_wanted(given["msgKey"], given["msgId"], given["msgTags"])
+    of_look_ups = [option.name for option in given.outside("stream")]
+    if of_look_ups and not wanted:
+        raise OptionError(
+            f"{', '.join(of_look_ups)}: for look-ups only; give msgKey, msgId or msgTags too"
+        )
+    if wanted:
+        selection.require_by_log()
+    if chosen.include_pending and (streaming or wanted or given["scan"] != "queue"):
         raise UnsupportedFeatureError(
             "includePending: only a batch read by queue finds pending messages; "
             "with a stream, a look-up or scan=commitlog, read them in the topics "
             "SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and rmq_sys_wheel_timer"
+        )
+    scan = given["scan"]
+    if scan == "commitlog" and not streaming:
+        selection.require_by_log()
+    if scan == "commitlog" and "maxRecordsPerPartition" in given:
+        raise OptionError(
+            "maxRecordsPerPartition: scan=commitlog cannot count records before it reads them; "
+            "use maxBytesPerPartition"
         )
     return ReadOptions(
         columns=chosen.columns,
@@ -233,59 +227,37 @@ def _read_options(
         stores=parse_stores(options, given),
         selection=selection,
         wanted=wanted,
-        index_only=boolean(given, "indexOnly", default=False),
-        msg_key_limit=count(given, "msgKeyLimit"),
-        tags=parse_tags(given.get("tags")),
-        filter=parse_filter(given.get("filter")),
-        scan=_scan(given, selection, streaming=streaming),
-        check_crc=boolean(given, "checkCRC", default=True),
-        fail_on_data_loss=boolean(given, "failOnDataLoss", default=True),
-        min_partitions=count(given, "minPartitions"),
-        max_records_per_partition=count(given, "maxRecordsPerPartition"),
-        max_bytes_per_partition=size(given, "maxBytesPerPartition", DEFAULT_SPLIT),
+        index_only=given["indexOnly"],
+        msg_key_limit=given["msgKeyLimit"],
+        tags=parse_tags(given["tags"]),
+        filter=parse_filter(given["filter"]),
+        scan=scan,
+        check_crc=given["checkCRC"],
+        fail_on_data_loss=given["failOnDataLoss"],
+        min_partitions=given["minPartitions"],
+        max_records_per_partition=given["maxRecordsPerPartition"],
+        max_bytes_per_partition=given["maxBytesPerPartition"],
     )
 
 
-def _parse_look_up(given: Mapping[str, str], selection: Selection, *, streaming: bool) -> Wanted:
-    named = [name for name in _LOOKUP if name in given]
-    if streaming and named:
-        raise UnsupportedFeatureError(
-            f"{', '.join(named)}: a stream follows queues; look messages up in a batch read"
-        )
-    names = ("msgKey", "msgId", "msgTags")
-    wanted = parse_wanted(*(one_or_many(given, name) for name in names))
-    if named and not wanted:
+def _is_kafka(given: GivenOptions) -> bool:
+    return (given["columns"] or "").strip().lower() == KAFKA
+
+
+def _options_of_messages(options: Mapping[str, str]) -> GivenOptions:
+    """Return the options by their documented names.
+
+    Raises:
+        OptionError: one is unknown, or is for views.
+    """
+    given = GivenOptions(without_kafka_own(options), ALL_READ_OPTIONS, SPARK_OWN)
+    if given["view"] != "messages":
         raise OptionError(
-            f"{', '.join(named)}: for look-ups only; give msgKey, msgId or msgTags too"
+            f"view {given['view']!r}: views are for batch reads; a stream reads messages"
         )
-    if wanted:
-        selection.require_by_log()
-    return wanted
-
-
-def _is_kafka(given: Mapping[str, str]) -> bool:
-    return given.get("columns", "").strip().lower() == KAFKA
-
-
-def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options by their documented spelling."""
-    given = known_options(without_kafka_own(options), NAMES)
-    view = given.pop("view", "messages")
-    if view != "messages":
-        raise OptionError(f"view {view!r}: views are for batch reads; a stream reads messages")
-    misplaced = [name for name in _VIEWS if name in given]
-    if misplaced:
-        raise OptionError(f"{', '.join(misplaced)}: for view assignments only")
+    of_views = [option for option in given.outside("batch") if "stream" not in option.scope]
+    if of_views:
+        views = ", ".join(ALLOWED[of_views[0].argument])
+        names = ", ".join(option.name for option in of_views)
+        raise OptionError(f"{names}: for view {views} only")
     return given
-
-
-def _scan(given: Mapping[str, str], selection: Selection, *, streaming: bool) -> str:
-    scan = word(given, "scan", ("queue", "commitlog"))
-    if scan == "commitlog" and not streaming:
-        selection.require_by_log()
-    if scan == "commitlog" and "maxRecordsPerPartition" in given:
-        raise OptionError(
-            "maxRecordsPerPartition: scan=commitlog cannot count records before it reads them; "
-            "use maxBytesPerPartition"
-        )
-    return scan

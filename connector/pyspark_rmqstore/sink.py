@@ -31,7 +31,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.opened_stores import require_folder, require_staged, this_host
-from pyspark_rmqstore.option_values import option_names
+from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import IllegalMessageError, StoreLockedError, StoreStateError
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
@@ -40,7 +40,7 @@ from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.store.opening import create, is_store, open_for
 from rmqstore.write.messages import MessageMaker
-from rmqstore.write.staged import PartWriter, StagedPart
+from rmqstore.write.staged import PartWriter, StagedTask
 from rmqstore.write.writer import StoreWriter
 
 logger = logging.getLogger(__name__)
@@ -248,7 +248,7 @@ class Staged(WriterCommitMessage):
     """The message of a task to the driver."""
 
     partition: int
-    part: StagedPart
+    part: StagedTask
     host: str  # that the task ran on
 
 

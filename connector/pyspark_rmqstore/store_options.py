@@ -9,35 +9,41 @@ from __future__ import annotations
 
 import glob
 import json
+import re
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_rmqstore.option_values import (
-    absolute_path,
-    boolean,
-    brokers,
-    option_names,
-    paths_or_root,
-    stated_paths,
-    storage_options,
-    store_path,
-    without_kafka_own,
-)
-from rmqstore.errors import OptionError
+from pyspark_rmqstore.option_names import option_names, without_kafka_own
+from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import FolderArguments
-from rmqstore.storage.broker.folders import names_by_path, root_for
-from rmqstore.storage.broker.store_config import read_conf
+from rmqstore.query.options import GivenOptions
+from rmqstore.query.times import time_zone
+from rmqstore.storage.broker.folders import names_by_path, read_brokers, root_for
+from rmqstore.storage.broker.store_config import read_conf, root_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
-from rmqstore.storage.remote.location import SECRETS, is_uri, matching, options_by_path, taken_by
+from rmqstore.storage.files.storage import path_of
+from rmqstore.storage.remote.location import (
+    SECRETS,
+    is_uri,
+    local_path,
+    matching,
+    options_by_path,
+    require_known,
+    taken_by,
+)
 
 _FORMAT = "rmqstore"
 _METADATA = "rmqstore.options"
 _STATED = "option."  # Source: TableCatalog.java#OPTION_PREFIX
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
-STORE_PATHS = (
+_STORE_PATHS: Final = (
     "storePathCommitLog", "storePathConsumeQueue", "storePathIndex", "storePathDLedgerCommitLog",
     "dLegerSelfId", "tiered", "conf",
 )  # fmt: skip
@@ -79,7 +85,7 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
             everyone. Or an option of the storage is unknown, which may be a secret whose name is
             misspelt.
     """
-    stated = storage_options({"storageOptions": _lowered(options).get("storageoptions", "{}")})
+    stated = storage_options(_lowered(options).get("storageoptions", "{}"))
     is_named = {"path", "paths"} & _lowered(options).keys()
     paths = stated_paths(options, "") if is_named else []
     named = _lowered(options).get("brokers")
@@ -123,6 +129,86 @@ def _lowered(options: Mapping[str, str]) -> dict[str, str]:
     return {key.lower(): value for key, value in options.items()}
 
 
+def stated_paths(options: Mapping[str, str], remedy: str) -> list[str]:
+    """Return the paths that the options name, at least one.
+
+    Args:
+        options: the options as Spark passes them.
+        remedy: what to do if no path is named, for the error.
+
+    Raises:
+        OptionError: no path is named.
+    """
+    by_lower = {key.lower(): value for key, value in options.items()}
+    values = [by_lower["path"]] if by_lower.get("path") else []
+    value = by_lower.get("paths")
+    if value:
+        try:
+            paths = json.loads(value)
+        except json.JSONDecodeError as err:
+            raise OptionError(f"paths {value!r}: must be a JSON list of paths ({err})") from err
+        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+            raise OptionError(f"paths {value!r}: must be a JSON list of paths")
+        values += paths
+    if not values:
+        raise OptionError(f"path is missing: {remedy}")
+    return values
+
+
+def paths_or_root(
+    options: Mapping[str, str], conf: BrokerSettings | None, remedy: str
+) -> list[str]:
+    """Return the paths that the options name, or else the root that a broker's file names.
+
+    Raises as :func:`stated_paths` does.
+    """
+    names_path = any(key.lower() in ("path", "paths") and value for key, value in options.items())
+    if conf is None or names_path:
+        return stated_paths(options, remedy)
+    return [str(root_of(None, conf))]
+
+
+def absolute_path(path: str) -> str:
+    """Return an absolute local path, which a ``file:`` URI may name; refuse other URIs."""
+    name = Path(local_path(path))
+    if _SCHEME.match(str(name)):
+        raise UnsupportedFeatureError(
+            f"path {path!r}: only local files are supported, by a path or as file:///…"
+        )
+    return str(name.expanduser().absolute())
+
+
+def store_path(path: str) -> str:
+    """Return the absolute path of a store to read, or its URI in another file system."""
+    require_known(path)
+    return str(path_of(path.rstrip("/"))) if is_uri(path) else absolute_path(path)
+
+
+def brokers(value: str) -> dict[str, tuple[str, ...]]:
+    """Return the paths of each broker's stores from a JSON object, or from a file that is named."""
+    return read_brokers(value if value.lstrip().startswith("{") else absolute_path(value))
+
+
+def storage_options(text: str) -> dict[str, str]:
+    """Return how to reach the storage of a URI. An error does not show the text: it has secrets."""
+    try:
+        options = json.loads(text)
+    except json.JSONDecodeError:
+        options = None
+    if not isinstance(options, dict):
+        raise OptionError('storageOptions: must be a JSON object like {"region": "eu-west-1"}')
+    return {
+        name: value if isinstance(value, str) else json.dumps(value)
+        for name, value in options.items()
+        if value is not None
+    }
+
+
+def zone_of(name: str | None) -> AbstractContextManager[None]:
+    """Return a context in which times without a zone are in that of option ``timeZone``, if any."""
+    return nullcontext() if name is None else time_zone(name)
+
+
 @dataclass(frozen=True, slots=True)
 class StoreRef:
     """Where one store lies, and the name of its broker if it is given."""
@@ -153,41 +239,42 @@ class StoreRef:
         }
 
 
-def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[StoreRef, ...]:
+def parse_stores(options: Mapping[str, str], given: GivenOptions) -> tuple[StoreRef, ...]:
     """Return the stores that the options name.
 
     Args:
         options: the options as Spark passes them.
-        given: the options by their documented spelling.
+        given: the same, by their documented names.
     """
-    to_reach = storage_options(given)
-    conf = read_conf(absolute_path(given["conf"])) if "conf" in given else None
+    to_reach = storage_options(given["storageOptions"])
+    conf = given_conf(given)
     if "brokers" in given:
         names = _named_stores(options, given, to_reach)
         paths = [*names]
     else:
         patterns = paths_or_root(options, conf, _NO_PATH)
         paths = [path for pattern in patterns for path in _expand(pattern, to_reach)]
-        names = _broker_names(given.get("brokerName"), paths)
+        names = _broker_names(given["brokerName"], paths)
     if len(set(paths)) < len(paths):
         raise OptionError(f"path names a store twice: {paths}")
-    elsewhere = {name: given[name] for name in STORE_PATHS if name in given}
+    elsewhere = [name for name in _STORE_PATHS if name in given]
     if elsewhere and len(paths) > 1:
         raise OptionError(
             f"{', '.join(elsewhere)} can be given for one store only, but path names {len(paths)}"
         )
+    tiered = given["tiered"]
     return tuple(
         StoreRef(
             path=path,
             broker_name=names.get(path),
-            commitlogs=_folders(elsewhere, "storePathCommitLog"),
-            consumequeue=elsewhere.get("storePathConsumeQueue"),
-            index=elsewhere.get("storePathIndex"),
-            dledger_logs=_folders(elsewhere, "storePathDLedgerCommitLog"),
-            dledger_self_id=elsewhere.get("dLegerSelfId"),
-            tiered=absolute_path(elsewhere["tiered"]) if "tiered" in elsewhere else None,
+            commitlogs=_folders(given["storePathCommitLog"]),
+            consumequeue=given["storePathConsumeQueue"],
+            index=given["storePathIndex"],
+            dledger_logs=_folders(given["storePathDLedgerCommitLog"]),
+            dledger_self_id=given["dLegerSelfId"],
+            tiered=None if tiered is None else absolute_path(tiered),
             conf=conf,
-            ignore_log_end=boolean(given, "ignoreLogEnd", default=False),
+            ignore_log_end=given["ignoreLogEnd"],
             storage_options=tuple(taken.items()),
         )
         for path, taken in options_by_path(paths, to_reach).items()
@@ -195,7 +282,7 @@ def parse_stores(options: Mapping[str, str], given: Mapping[str, str]) -> tuple[
 
 
 def _named_stores(
-    options: Mapping[str, str], given: Mapping[str, str], to_reach: Mapping[str, str]
+    options: Mapping[str, str], given: GivenOptions, to_reach: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the broker's name for the path of each store that option ``brokers`` names."""
     others = [key for key in options if key.lower() in ("path", "paths", "brokername")]
@@ -211,9 +298,14 @@ def _named_stores(
     )
 
 
-def _folders(given: Mapping[str, str], name: str) -> tuple[str, ...]:
+def given_conf(given: GivenOptions) -> BrokerSettings | None:
+    """Return what the broker's properties file says that option ``conf`` names, if it is given."""
+    return read_conf(absolute_path(given["conf"])) if "conf" in given else None
+
+
+def _folders(text: str | None) -> tuple[str, ...]:
     """Return the folders that an option lists, separated by commas."""
-    parts = (part.strip() for part in given.get(name, "").split(","))
+    parts = (part.strip() for part in (text or "").split(","))
     return tuple(part for part in parts if part)
 
 

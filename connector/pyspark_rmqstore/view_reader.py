@@ -13,31 +13,20 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.opened_stores import each_store, open_in_task, open_ref, stores_to_read
-from pyspark_rmqstore.option_values import (
-    VIEW_ARGUMENTS,
-    boolean,
-    count,
-    known_options,
-    one_or_many,
-    option_names,
-    size,
-    word,
-    zone_of,
-)
-from pyspark_rmqstore.options import DEFAULT_SPLIT, NAMES
-from pyspark_rmqstore.packing import AnyPortion, Limits, Portion, plan_tasks, splits_of
+from pyspark_rmqstore.option_names import SPARK_OWN, option_names
+from pyspark_rmqstore.packing import AnyStoreRead, Limits, StoreRead, plan_tasks, splits_of
 from pyspark_rmqstore.planning import StoreSplit
 from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
-from pyspark_rmqstore.store_options import STORE_PATHS, StoreRef, parse_stores
+from pyspark_rmqstore.store_options import StoreRef, parse_stores, zone_of
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALSO_AS, PROPERTIES
+from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.selection import require_named
 from rmqstore.read.views.catalogue import plan_view, read_cluster_view, read_piece
 from rmqstore.read.views.pieces import ViewLimits, ViewPiece
 from rmqstore.read.views.schema import (
     ALLOWED,
     OF_CLUSTER,
-    VIEW_MODES,
     VIEW_NAMES,
     ViewSpec,
     select_view_columns,
@@ -46,11 +35,6 @@ from rmqstore.read.views.schema import (
 )
 
 logger = logging.getLogger(__name__)
-
-_EVERYWHERE = {
-    "view", "columns", "brokerName", "brokers", *STORE_PATHS, "ignoreLogEnd", "minPartitions",
-    "maxBytesPerPartition", "storageOptions", "timeZone",
-}  # fmt: skip
 
 _MESSAGES = "messages"
 _VIEW_NAMES = {name.lower(): name for name in VIEW_NAMES}
@@ -91,48 +75,29 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
     """
     view = view_name(options)
     assert view is not None, "the options ask for messages"
-    given = known_options(options, NAMES)
+    given = GivenOptions(options, ALL_READ_OPTIONS, SPARK_OWN)
     columns = view_columns(view)
-    for name in given:
-        views = ALLOWED.get(VIEW_ARGUMENTS.get(name, ""), ())
-        if name not in _EVERYWHERE and view not in views:
+    for option in given.outside("view"):
+        views = ALLOWED.get(option.argument, ())
+        if view not in views:
             where = "it is for messages"
             if views:
                 where = f"it is for view {', '.join(views)}, and for messages"
-            raise OptionError(f"{name} has no meaning with view {view}: {where}")
-    named = given.get("columns")
+            raise OptionError(f"{option.name} has no meaning with view {view}: {where}")
+    named = given["columns"]
     if named is not None:
         columns = select_view_columns(view, (name.strip() for name in named.split(",")))
-    max_bytes = size(given, "maxBytesPerPartition", DEFAULT_SPLIT)
     parsed = ViewOptions(
         view=view,
         stores=parse_stores(options, given),
         columns=columns,
         has_named_columns=named is not None,
-        limits=ViewLimits(max_bytes, count(given, "minPartitions")),
-        arguments=_arguments(given),
-        zone=given.get("timeZone"),
+        limits=ViewLimits(given["maxBytesPerPartition"], given["minPartitions"]),
+        arguments=given.arguments(ALLOWED),
+        zone=given["timeZone"],
     )
     parsed.spec(parsed.columns)  # refuses values out of their domain
     return parsed
-
-
-def _arguments(given: Mapping[str, str]) -> dict[str, Any]:
-    arguments: dict[str, Any] = {
-        VIEW_ARGUMENTS[name]: value
-        for name, value in given.items()
-        if name in VIEW_ARGUMENTS and name != "mode"
-    }
-    for name in ("clients", "rooms"):
-        if name in given:
-            arguments[name] = one_or_many(given, name)
-    for name in ("includeSystemTopics", "checkCRC"):
-        if name in given:
-            arguments[VIEW_ARGUMENTS[name]] = boolean(given, name, default=False)
-    if "mode" in given:
-        # the core refuses FAILFAST with a reason
-        arguments["mode"] = word(given, "mode", (*VIEW_MODES, "FAILFAST"))
-    return arguments
 
 
 def view_schema(options: ViewOptions) -> StructType:
@@ -184,11 +149,11 @@ class _StorePlan(NamedTuple):
 
     Attributes:
         named_queues: topics and queues that the options name, see ``StoreParts.named_queues``.
-        portions: its part of the view.
+        reads: its part of the view.
     """
 
     named_queues: Mapping[str, set[int]]
-    portions: list[AnyPortion]
+    reads: list[AnyStoreRead]
 
 
 class RmqStoreViewReader(DataSourceReader):
@@ -205,9 +170,9 @@ class RmqStoreViewReader(DataSourceReader):
         if spec.view not in OF_CLUSTER:
             stores = stores_to_read(stores)
         known: dict[str, set[int]] = {}
-        portions: list[AnyPortion] = []
+        reads: list[AnyStoreRead] = []
         for plan in each_store(stores, lambda ref: self._plan(ref, len(stores))):
-            portions += plan.portions
+            reads += plan.reads
             for topic, queue_ids in plan.named_queues.items():
                 known.setdefault(topic, set()).update(queue_ids)
         if spec.names_topics:
@@ -215,7 +180,7 @@ class RmqStoreViewReader(DataSourceReader):
         if spec.view in OF_CLUSTER:
             return [ClusterSplit(stores)]
         max_bytes, min_partitions = self._options.limits
-        tasks = plan_tasks(portions, Limits(max_bytes, min_partitions=min_partitions))
+        tasks = plan_tasks(reads, Limits(max_bytes, min_partitions=min_partitions))
         logger.info(
             "planned %d tasks of view %s over %d stores", len(tasks), spec.view, len(stores)
         )
@@ -232,7 +197,7 @@ class RmqStoreViewReader(DataSourceReader):
                 return _StorePlan(named, [])
             splits = [ViewSplit(ref, piece) for piece in plan_view(store, spec, limits)]
             n_bytes = float(sum(split.piece.n_bytes for split in splits))
-            return _StorePlan(named, [Portion(ref.path, n_bytes, None, lambda _: splits)])
+            return _StorePlan(named, [StoreRead(ref.path, n_bytes, None, lambda _: splits)])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task; stateless."""

@@ -13,11 +13,11 @@ from kafkalog.partition import optional_millis
 from kafkalog.renamed import renamed
 from kafkalog.scan import IsolationLevel
 from kafkalog.storage.names import is_internal, numbers_by_topic
-from rmqstore.errors import Argument, IllegalRowError, OptionError, Text, about
+from rmqstore.errors import IllegalRowError, OptionError
 from rmqstore.query.arguments import Time
 from rmqstore.query.selection import match_topics, nearest_topics, parse_topics
 
-_RENAMED, _CHOSEN = Argument("topic"), Argument("subscribe")
+_RENAMED, _CHOSEN = "`topic`", "`subscribe`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,33 +123,27 @@ def _names_in_store(
     chosen = match_topics(topics, own, include_system_topics=True) if topics else own
     missing = [topic for topic in chosen if topic not in known]
     if missing:
-        text = f": there is no topic {missing[0]}; {nearest_topics(missing, own)}"
-        raise OptionError(about("subscribe", text))
+        raise OptionError(
+            f"`subscribe`: there is no topic {missing[0]}; {nearest_topics(missing, own)}"
+        )
     if target is not None:
         if len(chosen) != 1:
             raise OptionError(
-                Text(
-                    _RENAMED,
-                    f" renames one topic, but {len(chosen)} are imported: choose one with ",
-                    _CHOSEN,
-                )
+                f"{_RENAMED} renames one topic, but {len(chosen)} are imported: choose one "
+                f"with {_CHOSEN}"
             )
         return {chosen[0]: target}
     names = {topic: topic.replace(".", replace_dots or ".") for topic in chosen}
     dotted = [topic for topic in chosen if "." in topic]
     if replace_dots is None and dotted:
         raise OptionError(
-            Text(
-                f"topic {dotted[0]}: RocketMQ does not allow dots in names of topics; ",
-                Argument("replace_dots", "_"),
-                " puts another character in their place, ",
-                _RENAMED,
-                " renames a topic",
-            )
+            f"topic {dotted[0]}: RocketMQ does not allow dots in names of topics; "
+            f"`replace_dots=_` puts another character in their place, {_RENAMED} renames a "
+            "topic"
         )
     by_name: dict[str, str] = {}
     for topic, name in names.items():
         other = by_name.setdefault(name, topic)
         if other != topic:
-            raise OptionError(about("replace_dots", f": {other} and {topic} would both be {name}"))
+            raise OptionError(f"`replace_dots`: {other} and {topic} would both be {name}")
     return names

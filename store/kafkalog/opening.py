@@ -24,7 +24,7 @@ from kafkalog.scan import (
 )
 from kafkalog.storage.log_dirs import LogDir, list_log_dirs
 from kafkalog.storage.names import TopicPartition, is_internal
-from rmqstore.errors import Argument, OffsetOutOfRangeError, OptionError, Text, about
+from rmqstore.errors import OffsetOutOfRangeError, OptionError
 from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arguments import Time
 from rmqstore.query.arrow_rows import require_positive
@@ -91,18 +91,23 @@ def tables_of(selection: Selection) -> dict[str, Mapping[QueueKey, int]]:
     }
 
 
-def committed_offsets(rows: list[dict[str, Any]], groups: list[str]) -> Committed:
-    """Return the committed offsets of groups.
+def committed_offsets(log_dirs: LogDirs, groups: list[str], spec: ScanSpec) -> Committed:
+    """Return the committed offsets of groups, as far as damage lets a scan know them.
 
     Args:
-        rows: those of all groups, as of ``LogDirs.consumer_groups``.
+        log_dirs: have the records of the groups; nothing is read without a group.
         groups: names of the groups that are asked for.
+        spec: of the scan.
 
     Raises:
         OptionError: a group has no committed offset.
+        CorruptBatchError: a batch of commits is damaged and the mode is FAILFAST.
     """
+    if not groups:
+        return {}
+    mode: Mode = "FAILFAST" if spec.mode == FAILFAST else "DROPMALFORMED"
     committed: dict[str, dict[TopicPartition, int]] = {}
-    for row in rows:
+    for row in log_dirs.consumer_groups(mode=mode).to_pylist():
         if row["group"] is not None:
             offsets = committed.setdefault(row["group"], {})
             offsets[TopicPartition(row["topic"], row["partition"])] = row["offset"]
@@ -125,11 +130,9 @@ def span_of(partition: Partition, selection: Selection, committed: Committed) ->
     is_strict = selection.timestamp_strategy == "error"
     if start_ms is not None and is_strict and partition.offset_for_time(start_ms) is None:
         raise OffsetOutOfRangeError(
-            Text(
-                f"{key} has no record of {start_ms} ms or later; ",
-                Argument("starting_offsets_by_timestamp_strategy", "latest"),
-                " begins at the end of such partitions",
-            )
+            f"{key} has no record of {start_ms} ms or later; "
+            "`starting_offsets_by_timestamp_strategy=latest` begins at the end of such "
+            "partitions"
         )
     first, last = _offset(selection.start, key, committed), _offset(selection.end, key, committed)
     if start_ms is not None:
@@ -275,8 +278,10 @@ class LogDirs(Closing):
         """
         found = self._partitions.get(TopicPartition(topic, partition))
         if found is None:
-            text = f": {', '.join(self._paths)} does not hold {TopicPartition(topic, partition)}"
-            raise OptionError(about("partition", text))
+            raise OptionError(
+                f"`partition`: {', '.join(self._paths)} does not hold "
+                f"{TopicPartition(topic, partition)}"
+            )
         return found
 
     @renamed(
@@ -381,7 +386,7 @@ class LogDirs(Closing):
         schema = pa.schema([fields[name] for name in names])
 
         def read() -> Iterator[pa.RecordBatch]:
-            committed = self._committed(groups_of(selection), spec)
+            committed = committed_offsets(self, groups_of(selection), spec)
             spans = ((each, span_of(each, selection, committed)) for each in chosen.values())
             for key, batch in read_spans(spans, spec, last, progress):
                 yield _placed(batch, key, schema)
@@ -390,19 +395,12 @@ class LogDirs(Closing):
         is_quick = not has_look_ups and all(each.is_clean for each in chosen.values())
         return Scan(schema, read, limit=limit, is_quick=is_quick)
 
-    def _committed(self, groups: list[str], spec: ScanSpec) -> Committed:
-        """Return the committed offsets of groups, as far as damage lets a scan know them."""
-        if not groups:
-            return {}
-        mode: Mode = "FAILFAST" if spec.mode == FAILFAST else "DROPMALFORMED"
-        return committed_offsets(self.consumer_groups(mode=mode).to_pylist(), groups)
-
     def _choose(
         self, selection: Selection, partitions: Iterable[int] | None
     ) -> dict[TopicPartition, Partition]:
         """Return the partitions that a selection chooses; refuses names that are not there."""
         if partitions is not None and selection.assign is not None:
-            raise OptionError(about("partitions", ": assign has numbers of partitions already"))
+            raise OptionError("`partitions`: assign has numbers of partitions already")
         self._require_topics(selection)
         names_topics = selection.subscribe is not None or selection.assign is not None
         candidates = self.default_partitions
@@ -423,8 +421,10 @@ class LogDirs(Closing):
             chosen = {key: each for key, each in chosen.items() if key.partition in numbers}
             lacking = numbers - {key.partition for key in chosen}
             if lacking:
-                text = f": there is no partition {min(lacking)} of {', '.join(sorted(topics))}"
-                raise OptionError(about("partitions", text))
+                raise OptionError(
+                    f"`partitions`: there is no partition {min(lacking)} of "
+                    f"{', '.join(sorted(topics))}"
+                )
         self._require_bounds(selection, chosen)
         return chosen
 
@@ -436,23 +436,25 @@ class LogDirs(Closing):
         missing = sorted({*(selection.subscribe or ()), *(selection.assign or {})} - {*known})
         if missing:
             nearest = nearest_topics(missing, known)
-            raise OptionError(about(name, f": {where} has no {', '.join(missing)}; {nearest}"))
+            raise OptionError(f"`{name}`: {where} has no {', '.join(missing)}; {nearest}")
         for topic, numbers in (selection.assign or {}).items():
             for number in sorted(numbers):
                 if (topic, number) not in self._partitions:
                     key = TopicPartition(topic, number)
-                    raise OptionError(about(name, f": {where} does not hold {key}"))
+                    raise OptionError(f"`{name}`: {where} does not hold {key}")
 
     def _require_bounds(self, selection: Selection, chosen: Collection[TopicPartition]) -> None:
         """Refuse bounds of partitions that are not read."""
         for name, table in tables_of(selection).items():
             for broker, topic, number in table:
                 if broker is not None:
-                    text = f": log directories are of one broker, so {broker!r} cannot be named"
-                    raise OptionError(about(name, text))
+                    raise OptionError(
+                        f"`{name}`: log directories are of one broker, so {broker!r} cannot "
+                        "be named"
+                    )
                 key = TopicPartition(topic, number)
                 if key not in chosen:
-                    raise OptionError(about(name, f": {key} is not read"))
+                    raise OptionError(f"`{name}`: {key} is not read")
 
     def consumer_groups(self, *, mode: Mode = "FAILFAST") -> pa.Table:
         """Return the committed offsets of all groups whose records are in these directories.
@@ -554,5 +556,6 @@ def require_reachable(
 
 def _require_one_storage(names: Sequence[str]) -> None:
     if len({"/".join(name.split("/")[:3]) if is_uri(name) else "" for name in names}) > 1:
-        text = f": {', '.join(names)} do not lie in one storage, as those of one broker do"
-        raise OptionError(about("path", text))
+        raise OptionError(
+            f"`path`: {', '.join(names)} do not lie in one storage, as those of one broker do"
+        )

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.layout import RECORD
-from rmqstore.errors import Argument, OffsetOutOfRangeError, OptionError, Text, about
+from rmqstore.errors import OffsetOutOfRangeError, OptionError
 from rmqstore.progress import Tally
 from rmqstore.query.arrow_rows import ArrowRows, first_rows, require_positive
 from rmqstore.storage.files.storage import Closing
@@ -24,7 +24,7 @@ IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 READ_UNCOMMITTED, READ_COMMITTED = ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 CORRUPT_RECORD: Final = "_corrupt_record"
-READS_ON: Final = Argument("fail_on_data_loss", value=False)  # what errors of lost records advise
+READS_ON: Final = "`fail_on_data_loss=False`"  # what errors of lost records advise
 
 # Begins to read, and returns the batches, which are read as they are taken.
 Reading: TypeAlias = Callable[[], Iterator[pa.RecordBatch]]
@@ -53,20 +53,21 @@ class ScanSpec:
     def __post_init__(self) -> None:
         """Refuse unknown columns, modes and isolation levels."""
         if self.mode not in MODES:
-            raise OptionError(about("mode", f" {self.mode!r}: one of {', '.join(MODES)}"))
+            raise OptionError(f"`mode` {self.mode!r}: one of {', '.join(MODES)}")
         if self.isolation_level not in ISOLATION_LEVELS:
             levels = " or ".join(ISOLATION_LEVELS)
-            raise OptionError(about("isolation_level", f" {self.isolation_level!r}: {levels}"))
+            raise OptionError(f"`isolation_level` {self.isolation_level!r}: {levels}")
         unknown = [name for name in self.columns if name not in RECORD.names]
         if unknown:
             known = ", ".join(RECORD.names)
-            text = f": unknown {', '.join(unknown)}; there are {known}"
-            raise OptionError(about("columns", text))
+            raise OptionError(f"`columns`: unknown {', '.join(unknown)}; there are {known}")
         if len(set(self.columns)) < len(self.columns):
-            raise OptionError(about("columns", ": a column is named twice"))
+            raise OptionError("`columns`: a column is named twice")
         if self.is_permissive and self.corrupt_column in self.columns:
-            text = f" {self.corrupt_column!r}: a column of records has this name"
-            raise OptionError(about("column_name_of_corrupt_record", text))
+            raise OptionError(
+                f"`column_name_of_corrupt_record` {self.corrupt_column!r}: a column of "
+                "records has this name"
+            )
 
     @property
     def is_committed(self) -> bool:
@@ -120,7 +121,7 @@ class ScanSpec:
             OffsetOutOfRangeError: data loss is to fail.
         """
         if self.fail_on_data_loss:
-            raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " reads on without it"))
+            raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without it")
         logger.warning("data loss: %s", text)
 
     def complete(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -162,17 +163,18 @@ def parse_scan(
         names = tuple(name.strip() for name in given)
     if mode == PERMISSIVE:
         if corrupt_column in known:
-            text = f" {corrupt_column!r}: a column of records has this name"
-            raise OptionError(about("column_name_of_corrupt_record", text))
+            raise OptionError(
+                f"`column_name_of_corrupt_record` {corrupt_column!r}: a column of records "
+                "has this name"
+            )
         if corrupt_column not in names:
             names = (*names, corrupt_column)
         known = (*known, corrupt_column)
     unknown = [name for name in names if name not in known]
     if unknown:
-        text = f": unknown {', '.join(unknown)}; there are {', '.join(known)}"
-        raise OptionError(about("columns", text))
+        raise OptionError(f"`columns`: unknown {', '.join(unknown)}; there are {', '.join(known)}")
     if len(set(names)) < len(names):
-        raise OptionError(about("columns", ": a column is named twice"))
+        raise OptionError("`columns`: a column is named twice")
     of_records = tuple(name for name in names if name in RECORD.names)
     spec = ScanSpec(
         of_records or ("offset",),

@@ -1,127 +1,97 @@
 """What can go wrong with a store: one class for each thing that a caller can act on, and findings.
 
 Every class keeps its parameters in ``args``, so that an error raised in a Spark worker unpickles on
-the driver. Where a text names an argument of this package, it is a :class:`Text`, which knows that:
-it reads ``fail_on_data_loss=False`` in Python, and whoever gives the argument another name, such as
-an option of a command, names it so by :meth:`RmqStoreError.named`, and in warnings by
-:func:`argument_names`.
+the driver. An argument of this package that a text names stands in backticks, with its value if it
+has one: ```fail_on_data_loss=False` reads on``. Python drops the backticks. The command line and
+Spark have other names for arguments, and put them in within :func:`argument_names`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Final, NamedTuple, Self
 
+_MARKED: Final = re.compile(r"`([a-z][A-Za-z0-9_]*)(?:=([^`]*))?`")
 
-class Argument(NamedTuple):
-    """An argument that a text names.
 
-    Attributes:
-        name: its name in Python.
-        value: what it should be; "" where the reader has to choose that.
-        is_second: whether it goes with another one before it, which says where they belong.
+def marked(names: Iterable[str]) -> str:
+    """Return the names of arguments, each of them marked, joined by "and"."""
+    return " and ".join(f"`{name}`" for name in names)
+
+
+def rename_arguments(text: str, spell: Callable[[str, str | None], str]) -> str:
+    """Return a text with other names for the arguments that it marks.
+
+    Args:
+        text: a text in which backticks mark arguments.
+        spell: returns what stands for an argument, given its name and its value. That is None if
+            the text gives none, and "" if the reader has to choose it, as in ```tiered=```.
     """
-
-    name: str
-    value: str | bool | None = None
-    is_second: bool = False
-
-    def __str__(self) -> str:
-        return self.name if self.value is None else f"{self.name}={self.value}"
+    return _MARKED.sub(lambda found: spell(found[1], found[2]), text)
 
 
-class _Naming:
-    """How arguments are named in texts that are formatted now, such as those of warnings."""
+def _python_names(text: str) -> str:
+    return _MARKED.sub(lambda found: found[0].strip("`"), text)
 
-    name: Callable[[Argument], str] = staticmethod(str)
+
+_renaming: ContextVar[Callable[[str], str]] = ContextVar("_renaming", default=_python_names)
 
 
 @contextmanager
-def argument_names(name: Callable[[Argument], str]) -> Iterator[None]:
-    """Give arguments other names in all warnings that are logged meanwhile, by any thread.
+def argument_names(rename: Callable[[str], str]) -> Iterator[None]:
+    """Rename arguments in errors that leave the block, and where errors are shown within it.
+
+    So do warnings that are logged within it, whose texts go through :func:`spelled`. For use as a
+    context manager or decorator. Other threads keep their own names.
 
     Args:
-        name: returns what stands for an argument.
+        rename: returns a text with other names for the arguments that it marks.
     """
-    before, _Naming.name = _Naming.name, staticmethod(name)
+    before = _renaming.get()
+    _renaming.set(rename)
     try:
         yield
+    except RmqStoreError as err:
+        renamed = err.renamed(rename)
+        if renamed.args == err.args:
+            raise
+        raise renamed.with_traceback(err.__traceback__) from err.__cause__
     finally:
-        _Naming.name = staticmethod(before)
+        _renaming.set(before)  # not by a token: a generator may end in another context
 
 
-class Text(str):
-    """A text in which some words are arguments.
-
-    As a string it names them as Python does, and where it is formatted as :func:`argument_names`
-    says.
-    """
-
-    __slots__ = ("parts",)
-    parts: tuple[str | Argument, ...]
-
-    def __new__(cls, *parts: str | Argument) -> Self:
-        """Join parts, which may be such texts themselves."""
-        plain = (part if isinstance(part, str) else str(part) for part in parts)
-        text = super().__new__(cls, "".join(plain))
-        flat = [part.parts if isinstance(part, Text) else (part,) for part in parts]
-        text.parts = tuple(part for some in flat for part in some)
-        return text
-
-    def __reduce__(self) -> tuple[type[Text], tuple[str | Argument, ...]]:
-        return Text, self.parts
-
-    def __str__(self) -> str:
-        return self.named(_Naming.name)
-
-    def __format__(self, spec: str) -> str:
-        return format(str(self), spec)
-
-    def named(self, name: Callable[[Argument], str]) -> str:
-        """Return the text with other names of arguments.
-
-        Args:
-            name: returns what stands for an argument.
-        """
-        return "".join(name(part) if isinstance(part, Argument) else part for part in self.parts)
-
-
-def about(argument: str, text: str) -> Text:
-    """Return a text that begins with the name of an argument."""
-    return Text(Argument(argument), text)
+def spelled(text: str) -> str:
+    """Return a text for a log, with arguments named as :func:`argument_names` says around it."""
+    return _renaming.get()(text)
 
 
 # What reads the records after the end of a log that was not closed.
-READS_AFTER_END: Final = Text(
-    Argument("ignore_log_end", value=True),
-    " with ",
-    Argument("mode", "DROPMALFORMED", is_second=True),
-    " and ",
-    Argument("include_system_topics", value=True, is_second=True),
-    " reads them",
+READS_AFTER_END: Final = (
+    "`ignore_log_end=True` with `mode=DROPMALFORMED` and `include_system_topics=True` reads them"
 )
-
-
-def listed(*names: str) -> Text:
-    """Return the names of arguments, joined by "and"."""
-    parts: list[str | Argument] = []
-    for name in names:
-        parts += [" and ", Argument(name)]
-    return Text(*parts[1:])
 
 
 class RmqStoreError(Exception):
     """Base of every error that this package raises on purpose."""
 
-    def named(self, name: Callable[[Argument], str]) -> Self:
+    @property
+    def text(self) -> str:
+        """The text of the error, in which backticks mark arguments."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return spelled(self.text)
+
+    def renamed(self, rename: Callable[[str], str]) -> Self:
         """Return the same error with other names of arguments in its texts.
 
         Args:
-            name: returns what stands for an argument.
+            rename: returns a text with other names for the arguments that it marks.
         """
-        parts = (part.named(name) if isinstance(part, Text) else part for part in self.args)
-        return type(self)(*parts)
+        return type(self)(*(rename(part) if isinstance(part, str) else part for part in self.args))
 
 
 class StoreFormatError(RmqStoreError):
@@ -135,7 +105,8 @@ class MalformedBytesError(StoreFormatError):
         super().__init__(position, reason)
         self.position, self.reason = position, reason
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
         return f"position {self.position}: {self.reason}"
 
 
@@ -151,7 +122,8 @@ class _DamageAtError(StoreFormatError):
         super().__init__(path, offset, reason)
         self.path, self.offset, self.reason = path, offset, reason
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
         return f"{self.path}, {self.unit} {self.offset}: {self.reason}"
 
 
@@ -180,13 +152,11 @@ class CorruptDatabaseError(StoreFormatError):
         super().__init__(path, reason)
         self.path, self.reason = path, reason
 
-    def __str__(self) -> str:
-        return str(
-            Text(
-                f"{self.path}: RocksDB cannot read the database ({self.reason}); "
-                "the log does not need it: use ",
-                Argument("scan", "commitlog"),
-            )
+    @property
+    def text(self) -> str:
+        return (
+            f"{self.path}: RocksDB cannot read the database ({self.reason}); "
+            "the log does not need it: `scan=commitlog` reads the messages there"
         )
 
 
@@ -206,7 +176,8 @@ class UnreadableFileError(StoreFormatError):
         super().__init__(path, found, wanted)
         self.path, self.found, self.wanted = path, found, wanted
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
         return f"{self.path} is {self.found}; {self.wanted} is expected"
 
 
@@ -229,14 +200,16 @@ class FileDeletedError(OffsetOutOfRangeError):
         super().__init__(path)
         self.path = path
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
         return f"{self.path} was deleted while it was read (retention); open the store again"
 
 
 class FileReplacedError(FileDeletedError):
     """A file of a remote storage got another content while it was read. Field: path."""
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
         return f"{self.path} was replaced while it was read; open the store again"
 
 
@@ -250,20 +223,18 @@ class RemoteReadError(RmqStoreError):
         super().__init__(what, reason, attempts)
         self.what, self.reason, self.attempts = what, reason, attempts
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
         times = "" if self.attempts == 1 else f" after {self.attempts} attempts"
         return f"{self.what} cannot be read{times}: {self.reason}"
 
 
 class IllegalMessageError(RmqStoreError, ValueError):
-    """A message cannot be stored, because RocketMQ would refuse it.
-
-    The text names the row and the reason.
-    """
+    """A message cannot be stored, because RocketMQ would refuse it."""
 
 
 class IllegalRowError(IllegalMessageError):
-    """The same of a row whose number is known. Fields: row (counted from 1), reason.
+    """A row cannot be stored as a message. Fields: row (counted from 1), reason.
 
     Whoever knows the file that the row is from names it with its line instead.
     """
@@ -272,7 +243,8 @@ class IllegalRowError(IllegalMessageError):
         super().__init__(row, reason)
         self.row, self.reason = row, reason
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
         return f"row {self.row}, counted from 1: {self.reason}"
 
 
@@ -312,7 +284,8 @@ class BrokerUnreachableError(RmqStoreError):
         super().__init__(address, reason)
         self.address, self.reason = address, reason
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
         return f"{self.address}: {self.reason}"
 
 
@@ -323,13 +296,14 @@ class BrokerRefusedError(RmqStoreError):
         super().__init__(address, code, reason)
         self.address, self.code, self.reason = address, code, reason
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
         return f"{self.address} refused a request (code {self.code}): {self.reason}"
 
 
 class Finding(NamedTuple):
     """One disagreement within a store, which a check lists instead of raising an error."""
 
-    part: str  # log, end, queue, index or config
+    part: str  # log, end, queue, index, config or check; other names for Kafka's logs
     place: str
     text: str

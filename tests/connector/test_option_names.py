@@ -12,23 +12,25 @@ from pyspark.sql.types import StructType
 
 import rmqstore
 from connector.streams import SIZES, put
+from pyspark_kafkalog.options import OPTIONS as KAFKA_OPTIONS
 from pyspark_rmqstore.batch_reader import RmqStoreReader
-from pyspark_rmqstore.option_values import (
-    SELECTION_ARGUMENTS,
-    VIEW_ARGUMENTS,
-    option_names,
-    option_of,
-)
-from pyspark_rmqstore.options import NAMES, parse_read_options, parse_stream_options
+from pyspark_rmqstore.option_names import option_names, option_of
+from pyspark_rmqstore.options import parse_read_options, parse_stream_options
 from pyspark_rmqstore.spark_versions import LimitedStreamReader
 from pyspark_rmqstore.view_reader import RmqStoreViewReader, parse_view_options
 from rmqstore.errors import (
-    Argument,
     CorruptRecordError,
     NotAStoreError,
     OffsetOutOfRangeError,
     OptionError,
-    Text,
+    rename_arguments,
+)
+from rmqstore.query.options import (
+    ALL_READ_OPTIONS,
+    OPTION_OF_ARGUMENT,
+    WRITE_OPTIONS,
+    GivenOptions,
+    Option,
 )
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.views.schema import view_spec
@@ -53,30 +55,38 @@ def expired(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("argument", "option"),
     [
-        (Argument("fail_on_data_loss", value=False), "failOnDataLoss=false"),
-        (Argument("ignore_log_end", value=True), "ignoreLogEnd=true"),
-        (Argument("mode", "DROPMALFORMED"), "mode=DROPMALFORMED"),
-        (Argument("starting_offsets"), "startingOffsets"),
-        (Argument("commitlogs", ""), "storePathCommitLog"),
-        (Argument("subscribe"), "subscribe"),
+        ("fail_on_data_loss=False", "failOnDataLoss=false"),
+        ("ignore_log_end=True", "ignoreLogEnd=true"),
+        ("mode=DROPMALFORMED", "mode=DROPMALFORMED"),
+        ("starting_offsets", "startingOffsets"),
+        ("commitlogs=", "storePathCommitLog"),
+        ("subscribe", "subscribe"),
     ],
-    ids=str,
 )
-def test_options_stand_for_arguments(argument: Argument, option: str) -> None:
-    assert option_of(argument) == option
+def test_options_stand_for_arguments(argument: str, option: str) -> None:
+    assert rename_arguments(f"set `{argument}`", option_of) == f"set {option}"
 
 
-@pytest.mark.parametrize("arguments", [SELECTION_ARGUMENTS, VIEW_ARGUMENTS])
-def test_options_are_translated_from_arguments_that_the_core_has(arguments: dict[str, str]) -> None:
-    functions = (rmqstore.open, rmqstore.MessageStore.scan, parse_selection, view_spec)
+def test_options_stand_for_arguments_that_the_core_has() -> None:
+    functions = (
+        rmqstore.open, rmqstore.open_cluster, rmqstore.MessageStore.scan, rmqstore.WriteSpec,
+        rmqstore.create, parse_selection, view_spec,
+    )  # fmt: skip
     known = {name for function in functions for name in inspect.signature(function).parameters}
-    assert set(arguments.values()) <= known
-    assert set(arguments) <= set(NAMES)
+    assert OPTION_OF_ARGUMENT.keys() - known == {"time_zone"}  # a context
+
+
+@pytest.mark.parametrize("options", [ALL_READ_OPTIONS, WRITE_OPTIONS, KAFKA_OPTIONS])
+def test_defaults_of_options_can_be_parsed_and_names_occur_once(options: list[Option]) -> None:
+    given = GivenOptions({}, options)
+    for option in options:
+        assert (given[option.name] is None) == (option.default is None)
+    assert len({option.name.lower() for option in options}) == len(options)
 
 
 def test_a_translated_error_keeps_class_fields_and_cause_and_survives_pickling() -> None:
     cause = ValueError("as it came")
-    text = Text("set ", Argument("ignore_log_end", value=True))
+    text = "set `ignore_log_end=True`"
     with pytest.raises(CorruptRecordError) as caught, option_names():
         raise CorruptRecordError("/store/msg_key", 17, text) from cause
     copy = pickle.loads(pickle.dumps(caught.value))

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pyspark_rmqstore.options import (
-    STORE_PATHS,
     ReadOptions,
     StoreRef,
     StreamOptions,
@@ -17,8 +16,10 @@ from pyspark_rmqstore.options import (
     parse_stream_options,
 )
 from pyspark_rmqstore.schema import default_schema
+from pyspark_rmqstore.store_options import _STORE_PATHS
 from pyspark_rmqstore.write_options import parse_write_options
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
+from rmqstore.query.options import LOOKUP_OPTIONS
 from rmqstore.query.selection import EARLIEST, LATEST
 
 STORE = "/data/store"
@@ -122,6 +123,14 @@ def test_an_option_arrives_however_its_key_is_spelled(name: str, spell: type[str
     value, arrived = GIVEN[name]
     assert not arrived(parse())
     assert arrived(parse(**{spell(name): value}))
+
+
+@pytest.mark.parametrize(
+    "name", [option.name for option in LOOKUP_OPTIONS if "stream" not in option.scope]
+)
+def test_an_option_that_a_stream_does_not_take_is_refused_there(name: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=f"{name}: a stream follows queues"):
+        parse_stream_options({"path": STORE, name: "1"})
 
 
 @pytest.mark.parametrize(
@@ -411,7 +420,7 @@ def test_broker_names_that_do_not_fit_the_stores_are_refused(
         parse_read_options({"path": f"{brokers}/broker-*", "brokerName": name})
 
 
-@pytest.mark.parametrize("name", [*STORE_PATHS])
+@pytest.mark.parametrize("name", sorted(_STORE_PATHS))
 def test_folders_that_lie_apart_fit_one_store_only(name: str) -> None:
     with pytest.raises(OptionError, match=name):
         parse_read_options({"paths": '["/data/a","/data/b"]', name: "/x"})

@@ -22,13 +22,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from rmqstore.errors import (
-    Argument,
     OptionError,
     RmqStoreError,
     StoreFormatError,
     argument_names,
+    rename_arguments,
 )
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.query.options import help_of
 from rmqstore.query.times import time_zone
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import find_store, root_of_part
@@ -89,35 +90,44 @@ _PARAMETERS = {
 }
 
 
-def flag_of(argument: Argument) -> str:
-    """Return what stands for an argument of the core in the command that runs.
+def with_flags(text: str) -> str:
+    """Return a text of the core with the options that stand for arguments in the command that runs.
 
     Where it has no such option, it is that of ``dump``, and else the argument of Python.
     """
     context = click.get_current_context(silent=True)
-    if context is not None:
-        flag = _flag_of(argument, context.command)
-        if flag is not None:
-            return flag
-    flag = _flag_of(argument, main.commands["dump"])
-    if flag is not None and argument.value is not None:
-        return flag if argument.is_second else f"dump {flag}"
-    return f"{argument} (in Python)" if "_" in argument.name else str(argument)
+    verb_is_named = False
+
+    def flag(name: str, value: str | None) -> str:
+        nonlocal verb_is_named
+        if context is not None:
+            own = _flag_of(name, value, context.command)
+            if own is not None:
+                return own
+        of_dump = _flag_of(name, value, main.commands["dump"])
+        if of_dump is not None and value is not None:
+            verb = "" if verb_is_named else "dump "
+            verb_is_named = True
+            return verb + of_dump
+        argument = name if value is None else f"{name}={value}"
+        return f"{argument} (in Python)" if "_" in name else argument
+
+    return rename_arguments(text, flag)
 
 
-def _flag_of(argument: Argument, command: click.Command) -> str | None:
+def _flag_of(argument: str, value: str | None, command: click.Command) -> str | None:
     known = {each.name: each for each in command.params}
-    names = (argument.name, *_PARAMETERS.get(argument.name, ()))
+    names = (argument, *_PARAMETERS.get(argument, ()))
     option = next((known[name] for name in names if name in known), None)
     if option is None:
         return None
     if isinstance(option, click.Argument):
         return str(option.human_readable_name).strip("[].").upper()
-    if argument.value in (None, ""):
+    if not value:
         return "/".join(option.opts)
     longest = max(option.opts, key=len)
     is_switch = isinstance(option, click.Option) and option.is_flag
-    return longest if is_switch else f"{longest} {argument.value}"
+    return longest if is_switch else f"{longest} {value}"
 
 
 def _keep_zone(context: click.Context, _option: click.Parameter, value: str | None) -> None:
@@ -155,16 +165,16 @@ def ends_clearly(command: Command) -> Command:
             os.close(reader)
             sys.stdout = os.fdopen(writer, "w")
         try:
-            with argument_names(flag_of):
+            with argument_names(with_flags):
                 command(*args, **kwargs)
         except BrokenPipeError:  # for instance by `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(PIPE_CLOSED)
         except StoreFormatError as err:
-            click.echo(f"damage: {err.named(flag_of)}", err=True)
+            click.echo(f"damage: {err}", err=True)
             sys.exit(DAMAGE)
         except RmqStoreError as err:
-            click.echo(f"error: {err.named(flag_of)}", err=True)
+            click.echo(f"error: {err}", err=True)
             sys.exit(USAGE)
         except OSError as err:
             click.echo(f"error: {err}", err=True)
@@ -275,8 +285,7 @@ shows_progress = click.option(
 broker_stopped_option = click.option(
     "--broker-stopped",
     is_flag=True,
-    help="No broker runs on a store that was not closed and has no lock file; brokers before 4.2 "
-    "make none.",
+    help=help_of("broker_stopped"),
 )
 
 

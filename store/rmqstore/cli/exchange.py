@@ -41,7 +41,7 @@ from rmqstore.cli.stores import (
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.exchange.files import (
     INPUT_FORMATS,
-    RowPlaces,
+    RowOrigins,
     compression_of,
     format_of,
     has_known_suffix,
@@ -49,6 +49,7 @@ from rmqstore.exchange.files import (
 )
 from rmqstore.exchange.json_input import read_json_lines
 from rmqstore.inspect.changes import NO_ROWS, planned_append
+from rmqstore.query.options import help_of
 from rmqstore.storage.broker.store_config import ROOT_KEY, root_of, sizes_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import is_folder, path_of
@@ -111,7 +112,7 @@ def _is_target(word: str, root: str | PathLike[str]) -> bool:
 
 @main.command("import")
 @target_and_sources
-@click.option("-t", "--topic", help="Append all rows to this topic, whatever their own topic is.")
+@click.option("-t", "--topic", help=help_of("topic"))
 @click.option("--from-kafka", is_flag=True, help="SOURCES are log directories of a Kafka broker.")
 @click.option(
     "--kafka-topic",
@@ -154,21 +155,21 @@ def _is_target(word: str, root: str | PathLike[str]) -> bool:
     type=click.IntRange(min=1),
     default=4,
     show_default=True,
-    help="Queues of a new topic.",
+    help=help_of("default_queue_nums"),
 )
 @click.option(
     "--queue-selector",
     type=click.Choice(SELECTORS),
     default=SELECTORS[0],
     show_default=True,
-    help="How rows without a queueId are spread over the queues of their topic.",
+    help=help_of("queue_selector"),
 )
 @click.option(
     "--compression",
     type=click.Choice(["none", "zlib", "lz4", "zstd"]),
     default="none",
     show_default=True,
-    help="How bodies of 4 KiB and more are compressed, as producers do.",
+    help=help_of("compression"),
 )
 @click.option(
     "--uniq-key",
@@ -177,15 +178,12 @@ def _is_target(word: str, root: str | PathLike[str]) -> bool:
     show_default=True,
     help="Make a new unique key for each message, or keep those that the rows have.",
 )
-@click.option(
-    "--allow-system-topics", is_flag=True, help="Also append to topics that belong to the broker."
-)
+@click.option("--allow-system-topics", is_flag=True, help=help_of("allow_system_topics"))
 @broker_stopped_option
 @click.option(
     "--broker-version",
     metavar="RELEASE",
-    help="Release of the store's broker, such as 5.3.3; only needed for rows that old brokers "
-    "cannot read.",
+    help=help_of("broker_version"),
 )
 @storage_option("log directories of Kafka that are URIs")
 @conf_option("-c", "--conf", "--config")
@@ -233,7 +231,7 @@ def import_messages(
         broker_version=broker_version,
     )
     total: int | None
-    places = RowPlaces()
+    places = RowOrigins()
     if from_kafka:
         total, batches, spec = _rows_of_kafka(sources, spec, places, **kafka_choice)
     else:
@@ -276,7 +274,7 @@ def _question(
 def _rows_of_kafka(
     sources: tuple[Path, ...],
     spec: WriteSpec,
-    places: RowPlaces,
+    places: RowOrigins,
     *,
     topics: tuple[str, ...],
     **kafka_choice: Any,  # noqa: ANN401 - arguments of migrate
@@ -290,7 +288,7 @@ def _rows_of_kafka(
     return records.count, iter(records.batches), spec
 
 
-def _note(places: RowPlaces, records: pa.RecordBatch) -> None:
+def _note(places: RowOrigins, records: pa.RecordBatch) -> None:
     """Keep the places of Kafka's records, all of one partition, for errors."""
     topic, partition = (records.column(name)[0].as_py() for name in ("topic", "partition"))
     offsets: Any = records.column("offset").to_numpy()
@@ -328,7 +326,7 @@ def _rows_of(
     sources: tuple[Path, ...],
     named_format: str | None,
     columns: str | None,
-    places: RowPlaces,
+    places: RowOrigins,
     *,
     verbatim: bool,
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
@@ -345,7 +343,7 @@ def _read(
     source: Path,
     named_format: str | None,
     columns: list[str] | None,
-    places: RowPlaces,
+    places: RowOrigins,
     *,
     verbatim: bool,
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
@@ -371,7 +369,7 @@ def _read(
     return None, _lines(source, places, verbatim=verbatim)
 
 
-def _lines(source: Path, places: RowPlaces, *, verbatim: bool) -> Iterator[pa.RecordBatch]:
+def _lines(source: Path, places: RowOrigins, *, verbatim: bool) -> Iterator[pa.RecordBatch]:
     compression = compression_of(source)
     with (
         pa.input_stream(str(source), compression=compression) as stream,

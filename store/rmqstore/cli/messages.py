@@ -12,18 +12,20 @@ import pyarrow as pa
 
 from rmqstore.cli.common import BYTES, Command, complete_topics, repeated, with_system_topics
 from rmqstore.cli.stores import each_store
-from rmqstore.errors import OptionError, StoreFormatError, about
+from rmqstore.errors import OptionError, StoreFormatError
 from rmqstore.exchange.bodies import FORMS, BodyForm, parse_body_form
 from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE
 from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
 from rmqstore.query.keys import NOTHING_WANTED
+from rmqstore.query.options import help_of
 from rmqstore.query.selection import is_pattern, match_topics, parse_selection, regular_expression
-from rmqstore.read.follower import Follower
 from rmqstore.read.message_scan import parse_scan
+from rmqstore.read.tailing import TailingScan
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.scan import Scan
 
+TIMES: Final = "epoch ms, ISO-8601 or -1h"
 _PAUSE, _REMOTE_PAUSE = 0.5, 5.0  # seconds between two looks at a store that is followed
 # what the progress of a scan counts
 SCAN_UNITS: Final[dict[ScanOrder, str]] = {"queue": "messages", "commitlog": BYTES}
@@ -44,7 +46,7 @@ some_queues = click.option(
     multiple=True,
     help="Only queues with this id; may be repeated.",
 )
-some_columns = click.option("--columns", help="Columns, separated by commas; all by default.")
+some_columns = click.option("--columns", help=help_of("columns", "all by default"))
 verbatim_records = click.option(
     "--verbatim",
     is_flag=True,
@@ -62,7 +64,7 @@ def some_messages(command: Command) -> Command:
         click.option(
             "--ignore-log-end",
             is_flag=True,
-            help="Read on after the end of a log that was not closed.",
+            help=help_of("ignore_log_end"),
         ),
         click.option(
             "--ignore-data-loss", is_flag=True, help="Read on without messages that are gone."
@@ -72,7 +74,7 @@ def some_messages(command: Command) -> Command:
             type=click.Choice(["FAILFAST", "DROPMALFORMED", "PERMISSIVE"]),
             default="FAILFAST",
             show_default=True,
-            help="What is done with damaged records: an error, left out, or kept as rows.",
+            help=help_of("mode"),
         ),
         click.option(
             "--scan",
@@ -80,22 +82,22 @@ def some_messages(command: Command) -> Command:
             type=click.Choice(["queue", "commitlog"]),
             default="queue",
             show_default=True,
-            help="What queues lead to, or every record of the log in its order.",
+            help=help_of("scan"),
         ),
         some_columns,
         click.option(
             "--where", help="Condition on columns: \"queueOffset >= 90 AND keys = 'k1'\"."
         ),
-        click.option("--filter", help='SQL92 over properties: "a > 5.0 AND b IS NOT NULL".'),
-        click.option("-s", "--tags", help="Tags: 'A || B'."),
+        click.option("--filter", help=help_of("filter", '"a > 5.0 AND b IS NOT NULL"')),
+        click.option("-s", "--tags", help=help_of("tags")),
         click.option(
             "--last",
             metavar="N",
             type=click.IntRange(min=1),
             help="Only the newest N of each queue, or with --scan commitlog of the log.",
         ),
-        click.option("-e", "--end", help="Stored before: epoch ms, ISO-8601 or -1h."),
-        click.option("-b", "--begin", help="Stored at or after: epoch ms, ISO-8601 or -1h."),
+        click.option("-e", "--end", help=help_of("ending_timestamp", TIMES)),
+        click.option("-b", "--begin", help=help_of("starting_timestamp", TIMES)),
         click.option(
             "-o", "--offset", type=int, help="From this queue offset on (with -t and -i)."
         ),
@@ -205,7 +207,7 @@ def followed(
         starting_offsets_by_timestamp_strategy="latest",
         streaming=True,
     )
-    followers = []
+    scans = []
     for one in each_store(store):
         request = parse_scan(
             selection,
@@ -227,11 +229,11 @@ def followed(
             broker_name=one.broker_name,
         )
         one.session.ranges.warn_unknown_topics(selection, "they are followed once they appear")
-        followers.append(Follower(one.session, request))
+        scans.append(TailingScan(one.session, request))
     is_remote = any(one.session.log.is_remote for one in each_store(store))
 
     def look() -> Iterator[pa.RecordBatch]:
-        return chain.from_iterable(follower.messages() for follower in followers)
+        return chain.from_iterable(scan.messages() for scan in scans)
 
     batches = repeated(look, _REMOTE_PAUSE if is_remote else _PAUSE)
     return pa.RecordBatchReader.from_batches(request.schema, batches)
@@ -330,8 +332,7 @@ def columns_of(columns: str, known: Sequence[str]) -> list[str]:
     names = [name.strip() for name in columns.split(",")]
     for name in names:
         if name not in known:
-            text = f": unknown column {name}; there are {', '.join(known)}"
-            raise OptionError(about("columns", text))
+            raise OptionError(f"`columns`: unknown column {name}; there are {', '.join(known)}")
     return names
 
 

@@ -21,6 +21,7 @@ from rmqstore.cli.common import (
     with_system_topics,
 )
 from rmqstore.cli.messages import (
+    TIMES,
     columns_of,
     columns_of_tables,
     columns_to_read,
@@ -45,6 +46,7 @@ from rmqstore.format.schema import Message, select_columns
 from rmqstore.inspect.trace import find_messages, trace
 from rmqstore.progress import Progress
 from rmqstore.query.keys import parse_wanted
+from rmqstore.query.options import help_of
 from rmqstore.query.selection import (
     Selection,
     choose_topics,
@@ -79,27 +81,27 @@ _OFFSETS = pa.schema(
     "--key",
     "keys",
     multiple=True,
-    help="Messages with this key: UNIQ_KEY or a word of KEYS; may be repeated.",
+    help=help_of("msg_key", "may be repeated"),
 )
 @click.option(
     "-m",
     "--msg-id",
     "ids",
     multiple=True,
-    help="Messages with this id, the client's or the broker's; may be repeated.",
+    help=help_of("msg_id", "may be repeated"),
 )
-@click.option("--tags", multiple=True, help="Messages with these tags; may be repeated.")
+@click.option("--tags", multiple=True, help=help_of("msg_tags", "may be repeated"))
 @click.option(
     "--time",
     help="Instead, with -t: the queue offsets at this store time.",
 )
-@click.option("-b", "--begin", help="Stored at or after: epoch ms, ISO-8601 or -1h.")
-@click.option("-e", "--end", help="Stored before: epoch ms, ISO-8601 or -1h.")
+@click.option("-b", "--begin", help=help_of("starting_timestamp", TIMES))
+@click.option("-e", "--end", help=help_of("ending_timestamp", TIMES))
 @some_columns
 @click.option(
     "--index-only",
     is_flag=True,
-    help="Do not read the parts of the log that the index does not cover.",
+    help=help_of("index_only"),
 )
 @with_system_topics
 @shows_progress

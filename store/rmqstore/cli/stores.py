@@ -12,9 +12,10 @@ from typing import Any
 
 import click
 
-from rmqstore.cli.common import Command, flag_of
+from rmqstore.cli.common import Command, with_flags
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import FolderArguments
+from rmqstore.query.options import help_of
 from rmqstore.storage.broker.folders import names_by_path, read_brokers
 from rmqstore.storage.broker.store_config import read_conf, root_of
 from rmqstore.storage.files.local import LOCAL
@@ -133,12 +134,8 @@ def _read_confs(
     try:
         confs = tuple(read_conf(file) for file in files)
     except OptionError as err:
-        raise click.UsageError(_said(err), context) from err
+        raise click.UsageError(with_flags(err.text), context) from err
     context.meta[f"{_META}confs"] = confs
-
-
-def _said(err: OptionError) -> str:
-    return str(err.named(flag_of))
 
 
 def conf_option(*flags: str, several: bool = False) -> Callable[[Command], Command]:
@@ -157,15 +154,14 @@ def conf_option(*flags: str, several: bool = False) -> Callable[[Command], Comma
         is_eager=True,  # the path may come from it
         expose_value=False,
         callback=_read_confs,
-        help="The broker's properties file, which names folders, sizes and the broker"
-        f"; PATH may be left out then{each}.",
+        help=help_of("conf", f"PATH may be left out then{each}"),
     )
 
 
-def _folder_option(flag: str, name: str, what: str, *, many: bool = False) -> Any:  # noqa: ANN401
+def _folder_option(flag: str, name: str, *, many: bool = False) -> Any:  # noqa: ANN401
     return click.option(
         flag, name, metavar="FOLDER", multiple=many, expose_value=False, callback=_keep,
-        help=f"{what}, where not in PATH{'; may be repeated' if many else ''}.",
+        help=help_of(name, "may be repeated" if many else ""),
     )  # fmt: skip
 
 
@@ -184,12 +180,12 @@ _PARTS_ELSEWHERE = (
         metavar="ID",
         expose_value=False,
         callback=_keep,
-        help="The node whose DLedger log to read, if PATH has several dledger-* folders.",
+        help=help_of("dledger_self_id"),
     ),
-    _folder_option("--dledger-log", "dledger_logs", "Files of a DLedger log", many=True),
-    _folder_option("--index", "index", "The index"),
-    _folder_option("--consumequeue", "consumequeue", "The queues"),
-    _folder_option("--commitlog", "commitlogs", "Files of the log", many=True),
+    _folder_option("--dledger-log", "dledger_logs", many=True),
+    _folder_option("--index", "index"),
+    _folder_option("--consumequeue", "consumequeue"),
+    _folder_option("--commitlog", "commitlogs", many=True),
 )
 _HOW_TO_OPEN = (
     storage_option("PATH if it is a URI"),
@@ -199,7 +195,7 @@ _HOW_TO_OPEN = (
         type=StoreFolder(is_local=True),
         expose_value=False,
         callback=_keep,
-        help="The tiered storage with the older messages of PATH (tieredStoreFilePath).",
+        help=help_of("tiered"),
     ),
     *_PARTS_ELSEWHERE,
 )
@@ -285,7 +281,7 @@ def _one_path(
     try:
         return Path(root_of(None, confs[0]))
     except OptionError as err:
-        raise click.UsageError(_said(err), context) from err
+        raise click.UsageError(with_flags(err.text), context) from err
 
 
 def open_store(

@@ -22,10 +22,11 @@ from rmqstore.cli.messages import (
 )
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import open_stores, store_paths, store_paths_beside_clients
-from rmqstore.errors import OptionError, about
+from rmqstore.errors import OptionError
 from rmqstore.inspect.describe import describe, select_described
 from rmqstore.query.allocation import STRATEGIES
 from rmqstore.query.arguments import ViewArguments
+from rmqstore.query.options import help_of
 from rmqstore.query.selection import nearest_topics
 from rmqstore.query.times import in_current_zone
 from rmqstore.read.views.schema import ALLOWED, VIEWS
@@ -70,17 +71,19 @@ class _ViewName(click.Choice):  # type: ignore[type-arg]  # not generic before c
     "--begin",
     "starting_timestamp",
     metavar="TIME",
-    help="Views of messages: stored at or after this time.",
+    help=help_of("starting_timestamp", "of messages"),
 )
 @click.option(
-    "-e", "--end", "ending_timestamp", metavar="TIME", help="Views of messages: stored before."
+    "-e",
+    "--end",
+    "ending_timestamp",
+    metavar="TIME",
+    help=help_of("ending_timestamp", "of messages"),
 )
 @some_queues
 @click.option("-o", "--offset", type=click.IntRange(min=0), help="From this queue offset on.")
 @click.option("-m", "--msg-id", help="Only this message, by its unique key.")
-@click.option(
-    "--ignore-log-end", is_flag=True, help="Read on after the end of a log that was not closed."
-)
+@click.option("--ignore-log-end", is_flag=True, help=help_of("ignore_log_end"))
 @click.option("-k", "--key", help="Only messages with this word of KEYS.")
 @click.option("--where", help='Condition on columns of the view: "lag > 0 AND queueId = 1".')
 @with_system_topics
@@ -114,32 +117,25 @@ def view(
         if chosen[argument] is not None and name not in ALLOWED[argument]:
             raise click.UsageError(f"{option} does not go with view {name}")
     given = {argument: value for argument, value in chosen.items() if value is not None}
-    condition = _condition(
-        name, (where_queue(queue_ids, None, {}), "-i", "queueId"),
-        (None if offset is None else f"queueOffset >= {offset}", "-o", "queueOffset"),
-        (_equals("msgId", msg_id), "-m", "msgId"),
-        (_has_key(key), "-k", "keys"),
-    )  # fmt: skip
-    if where is not None:
-        condition = where if condition is None else f"({where}) AND {condition}"
-    _show(
-        name, paths, brokers, topics, columns, output,
-        with_system=with_system, ignore_log_end=ignore_log_end, where=condition, **given,
-    )  # fmt: skip
-
-
-def _condition(name: str, *parts: tuple[str | None, str, str]) -> str | None:
-    """Join the conditions that were given, each of which is on a column of the view.
-
-    Args:
-        name: the view.
-        parts: conditions, None where not given, with their options and columns.
-    """
-    given = [part for part in parts if part[0] is not None]
-    for _, option, column in given:
+    conditions = []
+    for option, column, condition in (
+        ("-i", "queueId", where_queue(queue_ids, None, {})),
+        ("-o", "queueOffset", None if offset is None else f"queueOffset >= {offset}"),
+        ("-m", "msgId", _equals("msgId", msg_id)),
+        ("-k", "keys", _has_key(key)),
+    ):
+        if condition is None:
+            continue
         if column not in VIEWS[name].names:
             raise click.UsageError(f"{option} does not go with view {name}")
-    return " AND ".join(f"({condition})" for condition, _, _ in given) or None
+        conditions.append(condition)
+    if where is not None and conditions:
+        conditions.insert(0, where)
+    joined = " AND ".join(f"({condition})" for condition in conditions) or where
+    _show(
+        name, paths, brokers, topics, columns, output,
+        with_system=with_system, ignore_log_end=ignore_log_end, where=joined, **given,
+    )  # fmt: skip
 
 
 def _equals(column: str, value: str | None) -> str | None:
@@ -210,7 +206,7 @@ def groups(
                 known.update(rows.column("consumerGroup").to_pylist())
         if group not in known:
             nearest = nearest_topics([group], known, "consumer groups")
-            raise OptionError(about("consumer_group", f" {group}: no store knows it; {nearest}"))
+            raise OptionError(f"`consumer_group` {group}: no store knows it; {nearest}")
         chosen = _equals("consumerGroup", group)
         where = chosen if where is None else f"{chosen} AND ({where})"
     _show("groups", paths, brokers, topics, columns, output, where=where)
@@ -303,7 +299,7 @@ def _show(
 @main.command()
 @store_paths_beside_clients
 @click.option(
-    "-g", "--group", required=True, shell_complete=complete_groups, help="The consumer group."
+    "-g", "--group", required=True, shell_complete=complete_groups, help=help_of("consumer_group")
 )
 @click.option(
     "-c", "--client", "clients", multiple=True, required=True, help="A client id; may be repeated."

@@ -16,12 +16,10 @@ from rmqstore.copying.plan import (
 )
 from rmqstore.errors import (
     READS_AFTER_END,
-    Argument,
     CorruptRecordError,
     Finding,
     StoreLockedError,
     StoreStateError,
-    Text,
 )
 from rmqstore.inspect.verify import verify
 from rmqstore.progress import Progress
@@ -116,13 +114,10 @@ def refuse_records_after(end: LogEnd, n_records: int) -> NoReturn:
     raise CorruptRecordError(
         end.path,
         end.physical_offset,
-        Text(
+        (
             f"{end.reason}; {n_records} good records follow, which a sound copy would not have: "
-            "export them (",
-            READS_AFTER_END,
-            "), then copy with ",
-            Argument("truncate", value=True),
-            " (rmqstore copy --truncate), which leaves them out",
+            f"export them ({READS_AFTER_END}), then copy with `truncate=True` (rmqstore copy "
+            "--truncate), which leaves them out"
         ),
     )
 

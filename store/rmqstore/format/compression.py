@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from rmqstore.errors import OptionError, about
+from rmqstore.errors import OptionError
 from rmqstore.format.layout import MAX_BODY_BYTES, SysFlag
 
 
@@ -74,7 +74,7 @@ def compressor(codec: str) -> tuple[Callable[[bytes], bytes] | None, int]:
         import zstandard
 
         return zstandard.ZstdCompressor().compress, int(SysFlag.COMPRESSION_ZSTD)
-    raise OptionError(about("compression", f" {codec!r}: must be one of none, zlib, lz4, zstd"))
+    raise OptionError(f"`compression` {codec!r}: must be one of none, zlib, lz4, zstd")
 
 
 def _inflate_zstd(stored: bytes) -> bytes:

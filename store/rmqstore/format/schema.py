@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError, about
+from rmqstore.errors import OptionError
 
 WRITE_TYPES: Final[dict[str, pa.DataType]] = {
     "topic": pa.string(),
@@ -151,21 +151,13 @@ def select_columns(names: Iterable[str]) -> pa.Schema:
     unknown = [name for name in columns if name not in _TYPES]
     if unknown == ["kafka"]:
         raise OptionError(
-            about(
-                "columns",
-                ": kafka stands for the columns of Spark's Kafka source, in reads of Spark only; "
-                f"a message has {', '.join(_TYPES)}",
-            )
+            "`columns`: kafka stands for the columns of Spark's Kafka source, in reads of "
+            f"Spark only; a message has {', '.join(_TYPES)}"
         )
     if unknown:
         raise OptionError(
-            about(
-                "columns",
-                f": unknown column {', '.join(unknown)}; a message has {', '.join(_TYPES)}",
-            )
+            f"`columns`: unknown column {', '.join(unknown)}; a message has {', '.join(_TYPES)}"
         )
     if not columns or len(set(columns)) < len(columns):
-        raise OptionError(
-            about("columns", f": name at least one column, each only once; got {columns}")
-        )
+        raise OptionError(f"`columns`: name at least one column, each only once; got {columns}")
     return pa.schema([ALL_COLUMNS.field(name) for name in columns])

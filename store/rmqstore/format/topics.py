@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from rmqstore.errors import Argument, Text
 from rmqstore.format.layout import LMQ_PREFIX, SCHEDULE_TOPIC
 
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -76,9 +75,8 @@ def topic_fault(topic: str, *, allow_system: bool) -> str | None:
             f"topic {topic} is a light message queue, whose units point to records of other topics"
         )
     if topic in FORBIDDEN_TOPICS and not allow_system:
-        return Text(
-            f"topic {topic} belongs to the broker; ",
-            Argument("allow_system_topics", value=True),
-            " writes to it all the same",
+        return (
+            f"topic {topic} belongs to the broker; `allow_system_topics=True` writes to "
+            "it all the same"
         )
     return None

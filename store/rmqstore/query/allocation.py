@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from rmqstore.errors import Argument, OptionError, Text, about
+from rmqstore.errors import OptionError
 
 _VIRTUAL_NODES = 10  # of a client on the ring of hashes
 _PARTS_OF_A_NAME = 2
@@ -166,7 +166,7 @@ class Allocation(NamedTuple):
             OptionError: there are no clients, or the strategy lacks what it needs.
         """
         if not clients:
-            raise OptionError(about("clients", ": name at least one client of the group"))
+            raise OptionError("`clients`: name at least one client of the group")
         in_order = sorted(queues, key=lambda one: (_utf16(one[0]), _utf16(one[1]), one[2]))
         names = sorted(set(clients), key=_utf16)
         match self.strategy:
@@ -178,33 +178,24 @@ class Allocation(NamedTuple):
                 return consistent_hash(in_order, names)
             case "CONFIG":
                 if self.configured is None:
-                    raise OptionError(about("strategy", " CONFIG: give the queues of each client"))
+                    raise OptionError("`strategy` CONFIG: give the queues of each client")
                 return {name: [*self.configured.get(name, ())] for name in names}
             case "MACHINE_ROOM":
                 if not self.rooms:
                     raise OptionError(
-                        Text(
-                            Argument("strategy", "MACHINE_ROOM"),
-                            ": name those that are consumed, with ",
-                            Argument("rooms"),
-                        )
+                        "`strategy=MACHINE_ROOM`: name those that are consumed, with `rooms`"
                     )
                 return by_machine_room(in_order, names, self.rooms)
             case "MACHINE_ROOM_NEARBY":
                 return machine_room_nearby(in_order, names, _room, _room)
-        raise OptionError(
-            about("strategy", f" {self.strategy!r}: must be one of {', '.join(STRATEGIES)}")
-        )
+        raise OptionError(f"`strategy` {self.strategy!r}: must be one of {', '.join(STRATEGIES)}")
 
 
 def _room(name: str) -> str:
     room, separator, _ = name.partition("@")
     if not separator or not room:
         raise OptionError(
-            about(
-                "strategy",
-                f" MACHINE_ROOM_NEARBY: {name!r} does not name its room, as ROOM@NAME does",
-            )
+            f"`strategy` MACHINE_ROOM_NEARBY: {name!r} does not name its room, as ROOM@NAME does"
         )
     return room
 
@@ -241,7 +232,7 @@ def parse_sharing(
         OptionError: there are no clients, or the strategy is unknown or lacks what it needs.
     """
     if not group:
-        raise OptionError(about("consumer_group", ": name the consumer group"))
+        raise OptionError("`consumer_group`: name the consumer group")
     named = _names(clients)
     allocation = Allocation(strategy.upper(), frozenset(_names(rooms or ())))
     allocation.shares((), named)  # refuses what it lacks

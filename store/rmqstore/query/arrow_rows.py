@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError, about
+from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +39,7 @@ def require_positive(argument: str, number: int | None) -> None:
         OptionError: it is not; the text names the argument.
     """
     if number is not None and number < 1:
-        raise OptionError(about(argument, f" {number}: it must be a positive integer"))
+        raise OptionError(f"`{argument}` {number}: it must be a positive integer")
 
 
 def _first_rows(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from rmqstore.errors import OptionError, Text, about, listed
+from rmqstore.errors import OptionError, marked
 from rmqstore.format.layout import MAX_PROPERTIES_BYTES
 from rmqstore.format.record import parse_message_id
 
@@ -39,28 +39,26 @@ def parse_wanted(
     given = {"msg_key": msg_key, "msg_id": msg_id, "msg_tags": msg_tags}
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
-        raise OptionError(Text(listed(*named), ": give one of them"))
+        raise OptionError(f"{marked(named)}: give one of them")
     keys, ids, tags = (
         (value,) if isinstance(value, str) else tuple(value or ()) for value in given.values()
     )
     if named and not (keys or ids or tags):
-        raise OptionError(about(named[0], ": name at least one"))
+        raise OptionError(f"`{named[0]}`: name at least one")
     for key in keys:
         if not key or KEY_SEPARATOR in key:
             raise OptionError(
-                about(
-                    "msg_key",
-                    f" {key!r}: a key must not be empty or hold a blank; give each key by itself",
-                )
+                f"`msg_key` {key!r}: a key must not be empty or hold a blank; give each key "
+                "by itself"
             )
         _require_storable("msg_key", key)
     for message_id in ids:
         if not message_id:
-            raise OptionError(about("msg_id", ": an id must not be empty"))
+            raise OptionError("`msg_id`: an id must not be empty")
         _require_storable("msg_id", message_id)
     for text in tags:
         if not text:
-            raise OptionError(about("msg_tags", ": tags must not be empty"))
+            raise OptionError("`msg_tags`: tags must not be empty")
         _require_storable("msg_tags", text)
     # RocketMQ writes these in upper case.
     offset_ids = (message_id.upper() for message_id in ids if is_offset_id(message_id))
@@ -76,14 +74,11 @@ def _require_storable(name: str, text: str) -> None:
     try:
         n_bytes = len(text.encode())
     except UnicodeEncodeError as err:
-        raise OptionError(about(name, f" {text!r} cannot be encoded in UTF-8")) from err
+        raise OptionError(f"`{name}` {text!r} cannot be encoded in UTF-8") from err
     if n_bytes > MAX_PROPERTIES_BYTES:
         raise OptionError(
-            about(
-                name,
-                f": {len(text)} characters; "
-                f"the properties of a message take {MAX_PROPERTIES_BYTES}",
-            )
+            f"`{name}`: {len(text)} characters; the properties of a message take "
+            f"{MAX_PROPERTIES_BYTES}"
         )
 
 

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase, translate
 from typing import Any, Final
 
-from rmqstore.errors import Argument, OptionError, Text, about, listed
+from rmqstore.errors import OptionError, marked
 from rmqstore.format.topics import is_system_topic, system_topic_pattern
 from rmqstore.query.times import parse_timestamp
 
@@ -27,7 +27,7 @@ GROUP_PREFIX = "group:"
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 _BLANKS = "".join(map(chr, range(0x21)))  # the characters that String.trim of Java takes away
 
-BY_LOG = Argument("scan", "commitlog")
+BY_LOG: Final = "`scan=commitlog`"
 _NOTHING_TO_READ = ": a batch read would have nothing to read; name offsets or a time"
 
 # (broker name or None, topic, queue id)
@@ -63,12 +63,11 @@ def match_topics(
             topic for topic in matching if include_system_topics or not is_system_topic(topic)
         ]
         if not chosen:
-            text = about("subscribe", f" {name!r} matches no topic")
+            text = f"`subscribe` {name!r} matches no topic"
             if matching:
-                text = Text(
-                    about("subscribe", f" {name!r} matches only system topics, which "),
-                    Argument("include_system_topics", value=True),
-                    " lets it match",
+                text = (
+                    f"`subscribe` {name!r} matches only system topics, which "
+                    "`include_system_topics=True` lets it match"
                 )
             raise OptionError(text)
         topics |= dict.fromkeys(chosen)
@@ -147,10 +146,12 @@ class Selection:
         }
         names = [name for name, value in choices.items() if value is not None]
         if len(names) > 1:
-            raise OptionError(Text(listed(*names), ": give at most one of them"))
+            raise OptionError(f"{marked(names)}: give at most one of them")
         if self.timestamp_strategy not in ("latest", "error"):
-            text = f" {self.timestamp_strategy!r}: must be latest or error"
-            raise OptionError(about("starting_offsets_by_timestamp_strategy", text))
+            raise OptionError(
+                f"`starting_offsets_by_timestamp_strategy` {self.timestamp_strategy!r}: "
+                "must be latest or error"
+            )
 
     @property
     def is_open(self) -> bool:
@@ -194,20 +195,13 @@ class Selection:
         """
         if self.bounds_by_queue:
             raise OptionError(
-                Text(
-                    BY_LOG,
-                    " and look-ups know no queue offsets: start and end them by ",
-                    listed("starting_timestamp", "ending_timestamp"),
-                )
+                f"{BY_LOG} and look-ups know no queue offsets: start and end them by "
+                "`starting_timestamp` and `ending_timestamp`"
             )
         if self.timestamp_strategy == "error":
             raise OptionError(
-                Text(
-                    Argument("starting_offsets_by_timestamp_strategy", "error"),
-                    ": ",
-                    BY_LOG,
-                    " and look-ups do not look at queues",
-                )
+                f"`starting_offsets_by_timestamp_strategy=error`: {BY_LOG} and look-ups do "
+                "not look at queues"
             )
 
 
@@ -216,9 +210,7 @@ def parse_topics(value: str | Iterable[str]) -> tuple[str, ...]:
     names = value.split(",") if isinstance(value, str) else value
     topics = [name.strip() for name in names]
     if not topics or not all(topics):
-        raise OptionError(
-            about("subscribe", f" {value!r}: a comma list of topics, none of them empty")
-        )
+        raise OptionError(f"`subscribe` {value!r}: a comma list of topics, none of them empty")
     return tuple(dict.fromkeys(topics))
 
 
@@ -228,7 +220,7 @@ def parse_pattern(value: str) -> str:
         re.compile(value)
     except re.error as err:
         raise OptionError(
-            about("subscribe_pattern", f" {value!r} is not a regular expression: {err}")
+            f"`subscribe_pattern` {value!r} is not a regular expression: {err}"
         ) from err
     return value
 
@@ -239,9 +231,7 @@ def parse_assign(value: str | Mapping[str, Iterable[int]]) -> dict[str, frozense
     queue_ids: dict[str, frozenset[int]] = {}
     for topic, queues in table.items():
         if not isinstance(queues, list | tuple | set | frozenset | range):
-            raise OptionError(
-                about("assign", f": {topic!r} needs a list of queue ids, got {queues!r}")
-            )
+            raise OptionError(f"`assign`: {topic!r} needs a list of queue ids, got {queues!r}")
         queue_ids[topic] = frozenset(_integer("assign", queue) for queue in queues)
     return queue_ids
 
@@ -274,14 +264,14 @@ def _offset(name: str, value: object) -> int:
     offset = _integer(name, value)
     if offset < EARLIEST:
         raise OptionError(
-            about(name, f": offset {offset}; -2 is earliest, -1 latest, others count from 0")
+            f"`{name}`: offset {offset}; -2 is earliest, -1 latest, others count from 0"
         )
     return offset
 
 
 def _integer(name: str, value: object) -> int:
     if isinstance(value, bool) or not re.fullmatch(r"-?\d+", str(value).strip()):
-        raise OptionError(about(name, f": {value!r} is not an integer"))
+        raise OptionError(f"`{name}`: {value!r} is not an integer")
     return int(str(value))
 
 
@@ -291,10 +281,10 @@ def _table(name: str, value: object, example: str) -> Mapping[str, Any]:
             value = json.loads(value)
         except json.JSONDecodeError as err:
             raise OptionError(
-                about(name, f" {value!r}: neither a known word nor JSON like {example} ({err})")
+                f"`{name}` {value!r}: neither a known word nor JSON like {example} ({err})"
             ) from err
     if not isinstance(value, Mapping):
-        raise OptionError(about(name, f": a table like {example}, got {value!r}"))
+        raise OptionError(f"`{name}`: a table like {example}, got {value!r}")
     return value
 
 
@@ -312,7 +302,7 @@ def _by_queue(name: str, value: object, what: str, parse: Any) -> dict[QueueKey,
     for topic, queues in table.items():
         if not isinstance(queues, Mapping):
             raise OptionError(
-                about(name, f": {topic!r} needs a table of queues and {what}, got {queues!r}")
+                f"`{name}`: {topic!r} needs a table of queues and {what}, got {queues!r}"
             )
         for key, inner in queues.items():
             if isinstance(inner, Mapping):
@@ -332,7 +322,7 @@ def parse_tags(tags: str | None) -> frozenset[str] | None:
         return None
     names = frozenset(tag.strip(_BLANKS) for tag in tags.split("||")) - {""}
     if not names:
-        raise OptionError(about("tags", f" {tags!r}: must be tags separated by ||, or *"))
+        raise OptionError(f"`tags` {tags!r}: must be tags separated by ||, or *")
     return names
 
 
@@ -392,10 +382,8 @@ def parse_selection(
         or ending_offsets_by_timestamp is not None
     ):
         raise OptionError(
-            Text(
-                listed("ending_offsets", "ending_timestamp", "ending_offsets_by_timestamp"),
-                ": a stream has no end",
-            )
+            "`ending_offsets` and `ending_timestamp` and `ending_offsets_by_timestamp`: a "
+            "stream has no end"
         )
     start_time = _optional_time("starting_timestamp", starting_timestamp)
     end_time = _optional_time("ending_timestamp", ending_timestamp)
@@ -422,22 +410,17 @@ def _optional_time(name: str, value: int | str | datetime | None) -> int | None:
 def _require_span(start: Bound, end: Bound) -> None:
     """Refuse bounds that leave a batch nothing to read."""
     if start.default == LATEST:
-        raise OptionError(Text(Argument("starting_offsets", "latest"), _NOTHING_TO_READ))
+        raise OptionError(f"`starting_offsets=latest`{_NOTHING_TO_READ}")
     if end.default == EARLIEST:
-        raise OptionError(Text(Argument("ending_offsets", "earliest"), _NOTHING_TO_READ))
+        raise OptionError(f"`ending_offsets=earliest`{_NOTHING_TO_READ}")
     if LATEST in start.offsets.values():
         raise OptionError(
-            about(
-                "starting_offsets",
-                f": {LATEST} (latest) would leave a batch read nothing of that queue",
-            )
+            f"`starting_offsets`: {LATEST} (latest) would leave a batch read nothing of that queue"
         )
     if EARLIEST in end.offsets.values():
         raise OptionError(
-            about(
-                "ending_offsets",
-                f": {EARLIEST} (earliest) would leave a batch read nothing of that queue",
-            )
+            f"`ending_offsets`: {EARLIEST} (earliest) would leave a batch read nothing of "
+            "that queue"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from rmqstore.errors import Argument, OptionError, Text, about
+from rmqstore.errors import OptionError
 from rmqstore.format.layout import Mask
 from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED
 from rmqstore.query import sql92_evaluation as evaluation
@@ -101,26 +101,18 @@ def parse_filter(text: str | None) -> Filter | None:
     compiled = compile_filter(text)
     if compiled.unread:
         raise OptionError(
-            about(
-                "filter",
-                f" {text!r}: RocketMQ ends the expression before {compiled.unread!r} "
-                "and passes over the rest; write AND or OR there, or leave it out "
-                "(it knows CONTAINS, STARTSWITH and ENDSWITH, but no LIKE)",
-            )
+            f"`filter` {text!r}: RocketMQ ends the expression before {compiled.unread!r} "
+            "and passes over the rest; write AND or OR there, or leave it out (it knows "
+            "CONTAINS, STARTSWITH and ENDSWITH, but no LIKE)"
         )
     for name in compiled.names:
         if name in _ASSIGNED:
             raise OptionError(
-                Text(
-                    Argument("filter"),
-                    f" {text!r}: {name} is a column, and a filter compares properties only: "
-                    "put the condition into ",
-                    Argument("where", ""),
-                    " (in Spark, .where()). "
-                    "For a property of that name hold it against column properties: "
-                    f"where=pc.map_lookup(pc.field('properties'), '{name}', 'first') == '…', in "
-                    f"Spark properties['{name}'] = '…'",
-                )
+                f"`filter` {text!r}: {name} is a column, and a filter compares properties "
+                "only: put the condition into `where=` (in Spark, .where()). For a "
+                "property of that name hold it against column properties: "
+                f"where=pc.map_lookup(pc.field('properties'), '{name}', 'first') == '…', in "
+                f"Spark properties['{name}'] = '…'"
             )
         if name in _COLUMNS:
             logger.warning(

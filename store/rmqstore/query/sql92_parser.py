@@ -13,7 +13,6 @@ import math
 import re
 from typing import NamedTuple
 
-from rmqstore.errors import Argument, Text
 from rmqstore.query.sql92_tree import (
     INT_MAX,
     And,
@@ -86,7 +85,7 @@ def parse(text: str) -> Parsed:
 class _Parser(Tokens):
     """Looks one token ahead, as RocketMQ's parser does: text after that may be anything."""
 
-    _SUBJECT = Text("SQL92 ", Argument("filter"))
+    _SUBJECT = "SQL92 `filter`"
     _PATTERN = _TOKEN
     _KEYWORDS = _KEYWORDS
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from rmqstore.errors import OptionError, about
+from rmqstore.errors import OptionError
 
 # A smaller number is hardly ever meant as ms: as such it lies before 3 March 1973.
 _FIRST_PLAIN_MS: Final = 100_000_000_000
@@ -100,7 +100,7 @@ def _named_zone(name: str) -> tzinfo:
         return ZoneInfo(text)
     except (ValueError, OSError, KeyError) as err:  # of no such name, or of none at all
         wanted = "must be a name such as Asia/Shanghai, an offset such as +08:00, UTC or local"
-        raise OptionError(about("time_zone", f" {name!r}: {wanted}")) from err
+        raise OptionError(f"`time_zone` {name!r}: {wanted}") from err
 
 
 def _local_zone() -> tzinfo:
@@ -139,15 +139,15 @@ def parse_timestamp(name: str, value: str | float | datetime) -> int:
     if re.fullmatch(r"-?\d{1,40}", number):
         millis = int(number)
         if number == text and (meant := misread(millis)):
-            raise OptionError(about(name, f" {text!r}: {meant}, or {_CERTAIN_MS}{text} to insist"))
+            raise OptionError(f"`{name}` {text!r}: {meant}, or {_CERTAIN_MS}{text} to insist")
         if abs(millis) > _LAST_MS:
             span = f"-{_LAST_MS} to {_LAST_MS}"
-            raise OptionError(about(name, f" {text!r}: epoch milliseconds go from {span}"))
+            raise OptionError(f"`{name}` {text!r}: epoch milliseconds go from {span}")
         return millis
     try:
         return _millis(parse_time(text))
     except (ValueError, OverflowError) as err:
-        raise OptionError(about(name, f" {text!r}: {_FORMS}")) from err
+        raise OptionError(f"`{name}` {text!r}: {_FORMS}") from err
 
 
 def is_relative(value: object) -> bool:

@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from typing import ClassVar, Final, NamedTuple
 
-from rmqstore.errors import Argument, OptionError, Text
+from rmqstore.errors import OptionError
 
 END: Final = "end"  # the kind of the token after the last one
 
@@ -35,7 +35,7 @@ class Tokens(ABC):
     readable.
     """
 
-    _SUBJECT: ClassVar[str | Argument]  # what the text is, as errors call it
+    _SUBJECT: ClassVar[str]  # what the text is, as errors call it
     _PATTERN: ClassVar[re.Pattern[str]]  # its group `blank` is skipped, `symbol` stands for itself
     _KEYWORDS: ClassVar[frozenset[str]]  # in upper case; the text may have them in any
 
@@ -81,11 +81,11 @@ class Tokens(ABC):
         return self._refused(self._token.start, f"expected {expected}, found {actual}")
 
     def _refused(self, start: int, reason: str) -> OptionError:
-        return OptionError(Text(self._place(start), ": ", reason))
+        return OptionError(f"{self._place(start)}: {reason}")
 
-    def _place(self, start: int) -> Text:
+    def _place(self, start: int) -> str:
         """Return the text and a position in it, as errors name them."""
-        return Text(self._SUBJECT, f" {shortened(self._text)!r}, character {start + 1}")
+        return f"{self._SUBJECT} {shortened(self._text)!r}, character {start + 1}"
 
 
 def shortened(text: str) -> str:

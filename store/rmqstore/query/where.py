@@ -26,8 +26,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import Argument, OptionError, Text, about
-from rmqstore.query.conditions import NO_PRUNING, Pruning, Within
+from rmqstore.errors import OptionError
+from rmqstore.query.conditions import NO_PRUNING, Between, Pruning
 from rmqstore.query.times import misread, parse_time
 from rmqstore.query.tokens import END, Token, Tokens, shortened
 
@@ -246,10 +246,10 @@ def require_column(name: str, known: Sequence[str], where: str) -> None:
     columns = {column.replace("_", "").lower(): column for column in known}
     matches = get_close_matches(name.replace("_", "").lower(), columns, 1, _ALIKE)
     if matches:
-        hint = Text(f"did you mean {columns[matches[0]]}?")
+        hint = f"did you mean {columns[matches[0]]}?"
     else:
-        hint = Text(f"there are {', '.join(known)}; properties go into ", Argument("filter", ""))
-    raise OptionError(Text(where, f": {name[:100]!r} is not a column: ", hint))
+        hint = f"there are {', '.join(known)}; properties go into `filter=`"
+    raise OptionError(f"{where}: {name[:100]!r} is not a column: {hint}")
 
 
 def require_columns(names: Iterable[str], known: Sequence[str], where: str) -> None:
@@ -317,15 +317,15 @@ class Comparison:
             return _pruning("store_timestamps", self._within(times))
         return NO_PRUNING
 
-    def _within(self, values: Sequence[int]) -> Within:
+    def _within(self, values: Sequence[int]) -> Between:
         """Return the numbers that meet the comparison, the end of an open range included."""
         if self.kind == "IN":
-            return Within(min(values), max(values)) if values else Within(1, 0)
+            return Between(min(values), max(values)) if values else Between(1, 0)
         if self.kind in ("<", "<="):
-            return Within(high=values[0])
+            return Between(high=values[0])
         if self.kind in (">", ">="):
-            return Within(low=values[0])
-        return Within()
+            return Between(low=values[0])
+        return Between()
 
 
 def _true(mask: pa.Array) -> pa.Array:
@@ -410,7 +410,7 @@ def parse(text: str, columns: pa.Schema) -> Condition:
 
 
 class _Parser(Tokens):
-    _SUBJECT = Argument("where")
+    _SUBJECT = "`where`"
     _PATTERN = _TOKEN
     _KEYWORDS = _KEYWORDS
 
@@ -532,10 +532,9 @@ class _Parser(Tokens):
             return truth
         raise self._refused(
             self._token.start,
-            Text(
-                f"{name} cannot be compared; ",
-                Argument("filter", ""),
-                " asks for properties; a pyarrow expression can do more",
+            (
+                f"{name} cannot be compared; `filter=` asks for properties; a pyarrow "
+                "expression can do more"
             ),
         )
 
@@ -617,17 +616,17 @@ def parse_where(where: str | pc.Expression | None, columns: pa.Schema) -> Where 
         return Where(_fields(names, columns), pruning_of(condition), condition)
     if not isinstance(where, pc.Expression):
         raise OptionError(
-            about("where", f": text or a pyarrow.compute.Expression, got {type(where).__name__}")
+            f"`where`: text or a pyarrow.compute.Expression, got {type(where).__name__}"
         )
     expressed = take_apart(where)
     if expressed is None:  # then the columns are those whose names stand in its text
         spelled = str(where)
         if "FieldPath(" in spelled:
             text = " name columns, their numbers change with what a scan reads"
-            raise OptionError(about("where", f" {shortened(spelled)}:{text}"))
+            raise OptionError(f"`where` {shortened(spelled)}:{text}")
         names = {name for name in columns.names if name in spelled}
         expressed = Expressed(Pruning(), frozenset(names))
-    require_columns(expressed.columns, columns.names, about("where", f" {shortened(str(where))}"))
+    require_columns(expressed.columns, columns.names, f"`where` {shortened(str(where))}")
     _filtered(pa.RecordBatch.from_pylist([], columns), where)
     return Where(_fields(expressed.columns, columns), expressed.pruning, where)
 
@@ -672,6 +671,6 @@ def _filtered(batch: pa.RecordBatch, expression: pc.Expression) -> pa.RecordBatc
         rows = pa.concat_tables([part.filter(expression) for part in parts]).combine_chunks()
     except (pa.ArrowException, TypeError) as err:
         raise OptionError(
-            about("where", f" {shortened(str(expression))}: {str(err).partition(chr(10))[0]}")
+            f"`where` {shortened(str(expression))}: {str(err).partition(chr(10))[0]}"
         ) from err
     return next(iter(rows.to_batches()), batch.slice(0, 0))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError, Text
+from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError, spelled
 from rmqstore.format.layout import Bytes
 from rmqstore.format.record import Expected, check_record
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
@@ -94,8 +94,8 @@ def refuse_stretches(stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterat
             span = f"from {stretch.start} to {stretch.end}"
             text = f"{stretch.path}: the log {span} is gone: {stretch.reason}"
             if spec.fail_on_data_loss:
-                raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " reads on without it"))
-            logger.warning("data loss: %s", text)
+                raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without it")
+            logger.warning("data loss: %s", spelled(text))
             continue
         text = f"{stretch.reason}; {stretch.end - stretch.start} bytes up to the next record"
         if spec.mode == FAILFAST:

@@ -32,7 +32,6 @@ from rmqstore.errors import (
     OffsetOutOfRangeError,
     StoreFormatError,
     StoreStateError,
-    Text,
     UnsupportedFeatureError,
 )
 from rmqstore.format.columns.dispatch_requests import key_hashes, tag_key
@@ -471,7 +470,7 @@ class PlaceScan:
                 assembler = Assembler(self._spec, self._log, segment, self._pipeline)
             except OffsetOutOfRangeError as err:
                 if self._spec.fail_on_data_loss:
-                    text = Text(f"{err}; ", READS_ON, " reads on without it")
+                    text = f"{err}; {READS_ON} reads on without it"
                     raise OffsetOutOfRangeError(text) from err
                 logger.warning("data loss: %s", err)
                 continue

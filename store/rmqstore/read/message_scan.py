@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import Argument, OptionError, Text, about
+from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING, VERBATIM, select_columns
 from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arrow_rows import first_rows, require_positive
@@ -129,19 +129,11 @@ class MessageScan:
     def __post_init__(self) -> None:
         """Refuse arguments that contradict one another."""
         if self.by not in ("queue", "commitlog"):
-            raise OptionError(about("scan", f" {self.by!r}: queue or commitlog"))
+            raise OptionError(f"`scan` {self.by!r}: queue or commitlog")
         if self.include_pending and (self.wanted or self.by != "queue"):
-            raise OptionError(
-                about("include_pending", ": only a read by queue knows what is pending")
-            )
+            raise OptionError("`include_pending`: only a read by queue knows what is pending")
         if self.last is not None and (self.wanted or self.include_pending):
-            raise OptionError(
-                Text(
-                    Argument("last"),
-                    ": it goes neither with look-ups nor with ",
-                    Argument("include_pending"),
-                )
-            )
+            raise OptionError("`last`: it goes neither with look-ups nor with `include_pending`")
         require_positive("last", self.last)
 
     @property
@@ -153,7 +145,7 @@ class MessageScan:
     def batches(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
         """Return the messages of a store as batches with the columns of ``spec``."""
         if self.include_pending:
-            session.require_store(Text(Argument("include_pending")))
+            session.require_store("`include_pending`")
         batches = self._counted()._read(session)  # noqa: SLF001 - another one of this class
         if self.include_pending:
             batches = chain(batches, self.kept(self._pending(session)))
@@ -271,7 +263,7 @@ class MessageScan:
         return chain(lost, in_tier, messages)
 
     def _by_log(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
-        session.require_local(Text(BY_LOG))
+        session.require_local(BY_LOG)
         chosen = log_filter(self.selection, self.spec.schema.names)
         session.ranges.warn_unknown_topics(self.selection)
         pieces = [session.log_slice()]
@@ -357,9 +349,9 @@ def _estimate_found(session: StoreParts, found: Found, *, index_only: bool) -> i
 def _require_places(start: int | None, end: int | None) -> None:
     for name, offset in (("starting_physical_offset", start), ("ending_physical_offset", end)):
         if offset is not None and offset < 0:
-            raise OptionError(about(name, f" {offset}: must not be negative"))
+            raise OptionError(f"`{name}` {offset}: must not be negative")
     if start is not None and end is not None and start > end:
-        raise OptionError(about("starting_physical_offset", f" {start}: lies after the end {end}"))
+        raise OptionError(f"`starting_physical_offset` {start}: lies after the end {end}")
 
 
 def parse_scan(

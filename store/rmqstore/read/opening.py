@@ -11,10 +11,8 @@ from rmqstore.errors import (
     NotAStoreError,
     OptionError,
     RmqStoreError,
-    Text,
     UnsupportedFeatureError,
-    about,
-    listed,
+    marked,
 )
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.read.store_parts import StoreParts
@@ -69,10 +67,8 @@ def open_parts(
         )
     if isinstance(storage, RemoteStorage):
         raise UnsupportedFeatureError(
-            about(
-                "tiered",
-                f": {path} is not on a local disk; read the tiered storage by itself, by its URI",
-            )
+            f"`tiered`: {path} is not on a local disk; read the tiered storage by itself, "
+            "by its URI"
         )
     name = broker_name or BrokerConfig(paths).broker_name()
     tier = find_tier(tiered, storage, name)
@@ -138,7 +134,7 @@ def _open_compacted(
 def _refuse_others(text: str, others: dict[str, object]) -> None:
     misplaced = sorted(name for name, value in others.items() if value)
     if misplaced:
-        raise OptionError(Text(listed(*misplaced), f": {text}"))
+        raise OptionError(f"{marked(misplaced)}: {text}")
 
 
 def _no_store(root: Path) -> StorePaths:

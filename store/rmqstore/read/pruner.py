@@ -14,7 +14,7 @@ import pyarrow as pa
 from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.schema import select_columns
-from rmqstore.query.conditions import LogParts, Points, Pruning, parts_that_meet
+from rmqstore.query.conditions import LogSpans, Pruning, StoreTimes, parts_that_meet
 from rmqstore.read.lookup import Found
 from rmqstore.read.planning import (
     divide_slices,
@@ -91,7 +91,7 @@ class StorePruner:
         candidates = self._look_up(sorted(topics), whole)
         if candidates is None:
             return PrunedQueues(self._cut_all(bounded, parts, whole), None, in_tier)
-        gaps = LogParts.of(candidates.uncovered)
+        gaps = LogSpans.of(candidates.uncovered)
         places = candidates.places
         places = places[self._inside(places, parts) & ~self._inside(places, gaps)]
         indexed = [piece for piece in bounded if piece.topic in topics]
@@ -100,7 +100,7 @@ class StorePruner:
         single = self._units(places, indexed, uncovered)
         return PrunedQueues(uncovered + self._cut_all(others, parts, whole), single, in_tier)
 
-    def _cut_all(self, slices: list[QueueSlice], parts: LogParts, whole: Span) -> list[QueueSlice]:
+    def _cut_all(self, slices: list[QueueSlice], parts: LogSpans, whole: Span) -> list[QueueSlice]:
         if parts.spans == (whole,):
             return slices
         return [part for piece in slices for part in parts_in_log(self._store, piece, parts.spans)]
@@ -120,7 +120,7 @@ class StorePruner:
         whole = self._store.log_slice()
         return Span(whole.start, whole.end)
 
-    def _parts(self, whole: Span) -> LogParts:
+    def _parts(self, whole: Span) -> LogSpans:
         """Return the parts of the log that conditions on physical offsets and store times leave."""
         return parts_that_meet(
             self._pruning, whole, lambda: log_points(self._store, lambda: self.heads)
@@ -139,12 +139,12 @@ class StorePruner:
         return candidates
 
     @staticmethod
-    def _inside(places: Positions, parts: LogParts) -> Mask:
+    def _inside(places: Positions, parts: LogSpans) -> Mask:
         bounds = np.array([bound for span in parts.spans for bound in span], np.int64)
         inside: Mask = np.searchsorted(bounds, places, side="right") % 2 == 1
         return inside
 
-    def _from_heads(self, parts: LogParts, whole: Span) -> LogParts:
+    def _from_heads(self, parts: LogSpans, whole: Span) -> LogSpans:
         """Widen parts of the log to physical offsets where a record surely begins."""
         inner = [head for head in self.heads if whole.start < head < whole.end]
         heads = np.array([whole.start, *inner])
@@ -154,7 +154,7 @@ class StorePruner:
             after = int(np.searchsorted(heads, span.end))
             end = int(heads[after]) if after < len(heads) else whole.end
             widened.append(Span(int(heads[before]), end))
-        return LogParts.of(widened)
+        return LogSpans.of(widened)
 
     def _units(
         self, places: Positions, slices: Sequence[QueueSlice], but: Sequence[QueueSlice]
@@ -229,7 +229,7 @@ def _prune_queue(queue: TieredQueue, piece: QueueSlice, pruning: Pruning) -> lis
     return slices_within(queue.units, piece, parts.spans, whole.end)
 
 
-def _points(queue: TieredQueue, piece: QueueSlice) -> Points:
+def _points(queue: TieredQueue, piece: QueueSlice) -> StoreTimes:
     """Return records of a range with their times; none if their physical offsets do not rise.
 
     They are all records where the log of the queue is short.
@@ -245,5 +245,5 @@ def _points(queue: TieredQueue, piece: QueueSlice) -> Points:
     are_all &= len(offsets) == n_units and bool(are_right.all())
     offsets, times = offsets[are_right], times[are_right]
     if (np.diff(offsets) <= 0).any():
-        return Points(offsets[:0], times[:0])
-    return Points(offsets, times, are_all=are_all)
+        return StoreTimes(offsets[:0], times[:0])
+    return StoreTimes(offsets, times, are_all=are_all)

@@ -16,13 +16,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 from rmqstore.errors import (
-    Argument,
     OffsetOutOfRangeError,
     OptionError,
     RmqStoreError,
-    Text,
     UnsupportedFeatureError,
-    about,
+    spelled,
 )
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import have_units
@@ -158,11 +156,9 @@ class BoundResolver:
         is_start = side is self._start
         if first == span[1] and is_start and self._selection.timestamp_strategy == "error":
             raise OffsetOutOfRangeError(
-                Text(
-                    f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; ",
-                    Argument("starting_offsets_by_timestamp_strategy", "latest"),
-                    " begins at the end of such queues",
-                )
+                f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; "
+                "`starting_offsets_by_timestamp_strategy=latest` begins at the end of such "
+                "queues"
             )
         return first
 
@@ -176,15 +172,13 @@ class BoundResolver:
         if side is self._end and queue_offset < low:
             # The range ends before the messages that are left; its start shows a loss.
             return low
-        text = about(
-            side.argument,
-            f" of {topic}-{queue_id} is {queue_offset}, the queue holds {low} to {high} (excluded)",
+        text = (
+            f"`{side.argument}` of {topic}-{queue_id} is {queue_offset}, the queue holds "
+            f"{low} to {high} (excluded)"
         )
         if self._fail_on_data_loss:
-            raise OffsetOutOfRangeError(
-                Text(text, "; ", Argument("fail_on_data_loss", value=False), " reads what is left")
-            )
-        logger.warning("data loss: %s; reading what is left", text)
+            raise OffsetOutOfRangeError(f"{text}; `fail_on_data_loss=False` reads what is left")
+        logger.warning("data loss: %s; reading what is left", spelled(text))
         return min(max(queue_offset, low), high)
 
 
@@ -265,11 +259,9 @@ class QueueRanges:
             return
         if are_queues_unreadable(self._paths):
             raise UnsupportedFeatureError(
-                Text(
-                    f"{self._paths.rocksdb_queues} holds RocksDB queues (storeType=defaultRocksDB);"
-                    f" {INSTALL_ROCKSDB}, or read the messages by log with ",
-                    Argument("scan", "commitlog"),
-                )
+                f"{self._paths.rocksdb_queues} holds RocksDB queues "
+                f"(storeType=defaultRocksDB); {INSTALL_ROCKSDB}, or read the messages by "
+                "log with `scan=commitlog`"
             )
         if selection is not None and may_choose_light_queues(selection):
             self._report_light_queues(selection)
@@ -279,11 +271,10 @@ class QueueRanges:
         chosen = choose_topics(selection, sorted(counts))
         if not chosen:
             return
-        text = Text(
-            f"{describe_light_queues(counts, chosen)} lie in {self._paths.rocksdb_queues} alone, "
-            f"a RocksDB database; {INSTALL_ROCKSDB}; ",
-            Argument("scan", "commitlog"),
-            " has their records, under the topic that they were sent to",
+        text = (
+            f"{describe_light_queues(counts, chosen)} lie in {self._paths.rocksdb_queues} "
+            f"alone, a RocksDB database; {INSTALL_ROCKSDB}; `scan=commitlog` has their "
+            "records, under the topic that they were sent to"
         )
         if selection.named_topics:
             raise UnsupportedFeatureError(text)
@@ -367,11 +358,8 @@ class QueueRanges:
         batch_topics = {*self._queues.batch_topics()} & {*self.choose(selection)}
         if batch_topics:
             raise UnsupportedFeatureError(
-                Text(
-                    f"{', '.join(sorted(batch_topics))}: a record holds several messages "
-                    "(queue.type=BatchCQ), exact copies are of records: use ",
-                    Argument("scan", "commitlog"),
-                )
+                f"{', '.join(sorted(batch_topics))}: a record holds several messages "
+                "(queue.type=BatchCQ), exact copies are of records: use `scan=commitlog`"
             )
 
     def warn_unknown_topics(

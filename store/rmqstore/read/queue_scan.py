@@ -23,8 +23,8 @@ from rmqstore.errors import (
     FileDeletedError,
     OffsetOutOfRangeError,
     RmqStoreError,
-    Text,
     UnreadableFileError,
+    spelled,
 )
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import (
@@ -500,9 +500,9 @@ class QueueScan:
             name = f"{piece.topic}-{piece.queue_id}"
             text = f"queue offsets {start} to {low} of {name} are gone: {err}"
             if self._spec.fail_on_data_loss:
-                advice = Text(READS_ON, " reads on without them")
-                raise OffsetOutOfRangeError(Text(text, "; ", advice)) from err
-            logger.warning("data loss: %s", text)
+                advice = f"{READS_ON} reads on without them"
+                raise OffsetOutOfRangeError(f"{text}; {advice}") from err
+            logger.warning("data loss: %s", spelled(text))
             return low, queue.units(low, min(low + count, high))
 
     def _read(self, window: UnitRows) -> Iterator[pa.RecordBatch]:
@@ -607,8 +607,8 @@ class QueueScan:
             f"(physical offset {physical_offset} in {self._log.folders}): {reason}"
         )
         if self._spec.fail_on_data_loss:
-            raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " reads on without them"))
-        logger.warning("data loss: %s", text)
+            raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
+        logger.warning("data loss: %s", spelled(text))
 
     def _refuse_units(self, part: UnitRows, reason: str | None = None) -> Iterator[pa.RecordBatch]:
         """Handle damaged units as the mode says."""

@@ -8,12 +8,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from rmqstore.errors import Argument, OptionError, about
+from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, MESSAGE, PENDING, select_columns
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.query.sql92_filter import Filter
 
-READS_ON: Final = Argument("fail_on_data_loss", value=False)  # what errors of lost messages advise
+READS_ON: Final = "`fail_on_data_loss=False`"  # what errors of lost messages advise
 FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
 
@@ -36,11 +36,11 @@ class ReadSpec:
     def __post_init__(self) -> None:
         """Refuse an unknown mode and unknown columns."""
         if self.mode not in MODES:
-            raise OptionError(about("mode", f" {self.mode!r}: one of {', '.join(MODES)}"))
+            raise OptionError(f"`mode` {self.mode!r}: one of {', '.join(MODES)}")
         known = {*ALL_COLUMNS.names, *PENDING.names, self.corrupt_column}
         unknown = set(self.schema.names) - known
         if unknown:
-            raise OptionError(about("columns", f": unknown {', '.join(sorted(unknown))}"))
+            raise OptionError(f"`columns`: unknown {', '.join(sorted(unknown))}")
 
 
 def scan_schema(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptQueueError, OptionError, Text
+from rmqstore.errors import CorruptQueueError, OptionError
 from rmqstore.format.columns.decode import decode_columns
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.property_decode import parse_entries, property_column
@@ -226,11 +226,7 @@ def log_filter(
     selection.require_by_log()
     if "tagsCode" in columns:
         raise OptionError(
-            Text(
-                "tagsCode stands in the ConsumeQueue, which ",
-                BY_LOG,
-                " and look-ups do not read",
-            )
+            f"tagsCode stands in the ConsumeQueue, which {BY_LOG} and look-ups do not read"
         )
     queues: Mapping[str, frozenset[int] | None] | None = selection.assign
     if selection.subscribe is not None:

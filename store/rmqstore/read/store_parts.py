@@ -10,13 +10,12 @@ from threading import Event
 from typing import NamedTuple, Self
 
 from rmqstore.errors import (
-    Argument,
     CorruptConfigError,
     MessageNotFoundError,
     OffsetOutOfRangeError,
     StoreStateError,
-    Text,
     UnsupportedFeatureError,
+    spelled,
 )
 from rmqstore.query.selection import BY_LOG
 from rmqstore.read.lookup import Lookup
@@ -131,12 +130,9 @@ def messages_elsewhere(paths: StorePaths) -> list[str]:
     tier = paths.config / "tieredStoreMetadata.json"
     if paths.storage.exists(tier):
         texts.append(
-            Text(
-                f"{_IN_TIER} ({tier.name} names their files): what is older than the local log is "
-                "there alone, and ",
-                Argument("tiered", ""),
-                " with the broker's tieredStoreFilePath reads it too",
-            )
+            f"{_IN_TIER} ({tier.name} names their files): what is older than the local log "
+            "is there alone, and `tiered=` with the broker's tieredStoreFilePath reads it "
+            "too"
         )
     compaction = paths.root / COMPACTION
     if any(entry.is_folder for entry in _entries(paths, compaction)):
@@ -345,7 +341,7 @@ class StoreParts(Closing):
         for text in texts:
             if self.tier is not None or str(text) not in self._logged:
                 self._logged.add(str(text))
-                logger.warning("%s: not read: %s", self.paths.root, text)
+                logger.warning("%s: not read: %s", self.paths.root, spelled(text))
 
     def kind(self) -> StoreKind:
         """Return the kind of the store, by the files that it has."""
@@ -365,7 +361,7 @@ class StoreParts(Closing):
             logger.warning(
                 "%s has a CommitLog but no queues in %s: "
                 "a read by queue finds nothing, use %s",
-                self.paths.root, self.paths.consumequeue, Text(BY_LOG),
+                self.paths.root, self.paths.consumequeue, spelled(BY_LOG),
             )  # fmt: skip
 
     @property
@@ -382,14 +378,14 @@ class StoreParts(Closing):
         if self.tier is None:
             return
         tier = self.tier.tier
-        text = Text(
-            request,
-            f" is not supported with {tier.what} ({tier.folder}), where each queue has a log of "
-            "its own: read by queue; a filter on columns finds messages too",
+        text = (
+            f"{request} is not supported with {tier.what} ({tier.folder}), where each "
+            "queue has a log of its own: read by queue; a filter on columns finds "
+            "messages too"
         )
         if not self._is_tier_alone:
-            alone = Text("; without ", Argument("tiered", ""), " the local store is read alone")
-            text = Text(text, alone)
+            alone = "; without `tiered=` the local store is read alone"
+            text = f"{text}{alone}"
         raise UnsupportedFeatureError(text)
 
     def require_store(self, request: str) -> None:

@@ -24,7 +24,7 @@ from rmqstore.errors import (
     OffsetOutOfRangeError,
     OptionError,
     StoreFormatError,
-    Text,
+    spelled,
 )
 from rmqstore.format.schema import Message
 from rmqstore.read.read_spec import READS_ON
@@ -407,8 +407,8 @@ class StoreQueues:
                 f"the local store begins after them, and {self.tier.tier.folder} ends before them"
             )
             if fail_on_data_loss:
-                raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " reads on without them"))
-            logger.warning("data loss: %s", text)
+                raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
+            logger.warning("data loss: %s", spelled(text))
         start = max(start, local_start)
         if start < end:
             slices += slices_of(self._queues.open(*key), key, start, end, tolerant=tolerant)

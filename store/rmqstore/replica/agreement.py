@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rmqstore.errors import OptionError, StoreStateError, about
+from rmqstore.errors import OptionError, StoreStateError
 from rmqstore.replica.remoting import LogBounds
 from rmqstore.storage.broker.epochs import Epoch
 
@@ -54,9 +54,7 @@ def begin_at(start: str | int, bounds: LogBounds, file_size: int, *, is_new: boo
         offset = min(max(offset, bounds.low), bounds.high)
     if not bounds.reach(offset):
         raise OptionError(
-            about(
-                "start", f" {offset}: the log of the broker is from {bounds.low} to {bounds.high}"
-            )
+            f"`start` {offset}: the log of the broker is from {bounds.low} to {bounds.high}"
         )
     return max(offset - offset % file_size, bounds.low)
 
@@ -73,11 +71,8 @@ def require_known_begin(start: str | int, bounds: LogBounds) -> None:
     """
     if start == "earliest" and bounds.high:
         raise OptionError(
-            about(
-                "start",
-                " earliest: the HA port says only that the broker's last file begins at "
-                f"{bounds.high}: name last-file, or the physical offset of its first file",
-            )
+            "`start` earliest: the HA port says only that the broker's last file begins at "
+            f"{bounds.high}: name last-file, or the physical offset of its first file"
         )
 
 

@@ -17,14 +17,11 @@ from contextlib import closing
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from rmqstore.errors import (
-    Argument,
     BrokerUnreachableError,
     CorruptConfigError,
     OptionError,
     StoreStateError,
-    Text,
     UnsupportedFeatureError,
-    about,
 )
 from rmqstore.replica.ha import Connection, ConnectionEndedError, HaStream
 from rmqstore.replica.remoting import (
@@ -213,10 +210,8 @@ class ReplicaPort:
             )
         if offset % self._file_size:
             raise OptionError(
-                about(
-                    "file_size",
-                    f" {self._file_size}: the last file of the broker at {name} begins at {offset}",
-                )
+                f"`file_size` {self._file_size}: the last file of the broker at {name} "
+                f"begins at {offset}"
             )
         return offset
 
@@ -357,12 +352,9 @@ def source_of(
     if settings.text("brokerRole") == "SYNC_MASTER" and settings.version[:1] < (5,):
         if not allow_sync_master:
             raise StoreStateError(
-                Text(
-                    f"{name} is a SYNC_MASTER of RocketMQ 4: without another replica, producers "
-                    "would wait for a follower until they time out. Follow its slave, or allow it "
-                    "with ",
-                    Argument("allow_sync_master", value=True),
-                )
+                f"{name} is a SYNC_MASTER of RocketMQ 4: without another replica, producers "
+                "would wait for a follower until they time out. Follow its slave, or allow "
+                "it with `allow_sync_master=True`"
             )
         least_overlap = settings.number("haSlaveFallbehindMax", _FALL_BEHIND_BYTES) or 0
     file_size = settings.number("mappedFileSizeCommitLog", _DEFAULT_FILE_BYTES) or 0
@@ -401,11 +393,8 @@ def _ha_address_of(settings: ServedSettings, endpoint: Endpoint) -> Address:
     port = settings.number("haListenPort") or 0
     if not 1 <= port < 1 << 16:
         raise StoreStateError(
-            Text(
-                f"{endpoint.address} does not report its HA port (haListenPort {port}): "
-                "give it with ",
-                Argument("ha_address"),
-            )
+            f"{endpoint.address} does not report its HA port (haListenPort {port}): give it "
+            "with `ha_address`"
         )
     return Address(endpoint.address.host, port)
 
@@ -425,12 +414,9 @@ def _require_learners(settings: ServedSettings, name: str, *, acknowledges: bool
         )
     if acknowledges:
         raise UnsupportedFeatureError(
-            Text(
-                f"{name} is in controller mode, where a follower is a learner: its "
-                "acknowledgements would let producers rely on a replica that cannot become the "
-                "master. Leave out ",
-                Argument("acknowledge"),
-            )
+            f"{name} is in controller mode, where a follower is a learner: its "
+            "acknowledgements would let producers rely on a replica that cannot become the "
+            "master. Leave out `acknowledge`"
         )
 
 

@@ -22,9 +22,7 @@ from rmqstore.errors import (
     OptionError,
     RmqStoreError,
     StoreStateError,
-    Text,
     UnsupportedFeatureError,
-    about,
 )
 from rmqstore.replica.follower import FollowCallback, Follower, ignore_follow_progress
 from rmqstore.replica.remoting import Address, Endpoint, RegisteredBroker, registered_brokers
@@ -287,7 +285,7 @@ class ClusterFollower:
             raise next(iter(errors.values()))
         parts = [f"{len(halted)} of {len(self._members)} copies could not continue"]
         parts += [f"{name}: {err}" for name, err in sorted(halted.items())]
-        raise StoreStateError(Text("; ".join(parts)))
+        raise StoreStateError("; ".join(parts))
 
 
 def follow(
@@ -411,10 +409,10 @@ def follow_cluster(
     texts = namesrv.split(";") if isinstance(namesrv, str) else namesrv
     addresses = [Address.parse(text) for text in texts if text.strip()]
     if not addresses:
-        raise OptionError(about("namesrv", ": name a name server, HOST:PORT"))
+        raise OptionError("`namesrv`: name a name server, HOST:PORT")
     settings = settings_of(arguments)
     if isinstance(settings.start, int):
-        raise OptionError(about("start", ": an offset is of one broker only"))
+        raise OptionError("`start`: an offset is of one broker only")
     credentials, tls = credentials_of(arguments), arguments.get("tls")
     return ClusterFollower(
         [Endpoint(address, credentials, tls) for address in addresses],

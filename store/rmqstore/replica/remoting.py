@@ -31,13 +31,11 @@ from typing import Any, Final, NamedTuple, Self
 import zstandard
 
 from rmqstore.errors import (
-    Argument,
     BrokerRefusedError,
     BrokerUnreachableError,
     CorruptConfigError,
     MalformedBytesError,
     OptionError,
-    Text,
 )
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, table_of
 from rmqstore.storage.broker.identity import MASTER_ID
@@ -479,7 +477,7 @@ class BrokerClient:
         answer = self._client.request(_GET_CONFIG)
         if answer.code == _NOT_SUPPORTED:  # so name servers and controllers say
             which = "it is not a broker's listen port; name servers are given with "
-            reason = Text(which, Argument("namesrv"))
+            reason = f"{which}`namesrv`"
             raise BrokerRefusedError(self._address, answer.code, reason)
         text = self._small(_GET_CONFIG, answer).decode("utf-8", "replace")
         # MixAll.java#properties2String writes names and values as they are, without any escapes.

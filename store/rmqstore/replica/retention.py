@@ -31,7 +31,6 @@ from rmqstore.errors import (
     OptionError,
     RmqStoreError,
     StoreStateError,
-    about,
 )
 from rmqstore.format.layout import BATCH_UNIT, QUEUE_UNIT
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -282,7 +281,7 @@ def parse_retention(name: str, value: str | Sequence[str]) -> Retention:
             unit = (1024 if size[3] else 1000) ** _POWERS[size[2]]
             retention = retention._replace(max_bytes=int(size[1]) * unit)
         elif word != FOREVER:
-            raise OptionError(about(name, f" {text!r}: {_FORMS}"))
+            raise OptionError(f"`{name}` {text!r}: {_FORMS}")
     return retention
 
 

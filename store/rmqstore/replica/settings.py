@@ -12,12 +12,8 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 from rmqstore.errors import (
-    Argument,
     OptionError,
-    Text,
     UnsupportedFeatureError,
-    about,
-    listed,
 )
 from rmqstore.replica.agreement import OVERLAP_BYTES
 from rmqstore.replica.broker import MAX_FILE_BYTES, MIN_FILE_BYTES, OrdinaryPort, ReplicaPort
@@ -136,71 +132,56 @@ class FollowSettings:
         is_offset = isinstance(self.start, int) and self.start >= 0
         if not is_offset and self.start not in ("earliest", "last-file"):
             raise OptionError(
-                about(
-                    "start",
-                    f" {self.start!r}: must be earliest, last-file or a physical offset",
-                )
+                f"`start` {self.start!r}: must be earliest, last-file or a physical offset"
             )
         if self.on_gap not in ("fail", "restart"):
-            raise OptionError(about("on_gap", f" {self.on_gap!r}: must be fail or restart"))
+            raise OptionError(f"`on_gap` {self.on_gap!r}: must be fail or restart")
         if self.keep_for and self.retention.is_forever:
-            raise OptionError(Text(Argument("keep_for"), ": needs ", Argument("retain")))
+            raise OptionError("`keep_for`: needs `retain`")
         if self.acknowledge not in ("never", "synced"):
-            raise OptionError(
-                about("acknowledge", f" {self.acknowledge!r}: must be never or synced")
-            )
+            raise OptionError(f"`acknowledge` {self.acknowledge!r}: must be never or synced")
         self._check_replica_port()
         if self.max_rate is not None and self.max_rate < 1:
-            raise OptionError(
-                about("max_rate", f" {self.max_rate}: must be a positive number of bytes")
-            )
+            raise OptionError(f"`max_rate` {self.max_rate}: must be a positive number of bytes")
         if not self.sync_seconds > 0:  # not a number, too
-            raise OptionError(about("sync_seconds", f" {self.sync_seconds}: must be positive"))
+            raise OptionError(f"`sync_seconds` {self.sync_seconds}: must be positive")
         if self.sync_bytes < 1:
-            raise OptionError(about("sync_bytes", f" {self.sync_bytes}: must be positive"))
+            raise OptionError(f"`sync_bytes` {self.sync_bytes}: must be positive")
         if self.until is not None and self.until < 0:
-            raise OptionError(about("until", f" {self.until}: must not be negative"))
+            raise OptionError(f"`until` {self.until}: must not be negative")
         least = self.timing.tables
         if self.tables_seconds and not self.tables_seconds >= least:  # not a number, too
             raise OptionError(
-                about(
-                    "tables_seconds",
-                    f" {self.tables_seconds}: must be 0, or at least {least:g} seconds",
-                )
+                f"`tables_seconds` {self.tables_seconds}: must be 0, or at least {least:g} seconds"
             )
 
     def _check_replica_port(self) -> None:
         """Refuse what needs the listen port where only the HA port is asked."""
         if self.ha_mode is None:
             if self.file_size is not None:
-                raise OptionError(Text(Argument("file_size"), ": needs ", Argument("ha_mode")))
+                raise OptionError("`file_size`: needs `ha_mode`")
             return
         if self.ha_mode == "controller":
             raise UnsupportedFeatureError(
-                Text(
-                    Argument("ha_mode", "controller"),
-                    ": only the listen port says which broker is the master of its group, and a "
-                    "slave cuts its log under a follower",
-                )
+                "`ha_mode=controller`: only the listen port says which broker is the "
+                "master of its group, and a slave cuts its log under a follower"
             )
         if self.ha_mode != "default":
-            raise OptionError(about("ha_mode", f" {self.ha_mode!r}: must be default or controller"))
+            raise OptionError(f"`ha_mode` {self.ha_mode!r}: must be default or controller")
         if self.ha_address is not None:
-            raise OptionError(
-                Text(listed("ha_mode", "ha_address"), ": the source is the HA port then")
-            )
+            raise OptionError("`ha_mode` and `ha_address`: the source is the HA port then")
         if self.file_size is not None and not MIN_FILE_BYTES <= self.file_size <= MAX_FILE_BYTES:
-            raise OptionError(about("file_size", f" {self.file_size}: no broker has such files"))
+            raise OptionError(f"`file_size` {self.file_size}: no broker has such files")
         if self.retention.is_mirror:
             raise OptionError(
-                Text(Argument("retain", "mirror"), " with ", Argument("ha_mode"),
-                     ": only the listen port says what the broker has deleted")
-            )  # fmt: skip
+                "`retain=mirror` with `ha_mode`: only the listen port says what the broker "
+                "has deleted"
+            )
         if self.on_gap == "restart" and self.start == "earliest":
             raise OptionError(
-                Text(Argument("on_gap", "restart"), " with ", Argument("ha_mode"), ": needs ",
-                     Argument("start"), ": only the listen port says where a log begins")
-            )  # fmt: skip
+                "`on_gap=restart` with `ha_mode`: needs `start`: only the listen port says "
+                "where a log begins"
+            )
 
 
 def settings_of(
@@ -247,7 +228,7 @@ def credentials_of(arguments: FollowArguments) -> Credentials | None:
     if access_key is not None and secret_key is not None:
         return Credentials(access_key, secret_key, arguments.get("security_token"))
     if access_key is not None or secret_key is not None:
-        raise OptionError(Text(listed("access_key", "secret_key"), ": give both"))
+        raise OptionError("`access_key` and `secret_key`: give both")
     return None
 
 
@@ -274,7 +255,7 @@ def informant_of(
     size = settings.file_size or known_size
     if size is None:
         raise OptionError(
-            about("file_size", ": needed for a new copy: the broker's mappedFileSizeCommitLog")
+            "`file_size`: needed for a new copy: the broker's mappedFileSizeCommitLog"
         )
     if not settings.allow_sync_master:
         logger.warning(

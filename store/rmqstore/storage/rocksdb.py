@@ -35,8 +35,6 @@ import stat
 import tempfile
 from contextlib import ExitStack, contextmanager, suppress
 
-from rmqstore.errors import Argument, Text
-
 # Any other file may be one that the library writes to, through its link.
 _FILES_OF_A_DATABASE = re.compile(r"CURRENT|IDENTITY|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log|blob)")
 _THAT_NAME_TABLES = ("CURRENT", "MANIFEST")
@@ -113,11 +111,9 @@ class Snapshot:
         self._list()
         if sum(size for _, size, _ in self.fingerprint) > _MAX_COPIED_BYTES:
             raise UnsupportedFeatureError(
-                Text(
-                    f"{self._database} is a database of more than {_MAX_COPIED_BYTES >> 30} GiB "
-                    "in a remote storage: copy the store to a local disk, or use ",
-                    Argument("scan", "commitlog"),
-                )
+                f"{self._database} is a database of more than {_MAX_COPIED_BYTES >> 30} GiB "
+                "in a remote storage: copy the store to a local disk, or use "
+                "`scan=commitlog`"
             )
         for name, size, _ in self.fingerprint:
             content = self._storage.read_bytes(self._database / name, size)

@@ -9,7 +9,7 @@ from typing import Literal, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import OffsetOutOfRangeError, OptionError, about
+from rmqstore.errors import OffsetOutOfRangeError, OptionError
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
 from rmqstore.progress import Progress, ignore_progress
@@ -240,7 +240,7 @@ class MessageStore(Closing):
         if not wanted:
             raise OptionError("query: give a key or tags")
         if limit is not None and limit < 1:
-            raise OptionError(about("limit", f" {limit}: must be a positive integer"))
+            raise OptionError(f"`limit` {limit}: must be a positive integer")
         low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
         high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
         result = finder(self.session).query(

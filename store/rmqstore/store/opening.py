@@ -14,7 +14,6 @@ from rmqstore.errors import (
     OptionError,
     StoreStateError,
     UnsupportedFeatureError,
-    about,
 )
 from rmqstore.query.arguments import FolderArguments, spells_out
 from rmqstore.query.selection import require_arguments
@@ -205,7 +204,7 @@ def _require_appendable(path: AnyPath, mode: str, tiered: str | os.PathLike[str]
         )
     if tiered is not None:
         raise UnsupportedFeatureError(
-            about("tiered", ": tiered storage is read only; leave it out to append")
+            "`tiered`: tiered storage is read only; leave it out to append"
         )
 
 
@@ -344,7 +343,7 @@ def open_cluster(
         names = dict.fromkeys(expanded(brokers, storage_options))
     files = [conf] if isinstance(conf, (str, os.PathLike)) else conf
     if not names and not files:
-        raise OptionError(about("brokers", ": name at least one store"))
+        raise OptionError("`brokers`: name at least one store")
     to_reach = options_by_path(names, storage_options)
     with ExitStack() as stack:
         opened = [

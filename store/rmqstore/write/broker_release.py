@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import Argument, RmqStoreError, Text, UnsupportedFeatureError
+from rmqstore.errors import RmqStoreError, UnsupportedFeatureError
 from rmqstore.format.layout import MAX_V1_TOPIC_BYTES, MESSAGE_MAGIC_V2, SysFlag
 from rmqstore.storage.broker.broker_run import Release, earliest_release, parse_release
 from rmqstore.storage.files.paths import StorePaths
@@ -65,12 +65,10 @@ class BrokerRelease:
         if self._known < since:
             number = f"{since[0]}.{since[1]}"
             raise UnsupportedFeatureError(
-                Text(
-                    f"{self._paths.root}: brokers before {number} cannot read a record with "
-                    f"{what}; they cut the log there, and lose it and all that follows. Nothing in "
-                    "the store shows that its broker is newer; if it is, say so with ",
-                    Argument("broker_version", number),
-                )
+                f"{self._paths.root}: brokers before {number} cannot read a record with "
+                f"{what}; they cut the log there, and lose it and all that follows. Nothing "
+                "in the store shows that its broker is newer; if it is, say so with "
+                f"`broker_version={number}`"
             )
 
     def _seen(self) -> Release:

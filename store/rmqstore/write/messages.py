@@ -16,7 +16,6 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from time import time_ns
 from typing import Any, Final, Never
 
@@ -25,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmqstore.errors import IllegalMessageError, IllegalRowError, OptionError, Text, about
+from rmqstore.errors import IllegalMessageError, IllegalRowError, OptionError
 from rmqstore.format.columns.buffers import (
     array_bytes,
     booleans,
@@ -255,18 +254,20 @@ class WriteSpec:
     def __post_init__(self) -> None:
         """Refuse values out of their domain."""
         if self.queue_selector == MACHINE_ROOM_SELECTOR:
-            text = (
-                " 'machineRoom': RocketMQ's SelectMessageQueueByMachineRoom selects no queue, "
-                "so a send with it fails, and all queues of a store are of one broker; "
-                f"use one of {', '.join(SELECTORS)}, or give queueId"
+            raise OptionError(
+                "`queue_selector` 'machineRoom': RocketMQ's "
+                "SelectMessageQueueByMachineRoom selects no queue, so a send with it "
+                "fails, and all queues of a store are of one broker; use one of "
+                f"{', '.join(SELECTORS)}, or give queueId"
             )
-            raise OptionError(about("queue_selector", text))
         if self.queue_selector not in SELECTORS:
-            text = f" {self.queue_selector!r}: must be one of {', '.join(SELECTORS)}"
-            raise OptionError(about("queue_selector", text))
+            raise OptionError(
+                f"`queue_selector` {self.queue_selector!r}: must be one of {', '.join(SELECTORS)}"
+            )
         if self.default_queue_nums < 1:
-            text = f" {self.default_queue_nums}: must be a positive integer"
-            raise OptionError(about("default_queue_nums", text))
+            raise OptionError(
+                f"`default_queue_nums` {self.default_queue_nums}: must be a positive integer"
+            )
         compressor(self.compression)
         if self.broker_version is not None:
             parse_release(self.broker_version)
@@ -289,10 +290,7 @@ class MessageMaker:
         self._ids = UniqueKeys(now_ms)
         self._born_host = spec.born_host or f"{own_address()}:0"
         pack_host(spec.store_host)
-
-    @cached_property
-    def _dice(self) -> np.random.Generator:
-        return np.random.default_rng()
+        self._random = np.random.default_rng()
 
     def make(self, batch: pa.RecordBatch, first_row: int = 1) -> RecordColumns:
         """Return the columns of the records for a batch.
@@ -445,7 +443,7 @@ class MessageMaker:
                 chosen[rows] = np.abs(np.fmod(hashes[rows].astype(np.int64), count))
             if self.spec.queue_selector == "random":
                 # Source: SelectMessageQueueByRandom.java
-                chosen[rows] = self._dice.integers(count, size=len(rows))
+                chosen[rows] = self._random.integers(count, size=len(rows))
                 continue
             turning = rows[~is_keyed[rows]]
             turn = self._turns.get(topic, self._first_turn)
@@ -491,7 +489,7 @@ class _Refusal:
         self._first_row = first_row
 
     def __call__(self, row: int, status: str, reason: str) -> Never:
-        text = Text(f"{status}: ", reason, "; nothing was written")
+        text = f"{status}: {reason}; nothing was written"
         raise IllegalRowError(self._first_row + row, text)
 
 

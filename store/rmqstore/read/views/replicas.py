@@ -18,7 +18,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from rmqstore.errors import Argument, CorruptConfigError, OptionError, RmqStoreError, Text
+from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
 from rmqstore.format.layout import Bytes
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
@@ -126,11 +126,8 @@ class Broker:
         """
         if self.faults:
             raise OptionError(
-                Text(
-                    f"{self.faults[0]}; give only one of the two, or set ",
-                    Argument("broker_name"),
-                    " to different names if they are of different brokers",
-                )
+                f"{self.faults[0]}; give only one of the two, or set `broker_name` to "
+                "different names if they are of different brokers"
             )
 
     def note(self, replica: Member) -> str:

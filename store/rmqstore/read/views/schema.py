@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError, about
+from rmqstore.errors import OptionError
 from rmqstore.format.schema import PROPERTIES, TIMESTAMP
 from rmqstore.query.allocation import Sharing, parse_sharing
 from rmqstore.query.arguments import BOUND_ARGUMENTS
@@ -294,11 +294,8 @@ class ViewSpec:
         """Refuse a mode that views do not have."""
         if self.mode not in VIEW_MODES:
             raise OptionError(
-                about(
-                    "mode",
-                    f" {self.mode!r}: a view is not stopped by damage; "
-                    "PERMISSIVE shows it, DROPMALFORMED leaves it out",
-                )
+                f"`mode` {self.mode!r}: a view is not stopped by damage; PERMISSIVE shows "
+                "it, DROPMALFORMED leaves it out"
             )
 
     def widened(self, columns: Iterable[pa.Field]) -> ViewSpec:
@@ -333,15 +330,10 @@ def select_view_columns(view: str, names: Iterable[str]) -> pa.Schema:
     unknown = [name for name in chosen if name not in known.names]
     if unknown:
         raise OptionError(
-            about(
-                "columns",
-                f": unknown {', '.join(unknown)}; view {view} has {', '.join(known.names)}",
-            )
+            f"`columns`: unknown {', '.join(unknown)}; view {view} has {', '.join(known.names)}"
         )
     if not chosen or len(set(chosen)) < len(chosen):
-        raise OptionError(
-            about("columns", f": name each column once and at least one, got {chosen}")
-        )
+        raise OptionError(f"`columns`: name each column once and at least one, got {chosen}")
     return pa.schema([known.field(name) for name in chosen])
 
 
@@ -415,4 +407,4 @@ def require_allowed(view: str, arguments: Iterable[str]) -> None:
         views = ALLOWED.get(name, ())
         if view not in views:
             where = f"it is for {', '.join(views)}" if views else "it is for messages"
-            raise OptionError(about(name, f" has no meaning with view {view}: {where}"))
+            raise OptionError(f"`{name}` has no meaning with view {view}: {where}")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rmqstore.errors import OptionError, UnreadableFileError, about
+from rmqstore.errors import OptionError, UnreadableFileError
 from rmqstore.format.layout import CHECKPOINT, CHECKPOINT_FILE_BYTES
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.paths import StorePaths
@@ -94,7 +94,7 @@ def parse_release(text: str) -> Release:
     """
     match = _RELEASE.fullmatch(text.strip())
     if match is None:
-        raise OptionError(about("broker_version", f" {text!r}: must be a release such as 5.3.3"))
+        raise OptionError(f"`broker_version` {text!r}: must be a release such as 5.3.3")
     return int(match[1]), int(match[2])
 
 

@@ -21,14 +21,11 @@ from pathlib import Path
 from typing import Final
 
 from rmqstore.errors import (
-    Argument,
     NotAStoreError,
     OptionError,
     RmqStoreError,
     StoreStateError,
-    Text,
     UnreadableFileError,
-    about,
 )
 from rmqstore.storage.broker.store_config import (
     dledger_folders,
@@ -109,7 +106,7 @@ def names_by_path(brokers: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     for name, paths in brokers.items():
         for path in paths:
             if path in names:
-                raise OptionError(about("brokers", f": a path of {name} is named twice"))
+                raise OptionError(f"`brokers`: a path of {name} is named twice")
             names[path] = name
     return names
 
@@ -189,11 +186,8 @@ def find_dledger_logs(
         missing = next((folder for folder in folders if not is_folder(storage, folder)), None)
         if missing is not None:
             raise NotAStoreError(
-                Text(
-                    f"{base}: there is no folder {missing}, which ",
-                    Argument("dledger_logs", ""),
-                    " names as one that holds the files of a DLedger log",
-                )
+                f"{base}: there is no folder {missing}, which `dledger_logs=` names as one "
+                "that holds the files of a DLedger log"
             )
         return folders
     by_id = {
@@ -204,19 +198,13 @@ def find_dledger_logs(
     listed = ", ".join(f"{node} in {folder}" for node, folder in by_id.items()) or "none"
     if self_id is not None and self_id not in by_id:
         raise OptionError(
-            Text(
-                f"{base}: ",
-                Argument("dledger_self_id", self_id),
-                f" names a node without a DLedger log; there are: {listed}",
-            )
+            f"{base}: `dledger_self_id={self_id}` names a node without a DLedger log; there "
+            f"are: {listed}"
         )
     if self_id is None and len(by_id) > 1:
         raise OptionError(
-            Text(
-                f"{base} holds the DLedger logs of several nodes ({listed}); "
-                "choose one of them with ",
-                Argument("dledger_self_id", ""),
-            )
+            f"{base} holds the DLedger logs of several nodes ({listed}); choose one of them "
+            "with `dledger_self_id=`"
         )
     return tuple(folder for node, folder in by_id.items() if self_id in (None, node))
 
@@ -287,11 +275,8 @@ def find_store(
     if missing is not None:
         refuse_part(base, storage)
         raise NotAStoreError(
-            Text(
-                f"{base} is not a RocketMQ store: there is no folder {missing}; "
-                "give the folder that holds commitlog/, or the log's own folders with ",
-                Argument("commitlogs", ""),
-            )
+            f"{base} is not a RocketMQ store: there is no folder {missing}; give the folder "
+            "that holds commitlog/, or the log's own folders with `commitlogs=`"
         )
     return StorePaths(
         root=base,

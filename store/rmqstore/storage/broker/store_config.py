@@ -20,7 +20,7 @@ from typing import Final
 
 import javaproperties
 
-from rmqstore.errors import Argument, OptionError, Text, UnreadableFileError, about
+from rmqstore.errors import OptionError, UnreadableFileError
 from rmqstore.format.columns.dispatch_requests import DispatchRules, unknown_delay
 from rmqstore.format.layout import DELAY_LEVELS_MS
 from rmqstore.storage.files.local import LOCAL
@@ -48,11 +48,11 @@ def read_conf(conf: str | os.PathLike[str]) -> BrokerSettings:
     try:
         found = read_properties(file)
     except FileNotFoundError as err:
-        raise OptionError(about("conf", f" {file}: there is no such file")) from err
+        raise OptionError(f"`conf` {file}: there is no such file") from err
     except (UnreadableFileError, OptionError, OSError) as err:
-        raise OptionError(about("conf", f": {err}")) from err
+        raise OptionError(f"`conf`: {err}") from err
     if found and not any(_KEY.fullmatch(key) and value for key, value in found.items()):
-        raise OptionError(about("conf", f" {file}: this is not the properties file of a broker"))
+        raise OptionError(f"`conf` {file}: this is not the properties file of a broker")
     return BrokerSettings(str(file), {key: value.strip() for key, value in found.items()})
 
 
@@ -68,17 +68,11 @@ def root_of(
     if path is not None:
         return path
     if conf is None:
-        raise OptionError(
-            Text(
-                Argument("path"),
-                ": name the folder of the store, or its broker's file, ",
-                Argument("conf", ""),
-            )
-        )
+        raise OptionError("`path`: name the folder of the store, or its broker's file, `conf=`")
     settings = read_conf(conf)
     if not settings.values.get(ROOT_KEY):
         raise OptionError(
-            about("conf", f" {settings.file} has no {ROOT_KEY}: give the path of the store too")
+            f"`conf` {settings.file} has no {ROOT_KEY}: give the path of the store too"
         )
     return path_of(settings.values[ROOT_KEY])
 
@@ -92,7 +86,7 @@ def sizes_of(conf: BrokerSettings | None) -> StoreConfig:
     try:
         return StoreConfig().updated({} if conf is None else conf.values)
     except OptionError as err:
-        raise OptionError(about("conf", f" {conf and conf.file}: {err}")) from err
+        raise OptionError(f"`conf` {conf and conf.file}: {err}") from err
 
 
 def log_folders(conf: BrokerSettings, root: Path) -> tuple[Path, ...]:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import Argument, CorruptRecordError, OffsetOutOfRangeError, Text
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, spelled
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import (
     DispatchRules,
@@ -55,7 +55,7 @@ from rmqstore.storage.recovery.unit_checks import confirmed_end
 
 logger = logging.getLogger(__name__)
 
-_BY_LOG: Final = Text(Argument("scan", "commitlog"))
+_BY_LOG: Final = "`scan=commitlog`"
 
 _MAX_UNITS = 10_000_000  # 200 MB
 _MAX_LOST = 10_000  # stretches that are named one by one
@@ -233,7 +233,7 @@ def _warn_of_cut(log: CommitLog, end: int, written: int, reason: str) -> None:
         "%s: queues have every record before physical offset %d and none after it; "
         "%d bytes that follow are taken for what a recovery cut (%s); "
         "%s looks at them",
-        log.folders, end, written - end, reason or "never written", _BY_LOG,
+        log.folders, end, written - end, reason or "never written", spelled(_BY_LOG),
     )  # fmt: skip
 
 
@@ -470,7 +470,7 @@ class _Recovery:
                 logger.warning(
                     "%s-%d: %d records have queue offsets that do not follow on those before; "
                     "they are in no queue: compare %s",
-                    topic, queue_id, tail.n_repeated, _BY_LOG,
+                    topic, queue_id, tail.n_repeated, spelled(_BY_LOG),
                 )  # fmt: skip
             if tail.lacks_units:
                 tails[topic, queue_id] = tail.recovered()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from rmqstore.errors import Argument, StoreStateError, Text
+from rmqstore.errors import StoreStateError
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
@@ -80,12 +80,8 @@ class Queues:
             return self._open_files(topic, queue_id)
         if tail.is_short:
             raise StoreStateError(
-                Text(
-                    f"{topic}-{queue_id}: its files lack more units than memory should hold; "
-                    "read it with ",
-                    Argument("scan", "commitlog"),
-                    ", or build the queues with `rmqstore rebuild`",
-                )
+                f"{topic}-{queue_id}: its files lack more units than memory should hold; "
+                "read it with `scan=commitlog`, or build the queues with `rmqstore rebuild`"
             )
         files = self._open_files(topic, queue_id, is_batch=tail.is_batch)
         return RecoveredQueue(files, tail)

@@ -15,12 +15,9 @@ from urllib.parse import unquote
 from pyarrow import ArrowException
 
 from rmqstore.errors import (
-    Argument,
     OptionError,
     RemoteReadError,
-    Text,
     UnsupportedFeatureError,
-    about,
 )
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage, UriPath
@@ -41,7 +38,7 @@ Path = str | os.PathLike[str]
 Options = Mapping[str, object]
 P = TypeVar("P", bound=Path)
 V = TypeVar("V")
-_OPTIONS: Final = Argument("storage_options")
+_OPTIONS: Final = "`storage_options`"
 
 SECRETS: Final = (
     "access_key", "secret_key", "session_token", "access_token", "account_key", "sas_token",
@@ -119,7 +116,7 @@ def endpoint_of(value: object) -> tuple[str, str]:
         scheme, rest = "https", scheme
     if scheme.lower() not in ("http", "https") or not rest or "@" in rest:
         raise OptionError(
-            about("storage_options", ": endpoint must be like http://host:9000 or https://host")
+            "`storage_options`: endpoint must be like http://host:9000 or https://host"
         )
     return scheme.lower(), rest
 
@@ -137,7 +134,7 @@ def require_all_or_none(given: Mapping[str, object], *names: str) -> None:
     missing = [name for name in names if name not in given]
     if missing and len(missing) < len(names):
         needed = next(name for name in names if name in given)
-        raise OptionError(about("storage_options", f": {needed} needs {' and '.join(missing)} too"))
+        raise OptionError(f"`storage_options`: {needed} needs {' and '.join(missing)} too")
 
 
 def require_at_most_one(given: Mapping[str, object], *names: str) -> None:
@@ -152,9 +149,7 @@ def require_at_most_one(given: Mapping[str, object], *names: str) -> None:
     """
     too_many = [name for name in names if name in given]
     if len(too_many) > 1:
-        raise OptionError(
-            about("storage_options", f": {' and '.join(too_many)} exclude each other")
-        )
+        raise OptionError(f"`storage_options`: {' and '.join(too_many)} exclude each other")
 
 
 def number(given: Mapping[str, object], name: str, default: float) -> float:
@@ -166,9 +161,7 @@ def number(given: Mapping[str, object], name: str, default: float) -> float:
     try:
         return float(str(given.get(name, default)))
     except ValueError:
-        raise OptionError(
-            about("storage_options", f": {name} must be a number of seconds")
-        ) from None
+        raise OptionError(f"`storage_options`: {name} must be a number of seconds") from None
 
 
 def boolean(given: Mapping[str, object], name: str) -> bool:
@@ -179,7 +172,7 @@ def boolean(given: Mapping[str, object], name: str) -> bool:
     """
     value = str(given.get(name, False)).lower()
     if value not in ("true", "false"):
-        raise OptionError(about("storage_options", f": {name} {value!r} must be true or false"))
+        raise OptionError(f"`storage_options`: {name} {value!r} must be true or false")
     return value == "true"
 
 
@@ -201,7 +194,7 @@ def require_known(path: Path, options: Options | None = None) -> None:
     """
     if not is_uri(path):
         if options:
-            raise OptionError(about("storage_options", ": a store on the local disk takes none"))
+            raise OptionError("`storage_options`: a store on the local disk takes none")
         return
     scheme, _, rest = os.fspath(path).partition(":")
     scheme, host = scheme.lower(), rest.lstrip("/").partition("/")[0]
@@ -212,19 +205,13 @@ def require_known(path: Path, options: Options | None = None) -> None:
     has_user = ":" in host.rpartition("@")[0] or ("@" in host and not scheme.startswith("abfs"))
     if has_user:
         raise OptionError(
-            Text(
-                f"{scheme}://***@{host.rpartition('@')[2]}: credentials do not belong in a URI; "
-                "leave them to the environment, or set ",
-                Argument("storage_options", ""),
-            )
+            f"{scheme}://***@{host.rpartition('@')[2]}: credentials do not belong in a URI; "
+            "leave them to the environment, or set `storage_options=`"
         )
     if scheme not in _MAKERS:
         raise UnsupportedFeatureError(
-            Text(
-                f"no file system is known for {scheme}://: hand one over with ",
-                Argument("filesystem", ""),
-                f", or use one of {', '.join(f'{name}://' for name in _MAKERS)}",
-            )
+            f"no file system is known for {scheme}://: hand one over with `filesystem=`, or "
+            f"use one of {', '.join(f'{name}://' for name in _MAKERS)}"
         )
     names, _, has_container = _MAKERS[scheme]
     if has_container and not host:
@@ -232,11 +219,8 @@ def require_known(path: Path, options: Options | None = None) -> None:
     unknown = sorted(set(options or ()) - set(names))
     if unknown:
         raise OptionError(
-            Text(
-                _OPTIONS,
-                f": {', '.join(map(repr, unknown))} is not an option of {scheme}://, "
-                f"which has {', '.join(names)}",
-            )
+            f"{_OPTIONS}: {', '.join(map(repr, unknown))} is not an option of {scheme}://, "
+            f"which has {', '.join(names)}"
         )
 
 
@@ -288,9 +272,7 @@ def locate(
     text = os.fspath(path)
     if filesystem is not None:
         if options:
-            raise OptionError(
-                Text(_OPTIONS, ": ", Argument("filesystem", ""), " knows how to reach it already")
-            )
+            raise OptionError(f"{_OPTIONS}: `filesystem=` knows how to reach it already")
         return _handed_over(text, filesystem)
     require_known(path, options)
     if not is_uri(path):
@@ -393,7 +375,7 @@ def _handed_over(text: str, filesystem: Any) -> tuple[Path, Storage]:  # noqa: A
     if not (is_arrow or (hasattr(filesystem, "protocol") and hasattr(filesystem, "cat_file"))):
         kind = type(filesystem).__name__
         raise OptionError(
-            about("filesystem", f" is a {kind}: must be a file system of pyarrow.fs or of fsspec")
+            f"`filesystem` is a {kind}: must be a file system of pyarrow.fs or of fsspec"
         )
     uri = _URI.fullmatch(text)
     if is_arrow:

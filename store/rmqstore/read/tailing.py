@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from rmqstore.errors import Argument, OffsetOutOfRangeError, OptionError, Text
+from rmqstore.errors import OffsetOutOfRangeError, OptionError, spelled
 from rmqstore.query.selection import Selection
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.message_scan import MessageScan
@@ -107,12 +107,12 @@ class TieredTail:
         self._local.doubt()
 
 
-def follow(store: StoreParts, selection: Selection) -> StoreTail | TieredTail:
+def tail_of(store: StoreParts, selection: Selection) -> StoreTail | TieredTail:
     """Return the tail of a store, with its tiered storage if that is read too."""
     return StoreTail(store, selection) if store.tier is None else TieredTail(store, selection)
 
 
-class Follower:
+class TailingScan:
     """Follows the queues that a scan chooses, as a stream does; see ``read.tail``."""
 
     def __init__(self, session: StoreParts, request: MessageScan) -> None:
@@ -127,11 +127,9 @@ class Follower:
             OptionError: the scan is one by log, or a look-up.
         """
         if request.by != "queue" or request.wanted or request.include_pending:
-            raise OptionError(
-                Text("only the messages of queues can be followed: ", Argument("scan", "queue"))
-            )
+            raise OptionError("only the messages of queues can be followed: `scan=queue`")
         self._session, self._request = session, request
-        self._tail = follow(session, request.selection)
+        self._tail = tail_of(session, request.selection)
         paths = session.paths
         self._changing = ChangingStore(
             lambda: StoreSigns.of(paths, queue_folders(paths)), self._tail.doubt
@@ -220,6 +218,6 @@ class Follower:
         if start < min(first, end):
             text = f"{key[0]}-{key[1]}: offsets {start} to {first} (excluded) were deleted unread"
             if self._request.spec.fail_on_data_loss:
-                raise OffsetOutOfRangeError(Text(text, "; ", READS_ON, " continues without them"))
-            logger.warning("data loss: %s", text)
+                raise OffsetOutOfRangeError(f"{text}; {READS_ON} continues without them")
+            logger.warning("data loss: %s", spelled(text))
         return max(start, first)
