@@ -442,7 +442,7 @@ class CopyStore:
         if read_state(self.paths) is None:
             require_new(root)
         self._put, self._make_disk, self._settings = put, make_disk, settings
-        self._disks: list[Disk] = []
+        self._parts: list[Disk | LogCopy | QueueBuilder] = []  # what is closed at the end
         self._disk = self._new_disk()
         self._disk.make_folder(root, is_private=True)
         self._lock = StoreLock(self.paths.lock)
@@ -450,13 +450,12 @@ class CopyStore:
         self._log: LogCopy | None = None
         self._spare = SpareSpace(self.paths.own.folder / "spare")
         self._aside = Unvouched(None)
-        self._builder: QueueBuilder | None = None
         self._workers: tuple[Worker, ...] = ()
 
     def _new_disk(self) -> Disk:
         disk = self._make_disk()
         disk.keep_within(self.paths.root)
-        self._disks.append(disk)
+        self._parts.append(disk)
         return disk
 
     @property
@@ -501,6 +500,7 @@ class CopyStore:
         end = found_end(paths, saved.end, saved.last_cut)
         log = LogCopy(disk, paths, saved.file_size, end, f"the log of {saved.address}")
         self._log = log
+        self._parts.append(log)
         folder = cut_folder(paths.root, int(time.time() * 1000))
         self._aside = Unvouched(folder)
         log.cut(end, "what follows may not be whole", folder)
@@ -511,8 +511,9 @@ class CopyStore:
             note_epochs(disk, paths, epochs)
         log.read_last_time()
         queue_disk = self._new_disk()
-        builder = self._builder = QueueBuilder(queue_disk, paths, action.source.config)
+        builder = QueueBuilder(queue_disk, paths, action.source.config)
         built = min(saved.built, saved.end)
+        self._parts.append(builder)
         start = builder.planned_when_opened(built, was_closed=was_closed)
         if start < built:
             saved = replace(saved, built=start)
@@ -661,10 +662,9 @@ class CopyStore:
         """End the threads, and close all files but the lock."""
         for worker in self._workers:
             worker.end()
-        for part in (self._log, self._builder, *self._disks):
-            if part is not None:
-                with suppress(OSError):
-                    part.close()
+        for part in self._parts:
+            with suppress(OSError):
+                part.close()
 
     # Everything else is an order for one of the threads.
     _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {

@@ -58,10 +58,11 @@ def ignore_follow_progress(progress: FollowProgress) -> None:
 
 
 class _Made(NamedTuple):
-    """A connection, with the event that says so."""
+    """A connection, the event that says so, and the stream once it is asked for."""
 
     event: events.Connected
     connection: Connection
+    stream: HaStream
 
 
 class Mail:
@@ -154,7 +155,7 @@ def connect(action: events.Connect, gives_up: Callable[[], bool]) -> _Made | eve
             connection.close()
             return events.Lost(time.monotonic(), str(err))
     event = events.Connected(time.monotonic(), greeting, connection.is_public)
-    return _Made(event, connection)
+    return _Made(event, connection, HaStream(0))
 
 
 def _epoch_ms() -> int:
@@ -192,8 +193,7 @@ class Follower:
         self._informant = informant_of(endpoint, settings, known_size)
         self._mail = Mail()
         self._store = CopyStore(root, self._mail.put, make_disk, settings)
-        self._connection: Connection | None = None
-        self._stream: HaStream | None = None
+        self._made: _Made | None = None
         # What came and has not been decided about, each with its bytes; and those of the present.
         self._backlog: deque[tuple[Event, list[Piece]]] = deque()
         self._found: deque[Event] = deque()  # all else that happened
@@ -270,23 +270,24 @@ class Follower:
 
     def _wait(self, wait: events.Wait) -> None:
         """Wait for what happens; bytes that come are kept until it is decided about them."""
-        connection = self._connection if wait.reads else None
+        made = self._made if wait.reads else None
+        connection = None if made is None else made.connection
         has_bytes = self._mail.wait(connection, wait.seconds)
         now = time.monotonic()
         for mail in self._mail.take():
             if isinstance(mail, _Made):
                 self._disconnect()
-                mail, self._connection = mail  # noqa: PLW2901 - the event in it
+                self._made, mail = mail, mail.event  # noqa: PLW2901 - the event in it
             elif isinstance(mail, events.Failed):
                 mail = self._failure(mail.error, is_whole=mail.is_whole)  # noqa: PLW2901
             self._found.append(mail)
         if self._stop.is_set() and not self.state.attempts.is_stopping:
             self._found.append(events.StopAsked(now))
         count = 0
-        if has_bytes and connection is not None and self._stream is not None:
+        if has_bytes and made is not None:
             try:
-                count = connection.receive(self._buffer, 0.0)
-                self._backlog += self._parsed(now, self._stream, self._buffer[:count])
+                count = made.connection.receive(self._buffer, 0.0)
+                self._backlog += self._parsed(now, made.stream, self._buffer[:count])
             except ConnectionEndedError as err:
                 self._backlog.append((events.Lost(now, str(err)), []))
         ticked = events.Ticked(now, _epoch_ms(), is_drained=count < len(self._buffer))
@@ -327,10 +328,10 @@ class Follower:
 
     def _disconnect(self) -> None:
         self._backlog.clear()
-        if self._connection is not None:
+        if self._made is not None:
             self._mail.watch(None)
-            self._connection.close()
-        self._connection = self._stream = None
+            self._made.connection.close()
+        self._made = None
 
     def _perform(self, action: Action) -> list[Event]:
         """Do what is decided; return what follows at once."""
@@ -384,10 +385,11 @@ class Follower:
 
     def _request(self, action: events.Request) -> list[Event]:
         position, greeting, holds_zero = action
-        if greeting is None:
-            self._stream = HaStream(position)
-        else:
-            self._stream = ControllerStream(position, greeting.epochs)
+        stream = HaStream(position)
+        if greeting is not None:
+            stream = ControllerStream(position, greeting.epochs)
+        assert self._made is not None
+        self._made = self._made._replace(stream=stream)
         if holds_zero:
             self._store.log.hold(b"\0")
         return self._send(position)
@@ -396,10 +398,9 @@ class Follower:
         return self._send(action.offset)
 
     def _send(self, offset: int) -> list[Event]:
-        assert self._stream is not None
-        assert self._connection is not None
+        assert self._made is not None
         try:
-            self._connection.send(self._stream.report(offset))
+            self._made.connection.send(self._made.stream.report(offset))
         except ConnectionEndedError as err:
             return [events.Lost(time.monotonic(), str(err))]
         return []

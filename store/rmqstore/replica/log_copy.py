@@ -166,12 +166,12 @@ class Unflushed:
 
     What is written after a flush began waits for the next one.
 
-    Args:
+    Attributes:
         folder: the folder of the files.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._number = 0  # of the last write
         self._written: dict[Path, int] = {}  # the number of the last write to each file
         self._created = 0  # the number of the write that made the last new file; 0 without one
@@ -206,7 +206,7 @@ class Unflushed:
         Args:
             end: physical offset after the last record that was written.
         """
-        folder = self._folder if self.has_new_file else None
+        folder = self.folder if self.has_new_file else None
         return LogFlush(end, self._number, tuple(self._written), folder)
 
     def forget(self, number: int) -> None:
@@ -214,6 +214,14 @@ class Unflushed:
         self._written = {path: each for path, each in self._written.items() if each > number}
         if self._created <= number:
             self._created = 0
+
+
+class _Begun(NamedTuple):
+    """The record or blank that has begun."""
+
+    needed: int = 0  # bytes of a record, as far as they are known
+    n_blank: int = 0  # bytes of a blank that came
+    head: bytes = b""  # of the blank
 
 
 class LogCopy:
@@ -238,8 +246,7 @@ class LogCopy:
     def __init__(
         self, disk: Disk, paths: StorePaths, file_size: int, end: int, source: str
     ) -> None:
-        self._disk, self._paths, self._file_size = disk, paths, file_size
-        self._folder, self._source = paths.commitlogs[0], source
+        self._disk, self._file_size, self._source = disk, file_size, source
         self.log = CommitLog(paths.commitlogs)
         self.end = end
         self.last_store_timestamp = 0
@@ -248,15 +255,13 @@ class LogCopy:
         # A record that has begun, and a batch after it. Pages that are not used take no memory.
         self._buffer = np.empty(_MAX_RECORD_BYTES + _BUFFER_BYTES, np.uint8)
         self._n_held = 0
-        self._needed = 0  # bytes of the record that has begun, as far as they are known
-        self._blank: tuple[int, bytes] | None = None  # bytes of it that came, and its head
-        self._unflushed = Unflushed(self._folder)
+        self._begun = _Begun()
+        self._unflushed = Unflushed(paths.commitlogs[0])
 
     @property
     def position(self) -> int:
         """Physical offset of the next byte to come."""
-        in_blank = 0 if self._blank is None else self._blank[0]
-        return self.end + self._n_held + in_blank
+        return self.end + self._n_held + self._begun.n_blank
 
     def doubt(self, sure_end: int) -> None:
         """Let the next flush bring the last records to the disk, which were found here.
@@ -270,19 +275,15 @@ class LogCopy:
 
     def forget_begun(self) -> None:
         """Forget the record or blank that has begun, because the connection ended."""
-        if self._blank is not None:
-            n_come = self._blank[0]
+        n_come = self._begun.n_blank
+        if n_come:
             path, first = self._path(self.end), self.end % self._file_size
             self.is_whole = False
             if LOCAL.exists(path):
                 self._unflushed.add(path, is_new=False)
                 clear(self._disk, path, first, first + n_come)
             self.is_whole = True
-        self._forget_held()
-        self._blank = None
-
-    def _forget_held(self) -> None:
-        self._n_held = self._needed = 0
+        self._n_held, self._begun = 0, _Begun()
 
     def append(self, data: memoryview | bytes) -> None:
         """Append the next bytes of the log; raises as :meth:`write_held` does."""
@@ -313,8 +314,7 @@ class LogCopy:
         first = 0
         try:
             while first < self._n_held:
-                in_blank = 0 if self._blank is None else self._blank[0]
-                left = self._file_size - (self.end + in_blank) % self._file_size
+                left = self._file_size - (self.end + self._begun.n_blank) % self._file_size
                 part = self._buffer[first : min(first + left, self._n_held)]
                 # A walk is faster over bytes that begin at the boundary of a word.
                 done = self._append_in_file(
@@ -334,8 +334,9 @@ class LogCopy:
     def _append_in_file(self, data: Bytes, *, is_end: bool) -> int:
         """Write what is whole of bytes in one file; return how many bytes were used."""
         used = 0
-        if self._blank is None:
-            if len(data) < self._needed and not is_end:
+        begun = self._begun
+        if not begun.n_blank:
+            if len(data) < begun.needed and not is_end:
                 return 0
             used = self._append_records(data)
             if self._begin(data[used:]):
@@ -343,15 +344,14 @@ class LogCopy:
             elif is_end and used < len(data):
                 raise self._not_a_record("the file ends inside a record")
         else:
-            n_come, head = self._blank
-            self._write(self.end + n_come, data)
-            self._blank = n_come + len(data), head
+            self._write(self.end + begun.n_blank, data)
+            self._begun = begun._replace(n_blank=begun.n_blank + len(data))
             used = len(data)
-        if is_end and self._blank is not None:
-            n_come, head = self._blank
-            self._write(self.end, np.frombuffer(head, np.uint8))
-            self._blank = None
-            self.end += n_come
+        begun = self._begun
+        if is_end and begun.n_blank:
+            self._write(self.end, np.frombuffer(begun.head, np.uint8))
+            self._begun = _Begun()
+            self.end += begun.n_blank
         return used
 
     def _append_records(self, buf: Bytes) -> int:
@@ -385,7 +385,7 @@ class LogCopy:
         Returns:
             Whether it is a blank, all of which is written but its head.
         """
-        self._needed = _FRAME_HEAD.size
+        self._begun = _Begun(_FRAME_HEAD.size)
         if len(data) < _FRAME_HEAD.size:
             return False
         head = data[: _FRAME_HEAD.size].tobytes()
@@ -397,15 +397,14 @@ class LogCopy:
             rest = data[_FRAME_HEAD.size :]
             if len(rest):
                 self._write(self.end + _FRAME_HEAD.size, rest)
-            self._blank = len(data), head
-            self._needed = 0
+            self._begun = _Begun(n_blank=len(data), head=head)
             return True
         if magic not in TOPIC_LENGTH_BYTES:
             magic_text = f"magic {magic & 0xFFFFFFFF:#010x}"
             raise self._not_a_record(f"{magic_text} is neither a record's nor a blank's")
         if not MIN_RECORD_BYTES <= size <= min(left, _MAX_RECORD_BYTES):
             raise self._not_a_record(f"a record of {size} bytes, where {left} are left in the file")
-        self._needed = size
+        self._begun = _Begun(size)
         return False
 
     def _not_a_record(self, reason: str) -> CorruptRecordError:
@@ -415,7 +414,7 @@ class LogCopy:
 
     def _path(self, physical_offset: int) -> Path:
         start = physical_offset - physical_offset % self._file_size
-        return self._folder / offset_to_name(start)
+        return self._unflushed.folder / offset_to_name(start)
 
     def _write(self, physical_offset: int, data: Bytes) -> None:
         """Write bytes into one file of the log."""
@@ -482,15 +481,14 @@ class LogCopy:
         """
         self.is_whole = False
         self.end = end
-        self._forget_held()
-        self._blank = None
+        self._n_held, self._begun = 0, _Begun()
         self.starts.clear()
         self.log.refresh()
         truncate_log(self._disk, self.log, LogEnd(end, str(self._path(end)), reason, 0), copies)
         self._unflushed.clear()
-        self._disk.flush_folder(self._folder)
+        self._disk.flush_folder(self._unflushed.folder)
         self.log.close()
-        self.log = CommitLog(self._paths.commitlogs)  # files of the same names are made again
+        self.log = CommitLog([self._unflushed.folder])  # files of the same names are made again
         self.is_whole = True
 
     def begin_again(self, begin: int) -> None:
@@ -500,9 +498,9 @@ class LogCopy:
         for segment in self.log.segments:  # zeros
             self._disk.delete(segment.path)
         self._unflushed.clear()
-        self._disk.flush_folder(self._folder)
+        self._disk.flush_folder(self._unflushed.folder)
         self.log.close()
-        self.log = CommitLog(self._paths.commitlogs)
+        self.log = CommitLog([self._unflushed.folder])
         self.end = begin
         self.is_whole = True
 
@@ -516,7 +514,7 @@ class LogCopy:
         for path in gone:
             self._disk.delete(path)
             self._unflushed.discard(path)
-            self._disk.flush_folder(self._folder)
+            self._disk.flush_folder(self._unflushed.folder)
         if gone:
             self.log.refresh()
         return len(gone)

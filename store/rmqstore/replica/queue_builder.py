@@ -90,6 +90,13 @@ class _Last(NamedTuple):
     time: int = 0
 
 
+class _Open(NamedTuple):
+    """The queues that are open, and what puts units into them."""
+
+    appenders: dict[tuple[str, int], QueueAppender]
+    dispatcher: Dispatcher | None
+
+
 class QueueBuilder:
     """Builds queues and index from a log that only grows, step by step.
 
@@ -112,8 +119,7 @@ class QueueBuilder:
         self._is_batch |= dict.fromkeys(known_batch_topics(paths), True)
         self._kinds: TopicKinds | None = None
         self._queues = QueueFiles(disk, paths, self._config, frozenset(), may_begin_again=True)
-        self._appenders: dict[tuple[str, int], QueueAppender] = {}
-        self._dispatcher: Dispatcher | None = None
+        self._open = _Open({}, None)
         self._starts = RecordStarts()
         self._last = _Last()
         self.reached = Reached(self._log.min_offset, self._log.min_offset)
@@ -187,8 +193,7 @@ class QueueBuilder:
 
     def _forget(self) -> None:
         """Forget the queues that are open, because their files change."""
-        self._appenders.clear()
-        self._dispatcher = None
+        self._open = _Open({}, None)
 
     def _time_at(self, physical_offset: int | None) -> int:
         """Return the store time of the record at a physical offset, 0 if it is not known."""
@@ -278,7 +283,7 @@ class QueueBuilder:
             Up to where, and topics whose kind has to be known to continue.
         """
         while True:
-            dispatcher = self._dispatcher or self._opened()
+            dispatcher = self._open.dispatcher or self._new_dispatcher()
             reached, unknown = stop, frozenset[str]()
             try:
                 if start < stop:
@@ -293,16 +298,16 @@ class QueueBuilder:
                 logger.warning("%s %s: %s", *finding)
             dispatcher.findings.clear()
             if not dispatcher.misfits:
-                self._dispatcher = dispatcher
+                self._open = self._open._replace(dispatcher=dispatcher)
                 return reached, unknown
             for key, misfit in dispatcher.misfits.items():
                 logger.warning("%s; the queue is built again from the log", misfit)
                 self._queues.empty(Path(misfit.path))
-                self._appenders.pop(key, None)
-            self._dispatcher = None
+                self._open.appenders.pop(key, None)
+            self._open = self._open._replace(dispatcher=None)
             start = self._log.min_offset
 
-    def _opened(self) -> Dispatcher:
+    def _new_dispatcher(self) -> Dispatcher:
         assert self._kinds is not None
         known = self._kinds.batch | self._kinds.plain | self._is_batch.keys()
         self._disk.make_folder(self._paths.index)
@@ -317,10 +322,11 @@ class QueueBuilder:
 
     def _appender(self, topic: str, queue_id: int) -> QueueAppender:
         key = (topic, queue_id)
-        if key not in self._appenders:
-            self._appenders[key] = self._queues.appender(topic, queue_id)
+        appenders = self._open.appenders
+        if key not in appenders:
+            appenders[key] = self._queues.appender(topic, queue_id)
             self._is_batch.setdefault(topic, topic in self._queues.batch_topics)
-        return self._appenders[key]
+        return appenders[key]
 
     def delete_before(self, begin: int) -> None:
         """Delete the files of queues and index whose records all lie before a physical offset.
