@@ -20,6 +20,9 @@ from rmqstore.storage.broker.epochs import Epoch
 
 # Bytes that are written together while there is much to copy: many records can be walked at once.
 BATCH_BYTES: Final = 8 << 20
+# Syncs take at most about a fifth of the time while there is little to copy.
+_SYNC_SHARE: Final = 4.0
+_SYNC_SECONDS: Final = 0.05
 _LINGER_SECONDS: Final = 0.005  # that bytes wait for others, to be written with them
 LONG_AGO: Final = float("-inf")
 
@@ -141,6 +144,11 @@ class Work(NamedTuple):
     unknown: frozenset[str] = frozenset()  # topics whose kind is asked for
     plain: frozenset[str] = frozenset()  # topics that the broker did not know when it was asked
     retry_at: float = LONG_AGO
+
+    @property
+    def sync_rest(self) -> float:
+        """Seconds after which the log is flushed again while there is little to copy."""
+        return max(_SYNC_SECONDS, _SYNC_SHARE * (self.synced_at - self.flush_began))
 
     @property
     def is_busy(self) -> bool:
@@ -348,7 +356,18 @@ def wait_of(state: ReplicaState) -> events.Wait:
     rest = state.timers.rate_due - state.now
     if rest > 0 or stream.pending is not None:
         return events.Wait(min(max(rest, 0.01), timing.report / 4, timing.poll), reads=False)
-    return events.Wait(linger(state) if state.copy.n_held else timing.poll, reads=True)
+    seconds = linger(state) if state.copy.n_held else timing.poll
+    return events.Wait(max(min(seconds, _next_due(state) - state.now), 0.0), reads=True)
+
+
+def _next_due(state: ReplicaState) -> float:
+    """Return when a thread may do something that is there to do, as far as that is near."""
+    copy, work, due = state.copy, state.work, float("inf")
+    if not work.flushing and copy.sure_end > copy.durable and not is_behind(state):
+        due = work.synced_at + work.sync_rest
+    if not work.building and copy.built < copy.saved_end and work.written < copy.saved_end:
+        due = min(due, work.next_build_at)
+    return due if due > state.now else float("inf")
 
 
 def is_write_due(state: ReplicaState) -> bool:

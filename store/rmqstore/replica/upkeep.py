@@ -34,9 +34,6 @@ from rmqstore.replica.state import cut_folder, epochs_within
 
 _MOST_REASONS: Final = 100
 FAR_BYTES: Final = 64 << 20  # to copy, while which queues are flushed less often
-# Syncs take at most about a fifth of the time while there is little to copy.
-_SYNC_SHARE: Final = 4.0
-_SYNC_SECONDS: Final = 0.05
 _PROGRESS_SECONDS: Final = 1.0
 _STATE_SECONDS: Final = 10.0
 # A flush of many queues takes some time; building rests for as long.
@@ -68,10 +65,10 @@ def flush_if_due(state: ReplicaState) -> Decision:
         is_due = since >= settings.sync_seconds or (
             state.stream.position - copy.durable >= settings.sync_bytes
         )
-        if not is_due and not has_arrived(state):
-            rest = max(_SYNC_SECONDS, _SYNC_SHARE * (work.synced_at - work.flush_began))
-            if is_behind(state) or not (state.timers.is_drained and since >= rest):
-                return state, []
+        is_near = not is_behind(state) and state.timers.is_drained
+        is_due |= has_arrived(state) or (is_near and since >= work.sync_rest)
+        if not is_due:
+            return state, []
     return _flush(state)
 
 
@@ -215,7 +212,8 @@ def write_state_if_due(state: ReplicaState) -> Decision:
     is_due = state.now - state.timers.state_at >= _STATE_SECONDS
     if not is_due or not state.copy.is_open or state.work.flushing or state.change is not None:
         return state, []
-    return _write_state(state, drops=True)
+    work = state.work._replace(flush_began=state.now)
+    return _write_state(state._replace(work=work), drops=True)
 
 
 def report_progress(state: ReplicaState) -> Decision:
