@@ -30,8 +30,8 @@ def tables() -> dict[str, list[str]]:
     """Return the tables of the page, by their headings."""
     happen, done = classes()
     changes = {
-        "an end is cut": decisions._CUT,
-        "a copy without a record begins elsewhere": decisions._BEGIN_AGAIN,
+        "an end is cut": (*upkeep.CUT, decisions._end_cut),
+        "a copy without a record begins elsewhere": (*upkeep.BEGIN_AGAIN, decisions._end_cut),
         "old files are deleted": upkeep.RETAIN,
         "the end": upkeep.COMPLETE,
     }

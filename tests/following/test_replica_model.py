@@ -184,7 +184,7 @@ DEFECTS: dict[str, Callable[[Decide], Decide]] = {
 }  # fmt: skip
 # The same by an exchange of steps, which no wrapper can make.
 EXCHANGED = {
-    "log cut before state": (decisions, "_CUT", upkeep.note_cut, upkeep.cut_log),
+    "log cut before state": (decisions, "CUT", upkeep._note_cut, upkeep._cut_log),
     "files deleted before state": (
         decisions, "RETAIN", upkeep._note_retention, upkeep._delete_old_files
     ),

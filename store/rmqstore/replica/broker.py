@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 from rmqstore.errors import (
     BrokerUnreachableError,
@@ -64,40 +64,11 @@ _NEXT_NAME: Final = re.compile(r'[\s,]*"([^"\\]*)"\s*:\s*')  # no name needs an 
 Mode = Literal["default", "controller"]
 
 
-class Informant(Protocol):
-    """Where a follower learns about its broker. All methods raise what :meth:`ask` raises."""
-
-    @property
-    def tells_all(self) -> bool:
-        """Whether settings, tables and the end of the log are reported."""
-
-    def ask(self) -> Facts:
-        """Return everything that is reported.
-
-        Raises:
-            BrokerUnreachableError: the broker does not answer; a later attempt may succeed.
-            BrokerRefusedError: it refused.
-        """
-
-    def bounds(self, position: int) -> LogBounds:
-        """Return where the log begins and ends.
-
-        Args:
-            position: physical offset at which the broker said by a heartbeat that it continues.
-        """
-
-    def record_at(self, physical_offset: int) -> bytes:
-        """Return the record at a physical offset, empty if it is not returned."""
-
-    def source(self, settings: ServedSettings) -> Source:
-        """Return the broker that settings describe; raises as ``source_of`` does, too."""
-
-    def require_master(self) -> None:
-        """Refuse a broker in controller mode that is now not the master of its group."""
-
-
 class OrdinaryPort:
     """The listen port of a broker.
+
+    All questions raise BrokerUnreachableError if the broker does not answer, and BrokerRefusedError
+    if it refuses; a later attempt may succeed after the first one only.
 
     Args:
         endpoint: the port.
@@ -291,6 +262,9 @@ def ask_bounds(endpoint: Endpoint) -> LogBounds:
     """Return where the log of a broker begins and ends; raises as :func:`ask` does."""
     with RemotingClient(endpoint) as client:
         return BrokerClient(client, str(endpoint.address)).bounds()
+
+
+Informant = OrdinaryPort | ReplicaPort  # where a follower learns about its broker
 
 
 class Source(NamedTuple):

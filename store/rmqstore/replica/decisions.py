@@ -1,12 +1,12 @@
 """What a replica decides: from its state and an event follow its next state and what it does.
 
 :func:`decide` opens no file and no socket, and reads no clock. The loop in ``follower`` performs
-the actions that it returns, whose results are events again. What takes several steps is a function
-that is asked again after each event, and returns the next step: :func:`_next_of_cut` for a log that
-is cut, :func:`_next_of_retention`, and :func:`_next_of_end`.
+the actions that it returns, whose results are events again. What concerns the disk of the copy only
+is in ``upkeep``: flushes, the state, queues, old files, the steps of a cut and those of the end.
 
 A master that comes back with a shorter log shows it by bytes that differ, or by a heartbeat before
-the end of the copy (:func:`_take_heartbeat`). Both lead to :func:`_differ`, which cuts the copy.
+the end of the copy (:func:`_take_heartbeat`). Both lead to :func:`_on_differed`, which decides that
+the copy is cut, that more is compared, or that it is the log of another broker.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from rmqstore.replica.remoting import LogBounds
 from rmqstore.replica.replica_state import (
     LONG_AGO,
     STREAMING,
+    Change,
     Comparison,
     Copy,
     Cutting,
@@ -61,32 +62,18 @@ from rmqstore.replica.replica_state import (
 )
 from rmqstore.replica.state import epochs_within, first_state, require_same_source
 from rmqstore.replica.upkeep import (
+    BEGIN_AGAIN,
     COMPLETE,
+    CUT,
+    HANDLERS,
     RETAIN,
     Step,
     ask,
     ask_if_due,
     build_if_due,
-    cut_log,
-    cut_queues,
     end_with,
-    flush_first,
     flush_if_due,
-    go_ahead,
-    move_log,
-    note_again,
-    note_cut,
-    on_built,
-    on_cut_planned,
-    on_failed,
-    on_flushed,
-    on_log_cut,
-    on_old_files_found,
-    on_queues_changed,
-    on_stop_asked,
-    on_tables_written,
     pause,
-    plan_cut,
     report_if_due,
     report_progress,
     retain_if_due,
@@ -117,6 +104,9 @@ def decide(state: ReplicaState, event: Event) -> Decision:
         if state.change == change:  # it waits for something
             break
     return state, [*actions, *further]
+
+
+# ---- questions and connections
 
 
 def _begin(state: ReplicaState) -> Decision:
@@ -356,6 +346,9 @@ def _lose(state: ReplicaState, reason: str) -> Decision:
     return state, [*actions, events.Disconnect(), *further]
 
 
+# ---- what comes
+
+
 def _on_received(state: ReplicaState, event: events.Received) -> Decision:
     stream, timers, now = state.stream, state.timers, state.now
     if stream is None or state.phase not in STREAMING:
@@ -544,6 +537,9 @@ def _on_damaged(state: ReplicaState, event: events.Damaged) -> Decision:
     return ask(state._replace(stream=stream), Question.END, copy.end)
 
 
+# ---- what is written, and what is due
+
+
 def _on_written(state: ReplicaState, event: events.Written) -> Decision:
     copy = state.copy._replace(end=event.end, last_time=event.last_time, n_held=0)
     state = state._replace(copy=copy)
@@ -618,6 +614,9 @@ def _stream_on(state: ReplicaState) -> Decision:
     return state, [*actions, *further]
 
 
+# ---- the last steps of a change
+
+
 def _end_cut(state: ReplicaState, cut: Cutting) -> Decision:
     """Continue with the bytes of the broker, where the logs part; or make the connection."""
     # The broker may have lost the end that tables wait for.
@@ -651,26 +650,16 @@ def _on_set_aside(state: ReplicaState, event: events.SetAside) -> Decision:
     return state, [events.Log(text), *actions]
 
 
-_CUT: Final[tuple[Step, ...]] = (
-    flush_first, plan_cut, note_cut, cut_log, note_again, cut_queues, _end_cut
-)  # fmt: skip
-
-
-_BEGIN_AGAIN: Final[tuple[Step, ...]] = (
-    plan_cut, cut_log, move_log, note_again, cut_queues, _end_cut
-)  # fmt: skip
-
-
-def _steps_of(change: Cutting | Retaining | Ending) -> tuple[Step, ...]:
+def _steps_of(change: Change) -> tuple[Step, ...]:
     if isinstance(change, Cutting):
-        return _CUT if change.begins_at is None else _BEGIN_AGAIN
+        return (*(CUT if change.begins_at is None else BEGIN_AGAIN), _end_cut)
     return RETAIN if isinstance(change, Retaining) else COMPLETE
 
 
 _HANDLERS: Final[dict[type, Callable[[ReplicaState, Any], Decision]]] = {
+    **HANDLERS,
     events.Started: _on_started,
     events.Ticked: _on_ticked,
-    events.StopAsked: on_stop_asked,
     events.Answered: _on_answered,
     events.BoundsReported: _on_bounds,
     events.RecordReported: _on_record_reported,
@@ -687,16 +676,6 @@ _HANDLERS: Final[dict[type, Callable[[ReplicaState, Any], Decision]]] = {
     events.Differed: _on_differed,
     events.Written: _on_written,
     events.Damaged: _on_damaged,
-    events.Flushed: on_flushed,
     events.StateWritten: _on_state_written,
-    events.Built: on_built,
-    events.TablesWritten: on_tables_written,
-    events.CutPlanned: on_cut_planned,
-    events.LogCut: on_log_cut,
-    events.QueuesChanged: on_queues_changed,
-    events.OldFilesFound: on_old_files_found,
-    events.OldFilesDeleted: go_ahead,
-    events.MarkedClosed: go_ahead,
     events.SetAside: _on_set_aside,
-    events.Failed: on_failed,
 }

@@ -192,7 +192,11 @@ class Follower:
         known_size = None if saved is None else saved.file_size
         self._informant = informant_of(endpoint, settings, known_size)
         self._mail = Mail()
-        self._store = CopyStore(root, self._mail.put, make_disk, settings)
+        try:
+            self._store = CopyStore(root, self._mail.put, make_disk, settings)
+        except BaseException:
+            self._mail.close()
+            raise
         self._made: _Made | None = None
         # What came and has not been decided about, each with its bytes; and those of the present.
         self._backlog: deque[tuple[Event, list[Piece]]] = deque()

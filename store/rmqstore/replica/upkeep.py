@@ -1,7 +1,8 @@
 """What a replica decides about its own disk: flushes, states, queues, tables, old files, the end.
 
 What takes several steps is a list of functions, each of which is called when all before are done:
-a log that is cut, old files that are deleted (:data:`RETAIN`), and the end (:data:`COMPLETE`).
+an end that is cut (:data:`CUT`), a copy without a record that begins somewhere else
+(:data:`BEGIN_AGAIN`), old files that are deleted (:data:`RETAIN`), and the end (:data:`COMPLETE`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ _MOST_REST_SECONDS: Final = 1.0
 _IDLE_SECONDS: Final = 0.2  # after which queues that are written are flushed
 
 
+# ---- questions
+
+
 def ask(state: ReplicaState, question: Question, position: int = 0) -> Decision:
     """Ask the broker a question; the answer is an event."""
     broker = state.broker._replace(asking=state.broker.asking | {question}, asked_at=state.now)
@@ -52,6 +56,9 @@ def without_question(state: ReplicaState, question: Question) -> ReplicaState:
     """Return the state when a question is answered, or was refused."""
     broker = state.broker
     return state._replace(broker=broker._replace(asking=broker.asking - {question}))
+
+
+# ---- the log and the state
 
 
 def flush_if_due(state: ReplicaState) -> Decision:
@@ -77,7 +84,7 @@ def _flush(state: ReplicaState) -> Decision:
     return state._replace(work=work), [events.Flush(state.copy.sure_end)]
 
 
-def on_flushed(state: ReplicaState, event: events.Flushed) -> Decision:
+def _on_flushed(state: ReplicaState, event: events.Flushed) -> Decision:
     """Write the state, now that the log is on the disk as far as it says."""
     copy = state.copy._replace(durable=event.end)
     state = state._replace(copy=copy, work=state.work._replace(flushing=False))
@@ -106,6 +113,9 @@ def _write_state(state: ReplicaState, *, is_closed: bool = False, drops: bool = 
     return state, [events.WriteState(saved, epochs, drops)]
 
 
+# ---- queues, index and tables
+
+
 def build_if_due(state: ReplicaState) -> Decision:
     """Begin to build what the state on the disk covers, if it is time; then tables may be taken."""
     copy, work = state.copy, state.work
@@ -128,7 +138,7 @@ def build_if_due(state: ReplicaState) -> Decision:
     return state, [*actions, events.Build(copy.saved_end, is_far, kinds)]
 
 
-def on_built(state: ReplicaState, event: events.Built) -> Decision:
+def _on_built(state: ReplicaState, event: events.Built) -> Decision:
     """Take note of what was built; then it rests for a while."""
     copy = state.copy._replace(built=event.built)
     rests = copy.built >= copy.saved_end
@@ -184,12 +194,15 @@ def _take_tables_if_due(state: ReplicaState) -> Decision:
     return state._replace(broker=broker, work=work), [events.TakeTables(facts)]
 
 
-def on_tables_written(state: ReplicaState, event: events.TablesWritten) -> Decision:
+def _on_tables_written(state: ReplicaState, event: events.TablesWritten) -> Decision:
     """Take note of when the tables were taken."""
     copy = state.copy
     saved = replace(copy.saved, tables_at=event.epoch_ms)
     work = state.work._replace(takes_tables=False)
     return state._replace(copy=copy._replace(noted=saved), work=work), []
+
+
+# ---- what is done now and then
 
 
 def ask_if_due(state: ReplicaState) -> Decision:
@@ -242,7 +255,7 @@ def _find_old_files(state: ReplicaState) -> Decision:
     return state, [events.FindOldFiles(copy.saved.broker, built, low)]
 
 
-def on_old_files_found(state: ReplicaState, event: events.OldFilesFound) -> Decision:
+def _on_old_files_found(state: ReplicaState, event: events.OldFilesFound) -> Decision:
     """Delete whole files that neither the retention keeps nor a stream needs."""
     saved, ending = state.copy.saved, state.change
     assert ending is None or isinstance(ending, Ending)
@@ -252,6 +265,9 @@ def on_old_files_found(state: ReplicaState, event: events.OldFilesFound) -> Deci
     if begin <= event.first:
         return state, []
     return state._replace(change=Retaining(begin, ending)), []
+
+
+# ---- an end that is cut
 
 
 def state_to_leave(state: ReplicaState, end: int) -> tuple[ReplicaState, events.WriteState | None]:
@@ -272,24 +288,24 @@ def state_to_leave(state: ReplicaState, end: int) -> tuple[ReplicaState, events.
     return state, actions[0]
 
 
-def flush_first(state: ReplicaState, _change: Change) -> Decision:
+def _flush_first(state: ReplicaState, _change: Change) -> Decision:
     """Bring to the disk all that is written, before it is cut."""
     return _flush(state)
 
 
-def plan_cut(state: ReplicaState, cut: Cutting) -> Decision:
+def _plan_cut(state: ReplicaState, cut: Cutting) -> Decision:
     """Find out from where on queues and index will have to be built again."""
     work = state.work._replace(changes_queues=True)
     return state._replace(work=work), [events.PlanCut(cut.end)]
 
 
-def on_cut_planned(state: ReplicaState, event: events.CutPlanned) -> Decision:
+def _on_cut_planned(state: ReplicaState, event: events.CutPlanned) -> Decision:
     """Let the state say so, before they are cut."""
     copy = state.copy._replace(built=event.built)
     return state._replace(copy=copy, work=state.work._replace(changes_queues=False)), []
 
 
-def note_cut(state: ReplicaState, cut: Cutting) -> Decision:
+def _note_cut(state: ReplicaState, cut: Cutting) -> Decision:
     """Write the lower end before the log is cut, so that the state is never ahead of it."""
     copy = state.copy
     kept_in = cut_folder(state.place.root, cut.epoch_ms)
@@ -298,20 +314,20 @@ def note_cut(state: ReplicaState, cut: Cutting) -> Decision:
     return _write_state(state._replace(copy=copy))
 
 
-def cut_log(state: ReplicaState, cut: Cutting) -> Decision:
+def _cut_log(state: ReplicaState, cut: Cutting) -> Decision:
     """Keep the end of the log aside, and cut it."""
     folder = cut_folder(state.place.root, cut.epoch_ms)
     is_lost = cut.begins_at is None
     return state, [events.Cut(cut.end, cut.place, cut.reason, folder, is_lost)]
 
 
-def move_log(state: ReplicaState, cut: Cutting) -> Decision:
+def _move_log(state: ReplicaState, cut: Cutting) -> Decision:
     """Let the log, which is empty, begin where the broker has a file."""
     assert cut.begins_at is not None
     return state, [events.BeginAgain(cut.begins_at)]
 
 
-def on_log_cut(state: ReplicaState, event: events.LogCut) -> Decision:
+def _on_log_cut(state: ReplicaState, event: events.LogCut) -> Decision:
     """Take note of where the log ends, or begins."""
     copy = state.copy
     saved = copy.saved
@@ -326,12 +342,12 @@ def on_log_cut(state: ReplicaState, event: events.LogCut) -> Decision:
     return state._replace(copy=copy), []
 
 
-def note_again(state: ReplicaState, _change: Change) -> Decision:
+def _note_again(state: ReplicaState, _change: Change) -> Decision:
     """Write the state again, with the epochs of what is left."""
     return _write_state(state)
 
 
-def cut_queues(state: ReplicaState, cut: Cutting) -> Decision:
+def _cut_queues(state: ReplicaState, cut: Cutting) -> Decision:
     """Cut queues and index after the log."""
     is_new = cut.begins_at is not None
     end = cut.end if cut.begins_at is None else cut.begins_at
@@ -339,11 +355,14 @@ def cut_queues(state: ReplicaState, cut: Cutting) -> Decision:
     return state._replace(work=work), [events.CutQueues(end, is_new)]
 
 
-def on_queues_changed(state: ReplicaState, event: events.QueuesChanged) -> Decision:
+def _on_queues_changed(state: ReplicaState, event: events.QueuesChanged) -> Decision:
     """Take note of up to where queues and index are built."""
     copy = state.copy._replace(built=event.built)
     work = state.work._replace(changes_queues=False, written=event.built, unknown=frozenset())
     return state._replace(copy=copy, work=work), []
+
+
+# ---- old files
 
 
 def _note_retention(state: ReplicaState, retaining: Retaining) -> Decision:
@@ -375,6 +394,9 @@ def _delete_built_queues(state: ReplicaState, retaining: Retaining) -> Decision:
 
 def _end_retention(state: ReplicaState, retaining: Retaining) -> Decision:
     return state._replace(change=retaining.then), []
+
+
+# ---- the end
 
 
 def end_with(
@@ -455,17 +477,17 @@ def _leave(state: ReplicaState, ending: Ending) -> Decision:
     return state._replace(phase=Phase.ENDED, change=None), [events.End(ending.error)]
 
 
-def go_ahead(state: ReplicaState, _event: Event) -> Decision:
+def _go_ahead(state: ReplicaState, _event: Event) -> Decision:
     """Continue with the next step of a change."""
     return state, []
 
 
-def on_stop_asked(state: ReplicaState, _event: events.StopAsked) -> Decision:
+def _on_stop_asked(state: ReplicaState, _event: events.StopAsked) -> Decision:
     """End when no change is under way."""
     return state._replace(attempts=state.attempts._replace(is_stopping=True)), []
 
 
-def on_failed(state: ReplicaState, event: events.Failed) -> Decision:
+def _on_failed(state: ReplicaState, event: events.Failed) -> Decision:
     """Complete the copy after an error of ours; after any other one, keep what is whole."""
     error = event.error
     is_ours = isinstance(error, (RmqStoreError, KeyboardInterrupt))
@@ -516,7 +538,7 @@ Step = Callable[[ReplicaState, Any], Decision]
 
 
 RETAIN: Final[tuple[Step, ...]] = (
-    _note_retention, _delete_unbuilt_queues, _delete_old_files, note_again, _delete_built_queues,
+    _note_retention, _delete_unbuilt_queues, _delete_old_files, _note_again, _delete_built_queues,
     _end_retention,
 )  # fmt: skip
 
@@ -524,3 +546,22 @@ RETAIN: Final[tuple[Step, ...]] = (
 COMPLETE: Final[tuple[Step, ...]] = (
     _flush_at_end, _build_at_end, _retain_at_end, _complete, _close_state, _mark_closed, _leave
 )  # fmt: skip
+CUT: Final[tuple[Step, ...]] = (
+    _flush_first, _plan_cut, _note_cut, _cut_log, _note_again, _cut_queues
+)  # fmt: skip
+BEGIN_AGAIN: Final[tuple[Step, ...]] = (
+    _plan_cut, _cut_log, _move_log, _note_again, _cut_queues
+)  # fmt: skip
+HANDLERS: Final[dict[type, Callable[[ReplicaState, Any], Decision]]] = {
+    events.Flushed: _on_flushed,
+    events.Built: _on_built,
+    events.TablesWritten: _on_tables_written,
+    events.CutPlanned: _on_cut_planned,
+    events.LogCut: _on_log_cut,
+    events.QueuesChanged: _on_queues_changed,
+    events.OldFilesFound: _on_old_files_found,
+    events.OldFilesDeleted: _go_ahead,
+    events.MarkedClosed: _go_ahead,
+    events.StopAsked: _on_stop_asked,
+    events.Failed: _on_failed,
+}
