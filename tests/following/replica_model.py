@@ -279,6 +279,10 @@ class World:
             if self.is_over:
                 is_named = self.error is None or isinstance(self.error, (RmqStoreError, OSError))
                 require(is_named, f"it ends with {self.error!r}")
+                is_left = (
+                    isinstance(self.error, OSError) or self.state.copy.doubted_from is not None
+                )
+                require(self.is_closed or is_left, "it ends, and the copy is not closed")
                 return
             for name in ("flush", "build", "flush", "build", "wait"):
                 self.happen(name)

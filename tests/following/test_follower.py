@@ -210,6 +210,7 @@ def test_a_gap_is_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreStateError, match="gap"):
             follow_once(master, target)
     assert files(target) == before
+    assert not (target / "abort").exists()
 
 
 @pytest.mark.parametrize("seed", tiers.split(range(20), 4))

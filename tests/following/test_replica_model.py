@@ -78,15 +78,16 @@ def test_every_order_of_events_leaves_a_sound_copy(
     assert count == {3: 157, 6: 1957}[depth]
 
 
-def test_a_gap_begins_a_new_copy_or_ends_by_name() -> None:
-    for on_gap in ("fail", "restart"):
-        world = begin(World, decide_as_it_is, is_complete=True, on_gap=on_gap)
-        world.restart()
-        for _ in range(4):
-            world.append(4)
-            world.delete()
-        world.settle()
-        assert world.is_over == (on_gap == "fail")
+@pytest.mark.parametrize("on_gap", ["fail", "restart"])
+@pytest.mark.parametrize("event", ["restart", "kill"])
+def test_a_gap_begins_a_new_copy_or_ends_by_name(event: str, on_gap: str) -> None:
+    world = begin(World, decide_as_it_is, is_complete=True, on_gap=on_gap)
+    for _ in range(4):
+        world.append(4)
+        world.delete()
+    world.happen(event)
+    world.settle()
+    assert world.is_over == (on_gap == "fail")
 
 
 # ---- defects, each of which the model has to find

@@ -193,6 +193,14 @@ def _reach(state: ReplicaState) -> Decision:
 
 
 def _plan(state: ReplicaState, greeting: Greeting | None) -> Decision:
+    """Decide from where on the logs are compared; or end, with a copy that is open."""
+    try:
+        return _planned(state, greeting)
+    except RmqStoreError as err:
+        return end_with(state, err)
+
+
+def _planned(state: ReplicaState, greeting: Greeting | None) -> Decision:
     """Decide from where on the logs are compared, unless a copy has to begin before.
 
     Raises:
@@ -646,7 +654,10 @@ def _on_set_aside(state: ReplicaState, event: events.SetAside) -> Decision:
     state = state._replace(
         copy=Copy(None), attempts=attempts, change=None, phase=Phase.CONNECTING, work=Work()
     )
-    state, actions = _open(state, bounds, is_new=False)
+    try:
+        state, actions = _open(state, bounds, is_new=False)
+    except RmqStoreError as err:  # there is no copy now
+        state, actions = end_with(state, err)
     return state, [events.Log(text), *actions]
 
 
