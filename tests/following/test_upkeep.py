@@ -9,6 +9,7 @@ import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,23 @@ from following.followers import TIMING, Following, follow_once, following, requi
 from following.replicas import streaming
 from following.test_reconnecting import closed_port
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
+from rmqstore.replica.broker import TopicKinds
 from rmqstore.replica.cluster import ClusterProgress, FollowMetrics
 from rmqstore.replica.decisions import decide
-from rmqstore.replica.events import Answered, BoundsReported, Lost, Question, Received, Ticked
+from rmqstore.replica.events import (
+    Answered,
+    Ask,
+    BoundsReported,
+    Build,
+    Built,
+    Flushed,
+    Lost,
+    Question,
+    Received,
+    StateWritten,
+    Ticked,
+    Written,
+)
 from rmqstore.replica.remoting import Address, LogBounds
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowProgress, follow_status
@@ -85,6 +100,34 @@ def test_a_topic_whose_kind_cannot_be_asked_is_not_guessed(
     assert (target / "batchconsumequeue" / "B").is_dir()
     assert not (target / "consumequeue" / "B").exists()
     assert follow_status(target)[0].is_closed
+
+
+def test_a_topic_that_no_table_has_is_asked_for_once() -> None:
+    """The log grows meanwhile, and a table is always older than what came last."""
+
+    def save(end: int, now: float) -> list[Any]:
+        nonlocal state
+        state, _ = decide(state, Written(now, end, 0))
+        state, _ = decide(state, Flushed(now, end, 0))
+        saved = replace(state.copy.saved, end=end)
+        state, actions = decide(state, StateWritten(now, saved, drops_fetched=False))
+        return actions
+
+    state, _ = decide(streaming(), Ticked(1.0, 0, is_drained=True))
+    state, _ = decide(state, Received(1.0, 0, 200))
+    (build,) = [each for each in save(100, 2.0) if isinstance(each, Build)]
+    state, actions = decide(state, Built(3.0, 0, 40, frozenset({"gone"}), 0.1))
+    assert [each.question for each in actions if isinstance(each, Ask)] == [Question.TABLES]
+    save(200, 4.0)
+    facts = state.broker.newest
+    assert facts is not None
+    answer = Answered(5.0, Question.TABLES, facts._replace(asked_at=3.0), None, 0)
+    state, (again,) = decide(state, answer)
+    assert again == build._replace(kinds=TopicKinds(frozenset(), frozenset({"gone"})))
+    state, (again,) = decide(state, Built(6.0, 0, 60, frozenset({"gone too"}), 0.1))
+    assert isinstance(again, Build)  # the table is newer than this part of the log
+    _, (last,) = decide(state, Built(7.0, 100, 100, frozenset(), 0.1))
+    assert (build.end, last.end) == (100, 200)
 
 
 def test_the_times_suit_the_broker() -> None:

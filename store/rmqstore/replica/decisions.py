@@ -162,7 +162,7 @@ def _on_opened(state: ReplicaState, event: events.Opened) -> Decision:
         epochs=event.epochs,
     )  # fmt: skip
     now = state.now
-    work = Work(written=saved.built, saved_at=now, synced_at=now, flush_began=now)
+    work = Work(written=saved.built, synced_at=now, flush_began=now)
     state = state._replace(copy=copy, work=work)
     if state.attempts.begins_anew:
         return pause(state._replace(attempts=state.attempts._replace(begins_anew=False)), None)
@@ -568,8 +568,6 @@ def _on_state_written(state: ReplicaState, event: events.StateWritten) -> Decisi
     """Acknowledge and build what the state on the disk covers."""
     end, copy = event.saved.end, state.copy
     work = state.work._replace(flushing=False, synced_at=state.now)
-    if end > copy.saved_end:
-        work = work._replace(saved_at=state.now)
     state = state._replace(copy=copy._replace(saved_end=end), work=work)
     actions: list[Action] = []
     if event.drops_fetched:

@@ -129,6 +129,13 @@ class Stream(NamedTuple):
     pending: str | CorruptRecordError | None = None
 
 
+class Order(NamedTuple):
+    """Up to where queues are to be built, and since when that is known."""
+
+    end: int = 0
+    at: float = LONG_AGO
+
+
 class Work(NamedTuple):
     """What the two threads do, and what they are to do next."""
 
@@ -140,7 +147,7 @@ class Work(NamedTuple):
     synced_at: float = LONG_AGO
     written: int = 0  # up to where queues are built, which the disk may not have
     next_build_at: float = LONG_AGO
-    saved_at: float = LONG_AGO  # when the end of the state was raised
+    order: Order = Order()  # the last one to build
     unknown: frozenset[str] = frozenset()  # topics whose kind is asked for
     plain: frozenset[str] = frozenset()  # topics that the broker did not know when it was asked
     retry_at: float = LONG_AGO

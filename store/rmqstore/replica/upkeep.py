@@ -24,6 +24,7 @@ from rmqstore.replica.replica_state import (
     Cutting,
     Decision,
     Ending,
+    Order,
     Phase,
     ReplicaState,
     Retaining,
@@ -134,8 +135,11 @@ def build_if_due(state: ReplicaState) -> Decision:
     if work.plain:
         kinds = kinds._replace(plain=kinds.plain | work.plain)
     is_far = not is_ending and state.broker.bounds.high - copy.saved_end > FAR_BYTES
-    state = state._replace(work=state.work._replace(building=True))
-    return state, [*actions, events.Build(copy.saved_end, is_far, kinds)]
+    # What was not built to its end is continued to the same end: the broker is asked at most once
+    # for topics of it that its table does not have.
+    order = work.order if work.written < work.order.end else Order(copy.saved_end, state.now)
+    state = state._replace(work=state.work._replace(building=True, order=order))
+    return state, [*actions, events.Build(order.end, is_far, kinds)]
 
 
 def _on_built(state: ReplicaState, event: events.Built) -> Decision:
@@ -168,7 +172,7 @@ def settle_kinds(state: ReplicaState) -> Decision:
             events.Log(f"{topic}: taken for an ordinary topic, as its kind is not known")
             for topic in sorted(missing)
         ]
-    elif missing and (facts is None or facts.asked_at < work.saved_at):
+    elif missing and (facts is None or facts.asked_at < work.order.at):
         is_asked = {Question.FACTS, Question.TABLES} & state.broker.asking
         if is_asked or state.now < work.retry_at:
             return state, []
@@ -358,7 +362,9 @@ def _cut_queues(state: ReplicaState, cut: Cutting) -> Decision:
 def _on_queues_changed(state: ReplicaState, event: events.QueuesChanged) -> Decision:
     """Take note of up to where queues and index are built."""
     copy = state.copy._replace(built=event.built)
-    work = state.work._replace(changes_queues=False, written=event.built, unknown=frozenset())
+    work = state.work._replace(
+        changes_queues=False, written=event.built, unknown=frozenset(), order=Order()
+    )
     return state._replace(copy=copy, work=work), []
 
 
