@@ -444,7 +444,7 @@ def _take_heartbeat(state: ReplicaState) -> Decision:
             f"{seconds:.0f} s"
         )
         # Whether the log has it decides what follows.
-        return ask(state._replace(stream=stream._replace(pending=text)), Question.END, position)
+        return _ask_for_end(state._replace(stream=stream._replace(pending=text)), position)
     is_comparing = state.phase is Phase.COMPARING
     if not is_comparing:
         state = agree(state)
@@ -454,6 +454,11 @@ def _take_heartbeat(state: ReplicaState) -> Decision:
     is_soon = state.now - state.timers.end_asked_at < _END_SECONDS
     if is_soon or seconds < quiet or Question.END in state.broker.asking:
         return state, []
+    return _ask_for_end(state, position)
+
+
+def _ask_for_end(state: ReplicaState, position: int) -> Decision:
+    """Ask whether the log of the broker ends at a position."""
     timers = state.timers._replace(end_asked_at=state.now)
     return ask(state._replace(timers=timers), Question.END, position)
 
@@ -468,7 +473,8 @@ def _on_bounds(state: ReplicaState, event: events.BoundsReported) -> Decision:
     stream, copy = state.stream, state.copy
     if question is not Question.END or stream is None or state.phase not in STREAMING:
         return state, []
-    if state.change is not None:
+    is_of_another = state.timers.end_asked_at < state.attempts.began  # connection
+    if state.change is not None or is_of_another:
         return state, []
     pending = stream.pending
     if isinstance(pending, CorruptRecordError):
@@ -542,7 +548,7 @@ def _on_damaged(state: ReplicaState, event: events.Damaged) -> Decision:
     if state.phase is not Phase.APPENDING or copy.end > copy.saved.begin or state.stream is None:
         return end_with(state, event.error)
     stream = state.stream._replace(pending=event.error)
-    return ask(state._replace(stream=stream), Question.END, copy.end)
+    return _ask_for_end(state._replace(stream=stream), copy.end)
 
 
 # ---- what is written, and what is due
