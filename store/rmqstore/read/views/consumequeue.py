@@ -30,7 +30,18 @@ _UNITS_AT_ONCE = 1 << 16
 
 def plan_units(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return ranges of units, large ones cut and small ones joined."""
-    slices = [piece for topic in _topics(source, spec) for piece in _slices(source, spec, topic)]
+    paths, in_rocksdb = source.paths, source.ends.in_rocksdb
+    warn_of_rocksdb(source, spec)
+    if are_queues_unreadable(paths):
+        return []
+    known = {*paths.queue_folders.topics()} | (set() if in_rocksdb is None else in_rocksdb.topics())
+    topics = choose_topics(spec.selection, sorted(known))
+    batch = choose_topics(spec.selection, paths.queue_folders.batch_topics())
+    if batch:
+        logger.warning(
+            "%s: units of BatchConsumeQueues are not shown (%s)", paths.root, ", ".join(batch)
+        )
+    slices = [piece for topic in topics for piece in _slices(source, spec, topic)]
     total = sum(piece.end - piece.start for piece in slices) * QUEUE_UNIT.itemsize
     goal = -(-limits.share(total) // QUEUE_UNIT.itemsize)
     pieces: list[list[QueueSlice]] = []
@@ -53,22 +64,6 @@ def plan_units(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[V
         )
         for piece in pieces
     ]
-
-
-def _topics(source: StoreParts, spec: ViewSpec) -> list[str]:
-    paths = source.paths
-    warn_of_rocksdb(source, spec)
-    if are_queues_unreadable(paths):
-        return []
-    in_rocksdb = source.ends.in_rocksdb
-    known = {*paths.queue_folders.topics()} | (set() if in_rocksdb is None else in_rocksdb.topics())
-    topics = choose_topics(spec.selection, sorted(known))
-    batch = choose_topics(spec.selection, paths.queue_folders.batch_topics())
-    if batch:
-        logger.warning(
-            "%s: units of BatchConsumeQueues are not shown (%s)", paths.root, ", ".join(batch)
-        )
-    return topics
 
 
 def _slices(source: StoreParts, spec: ViewSpec, topic: str) -> Iterator[QueueSlice]:

@@ -17,7 +17,7 @@ from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.pieces import ViewLimits, ViewPiece, to_batches
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.files.paths import name_to_offset
-from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.files.storage import Entry, Storage
 from rmqstore.storage.index_files import index_files, read_header
 from rmqstore.storage.log.commitlog import first_record
 from rmqstore.storage.log.walks import walk_back
@@ -66,8 +66,12 @@ class _Files:
             ("consumequeue", paths.consumequeue),
             ("index", paths.index),
         ):
-            is_apart = _is_link(self._storage, part) or not part.is_relative_to(root)
-            if is_apart:  # the walk of the root does not go there
+            beside: list[Entry] = []
+            with suppress(UnreadableFileError):
+                beside = self._storage.list_folder(part.parent)
+            is_link = any(entry.is_link for entry in beside if entry.name == part.name)
+            # The walk of the root goes to none of these.
+            if is_link or not part.is_relative_to(root):
                 folders.append((part, kind))  # type: ignore[arg-type]
         for folder, known_kind in folders:
             for file in _walk(self._storage, folder):
@@ -214,16 +218,6 @@ def _kind_of(parts: tuple[str, ...]) -> str:
         return f"dledger/{part}" if part in _DLEDGER_PARTS else _OTHER
     name = parts[0].partition(".")[0] if len(parts) == 1 else parts[0]
     return name if name in _KINDS else _OTHER
-
-
-def _is_link(storage: Storage, folder: Path) -> bool:
-    with suppress(UnreadableFileError):
-        return any(
-            entry.is_link
-            for entry in storage.list_folder(folder.parent)
-            if entry.name == folder.name
-        )
-    return False
 
 
 def _walk(storage: Storage, folder: Path) -> Iterator[Path]:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from rmqstore.errors import StoreStateError, UnreadableFileError
-from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask
+from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.pieces import (
     Column,
@@ -121,11 +120,26 @@ def _batch(
     }
     numbers = np.arange(start, start + len(items), dtype=np.int64)
     slots = np.maximum(fields["key_hash"], 0) % index.n_slots
-    older = np.where(_leads_back(fields, numbers), fields["previous"], 0).astype(np.int64)
+    previous = fields["previous"]
+    # Others lead to an older item or end their chain.
+    leads_back = (previous >= 0) & (previous < numbers)
+    older = np.where(leads_back, previous, 0).astype(np.int64)
     older_items = file.read_each(items_position + older * width, width).view(INDEX_ITEM)
     older_hashes = older_items["key_hash"].astype(np.int64)
     older_slots = np.maximum(older_hashes, 0) % index.n_slots
-    faults = _reasons(source, fields, numbers, slots, older_slots)
+    texts = {
+        "never written": (fields["key_hash"] == 0)
+        & (fields["physical_offset"] == 0)
+        & (fields["seconds"] == 0)
+        & (previous == 0)
+        & (numbers > 1),
+        "the hash is negative": fields["key_hash"] < 0,
+        "previous is not an older item": ~leads_back,
+        "previous is an item of another slot": leads_back & (previous > 0) & (older_slots != slots),
+        "the physical offset is negative": fields["physical_offset"] < 0,
+        "its record was deleted with its file": fields["physical_offset"] < source.log.min_offset,
+    }
+    faults = reasons(texts, len(numbers))
     header = file.read(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]
     first_time = np.int64(int(header["begin_timestamp"]))
     stored = first_time + fields["seconds"].astype(np.int64) * 1000
@@ -137,7 +151,7 @@ def _batch(
         "commitLogOffset": fields["physical_offset"],
         "seconds": fields["seconds"],
         "storeTimestamp": times(stored),
-        "previous": fields["previous"],
+        "previous": previous,
         "isValid": faults.is_null(),
         "reason": faults,
     }
@@ -146,43 +160,3 @@ def _batch(
         batch = batch.filter(faults.is_null())
     if batch.num_rows:
         yield batch
-
-
-def _leads_back(fields: dict[str, NDArray[np.int64]], numbers: NDArray[np.int64]) -> Mask:
-    """Return a mask (n,) of the items that lead to an older item or end their chain."""
-    leads_back: Mask = (fields["previous"] >= 0) & (fields["previous"] < numbers)
-    return leads_back
-
-
-def _reasons(
-    source: StoreParts,
-    fields: dict[str, NDArray[np.int64]],
-    numbers: NDArray[np.int64],
-    slots: NDArray[np.int64],
-    older_slots: NDArray[np.int64],
-) -> pa.Array:
-    """Return what is wrong with items (n,), null where nothing is.
-
-    Args:
-        source: the store of the view.
-        fields: fields of the items, by name.
-        numbers: numbers of the items in their file.
-        slots: slots of the items' hashes.
-        older_slots: slots of the older items that they lead to.
-    """
-    previous = fields["previous"]
-    is_older = _leads_back(fields, numbers)
-    is_linked = is_older & (previous > 0)
-    texts = {
-        "never written": (fields["key_hash"] == 0)
-        & (fields["physical_offset"] == 0)
-        & (fields["seconds"] == 0)
-        & (previous == 0)
-        & (numbers > 1),
-        "the hash is negative": fields["key_hash"] < 0,
-        "previous is not an older item": ~is_older,
-        "previous is an item of another slot": is_linked & (older_slots != slots),
-        "the physical offset is negative": fields["physical_offset"] < 0,
-        "its record was deleted with its file": fields["physical_offset"] < source.log.min_offset,
-    }
-    return reasons(texts, len(numbers))

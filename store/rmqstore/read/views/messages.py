@@ -126,7 +126,13 @@ def _cut(
     reached = np.searchsorted(np.cumsum(weights[order]), np.arange(1, n_parts) * total / n_parts)
     following = reached + 1  # the first sample of the next part
     cuts = np.unique(offsets[order][following[following < len(order)]])
-    ends = [_ends(piece, samples, cuts) for piece, samples in zip(whole, sampled, strict=True)]
+    ends: list[list[int]] = []  # of each range, the queue offset at which each part of it ends
+    for piece, samples in zip(whole, sampled, strict=True):
+        physical_offsets = [sample.physical_offset for sample in samples]
+        places = np.maximum.accumulate(np.array(physical_offsets, np.int64))
+        queue_offsets = [*(sample.queue_offset for sample in samples), piece.end]
+        parts_until = [queue_offsets[index] for index in np.searchsorted(places, cuts)]
+        ends.append([*parts_until, piece.end])
     starts = [piece.start for piece in whole]
     for number in range(len(cuts) + 1):
         part = []
@@ -137,16 +143,6 @@ def _cut(
                 starts[index] = end
         if part:
             yield part, total // (len(cuts) + 1)
-
-
-def _ends(piece: QueueSlice, samples: Sequence[Sample], cuts: np.ndarray) -> list[int]:
-    """Return the queue offset at which each part of a range ends; the last one is its end."""
-    places = np.maximum.accumulate([sample.physical_offset for sample in samples] or [0])
-    at = np.searchsorted(places, cuts)
-    return [
-        *(samples[index].queue_offset if index < len(samples) else piece.end for index in at),
-        piece.end,
-    ]
 
 
 def read_messages(
