@@ -147,24 +147,23 @@ class Follower:
                 read, and data loss is to fail.
         """
         request = self._request
-        if self._read_until is None and request.last is not None:
-            slices = self._changing.answer(self._everything)
+        is_first = self._read_until is None
+        slices = self._changing.answer(self._new)
+        if is_first and request.last is not None:
             yield from request.newest(self._session, slices, request.last)
             return
-        slices = self._changing.answer(self._new)
         for batch in request.kept(read_queues(self._session, slices, request.spec)):
             yield batch.select(request.schema.names)
-
-    def _everything(self) -> list[QueueSlice]:
-        """Look, and return the whole queues."""
-        spans = self._tail.spans()
-        self._note({key: end for key, (_, end) in spans.items()})
-        return self._slices(spans)
 
     def _new(self) -> list[QueueSlice]:
         """Look, and return the ranges of queues that were not read yet."""
         tail, request = self._tail, self._request
-        if self._read_until is None:
+        starts: dict[QueueKey, int] = {}
+        if self._read_until is None and request.last is not None:
+            # The newest messages are chosen from all of the queues.
+            for key, (first, _) in tail.spans().items():
+                starts[key] = first
+        elif self._read_until is None:
             fails = request.spec.fail_on_data_loss
             starts = find_starts(
                 self._session, request.selection, tail.spans, fail_on_data_loss=fails
@@ -177,22 +176,17 @@ class Follower:
                 for key, end in tail.ends.items()
                 if is_cut or self._read_until.get(key) != end
             }
-        ends = tail.ends
-        slices = self._slices({key: (start, ends.get(key, 0)) for key, start in starts.items()})
-        self._note({key: max(end, starts.get(key, 0)) for key, end in ends.items()})
+        slices: list[QueueSlice] = []
+        for key, start in starts.items():
+            end = tail.ends.get(key, 0)
+            if start < end:
+                slices += slices_there(self._session, *key, start, end, request.spec)
+        read_until = dict(self._read_until or {})
+        for key, end in tail.ends.items():
+            read_until[key] = max(end, starts.get(key, 0))
+        self._read_until = read_until
+        self._mark = tail.mark
         return slices
-
-    def _note(self, ends: dict[QueueKey, int]) -> None:
-        self._read_until = (self._read_until or {}) | ends
-        self._mark = self._tail.mark
-
-    def _slices(self, spans: dict[QueueKey, tuple[int, int]]) -> list[QueueSlice]:
-        return [
-            piece
-            for key, (start, end) in spans.items()
-            if start < end
-            for piece in slices_there(self._session, *key, start, end, self._request.spec)
-        ]
 
     def _start(self, key: QueueKey, end: int, *, is_cut: bool) -> int:
         """Return where a queue continues: after what was read, unless it was cut off or deleted."""

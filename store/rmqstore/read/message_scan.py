@@ -23,7 +23,6 @@ from rmqstore.query.selection import BY_LOG, Selection, parse_tags
 from rmqstore.query.sql92_filter import parse_filter
 from rmqstore.query.where import Where, parse_where, within_places
 from rmqstore.read.faults import refuse_stretches
-from rmqstore.read.lookup import Found
 from rmqstore.read.pending import find_pending, read_pending
 from rmqstore.read.planning import (
     find_wanted,
@@ -146,7 +145,13 @@ class MessageScan:
         """Return the messages of a store as batches with the columns of ``spec``."""
         if self.include_pending:
             session.require_store("`include_pending`")
-        batches = self._counted()._read(session)  # noqa: SLF001 - another one of this class
+        counted = self  # or the same scan, which reports its progress
+        if self.progress is not ignore_progress:
+            tally = Tally(self.progress)
+            is_by_queue = self.by == "queue" and not self.wanted
+            advance = tally.add_records if is_by_queue else tally.add_bytes
+            counted = replace(self, tally=tally, spec=replace(self.spec, advance=advance))
+        batches = counted._read(session)  # noqa: SLF001 - another one of this class
         if self.include_pending:
             batches = chain(batches, self.kept(self._pending(session)))
         return batches
@@ -197,15 +202,6 @@ class MessageScan:
             return batches
         return (batch.select(self.schema.names) for batch in batches)
 
-    def _counted(self) -> MessageScan:
-        """Return the same scan, which reports its progress."""
-        if self.progress is ignore_progress:
-            return self
-        tally = Tally(self.progress)
-        is_by_queue = self.by == "queue" and not self.wanted
-        advance = tally.add_records if is_by_queue else tally.add_bytes
-        return replace(self, tally=tally, spec=replace(self.spec, advance=advance))
-
     def _expect(self, amount: Callable[[], int]) -> None:
         if self.tally is not None:
             self.tally.expect(amount())
@@ -231,7 +227,10 @@ class MessageScan:
         session.warn_without_queues()
         session.warn_of_messages_elsewhere()
         if self.last is not None:
-            return self._newest_by_queue(session, self.last)
+            pruning = NO_PRUNING if self.where is None else self.where.pruning
+            slices = plan_queues(session, self.selection, self.spec, pruning)
+            deque(refuse_stretches(find_lost(session, slices, self.spec), self.spec), maxlen=0)
+            return self._newest(session, slices, self.last)
         if self.where is not None:
             return self._pruned(session, self.where)
         slices = plan_queues(session, self.selection, self.spec)
@@ -274,12 +273,6 @@ class MessageScan:
         self._expect(lambda: n_written(session, pieces))
         return chain.from_iterable(read_log(session, piece, self.spec, chosen) for piece in pieces)
 
-    def _newest_by_queue(self, session: StoreParts, count: int) -> Iterator[pa.RecordBatch]:
-        pruning = NO_PRUNING if self.where is None else self.where.pruning
-        slices = plan_queues(session, self.selection, self.spec, pruning)
-        deque(refuse_stretches(find_lost(session, slices, self.spec), self.spec), maxlen=0)
-        return self._newest(session, slices, count)
-
     def newest(
         self, session: StoreParts, slices: Sequence[QueueSlice], count: int
     ) -> Iterator[pa.RecordBatch]:
@@ -321,10 +314,21 @@ class MessageScan:
         session.ranges.warn_unknown_topics(self.selection)
         if not self.index_only:  # the index of tiered storage is not used
             slices = plan_look_up(session, self.selection, self.spec)
-            self._expect(lambda: sum(_estimate_bytes(session, piece) for piece in slices))
+            if self.tally is not None:
+                n_bytes = 0
+                for piece in slices:
+                    samples = take_samples(session, piece, _SIZE_SAMPLES)
+                    mean_bytes = fmean([sample.mean_bytes for sample in samples] or [0])
+                    n_bytes += round(mean_bytes * (piece.end - piece.start))
+                self.tally.expect(n_bytes)
             yield from look_up(session, slices, self.spec, chosen)
         candidates = find_wanted(session, self.wanted, self.selection)
-        self._expect(lambda: _estimate_found(session, candidates, index_only=self.index_only))
+        if self.tally is not None:
+            places = candidates.places
+            n_bytes = round(len(places) * finder(session).mean_size(places))
+            if not self.index_only:
+                n_bytes += candidates.n_uncovered_bytes
+            self.tally.expect(n_bytes)
         yield from finder(session).read(candidates, self.spec, chosen, index_only=self.index_only)
 
     def _pending(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
@@ -334,16 +338,6 @@ class MessageScan:
 
 def _n_messages(slices: Iterable[QueueSlice]) -> int:
     return sum(piece.end - piece.start for piece in slices)
-
-
-def _estimate_bytes(session: StoreParts, piece: QueueSlice) -> int:
-    sizes = [sample.mean_bytes for sample in take_samples(session, piece, _SIZE_SAMPLES)]
-    return round(fmean(sizes) * (piece.end - piece.start)) if sizes else 0
-
-
-def _estimate_found(session: StoreParts, found: Found, *, index_only: bool) -> int:
-    n_bytes = round(len(found.places) * finder(session).mean_size(found.places))
-    return n_bytes if index_only else n_bytes + found.n_uncovered_bytes
 
 
 def _require_places(start: int | None, end: int | None) -> None:

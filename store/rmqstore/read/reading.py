@@ -38,14 +38,6 @@ def read_queues(
     Those in tiered storage come first, queue by queue. Those of the local store follow, in the
     order of its log.
     """
-    if store.tier is None:
-        return _queue_scan(store, spec).batches(slices)
-    return _read_tiered_first(store, slices, spec)
-
-
-def _read_tiered_first(
-    store: StoreParts, slices: Sequence[QueueSlice], spec: ReadSpec
-) -> Iterator[pa.RecordBatch]:
     in_tier, local = divide_slices(store, slices)
     yield from _read_tiered(store, in_tier, spec)
     if in_tier and local:

@@ -29,10 +29,6 @@ def read_groups(source: StoreParts, spec: ViewSpec, _piece: ViewPiece) -> Iterat
     Raises:
         CorruptConfigError: the file with the offsets cannot be parsed.
     """
-    yield from to_batches(spec, source, _rows(source, spec))
-
-
-def _rows(source: StoreParts, spec: ViewSpec) -> Iterator[dict[str, object]]:
     # Groups read their retry topics too.
     selection = replace(spec.selection, include_system_topics=True)
     existing: dict[str, set[int]] = {}
@@ -46,6 +42,7 @@ def _rows(source: StoreParts, spec: ViewSpec) -> Iterator[dict[str, object]]:
             return QueueRow(reason="there is no such queue")
         return queue_facts(source, topic, queue_id, with_bytes=False)
 
+    rows: list[dict[str, object]] = []
     warn_without(source.paths, OFFSETS, "what consumer groups have committed is not known")
     for group, offsets in sorted(source.config.committed_offsets().items()):
         chosen = set(choose_topics(selection, sorted({topic for topic, _ in offsets})))
@@ -59,7 +56,8 @@ def _rows(source: StoreParts, spec: ViewSpec) -> Iterator[dict[str, object]]:
                     "consumerOffset": committed,
                 }
                 facts = facts_of(topic, queue_id)
-                yield progress | _lag(source, topic, queue_id, committed, facts)
+                rows.append(progress | _lag(source, topic, queue_id, committed, facts))
+    yield from to_batches(spec, source, iter(rows))
 
 
 def _lag(

@@ -23,7 +23,7 @@ from rmqstore.read.views.pieces import (
 )
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.storage import Storage, StoredFile, path_of
+from rmqstore.storage.files.storage import StoredFile, path_of
 from rmqstore.storage.index_files import IndexSizes, find_sizes_in_any, index_files, read_header
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,24 @@ def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[
     except StoreStateError as err:
         logger.warning("%s", err)
         return [ViewPiece(index=IndexSlice(str(file), 0, 0, 0, str(err))) for file in files]
-    slices = [_whole(storage, file, sizes) for file in files]
+    items_position = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
+    slices = []  # of each file, the items that its header counts and its length holds
+    for file in files:
+        whole = IndexSlice(str(file), sizes.n_slots, 1, 1)
+        try:
+            header, length = read_header(file, storage), storage.size(file)
+        except (OSError, UnreadableFileError) as err:
+            slices.append(whole._replace(reason=str(err)))
+            continue
+        count = int(header["index_count"])
+        room = min((length - items_position) // INDEX_ITEM.itemsize, sizes.n_items)
+        reason = ""
+        if count < 0 or count > room:
+            reason = f"its header counts up to item {count}, the file has room for {max(room, 0)}"
+            count = room
+        elif length != sizes.file_size:
+            reason = f"the file has {length} bytes, not {sizes.file_size}"
+        slices.append(whole._replace(end=max(count, 1), reason=reason))
     total = sum(whole.end - whole.start for whole in slices) * INDEX_ITEM.itemsize
     goal = -(-limits.share(total) // INDEX_ITEM.itemsize)
     pieces = []
@@ -55,25 +72,6 @@ def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[
             pieces.append(ViewPiece(index=part, n_bytes=(end - start) * INDEX_ITEM.itemsize))
             reason = ""
     return pieces
-
-
-def _whole(storage: Storage, path: Path, sizes: IndexSizes) -> IndexSlice:
-    """Return the items of a file that its header counts and its length holds."""
-    whole = IndexSlice(str(path), sizes.n_slots, 1, 1)
-    try:
-        header, length = read_header(path, storage), storage.size(path)
-    except (OSError, UnreadableFileError) as err:
-        return whole._replace(reason=str(err))
-    count = int(header["index_count"])
-    items_position = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
-    room = min((length - items_position) // INDEX_ITEM.itemsize, sizes.n_items)
-    if count < 0 or count > room:
-        text = f"its header counts up to item {count}, the file has room for {max(room, 0)}"
-        return whole._replace(end=max(room, 1), reason=text)
-    text = ""
-    if length != sizes.file_size:
-        text = f"the file has {length} bytes, not {sizes.file_size}"
-    return whole._replace(end=max(count, 1), reason=text)
 
 
 def read_index(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:

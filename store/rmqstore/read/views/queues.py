@@ -148,14 +148,14 @@ def plan_queues(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[
 
 def plan_topics(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
     """Return the topics in groups of about equal work."""
-    queues = {
-        topic: tuple((topic, queue_id) for queue_id in queue_ids(source, spec, topic))
-        for topic in chosen_topics(source, spec, known=True)
-    }
-    return [
-        _piece(source, [key for topic in topics for key in queues[topic]], topics=tuple(topics))
-        for topics in _grouped(source, queues, limits)
-    ]
+    queues: dict[str, tuple[QueueKey, ...]] = {}
+    for topic in chosen_topics(source, spec, known=True):
+        queues[topic] = tuple((topic, queue_id) for queue_id in queue_ids(source, spec, topic))
+    pieces = []
+    for topics in _grouped(source, queues, limits):
+        keys = [key for topic in topics for key in queues[topic]]
+        pieces.append(_piece(source, keys, topics=tuple(topics)))
+    return pieces
 
 
 def _grouped(
