@@ -96,13 +96,13 @@ LONG_FUNCTIONS = {
     "rmqstore.format.columns.heads.read_heads": 68,
 }
 LARGE_CLASSES = {
-    "kafkalog.partition.Partition": 25,
+    "kafkalog.partition.Partition": 19,
     "rmqstore.replica.copy_store.CopyStore": 17,
     "rmqstore.replica.log_copy.LogCopy": 19,
     "rmqstore.read.queue_ranges.QueueRanges": 17,
     "rmqstore.read.store_parts.StoreParts": 20,
     "rmqstore.read.store_queues.StoreQueues": 20,
-    "rmqstore.storage.files.disk.Disk": 23,
+    "rmqstore.storage.files.disk.Disk": 20,
     "rmqstore.storage.files.paths.StorePaths": 18,
     "rmqstore.storage.log.commitlog.CommitLog": 20,
     "rmqstore.storage.queue.batch_consumequeue.BatchConsumeQueue": 19,

@@ -145,7 +145,18 @@ class OffsetReader:
 
         Of committed records, none are read from the last stable offset on.
         """
-        ends = {key: self._end(key) for key in self._chosen}
+        limit = self._options.end
+        ends: dict[TopicPartition, int] = {}
+        for key in self._chosen:
+            time = limit.time_of(key)
+            if time is None:
+                stated = self._offset(limit.offset_of(key), key)
+                ends[key] = self._within("endingOffsets", key, stated)
+            elif time < 0:
+                ends[key] = self._offset(time, key)
+            else:
+                found = self._partition(key).offset_for_time(time)
+                ends[key] = self.latest(key) if found is None else found
         if not self._spec.is_committed:
             return ends
         return {
@@ -171,16 +182,6 @@ class OffsetReader:
                 "startingOffsetsByTimestampStrategy=latest starts such a partition at its end"
             )
         return self.latest(key)
-
-    def _end(self, key: TopicPartition) -> int:
-        limit = self._options.end
-        time = limit.time_of(key)
-        if time is None:
-            return self._within("endingOffsets", key, self._offset(limit.offset_of(key), key))
-        if time < 0:
-            return self._offset(time, key)
-        found = self._partition(key).offset_for_time(time)
-        return self.latest(key) if found is None else found
 
     def _offset(self, offset: int, key: TopicPartition) -> int:
         """Return an offset of a partition that may be EARLIEST or LATEST."""

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 
 from kafkalog.storage.names import TopicPartition
 from kafkalog.storage.recovery import Mark
-from pyspark_rmqstore.packing import Limits, Pack, Part
+from pyspark_rmqstore.packing import Limits, Pack, SizedSplit
 from rmqstore.errors import OptionError
 
 _JOINED_BYTES: Final = 32 << 20
@@ -89,7 +89,12 @@ def divide_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[OffsetR
     """
     pieces = [piece for piece in ranges if piece.size > 0]
     min_partitions = limits.min_partitions
-    counts = [min(_n_parts(piece, limits), piece.size) for piece in pieces]
+    counts = []
+    for piece in pieces:
+        count = max(math.ceil(piece.n_bytes / limits.max_bytes), 1)
+        if limits.max_records:
+            count = max(count, math.ceil(piece.size / limits.max_records))
+        counts.append(min(count, piece.size))
     total = max(sum(counts), min(min_partitions or 0, sum(piece.size for piece in pieces)))
     if total > _MOST_PARTS:
         raise OptionError(
@@ -126,16 +131,11 @@ def pack_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[tuple[Off
     max_bytes = min(_JOINED_BYTES, limits.max_bytes)
     packs: list[Pack[OffsetRange]] = []
     for piece in ranges:
-        part = Part(piece, piece.n_bytes, piece.size, place=piece)
+        part = SizedSplit(piece, piece.n_bytes, piece.size, place=piece)
         if not packs or not packs[-1].takes(part):
             packs.append(Pack(max_bytes, limits.max_records))
         packs[-1].add(part)
     return [tuple(pack.values) for pack in packs]
-
-
-def _n_parts(piece: OffsetRange, limits: Limits) -> int:
-    by_records = math.ceil(piece.size / limits.max_records) if limits.max_records else 1
-    return max(by_records, math.ceil(piece.n_bytes / limits.max_bytes), 1)
 
 
 def _share(size: int, total: int, n_parts: int) -> int:

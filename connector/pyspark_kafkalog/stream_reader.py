@@ -102,25 +102,20 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._report_gone(reader, since)
         starts = self._starts(reader, since, ends)
         if not isinstance(limit, ReadAllAvailable):
-            ends = self._admitted(starts, ends)
+            options = self._options
+            n_new = sum(max(ends[key] - starts[key], 0) for key in ends)
+            may_wait = self._target is None  # otherwise the query has to reach its end
+            is_early = monotonic() - self._last_trigger < options.max_delay_seconds
+            if may_wait and is_early and n_new < (options.min_offsets or 0):
+                ends = {key: starts[key] for key in ends}
+            elif options.max_offsets is not None:
+                ahead = {key: max(end, starts[key]) for key, end in ends.items()}
+                ends = limit_rows(starts, ahead, options.max_offsets)
         if ends == since:
             return start
         if any(ends[key] > starts[key] for key in ends):
             self._last_trigger = monotonic()
         return to_json(ends)
-
-    def _admitted(self, starts: Mapping[TopicPartition, int], ends: Offsets) -> Offsets:
-        """Return how far a trigger may read within the limits of the options."""
-        options = self._options
-        n_new = sum(max(ends[key] - starts[key], 0) for key in ends)
-        may_wait = self._target is None  # otherwise the query has to reach its end
-        waited = monotonic() - self._last_trigger
-        if may_wait and n_new < (options.min_offsets or 0) and waited < options.max_delay_seconds:
-            return {key: starts[key] for key in ends}
-        if options.max_offsets is None:
-            return ends
-        ahead = {key: max(end, starts[key]) for key, end in ends.items()}
-        return limit_rows(starts, ahead, options.max_offsets)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the partitions reach, for the query's progress."""

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmqstore.opened_stores import each_store, open_ref, stores_to_read
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions
-from pyspark_rmqstore.packing import AnyPortion
+from pyspark_rmqstore.packing import AnyStoreRead
 from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.query.selection import require_named
@@ -36,7 +36,7 @@ class _StorePlan(NamedTuple):
     """What is to be read of one store."""
 
     named_queues: dict[str, set[int]]  # by topic; see `StoreParts.named_queues`
-    portions: list[AnyPortion]
+    reads: list[AnyStoreRead]
 
 
 class RmqStoreReader(DataSourceReader):
@@ -52,9 +52,9 @@ class RmqStoreReader(DataSourceReader):
         log_to_spark()
         stores = stores_to_read(self._options.stores)
         known: dict[str, set[int]] = {}
-        portions: list[AnyPortion] = []
+        reads: list[AnyStoreRead] = []
         for plan in each_store(stores, self._plan):
-            portions += plan.portions
+            reads += plan.reads
             for topic, queue_ids in plan.named_queues.items():
                 known.setdefault(topic, set()).update(queue_ids)
         if self._is_by_queue:
@@ -62,7 +62,7 @@ class RmqStoreReader(DataSourceReader):
             require_named(self._options.selection, known, paths)
         if self._options.msg_key_limit is not None:
             # The newest messages are chosen over all stores.
-            portions = []
+            reads = []
             matches = [match for rows in each_store(stores, self._stored) for match in rows]
             newest = sorted(matches)[-self._options.msg_key_limit :]
             for ref in stores:
@@ -70,8 +70,8 @@ class RmqStoreReader(DataSourceReader):
                 if not offsets:
                     continue
                 with open_ref(ref) as store:
-                    portions.append(self._splits.records(ref, store, np.array(offsets, np.int64)))
-        tasks = self._splits.tasks(portions)
+                    reads.append(self._splits.records(ref, store, np.array(offsets, np.int64)))
+        tasks = self._splits.tasks(reads)
         logger.info("planned %d tasks over %d stores", len(tasks), len(stores))
         return tasks
 
@@ -83,18 +83,18 @@ class RmqStoreReader(DataSourceReader):
         with open_ref(ref) as store:
             name = store.broker_name
             is_read = self._splits.pushed.pruning.keeps_broker(name)
-            portions = self._portions(ref, store) if is_read else []
+            reads = self._reads(ref, store) if is_read else []
             named = store.ranges.named_queues(self._options.selection) if self._is_by_queue else {}
             requests = store.paths.storage.requests_made()
             if requests is not None:
-                n_bytes = sum(portion.n_bytes for portion in portions)
+                n_bytes = sum(read.n_bytes for read in reads)
                 logger.info(
                     "%s: planning took %s; reading takes about %d GETs",
                     ref.path, requests, -(-int(n_bytes) // _REQUEST_BYTES),
                 )  # fmt: skip
-            return _StorePlan(named, portions)
+            return _StorePlan(named, reads)
 
-    def _portions(self, ref: StoreRef, store: StoreParts) -> list[AnyPortion]:
+    def _reads(self, ref: StoreRef, store: StoreParts) -> list[AnyStoreRead]:
         splits = self._splits
         if self._options.wanted:
             # The newest messages are planned over all stores at once.
@@ -107,16 +107,16 @@ class RmqStoreReader(DataSourceReader):
         if splits.pushed.conditions:
             pruning = splits.pushed.pruning
             slices = plan_queues(store, self._options.selection, splits.spec(store), pruning)
-            portions = splits.pruned(ref, store, slices)
+            reads = splits.pruned(ref, store, slices)
         else:
             planned = splits.planned(store)
             slices = [item.piece for item in planned]
-            portions = [splits.queues(ref, store, planned)]
-        portions += splits.lost(ref, store, slices)
+            reads = [splits.queues(ref, store, planned)]
+        reads += splits.lost(ref, store, slices)
         if self._options.include_pending:
             store.require_store("include_pending")
-            portions.append(splits.pending(ref, store))
-        return portions
+            reads.append(splits.pending(ref, store))
+        return reads
 
     def _stored(self, ref: StoreRef) -> list[tuple[datetime, str, int]]:
         with open_ref(ref) as store:

@@ -194,6 +194,14 @@ def _read_options(
             "with a stream, a look-up or scan=commitlog, read them in the topics "
             "SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and rmq_sys_wheel_timer"
         )
+    scan = given["scan"]
+    if scan == "commitlog" and not streaming:
+        selection.require_by_log()
+    if scan == "commitlog" and "maxRecordsPerPartition" in given:
+        raise OptionError(
+            "maxRecordsPerPartition: scan=commitlog cannot count records before it reads them; "
+            "use maxBytesPerPartition"
+        )
     return ReadOptions(
         columns=chosen.columns,
         is_kafka=chosen.is_kafka,
@@ -208,7 +216,7 @@ def _read_options(
         msg_key_limit=given["msgKeyLimit"],
         tags=parse_tags(given["tags"]),
         filter=parse_filter(given["filter"]),
-        scan=_scan(given, selection, streaming=streaming),
+        scan=scan,
         check_crc=given["checkCRC"],
         fail_on_data_loss=given["failOnDataLoss"],
         min_partitions=given["minPartitions"],
@@ -248,15 +256,3 @@ def _known(options: Mapping[str, str]) -> GivenOptions:
     if misplaced:
         raise OptionError(f"{', '.join(misplaced)}: for view assignments only")
     return given
-
-
-def _scan(given: GivenOptions, selection: Selection, *, streaming: bool) -> str:
-    scan: str = given["scan"]
-    if scan == "commitlog" and not streaming:
-        selection.require_by_log()
-    if scan == "commitlog" and "maxRecordsPerPartition" in given:
-        raise OptionError(
-            "maxRecordsPerPartition: scan=commitlog cannot count records before it reads them; "
-            "use maxBytesPerPartition"
-        )
-    return scan

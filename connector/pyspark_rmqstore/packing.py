@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Part(Generic[T]):
+class SizedSplit(Generic[T]):
     """A part of a read that is small enough to share a task.
 
     Attributes:
@@ -85,7 +85,7 @@ class Pack(Generic[T]):
         self._n_records = 0
         self._place: Hashable = None  # that of the last one
 
-    def takes(self, part: Part[T]) -> bool:
+    def takes(self, part: SizedSplit[T]) -> bool:
         """Return whether a part fits; an empty pack takes any."""
         if not self.values:
             return True
@@ -94,14 +94,14 @@ class Pack(Generic[T]):
         fits = self._max_records is None or n_records <= self._max_records
         return fits and n_bytes <= self._max_bytes
 
-    def add(self, part: Part[T]) -> None:
+    def add(self, part: SizedSplit[T]) -> None:
         """Add a part."""
         self._n_bytes += self._cost(part)
         self._n_records += part.n_records
         self._place = part.place
         self.values.append(part.value)
 
-    def _cost(self, part: Part[T]) -> float:
+    def _cost(self, part: SizedSplit[T]) -> float:
         is_opened = bool(self.values) and part.place == self._place
         return part.n_bytes + (0 if is_opened else OPEN_COST)
 
@@ -110,7 +110,7 @@ S_co = TypeVar("S_co", bound=InputPartition, covariant=True)
 
 
 @dataclass(frozen=True)
-class Portion(Generic[S_co]):
+class StoreRead(Generic[S_co]):
     """A part of a read: of one store, and cut into tasks by itself.
 
     Attributes:
@@ -126,37 +126,37 @@ class Portion(Generic[S_co]):
     cut: Callable[[Limits], Sequence[S_co]]
 
 
-AnyPortion = Portion[InputPartition]
+AnyStoreRead = StoreRead[InputPartition]
 
 
-def plan_tasks(portions: Sequence[AnyPortion], limits: Limits) -> list[InputPartition]:
-    """Return the tasks of all portions of a read.
+def plan_tasks(reads: Sequence[AnyStoreRead], limits: Limits) -> list[InputPartition]:
+    """Return the tasks of all reads of a read.
 
-    Portions that make one task each are packed into tasks as Spark packs small files: up to
+    Reads that make one task each are packed into tasks as Spark packs small files: up to
     ``max_bytes``, where each store counts for ``OPEN_COST`` bytes more. Unlike Spark's, the order
     stays that of the stores.
 
     Args:
-        portions: what is to be read.
-        limits: for all portions together; see :func:`plan_queues`.
+        reads: what is to be read.
+        limits: for all reads together; see :func:`plan_queues`.
     """
-    total = sum(portion.n_bytes for portion in portions)
+    total = sum(read.n_bytes for read in reads)
     least = limits.min_partitions or 1
-    cuts = [portion.cut(limits.share(portion.n_bytes, total)) for portion in portions]
-    if sum(map(len, cuts)) < least and len(portions) > 1:
-        cuts = [portion.cut(limits) for portion in portions]
+    cuts = [read.cut(limits.share(read.n_bytes, total)) for read in reads]
+    if sum(map(len, cuts)) < least and len(reads) > 1:
+        cuts = [read.cut(limits) for read in reads]
     goal = float(limits.max_bytes)
     if limits.min_partitions:
-        n_stores = len({portion.store for portion in portions})
+        n_stores = len({read.store for read in reads})
         goal = min(goal, (total + n_stores * OPEN_COST) / limits.min_partitions)
     tasks: list[list[InputPartition]] = []
     pack = Pack[InputPartition](goal, limits.max_records)
-    for portion, splits in zip(portions, cuts, strict=True):
-        is_small = len(splits) == 1 and (portion.n_records is not None or not limits.max_records)
+    for read, splits in zip(reads, cuts, strict=True):
+        is_small = len(splits) == 1 and (read.n_records is not None or not limits.max_records)
         if not is_small:
             tasks += [[split] for split in splits]
             continue
-        part = Part(splits[0], portion.n_bytes, portion.n_records or 0, portion.store)
+        part = SizedSplit(splits[0], read.n_bytes, read.n_records or 0, read.store)
         if not pack.takes(part):
             tasks.append(pack.values)
             pack = Pack(goal, limits.max_records)

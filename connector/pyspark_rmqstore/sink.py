@@ -40,7 +40,7 @@ from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.store.opening import create, is_store, open_for
 from rmqstore.write.messages import MessageMaker
-from rmqstore.write.staged import PartWriter, StagedPart
+from rmqstore.write.staged import PartWriter, StagedTask
 from rmqstore.write.writer import StoreWriter
 
 logger = logging.getLogger(__name__)
@@ -248,7 +248,7 @@ class Staged(WriterCommitMessage):
     """The message of a task to the driver."""
 
     partition: int
-    part: StagedPart
+    part: StagedTask
     host: str  # that the task ran on
 
 

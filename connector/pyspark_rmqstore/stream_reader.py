@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmqstore.offsets import Key, StreamOffset, limit_bytes, limit_rows, nested
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StreamOptions
-from pyspark_rmqstore.packing import AnyPortion, Limits, Portion, splits_of
+from pyspark_rmqstore.packing import AnyStoreRead, Limits, StoreRead, splits_of
 from pyspark_rmqstore.planning import QueueSplit
 from pyspark_rmqstore.stream_snapshot import FollowedStores, StreamSnapshot
 from pyspark_rmqstore.tasks import SplitReader, StreamSplit, read_task
@@ -185,12 +185,12 @@ class RmqStoreStreamReader(DataSourceStreamReader):
                 self._stores.doubt(unconfirmed)
                 snapshot = self._stores.look()
                 slices = snapshot.confirmed(self._slices(snapshot, since, until))
-        portions = []
+        reads = []
         for broker, pieces in slices.items():
             ref, tail = snapshot.stores[broker]
             queues = self._splits.queues(ref, tail.store, self._splits.sampled(tail.store, pieces))
-            portions.append(_of_stream(queues, until.marks.get(broker)))
-        return self._splits.tasks(portions)
+            reads.append(_of_stream(queues, until.marks.get(broker)))
+        return self._splits.tasks(reads)
 
     def _slices(
         self, snapshot: StreamSnapshot, since: StreamOffset, until: StreamOffset
@@ -244,10 +244,10 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         self._stores.close()
 
 
-def _of_stream(queues: Portion[QueueSplit], mark: LogMark | None) -> AnyPortion:
-    """Return the portion of a stream that reads ranges of queues; see ``StreamSplit`` for mark."""
+def _of_stream(queues: StoreRead[QueueSplit], mark: LogMark | None) -> AnyStoreRead:
+    """Return the read of a stream that reads ranges of queues; see ``StreamSplit`` for mark."""
 
     def cut(limits: Limits) -> list[InputPartition]:
         return [StreamSplit(split, mark) for split in queues.cut(limits)]
 
-    return Portion(queues.store, queues.n_bytes, queues.n_records, cut)
+    return StoreRead(queues.store, queues.n_bytes, queues.n_records, cut)

@@ -22,13 +22,13 @@ from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.faults import refuse_stretches
-from rmqstore.read.follower import TieredTail, follow
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.planning import find_starts, rows_within, take_samples
 from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.reading import find_lost
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import StoreTail
+from rmqstore.read.tailing import TieredTail, tail_of
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.files.retry import ChangingStore
@@ -328,7 +328,7 @@ class FollowedStores:
                 store = open_ref(ref)
                 store.ranges.warn_unknown_topics(selection, "they are followed once they appear")
                 store.warn_of_messages_elsewhere()
-                followed = Followed(ref, follow(store, selection))
+                followed = Followed(ref, tail_of(store, selection))
                 opened[store.broker_name] = followed
                 followed.tail.look()
                 deque(refuse_stretches(find_lost(store, (), spec), spec), maxlen=0)

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmqstore.opened_stores import open_in_task
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import ReadOptions
-from pyspark_rmqstore.packing import AnyPortion, Limits, Portion, plan_tasks, splits_of
+from pyspark_rmqstore.packing import AnyStoreRead, Limits, StoreRead, plan_tasks, splits_of
 from pyspark_rmqstore.planning import (
     LogSplit,
     LostSplit,
@@ -55,7 +55,6 @@ from rmqstore.read.pruner import StorePruner
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import find_lost, finder, look_up, read_log, read_queues, read_units
 from rmqstore.read.record_filter import LogFilter, log_filter
-from rmqstore.read.rows import UnitRows
 from rmqstore.read.sampling import Sample
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
@@ -337,7 +336,11 @@ class SplitReader:
     ) -> Iterator[SampledSlice]:
         """Yield ranges of queues with as many samples as they need to be cut evenly."""
         sampled = list(sampled)
-        step = self._bytes_per_sample(sum(item.n_bytes for item in sampled))
+        options = self._options
+        n_bytes = sum(item.n_bytes for item in sampled)
+        task_bytes = min(options.max_bytes_per_partition, n_bytes / (options.min_partitions or 1))
+        # The bytes of a queue after which it needs another sample.
+        step = max(task_bytes / _SAMPLES_PER_TASK, 1.0)
         if store.log.is_remote:
             step *= _SAMPLES_PER_TASK / _REMOTE_SAMPLES_PER_TASK
         for item in sampled:
@@ -348,37 +351,31 @@ class SplitReader:
             else:
                 yield item
 
-    def _bytes_per_sample(self, n_bytes: float) -> float:
-        """Return the bytes of a queue after which it needs another sample, to be cut evenly."""
-        options = self._options
-        task_bytes = min(options.max_bytes_per_partition, n_bytes / (options.min_partitions or 1))
-        return max(task_bytes / _SAMPLES_PER_TASK, 1.0)
-
     def queues(
         self, ref: StoreRef, store: StoreParts, sampled: Iterable[SampledSlice]
-    ) -> Portion[QueueSplit]:
-        """Return the portion that reads ranges of queues, sampled at their two ends."""
+    ) -> StoreRead[QueueSplit]:
+        """Return the read of ranges of queues, sampled at their two ends."""
         queues, ends = SampledQueues(self._sampled_evenly(store, sampled)), store.ends
 
         def cut(limits: Limits) -> list[QueueSplit]:
             return [QueueSplit(ref, task, ends.recovered_in(task)) for task in queues.cut(limits)]
 
-        return Portion(ref.path, queues.n_bytes, queues.n_records, cut)
+        return StoreRead(ref.path, queues.n_bytes, queues.n_records, cut)
 
     def lost(
         self, ref: StoreRef, store: StoreParts, slices: Sequence[QueueSlice]
-    ) -> list[AnyPortion]:
-        """Return the portion for damage of the log that reads of these ranges would not notice."""
+    ) -> list[AnyStoreRead]:
+        """Return the read for damage of the log that reads of these ranges would not notice."""
         lost = find_lost(store, () if self.pushed.conditions else slices, self.spec(store))
         if not lost:
             return []
         split = LostSplit(ref, tuple(lost))
-        return [Portion(ref.path, 0.0, len(lost), lambda _: [split])]
+        return [StoreRead(ref.path, 0.0, len(lost), lambda _: [split])]
 
     def pruned(
         self, ref: StoreRef, store: StoreParts, slices: Sequence[QueueSlice]
-    ) -> list[AnyPortion]:
-        """Return the portions that read what pushed filters leave of ranges of queues."""
+    ) -> list[AnyStoreRead]:
+        """Return the reads of what pushed filters leave of ranges of queues."""
         pruned = StorePruner(store, self.pushed.pruning).queues(slices)
         n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
         logger.info(
@@ -387,13 +384,14 @@ class SplitReader:
             ref.path, _total_length(pruned.every), _total_length(slices),
             len(pruned.every), len(slices), n_single, self.pushed.pruning,
         )  # fmt: skip
-        portions: list[AnyPortion] = [self.queues(ref, store, self.sampled(store, pruned.every))]
+        reads: list[AnyStoreRead] = [self.queues(ref, store, self.sampled(store, pruned.every))]
         if pruned.single is not None:
-            portions.append(self._units(ref, pruned.single))
-        return portions
+            single = pruned.single
+            reads.append(_rows(ref, single.sizes, lambda rows: UnitSplit(ref, single.take(rows))))
+        return reads
 
-    def log(self, ref: StoreRef, store: StoreParts) -> AnyPortion:
-        """Return the portion that reads the log, all of it or what pushed filters leave."""
+    def log(self, ref: StoreRef, store: StoreParts) -> AnyStoreRead:
+        """Return the read of the log, all of it or what pushed filters leave."""
         # refuses what contradicts itself before any task runs
         log_filter(self._options.selection, self.schema.names)
         store.ranges.warn_unknown_topics(self._options.selection)
@@ -411,8 +409,8 @@ class SplitReader:
             )
         return self._log(ref, store, slices, pruner.heads)
 
-    def lookup(self, ref: StoreRef, store: StoreParts) -> list[AnyPortion]:
-        """Return the portions of a look-up.
+    def lookup(self, ref: StoreRef, store: StoreParts) -> list[AnyStoreRead]:
+        """Return the reads of a look-up.
 
         They read the records that the index names, and the parts of the log that it does not cover.
         """
@@ -426,20 +424,20 @@ class SplitReader:
             "%s: the index names %d records and does not cover %d bytes of the log",
             ref.path, len(candidates.places), candidates.n_uncovered_bytes,
         )  # fmt: skip
-        portions = [self.records(ref, store, offsets)]
+        reads = [self.records(ref, store, offsets)]
         in_tier = [] if options.index_only else plan_look_up(store, options.selection, spec)
         if in_tier:
-            portions.append(self.queues(ref, store, self.sampled(store, in_tier)))
+            reads.append(self.queues(ref, store, self.sampled(store, in_tier)))
         if uncovered:
-            portions.append(self._log(ref, store, uncovered, log_heads(store)))
-        return portions
+            reads.append(self._log(ref, store, uncovered, log_heads(store)))
+        return reads
 
-    def records(self, ref: StoreRef, store: StoreParts, offsets: NDArray[np.int64]) -> AnyPortion:
-        """Return the portion that reads single records of the log, by physical offset."""
+    def records(self, ref: StoreRef, store: StoreParts, offsets: NDArray[np.int64]) -> AnyStoreRead:
+        """Return the read of single records of the log, by physical offset."""
         return _rows(ref, _mean_sizes(store, offsets), lambda rows: RecordSplit(ref, offsets[rows]))
 
-    def pending(self, ref: StoreRef, store: StoreParts) -> AnyPortion:
-        """Return the portion that reads pending messages."""
+    def pending(self, ref: StoreRef, store: StoreParts) -> AnyStoreRead:
+        """Return the read of pending messages."""
         rows = find_pending(store, self._options.selection, self.spec(store))
         numbers = np.arange(len(rows.places))
         return _rows(
@@ -448,30 +446,26 @@ class SplitReader:
             lambda part: PendingSplit(ref, rows.take(numbers[part])),
         )
 
-    def _units(self, ref: StoreRef, picked: UnitRows) -> AnyPortion:
-        """Return the portion that reads single units of queues."""
-        return _rows(ref, picked.sizes, lambda rows: UnitSplit(ref, picked.take(rows)))
-
     def _log(
         self, ref: StoreRef, store: StoreParts, slices: Sequence[LogSlice], heads: Sequence[int]
-    ) -> AnyPortion:
-        """Return the portion that reads ranges of the log, which may be cut at heads."""
+    ) -> AnyStoreRead:
+        """Return the read of ranges of the log, which may be cut at heads."""
         parts = log_parts(store, slices, heads)
 
         def cut(limits: Limits) -> list[LogSplit]:
             return [LogSplit(ref, task) for task in plan_log(parts, limits)]
 
-        return Portion(ref.path, sum(part.n_bytes for part in parts), None, cut)
+        return StoreRead(ref.path, sum(part.n_bytes for part in parts), None, cut)
 
-    def tasks(self, portions: Sequence[AnyPortion]) -> list[InputPartition]:
-        """Return the tasks that read some portions, within the limits of the options."""
+    def tasks(self, reads: Sequence[AnyStoreRead]) -> list[InputPartition]:
+        """Return the tasks that read some reads of stores, within the limits of the options."""
         options = self._options
         limits = Limits(
             options.max_bytes_per_partition,
             options.max_records_per_partition,
             options.min_partitions,
         )
-        return plan_tasks(portions, limits)
+        return plan_tasks(reads, limits)
 
     def stored_records(self, ref: StoreRef, store: StoreParts) -> list[tuple[datetime, str, int]]:
         """Return the messages that a look-up finds.
@@ -498,18 +492,13 @@ class SplitReader:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task."""
         for split in splits_of(partition, StoreSplit):
-            ends = self._planned_ends(split)
+            ends = None  # the task looks for itself
+            if isinstance(split, QueueSplit) and not self._options.wanted:
+                ends = PlannedEnds(split.recovered)
+            elif isinstance(split, UnitSplit):
+                ends = PlannedEnds({})
             with option_names(), open_in_task(split.store, ends) as store:
                 yield from self.rows(store, split)
-
-    def _planned_ends(self, split: StoreSplit) -> PlannedEnds | None:
-        """Return what the task needs of the ends of queues; None where it looks by itself."""
-        match split:
-            case QueueSplit() if not self._options.wanted:
-                return PlannedEnds(split.recovered)
-            case UnitSplit():
-                return PlannedEnds({})
-        return None
 
     def rows(self, store: StoreParts, split: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task from its store."""
@@ -546,8 +535,8 @@ class SplitReader:
 
 def _rows(
     ref: StoreRef, sizes: NDArray[np.number], split: Callable[[slice], InputPartition]
-) -> AnyPortion:
-    """Return a portion of single records, in the order of the log.
+) -> AnyStoreRead:
+    """Return a read of single records, in the order of the log.
 
     Args:
         ref: the store.
@@ -558,7 +547,7 @@ def _rows(
     def cut(limits: Limits) -> list[InputPartition]:
         return [split(rows) for rows in cut_rows(sizes, limits)]
 
-    return Portion(ref.path, float(sizes.sum()), len(sizes), cut)
+    return StoreRead(ref.path, float(sizes.sum()), len(sizes), cut)
 
 
 def _mean_sizes(store: StoreParts, offsets: NDArray[np.int64]) -> NDArray[np.float64]:

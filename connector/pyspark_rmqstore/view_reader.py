@@ -14,7 +14,7 @@ from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.opened_stores import each_store, open_in_task, open_ref, stores_to_read
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names
-from pyspark_rmqstore.packing import AnyPortion, Limits, Portion, plan_tasks, splits_of
+from pyspark_rmqstore.packing import AnyStoreRead, Limits, StoreRead, plan_tasks, splits_of
 from pyspark_rmqstore.planning import StoreSplit
 from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
 from pyspark_rmqstore.store_options import StoreRef, parse_stores, zone_of
@@ -149,11 +149,11 @@ class _StorePlan(NamedTuple):
 
     Attributes:
         named_queues: topics and queues that the options name, see ``StoreParts.named_queues``.
-        portions: its part of the view.
+        reads: its part of the view.
     """
 
     named_queues: Mapping[str, set[int]]
-    portions: list[AnyPortion]
+    reads: list[AnyStoreRead]
 
 
 class RmqStoreViewReader(DataSourceReader):
@@ -170,9 +170,9 @@ class RmqStoreViewReader(DataSourceReader):
         if spec.view not in OF_CLUSTER:
             stores = stores_to_read(stores)
         known: dict[str, set[int]] = {}
-        portions: list[AnyPortion] = []
+        reads: list[AnyStoreRead] = []
         for plan in each_store(stores, lambda ref: self._plan(ref, len(stores))):
-            portions += plan.portions
+            reads += plan.reads
             for topic, queue_ids in plan.named_queues.items():
                 known.setdefault(topic, set()).update(queue_ids)
         if spec.names_topics:
@@ -180,7 +180,7 @@ class RmqStoreViewReader(DataSourceReader):
         if spec.view in OF_CLUSTER:
             return [ClusterSplit(stores)]
         max_bytes, min_partitions = self._options.limits
-        tasks = plan_tasks(portions, Limits(max_bytes, min_partitions=min_partitions))
+        tasks = plan_tasks(reads, Limits(max_bytes, min_partitions=min_partitions))
         logger.info(
             "planned %d tasks of view %s over %d stores", len(tasks), spec.view, len(stores)
         )
@@ -197,7 +197,7 @@ class RmqStoreViewReader(DataSourceReader):
                 return _StorePlan(named, [])
             splits = [ViewSplit(ref, piece) for piece in plan_view(store, spec, limits)]
             n_bytes = float(sum(split.piece.n_bytes for split in splits))
-            return _StorePlan(named, [Portion(ref.path, n_bytes, None, lambda _: splits)])
+            return _StorePlan(named, [StoreRead(ref.path, n_bytes, None, lambda _: splits)])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task; stateless."""

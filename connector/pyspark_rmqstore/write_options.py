@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -49,6 +50,11 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     paths = paths_or_root(options, conf, _NO_PATH)
     if len(paths) != 1:
         raise OptionError(f"path: only one store can be written to, but {len(paths)} are named")
+    app_id, version = given["txnAppId"], given["txnVersion"]
+    if (app_id is None) != (version is None) or app_id == "":
+        raise OptionError("txnAppId and txnVersion: give both, or none")
+    if version is not None and not re.fullmatch(r"[0-9]+", version.strip()):
+        raise OptionError(f"txnVersion {version!r}: must be a non-negative integer")
     defaults = WriteSpec()
     return WriteOptions(
         path=absolute_path(paths[0]),
@@ -65,7 +71,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
             broker_version=given["brokerVersion"],
         ),
         config=sizes_of(conf).updated({name: given[name] for name in _SIZES if name in given}),
-        txn=_txn(given),
+        txn=(app_id, int(version)) if app_id else None,
         conf=conf,
         broker_stopped=given["brokerStopped"],
     )
@@ -80,14 +86,3 @@ def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions:
             "use these options for batch writes, as in foreachBatch"
         )
     return parsed
-
-
-def _txn(given: GivenOptions) -> tuple[str, int] | None:
-    app_id, version = given["txnAppId"], given["txnVersion"]
-    if app_id is None and version is None:
-        return None
-    if not app_id or version is None:
-        raise OptionError("txnAppId and txnVersion: give both, or none")
-    if not version.strip().isascii() or not version.strip().isdigit():
-        raise OptionError(f"txnVersion {version!r}: must be a non-negative integer")
-    return app_id, int(version)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -264,10 +265,10 @@ def batch_rows(
 def batches_of(place: tuple[str, int], window: Window, heads: BatchHeads) -> pa.RecordBatch:
     """Return a row for each of some batches of a window; ``place`` is topic and partition."""
     count = len(heads)
-    found = [
-        _marker(window, heads[row : row + 1]) if is_control else None
-        for row, is_control in enumerate(heads.is_control.tolist())
-    ]
+    found: list[Marker | None] = [None] * count
+    for row in np.flatnonzero(heads.is_control).tolist():
+        with suppress(MalformedBytesError):  # a batch that cannot be read is no marker
+            found[row] = next(iter(markers(window.data, heads[row : row + 1])), None)
     base_timestamp = np.where(heads.has_delete_horizon, -1, heads.base_timestamp)
     delete_horizon = np.where(heads.has_delete_horizon, heads.base_timestamp, -1)
     # Sequence numbers begin again after 2^31-1.
@@ -313,15 +314,6 @@ def timestamp_types(heads: BatchHeads) -> NDArray[np.int8]:
 def _known(values: NDArray[np.int64] | NDArray[np.int32]) -> list[int | None]:
     """Return numbers of which negative ones mean that there is none."""
     return [None if value < 0 else value for value in values.tolist()]
-
-
-def _marker(window: Window, head: BatchHeads) -> Marker | None:
-    """Return the marker that one batch is; None if it is none, or cannot be read."""
-    try:
-        found = markers(window.data, head)
-    except MalformedBytesError:
-        return None
-    return found[0] if found else None
 
 
 class PartitionFile(NamedTuple):

@@ -9,7 +9,7 @@ order, each a name and base64 or null).
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -87,11 +87,12 @@ def as_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     flags = np.where(mask_of(values.is_null()), _NO_VALUE, 0)
     flags |= np.where(mask_of(times.is_null()), _NO_TIMESTAMP, 0)
     noted = np.flatnonzero(is_odd | headers.is_odd | (flags > 0))
+    plain_note = cache(partial(_note, None, None))
     notes = pa.array(
         [
             _note(keys[row] if is_odd[row] else None, headers.of_odd(row), int(flags[row]))
             if is_odd[row] or headers.is_odd[row]
-            else _plain_note(int(flags[row]))
+            else plain_note(int(flags[row]))
             for row in noted.tolist()
         ],
         pa.string(),
@@ -237,11 +238,6 @@ def _with_any(marked: Mask, bounds: Rows) -> Mask:
 @cache
 def _reserved() -> pa.Array:
     return texts([*RESERVED_PROPERTIES, *_MEANINGFUL, NOTE])
-
-
-@cache
-def _plain_note(flags: int) -> str:
-    return _note(None, None, flags)
 
 
 def _note(

@@ -20,6 +20,7 @@ from kafkalog.format.records import decode_pieces
 from kafkalog.format.reference import Marker, markers
 from kafkalog.partition import Partition
 from kafkalog.scan import FAILFAST, ScanSpec
+from kafkalog.storage.partition_log import PartitionLog
 from kafkalog.storage.windows import Window, lowest_offsets
 from rmqstore.errors import MalformedBytesError
 
@@ -103,7 +104,7 @@ def read_consumer_groups(partitions: Iterable[Partition], mode: str = FAILFAST) 
     damage: list[CorruptBatchError] = []
     for partition in partitions:
         if partition.topic == CONSUMER_OFFSETS:
-            replay = partition.answer(lambda _: _replayed(partition, spec))  # noqa: B023 - called here
+            replay = partition.answer(lambda log: _Replay(log, spec))
             rows += [(key, value) for key, (_, value) in replay.offsets.committed.items()]
             damage += replay.damage
     rows.sort()
@@ -139,10 +140,12 @@ class _Replay:
         damage: the damaged batches that were left out.
     """
 
-    def __init__(self, spec: ScanSpec, start_offset: int) -> None:
+    def __init__(self, log: PartitionLog, spec: ScanSpec) -> None:
         self.offsets = _Offsets()
         self.damage: list[CorruptBatchError] = []
-        self._spec, self._start_offset = spec, start_offset
+        self._spec, self._start_offset = spec, log.start_offset
+        for window in log.windows(log.start_offset):
+            self.window(window)
 
     def window(self, window: Window) -> None:
         """Replay the records of a window, in runs between markers and damaged batches."""
@@ -188,14 +191,6 @@ class _Replay:
             return
         for marker in found:
             self.offsets.end(int(heads.producer_id[0]), is_commit=marker.is_commit)
-
-
-def _replayed(partition: Partition, spec: ScanSpec) -> _Replay:
-    log = partition.log()
-    replay = _Replay(spec, log.start_offset)
-    for window in log.windows(log.start_offset):
-        replay.window(window)
-    return replay
 
 
 def _markers(window: Window, heads: BatchHeads) -> list[Marker]:

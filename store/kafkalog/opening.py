@@ -91,18 +91,23 @@ def tables_of(selection: Selection) -> dict[str, Mapping[QueueKey, int]]:
     }
 
 
-def committed_offsets(rows: list[dict[str, Any]], groups: list[str]) -> Committed:
-    """Return the committed offsets of groups.
+def committed_offsets(log_dirs: LogDirs, groups: list[str], spec: ScanSpec) -> Committed:
+    """Return the committed offsets of groups, as far as damage lets a scan know them.
 
     Args:
-        rows: those of all groups, as of ``LogDirs.consumer_groups``.
+        log_dirs: have the records of the groups; nothing is read without a group.
         groups: names of the groups that are asked for.
+        spec: of the scan.
 
     Raises:
         OptionError: a group has no committed offset.
+        CorruptBatchError: a batch of commits is damaged and the mode is FAILFAST.
     """
+    if not groups:
+        return {}
+    mode: Mode = "FAILFAST" if spec.mode == FAILFAST else "DROPMALFORMED"
     committed: dict[str, dict[TopicPartition, int]] = {}
-    for row in rows:
+    for row in log_dirs.consumer_groups(mode=mode).to_pylist():
         if row["group"] is not None:
             offsets = committed.setdefault(row["group"], {})
             offsets[TopicPartition(row["topic"], row["partition"])] = row["offset"]
@@ -381,7 +386,7 @@ class LogDirs(Closing):
         schema = pa.schema([fields[name] for name in names])
 
         def read() -> Iterator[pa.RecordBatch]:
-            committed = self._committed(groups_of(selection), spec)
+            committed = committed_offsets(self, groups_of(selection), spec)
             spans = ((each, span_of(each, selection, committed)) for each in chosen.values())
             for key, batch in read_spans(spans, spec, last, progress):
                 yield _placed(batch, key, schema)
@@ -389,13 +394,6 @@ class LogDirs(Closing):
         has_look_ups = spec.is_committed or has_times(selection) or groups_of(selection)
         is_quick = not has_look_ups and all(each.is_clean for each in chosen.values())
         return Scan(schema, read, limit=limit, is_quick=is_quick)
-
-    def _committed(self, groups: list[str], spec: ScanSpec) -> Committed:
-        """Return the committed offsets of groups, as far as damage lets a scan know them."""
-        if not groups:
-            return {}
-        mode: Mode = "FAILFAST" if spec.mode == FAILFAST else "DROPMALFORMED"
-        return committed_offsets(self.consumer_groups(mode=mode).to_pylist(), groups)
 
     def _choose(
         self, selection: Selection, partitions: Iterable[int] | None

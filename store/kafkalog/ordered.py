@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from errno import ENOENT
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +53,7 @@ def ordered_windows(log: PartitionLog, start_offset: int) -> Iterator[Ordered]:
         limit = limit_of(log, window)
         in_order = batches_in_order(window, floor, limit, following if same_segment else None)
         if not in_order.all():
-            _require_segments(log)
+            log.require_segments()
         before = reached
         for row in np.flatnonzero(in_order)[::-1].tolist():  # up to the last sound batch in order
             head = window.heads[row : row + 1]
@@ -71,14 +70,3 @@ def limit_of(log: PartitionLog, window: Window) -> int:
     if number + 1 < len(log.segments):
         return log.segments[number + 1].base_offset
     return log.end_offset
-
-
-def _require_segments(log: PartitionLog) -> None:
-    """Refuse a log whose segments were compacted into others since it was listed.
-
-    Raises:
-        FileNotFoundError: one of them is gone.
-    """
-    for segment in log.segments:
-        if log.storage.status(segment.path) is None:
-            raise FileNotFoundError(ENOENT, "deleted", segment.path)

@@ -189,6 +189,15 @@ class Partition:
     Bounds are those of the moment when they were first asked for; :meth:`refresh` looks again.
     Without a clean stop of the broker, the log is walked from its recovery point on when a bound is
     first asked for, and it ends where a broker's recovery would end it.
+
+    Attributes:
+        topic: the topic.
+        partition: the number of the partition.
+        path: the partition folder.
+        is_clean: whether the broker was stopped cleanly, so that no recovery would run.
+        high_watermark: the checkpointed high watermark, the first offset that consumers had not
+            been given; it may be some seconds old. What a follower has above it may be cut later.
+        cleaner_offset: the checkpointed first offset that was not compacted yet; None if none was.
     """
 
     def __init__(
@@ -203,6 +212,11 @@ class Partition:
                 walked again.
         """
         self._storage, self._folder = storage, folder
+        self.topic, self.partition = folder.topic_partition
+        self.path = folder.path
+        self.is_clean = folder.is_clean
+        self.high_watermark = folder.high_watermark
+        self.cleaner_offset = folder.cleaner_offset
         self._mark = None if before is None else before.mark
         # Open transactions, by whether CRCs are compared: before, and of the log as it is held.
         self._open_before = {} if before is None else before.open_transactions
@@ -214,47 +228,14 @@ class Partition:
         return f"<Partition {self._folder.topic_partition} in {self.path}>"
 
     @property
-    def topic(self) -> str:
-        """The topic."""
-        return self._folder.topic_partition.topic
-
-    @property
-    def partition(self) -> int:
-        """The number of the partition."""
-        return self._folder.topic_partition.partition
-
-    @property
-    def path(self) -> str:
-        """The partition folder."""
-        return self._folder.path
-
-    @property
     def topic_id(self) -> str | None:
         """The topic's id in base64url, 22 characters; None if the folder does not name it."""
         return read_topic_id(self._storage, f"{self.path}/partition.metadata")
 
     @property
-    def is_clean(self) -> bool:
-        """Whether the broker was stopped cleanly, so that no recovery would run."""
-        return self._folder.is_clean
-
-    @property
     def leader_epochs(self) -> list[LeaderEpoch]:
         """The leader epochs and their first offsets, rising."""
         return read_leader_epochs(self._storage, f"{self.path}/leader-epoch-checkpoint")
-
-    @property
-    def high_watermark(self) -> int | None:
-        """The checkpointed high watermark: the first offset that consumers had not been given.
-
-        It may be some seconds old. What a follower has above it may be cut later.
-        """
-        return self._folder.high_watermark
-
-    @property
-    def cleaner_offset(self) -> int | None:
-        """The checkpointed first offset that was not compacted yet; None if none was."""
-        return self._folder.cleaner_offset
 
     @property
     def start_offset(self) -> int:
@@ -561,7 +542,11 @@ def offsets_in(
 def read_range(
     partition: Partition, spec: ScanSpec, start: int | None, end: int | None, last: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """Return the records of a range, or only the newest of them; see :meth:`Partition.read`.
+    """Yield the records of a range, or only the newest of them; see :meth:`Partition.read`.
+
+    To find the newest ones, the range is read in parts from its end on. Each part is twice as long
+    as the one after it, because markers, gaps and records that were aborted may leave few records
+    in one.
 
     Args:
         partition: is read.
@@ -571,18 +556,8 @@ def read_range(
         last: the number of records, None for all.
     """
     if last is None:
-        return partition.read(spec, start, end)
-    return _read_newest(partition, spec, start, end, last)
-
-
-def _read_newest(
-    partition: Partition, spec: ScanSpec, start: int | None, end: int | None, last: int
-) -> Iterator[pa.RecordBatch]:
-    """Yield the newest records of a range, in order.
-
-    The range is read in parts from its end on. Each part is twice as long as the one after it,
-    because markers, gaps and records that were aborted may leave few records in one.
-    """
+        yield from partition.read(spec, start, end)
+        return
     first = partition.start_offset if start is None else start
     part_end = partition.end_offset if end is None else min(end, partition.end_offset)
     if spec.is_committed:

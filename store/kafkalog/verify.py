@@ -19,7 +19,6 @@ from kafkalog.partition import Partition
 from kafkalog.storage.indexes import read_offset_index, read_transaction_index, stored_time_index
 from kafkalog.storage.partition_log import PartitionLog
 from kafkalog.storage.producer_snapshots import read_snapshot, snapshot_offsets
-from kafkalog.storage.recovery import Cut
 from kafkalog.storage.segments import Segment
 from kafkalog.storage.windows import Window, lowest_offsets, walk_segment
 from rmqstore.errors import FileDeletedError, Finding, MalformedBytesError
@@ -229,7 +228,7 @@ def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
     for partition in partitions:
         log = partition.log()
         cut = log.cut
-        if cut is not None and not _is_preallocated(log, cut):
+        if cut is not None and not log.cuts_only_zeros():
             text = f"a recovery cuts the log here: {cut.reason}"
             yield Finding(_LOG, f"{cut.path}, {cut.position}", text)
             for path in cut.dropped:
@@ -276,12 +275,6 @@ def verify_file(storage: Storage, file: PartitionFile) -> Iterator[Finding]:
             yield Finding(_LOG, f"{file.path}, {position}", reason)
         if window.stop is not None and window.stop.reason != "zeros":
             yield Finding(_LOG, f"{file.path}, {window.stop.position}", window.stop.reason)
-
-
-def _is_preallocated(log: PartitionLog, cut: Cut) -> bool:
-    """Return whether only zeros of a preallocated file are cut."""
-    with log.storage.open(cut.path) as file:
-        return not cut.dropped and file.written_end(file.size) <= cut.position
 
 
 class _Gaps:

@@ -11,7 +11,14 @@ import pytest
 from numpy.typing import NDArray
 from pyspark.sql.datasource import InputPartition
 
-from pyspark_rmqstore.packing import OPEN_COST, AnyPortion, Limits, Portion, plan_tasks, splits_of
+from pyspark_rmqstore.packing import (
+    OPEN_COST,
+    AnyStoreRead,
+    Limits,
+    StoreRead,
+    plan_tasks,
+    splits_of,
+)
 from pyspark_rmqstore.planning import SampledSlice, plan_log, plan_queues
 from rmqstore.read.sampling import LogPart, Sample
 from rmqstore.spans import LogSlice, QueueSlice
@@ -414,8 +421,8 @@ class Part(InputPartition):
         self.store, self.n_bytes, self.n_records = store, n_bytes, n_records
 
 
-def portion(store: str, n_bytes: int, n_records: int, *, is_counted: bool = True) -> AnyPortion:
-    """Return a portion of equal records, which is cut evenly."""
+def read(store: str, n_bytes: int, n_records: int, *, is_counted: bool = True) -> AnyStoreRead:
+    """Return a read of equal records, which is cut evenly."""
 
     def cut(limits: Limits) -> list[Part]:
         count = max(1, -(-n_bytes // limits.max_bytes), limits.min_partitions or 1)
@@ -425,7 +432,7 @@ def portion(store: str, n_bytes: int, n_records: int, *, is_counted: bool = True
         ends = [n_records * number // count for number in range(count + 1)]
         return [Part(store, n_bytes // count, end - start) for start, end in pairwise(ends)]
 
-    return Portion(store, n_bytes, n_records if is_counted else None, cut)
+    return StoreRead(store, n_bytes, n_records if is_counted else None, cut)
 
 
 def parts_of(task: InputPartition) -> list[Part]:
@@ -433,7 +440,7 @@ def parts_of(task: InputPartition) -> list[Part]:
 
 
 def test_small_stores_share_tasks_and_each_counts_for_the_cost_of_opening_it() -> None:
-    stores = [portion(f"store-{number:03}", 600_000, 2_000) for number in range(100)]
+    stores = [read(f"store-{number:03}", 600_000, 2_000) for number in range(100)]
     tasks = plan_tasks(stores, Limits(128 << 20))
     sizes = [len(parts_of(task)) for task in tasks]
     assert sizes == [27, 27, 27, 19]  # 27 times 600,000 bytes and 4 MiB are just below 128 MiB
@@ -443,16 +450,16 @@ def test_small_stores_share_tasks_and_each_counts_for_the_cost_of_opening_it() -
 
 
 def test_portions_of_one_store_cost_its_opening_once() -> None:
-    portions = [portion("store", 1_000, 10) for _ in range(500)]
-    (task,) = plan_tasks(portions, Limits(128 << 20))
+    reads = [read("store", 1_000, 10) for _ in range(500)]
+    (task,) = plan_tasks(reads, Limits(128 << 20))
     assert len(parts_of(task)) == 500
 
 
 def test_a_large_store_beside_small_ones_is_cut_as_if_it_were_alone() -> None:
-    alone = plan_tasks([portion("large", 300 << 20, 10_000)], Limits(128 << 20))
+    alone = plan_tasks([read("large", 300 << 20, 10_000)], Limits(128 << 20))
     assert [len(parts_of(task)) for task in alone] == [1, 1, 1]
     tasks = plan_tasks(
-        [portion("a", 100, 1), portion("large", 300 << 20, 10_000), portion("z", 100, 1)],
+        [read("a", 100, 1), read("large", 300 << 20, 10_000), read("z", 100, 1)],
         Limits(128 << 20),
     )
     assert sorted([part.store for part in parts_of(task)] for task in tasks) == [
@@ -463,17 +470,17 @@ def test_a_large_store_beside_small_ones_is_cut_as_if_it_were_alone() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_packed_tasks_keep_the_limits(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    portions = [
-        portion(f"store-{number}", int(rng.integers(1, 1 << 24)), int(rng.integers(1, 1_000)))
+    reads = [
+        read(f"store-{number}", int(rng.integers(1, 1 << 24)), int(rng.integers(1, 1_000)))
         for number in range(int(rng.integers(1, 200)))
     ]
-    total = sum(portion.n_records or 0 for portion in portions)
+    total = sum(read.n_records or 0 for read in reads)
     limits = Limits(
         int(rng.integers(1 << 20, 1 << 26)),
         int(rng.integers(1, 2_000)) if rng.random() < 0.7 else None,
         int(rng.integers(1, 400)) if rng.random() < 0.7 else None,
     )
-    tasks = [parts_of(task) for task in plan_tasks(portions, limits)]
+    tasks = [parts_of(task) for task in plan_tasks(reads, limits)]
     assert sum(part.n_records for task in tasks for part in task) == total
     assert len(tasks) >= min(limits.min_partitions or 1, total)
     for task in tasks:
@@ -484,21 +491,21 @@ def test_packed_tasks_keep_the_limits(seed: int) -> None:
 
 
 def test_there_are_as_many_tasks_as_requested_when_nearly_all_is_in_one_store() -> None:
-    tiny = [portion(f"tiny-{number}", 1, 1) for number in range(3)]
-    tasks = plan_tasks([portion("large", 1 << 20, 1_000), *tiny], Limits(UNLIMITED, None, 50))
+    tiny = [read(f"tiny-{number}", 1, 1) for number in range(3)]
+    tasks = plan_tasks([read("large", 1 << 20, 1_000), *tiny], Limits(UNLIMITED, None, 50))
     assert 50 <= len(tasks) <= 54
     assert max(part.n_records for task in tasks for part in parts_of(task)) <= 20
 
 
 def test_what_cannot_be_counted_is_not_packed_if_records_are_limited() -> None:
-    portions = [portion(f"store-{number}", 100, 5, is_counted=False) for number in range(3)]
-    assert len(plan_tasks(portions, Limits(128 << 20, max_records=100))) == 3
-    assert len(plan_tasks(portions, Limits(128 << 20))) == 1
+    reads = [read(f"store-{number}", 100, 5, is_counted=False) for number in range(3)]
+    assert len(plan_tasks(reads, Limits(128 << 20, max_records=100))) == 3
+    assert len(plan_tasks(reads, Limits(128 << 20))) == 1
 
 
 def test_nothing_to_read_gives_no_task() -> None:
     assert plan_tasks([], Limits(1, 1, 1)) == []
-    nothing: AnyPortion = Portion("store", 0.0, 0, lambda _: [])
+    nothing: AnyStoreRead = StoreRead("store", 0.0, 0, lambda _: [])
     assert plan_tasks([nothing, nothing], Limits(1, 1, 7)) == []
 
 

@@ -20,7 +20,7 @@ from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged import PartWriter, StagedPart
+from rmqstore.write.staged import PartWriter, StagedTask
 from rmqstore.write.writer import StoreWriter
 
 pytestmark = pytest.mark.crash
@@ -74,7 +74,7 @@ def change(root: Path, name: str, disk: FaultyDisk, way: str) -> None:
         disk.close()
 
 
-def stage(root: Path, name: str) -> StagedPart:
+def stage(root: Path, name: str) -> StagedTask:
     """Leave the rows as a task of a job does."""
     folder = root / ".rmqstore" / "staging" / "job"
     folder.mkdir(parents=True)

@@ -15,7 +15,7 @@ from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.decode import pack_host
 from rmqstore.format.columns.dispatch_requests import (
     DispatchRequests,
-    Places,
+    PlacedFields,
     delay_ms,
     read_requests,
 )
@@ -172,7 +172,7 @@ def test_a_batch_equals_its_messages_one_by_one(seed: int) -> None:
     rows = random_rows(rng, rng.choice([1, 2, 30, 200]))
     columns = make(spec, rows)
     n = len(rows)
-    places = Places(*(np.array([rng.randrange(1 << 42) for _ in range(n)]) for _ in range(3)))
+    places = PlacedFields(*(np.array([rng.randrange(1 << 42) for _ in range(n)]) for _ in range(3)))
     records = encode_records(columns, places)
     starts = records.starts.tolist()
     assert np.diff(starts).tolist() == columns.sizes().tolist()
@@ -251,7 +251,7 @@ def test_text_that_is_not_utf8_is_stored_as_it_is() -> None:
         names=["topic", "body", "tags", "keys"],
     )
     columns = MessageMaker(WriteSpec(make_uniq_key=False)).make(batch)
-    places = Places(*(np.zeros(1, np.int64) for _ in range(3)))
+    places = PlacedFields(*(np.zeros(1, np.int64) for _ in range(3)))
     records = encode_records(columns, places)
     heads, _ = read_heads(records.data, records.starts[:-1])
     found = columns.requests(records).placed(places)

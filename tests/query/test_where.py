@@ -16,7 +16,7 @@ import pytest
 import tiers
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALL_COLUMNS
-from rmqstore.query.conditions import NO_PRUNING, Pruning, Within
+from rmqstore.query.conditions import NO_PRUNING, Between, Pruning
 from rmqstore.query.where import Joined, Where, negated, parse, parse_where
 
 DAY = datetime(2026, 11, 20, tzinfo=UTC)
@@ -45,20 +45,20 @@ def texts(*values: str) -> frozenset[str]:
         ("topic NOT LIKE 'Ord%'", NO_PRUNING),
         ("queueId = 3", Pruning(queue_ids=frozenset([3]))),
         ("queueId <> 3", NO_PRUNING),
-        ("queueOffset BETWEEN 5 AND +9", Pruning(queue_offsets=Within(5, 9))),
+        ("queueOffset BETWEEN 5 AND +9", Pruning(queue_offsets=Between(5, 9))),
         ("queueOffset NOT BETWEEN 5 AND 9", NO_PRUNING),
-        ("queueOffset > 5 AND queueOffset <= 9", Pruning(queue_offsets=Within(5, 9))),
-        ("commitLogOffset IN (7, 3, 9)", Pruning(places=Within(3, 9))),
-        ("storeTimestamp >= '2026-11-20'", Pruning(store_timestamps=Within(low=DAY_MS))),
+        ("queueOffset > 5 AND queueOffset <= 9", Pruning(queue_offsets=Between(5, 9))),
+        ("commitLogOffset IN (7, 3, 9)", Pruning(places=Between(3, 9))),
+        ("storeTimestamp >= '2026-11-20'", Pruning(store_timestamps=Between(low=DAY_MS))),
         ("storeTimestamp < '2026-11-20T01:00+01:00'",
-         Pruning(store_timestamps=Within(high=DAY_MS))),
-        (f"storeTimestamp = {DAY_MS}", Pruning(store_timestamps=Within(DAY_MS, DAY_MS))),
+         Pruning(store_timestamps=Between(high=DAY_MS))),
+        (f"storeTimestamp = {DAY_MS}", Pruning(store_timestamps=Between(DAY_MS, DAY_MS))),
         ("tags = 'x' AND keys = 'k'", Pruning(tags=texts("x"), keys=texts("k"))),
         ("msgId = 'm' AND brokerName = 'b'", Pruning(msg_ids=texts("m"), broker_names=texts("b"))),
         ("NOT (queueId <> 3 OR NOT queueOffset < 8)",
-         Pruning(queue_ids=frozenset([3]), queue_offsets=Within(high=8))),
+         Pruning(queue_ids=frozenset([3]), queue_offsets=Between(high=8))),
         ("topic = 'A' OR topic = 'B'", Pruning(topics=texts("A", "B"))),
-        ("queueOffset = 1 OR queueOffset = 9", Pruning(queue_offsets=Within(1, 9))),
+        ("queueOffset = 1 OR queueOffset = 9", Pruning(queue_offsets=Between(1, 9))),
         ("topic = 'A' OR tags = 'x'", NO_PRUNING),
         (
             "topic = 'A' AND queueId = 0 OR topic = 'B' AND queueId = 1",
@@ -80,12 +80,12 @@ def test_what_a_text_leaves_of_a_read(text: str, pruning: Pruning | None) -> Non
     ("expression", "pruning"),
     [
         (FIELD("topic") == "Or\"d'", Pruning(topics=texts("Or\"d'"))),
-        (FIELD("queueOffset") >= 90, Pruning(queue_offsets=Within(low=90))),
-        (pc.scalar(90) > FIELD("queueOffset"), Pruning(queue_offsets=Within(high=90))),
+        (FIELD("queueOffset") >= 90, Pruning(queue_offsets=Between(low=90))),
+        (pc.scalar(90) > FIELD("queueOffset"), Pruning(queue_offsets=Between(high=90))),
         (FIELD("queueId").isin(range(30)), Pruning(queue_ids=frozenset(range(30)))),
         (FIELD("tags").isin(["a", None]), NO_PRUNING),
         (FIELD("tags").isin(pa.array([], pa.string())), Pruning(tags=frozenset())),
-        (FIELD("storeTimestamp") < DAY, Pruning(store_timestamps=Within(high=DAY_MS))),
+        (FIELD("storeTimestamp") < DAY, Pruning(store_timestamps=Between(high=DAY_MS))),
         (FIELD("storeTimestamp") < pa.scalar(1, pa.timestamp("ns", "UTC")), NO_PRUNING),
         (pc.starts_with(FIELD("topic"), "a_%"), Pruning(topic_prefixes=("a_%",))),
         (pc.starts_with(FIELD("topic"), "a", ignore_case=True), NO_PRUNING),

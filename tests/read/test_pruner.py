@@ -16,7 +16,7 @@ import store_builder as build
 import tiers
 from reading import read, rows
 from rmqstore.format.schema import MESSAGE
-from rmqstore.query.conditions import LogParts, Points, Pruning, Within, parts_stored_within
+from rmqstore.query.conditions import Between, LogSpans, Pruning, StoreTimes, parts_stored_within
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.planning import log_heads, log_points, plan_queues
 from rmqstore.read.pruner import StorePruner
@@ -55,10 +55,10 @@ def random_pruning(chance: random.Random, found: list[Row]) -> Pruning:
     """Return conditions that some of the rows meet, or nearly."""
     some = chance.choices(found, k=3)
 
-    def span(column: str) -> Within:
+    def span(column: str) -> Between:
         low, high = sorted(row[column] for row in some[:2])
         return chance.choice(
-            [Within(low, high), Within(low=low), Within(high=high), Within(low, low)]
+            [Between(low, high), Between(low=low), Between(high=high), Between(low, low)]
         )
 
     def texts(column: str) -> frozenset[str]:
@@ -158,8 +158,10 @@ def test_damaged_units_cost_no_others(
         every = rows(read_queues(opened.session, slices, spec))
         for low, high in [(0, 5), (3, 3), (20, 60), (60, 150), (90, 199), (199, 199)]:
             for pruning in (
-                Pruning(places=Within(units[low][0], units[high][0])),
-                Pruning(store_timestamps=Within(build.T0 + 10_000 * low, build.T0 + 10_000 * high)),
+                Pruning(places=Between(units[low][0], units[high][0])),
+                Pruning(
+                    store_timestamps=Between(build.T0 + 10_000 * low, build.T0 + 10_000 * high)
+                ),
             ):
                 pieces = StorePruner(opened.session, pruning).queues(slices).slices
                 found = rows(read_queues(opened.session, pieces, spec))
@@ -173,7 +175,7 @@ def test_damaged_units_cost_no_others(
 def test_conditions_are_named_in_a_line() -> None:
     assert str(Pruning()) == "no conditions that leave anything out"
     several = Pruning(
-        topics=frozenset("ba"), keys=frozenset(map(str, range(100))), queue_offsets=Within(3)
+        topics=frozenset("ba"), keys=frozenset(map(str, range(100))), queue_offsets=Between(3)
     )
     assert str(several) == "topics a, b; queue_offsets 3..; keys 100 of them"
 
@@ -202,7 +204,7 @@ def test_a_narrow_time_leaves_little_of_the_log(golden_store: GoldenStore) -> No
         ).store_timestamps.tolist()
         assert times == sorted(times)
         middle = times[len(times) // 2]
-        pieces = StorePruner(store.session, Pruning(store_timestamps=Within(middle, middle))).log(
+        pieces = StorePruner(store.session, Pruning(store_timestamps=Between(middle, middle))).log(
             whole
         )
         assert sum(piece.end - piece.start for piece in pieces) < (whole.end - whole.start) / 20
@@ -211,29 +213,29 @@ def test_a_narrow_time_leaves_little_of_the_log(golden_store: GoldenStore) -> No
 WHOLE, NOWHERE = Span(0, 1000), np.empty(0, np.int64)
 
 
-def steady(n: int, step: int = 1000) -> Points:
-    return Points(1000 // n * np.arange(n), 5_000_000 + step * np.arange(n))
+def steady(n: int, step: int = 1000) -> StoreTimes:
+    return StoreTimes(1000 // n * np.arange(n), 5_000_000 + step * np.arange(n))
 
 
 @pytest.mark.parametrize(
     ("times", "spans"),
     [
-        pytest.param(Within(23_000, 23_500), [(200, 500)], id="as written"),
-        pytest.param(Within(16_000, 16_000), [(0, 500)], id="highest of the first part"),
-        pytest.param(Within(16_001, 16_001), [(100, 500)], id="after the first part"),
-        pytest.param(Within(22_001, 22_001), [(200, 500)], id="after the second part"),
-        pytest.param(Within(25_001, 25_001), [(300, 500)], id="after the third part"),
-        pytest.param(Within(30_001, 30_001), [(400, 500)], id="after all points"),
-        pytest.param(Within(high=9_999), [(0, 400)], id="before the last part"),
-        pytest.param(Within(high=4_999), [(0, 300)], id="before the fourth part"),
-        pytest.param(Within(high=1_999), [(0, 200)], id="before the third part"),
-        pytest.param(Within(high=-1), [(0, 100)], id="before all points"),
+        pytest.param(Between(23_000, 23_500), [(200, 500)], id="as written"),
+        pytest.param(Between(16_000, 16_000), [(0, 500)], id="highest of the first part"),
+        pytest.param(Between(16_001, 16_001), [(100, 500)], id="after the first part"),
+        pytest.param(Between(22_001, 22_001), [(200, 500)], id="after the second part"),
+        pytest.param(Between(25_001, 25_001), [(300, 500)], id="after the third part"),
+        pytest.param(Between(30_001, 30_001), [(400, 500)], id="after all points"),
+        pytest.param(Between(high=9_999), [(0, 400)], id="before the last part"),
+        pytest.param(Between(high=4_999), [(0, 300)], id="before the fourth part"),
+        pytest.param(Between(high=1_999), [(0, 200)], id="before the third part"),
+        pytest.param(Between(high=-1), [(0, 100)], id="before all points"),
     ],
 )
 def test_the_worked_example_of_parts_stored_within(
-    times: Within, spans: list[tuple[int, int]]
+    times: Between, spans: list[tuple[int, int]]
 ) -> None:
-    points = Points(np.array([100, 200, 300, 400]), np.array([10_000, 12_000, 15_000, 20_000]))
+    points = StoreTimes(np.array([100, 200, 300, 400]), np.array([10_000, 12_000, 15_000, 20_000]))
     assert parts_stored_within(points, Span(0, 500), times).spans == tuple(
         Span(*span) for span in spans
     )
@@ -241,7 +243,7 @@ def test_the_worked_example_of_parts_stored_within(
 
 def test_parts_of_a_steady_clock_are_those_around_the_times() -> None:
     points = steady(100)
-    found = parts_stored_within(points, WHOLE, Within(5_050_500, 5_050_600))
+    found = parts_stored_within(points, WHOLE, Between(5_050_500, 5_050_600))
     assert len(found.spans) == 1
     start, end = found.spans[0]
     assert start <= 500
@@ -258,10 +260,10 @@ def test_a_clock_that_was_set_back_loses_nothing(seed: int) -> None:
         if chance.random() < 0.002:
             now -= chance.choice([5, 500, 5_000, 60_000])
         stored.append(now)
-    points = Points(np.arange(0, 5000, 50), np.array(stored[::50]))
+    points = StoreTimes(np.arange(0, 5000, 50), np.array(stored[::50]))
     for _ in range(50):
         low = chance.choice(stored)
-        times = Within(low, low + chance.choice([0, 100, 3000]))
+        times = Between(low, low + chance.choice([0, 100, 3000]))
         parts = parts_stored_within(points, Span(0, 5000), times)
         for place, at in enumerate(stored):
             inside = any(span.start <= place < span.end for span in parts.spans)
@@ -270,20 +272,20 @@ def test_a_clock_that_was_set_back_loses_nothing(seed: int) -> None:
 
 def test_times_before_and_after_all_points_leave_the_ends() -> None:
     points = steady(10)
-    assert parts_stored_within(points, WHOLE, Within(high=0)).n_bytes == 0
-    assert parts_stored_within(points, WHOLE, Within(low=9_000_000)).spans[-1].end == 1000
-    assert parts_stored_within(Points(NOWHERE, NOWHERE), WHOLE, Within(0, 0)).spans == (WHOLE,)
-    hostile = Points(np.array([0, 500]), np.array([-(1 << 63), (1 << 63) - 1]))
-    assert parts_stored_within(hostile, WHOLE, Within(0, 0)).spans == (WHOLE,)
+    assert parts_stored_within(points, WHOLE, Between(high=0)).n_bytes == 0
+    assert parts_stored_within(points, WHOLE, Between(low=9_000_000)).spans[-1].end == 1000
+    assert parts_stored_within(StoreTimes(NOWHERE, NOWHERE), WHOLE, Between(0, 0)).spans == (WHOLE,)
+    hostile = StoreTimes(np.array([0, 500]), np.array([-(1 << 63), (1 << 63) - 1]))
+    assert parts_stored_within(hostile, WHOLE, Between(0, 0)).spans == (WHOLE,)
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(10))
 def test_where_all_records_are_known_a_clock_may_go_astray(seed: int) -> None:
     chance = np.random.default_rng(seed)
     whole, places = Span(7, 1_000_000), np.unique(chance.integers(7, 1_000_000, 5000))
-    points = Points(places, chance.integers(0, 1 << 40, len(places)), are_all=True)
+    points = StoreTimes(places, chance.integers(0, 1 << 40, len(places)), are_all=True)
     for low in chance.integers(0, 1 << 40, 20).tolist():
-        times = Within(low, low + int(chance.choice([0, 1 << 30, 1 << 38])))
+        times = Between(low, low + int(chance.choice([0, 1 << 30, 1 << 38])))
         met = places[
             (points.store_timestamps >= times.low) & (points.store_timestamps <= times.high)
         ]
@@ -292,7 +294,8 @@ def test_where_all_records_are_known_a_clock_may_go_astray(seed: int) -> None:
         assert (np.searchsorted(bounds, met, side="right") % 2 == 1).all()
         assert len(spans) <= min(len(met), 1024)
     assert (
-        parts_stored_within(Points(NOWHERE, NOWHERE, are_all=True), whole, Within(0, 0)).spans == ()
+        parts_stored_within(StoreTimes(NOWHERE, NOWHERE, are_all=True), whole, Between(0, 0)).spans
+        == ()
     )
 
 
@@ -316,7 +319,7 @@ def test_a_short_log_may_have_any_times(tmp_path: Path, damage: bool) -> None:
 
 
 def test_parts_meet_and_join() -> None:
-    mine = LogParts.of([Span(0, 10), Span(10, 20), Span(30, 40), Span(50, 50)])
+    mine = LogSpans.of([Span(0, 10), Span(10, 20), Span(30, 40), Span(50, 50)])
     assert mine.spans == (Span(0, 20), Span(30, 40))
-    assert mine.met(LogParts.of([Span(15, 35)])).spans == (Span(15, 20), Span(30, 35))
+    assert mine.met(LogSpans.of([Span(15, 35)])).spans == (Span(15, 20), Span(30, 35))
     assert mine.n_bytes == 30

@@ -30,7 +30,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.schema import select_columns
-from rmqstore.query.conditions import Pruning, Within
+from rmqstore.query.conditions import Between, Pruning
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.opening import open_parts
 from rmqstore.read.planning import plan_queues, slices_there
@@ -178,7 +178,7 @@ def test_conditions_leave_most_of_a_tier_unread(golden_store: GoldenStore, name:
         assert read(store, where="commitLogOffset < 400", check_crc=False)
         n_read = sum(n for path, n in storage.n_read.items() if path.parent.name == "COMMIT_LOG")
         assert n_read < sum(row["storeSize"] for row in every) / 10
-        pruning = Pruning(store_timestamps=Within(times[-10], times[-1]))
+        pruning = Pruning(store_timestamps=Between(times[-10], times[-1]))
         slices = plan_queues(store.session, parse_selection(), ReadSpec(select_columns(["body"])))
         left = prune_tiered(store.session, slices, pruning)
         assert sum(part.end - part.start for part in left) < len(every) / 2

@@ -15,10 +15,10 @@ from mutations import damage
 from reading import by_queue, read, rows
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.follower import follow
 from rmqstore.read.planning import slices_there
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
+from rmqstore.read.tailing import tail_of
 
 GoldenStore = Callable[[str], Path]
 COLUMNS = "topic,queueId,queueOffset,body"
@@ -94,7 +94,7 @@ def by_scan(store: rmqstore.MessageStore, spec: ReadSpec) -> list[dict]:
 
 
 def by_tail(store: rmqstore.MessageStore, spec: ReadSpec) -> list[dict]:
-    spans = follow(store.session, parse_selection()).spans()
+    spans = tail_of(store.session, parse_selection()).spans()
     slices = [
         piece
         for key, span in spans.items()

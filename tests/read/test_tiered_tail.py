@@ -16,13 +16,13 @@ import tiers
 from reading import by_queue, read, rows
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.follower import TieredTail, follow
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.opening import open_parts, paths_for
 from rmqstore.read.planning import find_starts, rows_within, slices_there
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
 from rmqstore.read.tail import StoreTail
+from rmqstore.read.tailing import TieredTail, tail_of
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.remote.location import locate
 from tier_builder import KEYS, Key, TieringBroker
@@ -50,7 +50,7 @@ class Reader:
     def __init__(self, broker: TieringBroker, path: Path, **options: object) -> None:
         self._broker = broker
         self.session = open_parts(path, **options)
-        self.tail = follow(self.session, parse_selection())
+        self.tail = tail_of(self.session, parse_selection())
         self.next = {key: start for key, (start, _) in self.tail.spans().items()}
         self.delivered: dict[Key, list[tuple[int, bytes]]] = {}
 
@@ -130,7 +130,7 @@ def test_times_and_offsets_tell_where_a_stream_starts(broker: TieringBroker) -> 
     with rmqstore.open(broker.root, tiered=broker.tier) as store:
         stored = [row["storeTimestamp"] for row in by_queue(read(store))[KEYS[0]]]
     with open_parts(broker.root, tiered=broker.tier) as session:
-        tail = follow(session, parse_selection())
+        tail = tail_of(session, parse_selection())
         for number in (0, 15, 45, 79):
             time = stored[number]
             selection = parse_selection(starting_timestamp=time, streaming=True)
@@ -185,6 +185,6 @@ def test_messages_that_are_in_neither_are_a_loss(broker: TieringBroker) -> None:
 def test_a_store_without_a_tier_has_a_plain_tail(golden_store: GoldenStore) -> None:
     root = golden_store("tiered")
     with open_parts(root) as session:
-        assert isinstance(follow(session, parse_selection()), StoreTail)
+        assert isinstance(tail_of(session, parse_selection()), StoreTail)
     assert paths_for(root).root == root
     assert not paths_for(root / "tieredstore").has_abort

@@ -19,7 +19,7 @@ from rmqstore.storage.files import disk as disk_module
 from rmqstore.storage.files import scratch
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged import PartWriter, StagedPart
+from rmqstore.write.staged import PartWriter, StagedTask
 from rmqstore.write.writer import StoreWriter
 
 SIZES = StoreConfig().updated({"mappedFileSizeCommitLog": 65536})
@@ -29,7 +29,7 @@ def rows(n: int, size: int = 200) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"topic": ["T"] * n, "body": [b"x" * size] * n})
 
 
-def stage(folder: Path, n: int) -> StagedPart:
+def stage(folder: Path, n: int) -> StagedTask:
     folder.mkdir(parents=True, exist_ok=True)
     with PartWriter(Disk(), folder / f"part-{n}", SIZES.mapped_file_size_commit_log) as file:
         file.write(MessageMaker(WriteSpec()).make(rows(n)))
@@ -138,7 +138,7 @@ def test_an_interrupted_wait_leaves_no_writing_thread(
     with monkeypatch.context() as patch:
         patch.setattr(disk_module, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            disk.settle()
+            disk.flush_all([path])
     threading.Timer(0.2, goes_on.set).start()
     disk.forget_large_write()
     assert path.read_bytes()[:4096] == b"\1" * 4096, "the thread has ended its write"

@@ -18,7 +18,7 @@ from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged import PartWriter, StagedPart
+from rmqstore.write.staged import PartWriter, StagedTask
 
 CONFIG = StoreConfig().updated(goldens.summary("lmq")["conf"])
 NAMES, OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
@@ -201,7 +201,7 @@ def test_a_refused_row_leaves_no_gap_in_any_light_queue(root: Path) -> None:
     require_sound(root)
 
 
-def stage(root: Path, *batches: pa.RecordBatch) -> list[StagedPart]:
+def stage(root: Path, *batches: pa.RecordBatch) -> list[StagedTask]:
     folder = root / ".rmqstore" / "staging" / "job"
     folder.mkdir(parents=True)
     parts = []

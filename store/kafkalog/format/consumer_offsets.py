@@ -10,7 +10,9 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from itertools import product
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from kafkalog.format.varints import read_unsigned
@@ -360,22 +362,14 @@ def _decode(
     except MalformedBytesError as err:
         return Decoded(shown, None, f"cannot be decoded: {err.reason}")
     if content.get("protocolType") == "consumer":
-        for member in content["members"] or ():
-            member.update(_protocol(member))
+        # what each consumer subscribed to and was given; where that cannot be read, the bytes stay
+        protocol = _CONSUMER_PROTOCOL.items()
+        for member, (name, message) in product(content["members"] or (), protocol):
+            with suppress(MalformedBytesError):
+                reader = _Reader(member[name] or b"")
+                newest = min(reader.number(">h"), message.newest)
+                member[name] = reader.fields(message.fields, newest)
     return Decoded(shown, {"version": str(version), "data": _plain(content)})
-
-
-def _protocol(member: Json) -> Json:
-    """Return what a consumer of a group subscribed to and was given, where that can be read."""
-    found = {}
-    for name, message in _CONSUMER_PROTOCOL.items():
-        try:
-            reader = _Reader(member[name] or b"")
-            version = min(reader.number(">h"), message.newest)
-            found[name] = reader.fields(message.fields, version)
-        except MalformedBytesError:
-            continue  # the bytes are shown
-    return found
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - JSON

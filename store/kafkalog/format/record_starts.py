@@ -171,7 +171,50 @@ def record_starts(
         BatchFaultError: the records of a batch do not fill it exactly.
     """
     _refuse_too_many(starts, ends, counts)
-    return _follow_whole(data, starts, ends, counts)
+    total = int(counts.sum())
+    bodies, body_ends = np.empty(total, np.int64), np.empty(total, np.int64)
+    order = np.argsort(-counts, kind="stable")
+    cursors, limits = starts[order], ends[order]
+    targets = (np.cumsum(counts) - counts)[order]
+    rising = counts[order][::-1]
+    n_steps = int(rising[-1]) if len(rising) else 0
+    n_active = len(counts) - np.searchsorted(rising, np.arange(n_steps), side="right")
+    words = word_view(data)
+    step = 0
+    for active in n_active.tolist():
+        if active < _FEWEST_CHAINS:
+            break
+        positions = cursors[:active]
+        numbers, widths = decode_words(words[positions])
+        lengths = low_32_bits(numbers)
+        begins = positions + widths.view(np.int64)
+        nexts = begins + lengths
+        unsound = (lengths < LEAST_RECORD_BODY) | (nexts > limits[:active])
+        unsound |= widths > MOST_BYTES
+        if unsound.any():
+            chain = int(unsound.argmax())
+            raise BatchFaultError(int(order[chain]), f"a record has {lengths[chain]} bytes")
+        bodies[targets[:active]] = begins
+        body_ends[targets[:active]] = nexts
+        targets[:active] += 1
+        cursors[:active] = nexts
+        step += 1
+    if step < n_steps:
+        for chain in range(int(n_active[step])):
+            batch = int(order[chain])
+            n_left = int(counts[batch]) - step
+            rows = slice(int(targets[chain]), int(targets[chain]) + n_left)
+            start, end = int(cursors[chain]), int(limits[chain])
+            followed = _follow(data[start:end].tobytes(), n_left, batch)
+            bodies[rows] = followed[0] + start
+            body_ends[rows] = followed[1] + start
+            cursors[chain] = body_ends[rows.stop - 1]
+    unfilled = np.flatnonzero(cursors != limits)
+    if len(unfilled):
+        chain = int(unfilled[0])
+        n_bytes_left = int(limits[chain] - cursors[chain])
+        raise BatchFaultError(int(order[chain]), f"{n_bytes_left} bytes follow the last record")
+    return bodies, body_ends
 
 
 def supposed_starts(
@@ -351,56 +394,6 @@ def _chains(
     firsts, owners = firsts[order], owners[order]
     is_new = np.append(True, (firsts[1:] != firsts[:-1]) | (owners[1:] != owners[:-1]))
     return firsts[is_new], owners[is_new]
-
-
-def _follow_whole(
-    data: NDArray[np.uint8], starts: Longs, ends: Longs, counts: Longs
-) -> tuple[Longs, Longs]:
-    """Follow the chains of whole batches; return and raise as :func:`record_starts`."""
-    total = int(counts.sum())
-    bodies, body_ends = np.empty(total, np.int64), np.empty(total, np.int64)
-    order = np.argsort(-counts, kind="stable")
-    cursors, limits = starts[order], ends[order]
-    targets = (np.cumsum(counts) - counts)[order]
-    rising = counts[order][::-1]
-    n_steps = int(rising[-1]) if len(rising) else 0
-    n_active = len(counts) - np.searchsorted(rising, np.arange(n_steps), side="right")
-    words = word_view(data)
-    step = 0
-    for active in n_active.tolist():
-        if active < _FEWEST_CHAINS:
-            break
-        positions = cursors[:active]
-        numbers, widths = decode_words(words[positions])
-        lengths = low_32_bits(numbers)
-        begins = positions + widths.view(np.int64)
-        nexts = begins + lengths
-        unsound = (lengths < LEAST_RECORD_BODY) | (nexts > limits[:active])
-        unsound |= widths > MOST_BYTES
-        if unsound.any():
-            chain = int(unsound.argmax())
-            raise BatchFaultError(int(order[chain]), f"a record has {lengths[chain]} bytes")
-        bodies[targets[:active]] = begins
-        body_ends[targets[:active]] = nexts
-        targets[:active] += 1
-        cursors[:active] = nexts
-        step += 1
-    if step < n_steps:
-        for chain in range(int(n_active[step])):
-            batch = int(order[chain])
-            n_left = int(counts[batch]) - step
-            rows = slice(int(targets[chain]), int(targets[chain]) + n_left)
-            start, end = int(cursors[chain]), int(limits[chain])
-            followed = _follow(data[start:end].tobytes(), n_left, batch)
-            bodies[rows] = followed[0] + start
-            body_ends[rows] = followed[1] + start
-            cursors[chain] = body_ends[rows.stop - 1]
-    unfilled = np.flatnonzero(cursors != limits)
-    if len(unfilled):
-        chain = int(unfilled[0])
-        n_bytes_left = int(limits[chain] - cursors[chain])
-        raise BatchFaultError(int(order[chain]), f"{n_bytes_left} bytes follow the last record")
-    return bodies, body_ends
 
 
 def _refuse_too_many(starts: Longs, ends: Longs, counts: Longs) -> None:

@@ -294,7 +294,7 @@ def counted_pieces(
                 left += len(rows.offsets)
             for rows in _runs(section) if is_huge else (_rows(section),):
                 left -= len(rows.offsets)
-                arrays = _arrays(section, _within(rows, start_offset, end_offset), columns)
+                arrays = _arrays(section, rows.within(start_offset, end_offset), columns)
                 piece = pa.RecordBatch.from_arrays(arrays, schema=schema)
                 yield after if left <= 0 else begin, piece
         except BatchFaultError as err:
@@ -336,6 +336,24 @@ class _Rows(NamedTuple):
     timestamps: Longs
     timestamp_types: Longs
     fields: Fields
+
+    def within(self, start_offset: int | None, end_offset: int | None) -> _Rows:
+        """Return the records whose offsets are in a range."""
+        inside = np.ones(len(self.offsets), np.bool_)
+        if start_offset is not None:
+            inside &= self.offsets >= start_offset
+        if end_offset is not None:
+            inside &= self.offsets < end_offset
+        if inside.all():
+            return self
+        chosen = np.flatnonzero(inside)
+        return _Rows(
+            self.owners[chosen],
+            self.offsets[chosen],
+            self.timestamps[chosen],
+            self.timestamp_types[chosen],
+            self.fields.take(chosen),
+        )
 
 
 def _rows(section: Section) -> _Rows:
@@ -397,25 +415,6 @@ def _rows_of(section: Section, counts: Longs, fields: Fields) -> _Rows:
     else:
         types = np.full(len(owners), CREATE_TIME)
     return _Rows(owners, offsets, timestamps, types, fields)
-
-
-def _within(rows: _Rows, start_offset: int | None, end_offset: int | None) -> _Rows:
-    """Return the rows whose offsets are in a range."""
-    inside = np.ones(len(rows.offsets), np.bool_)
-    if start_offset is not None:
-        inside &= rows.offsets >= start_offset
-    if end_offset is not None:
-        inside &= rows.offsets < end_offset
-    if inside.all():
-        return rows
-    chosen = np.flatnonzero(inside)
-    return _Rows(
-        rows.owners[chosen],
-        rows.offsets[chosen],
-        rows.timestamps[chosen],
-        rows.timestamp_types[chosen],
-        rows.fields.take(chosen),
-    )
 
 
 def _column(section: Section, rows: _Rows, name: str) -> pa.Array:

@@ -71,6 +71,24 @@ class PartitionLog:
         bases = [segment.base_offset for segment in self.segments]
         return max(int(np.searchsorted(bases, offset, side="right")) - 1, 0)
 
+    def cuts_only_zeros(self) -> bool:
+        """Return whether a recovery cuts no more than the zeros of a preallocated file."""
+        cut = self.cut
+        if cut is None or cut.dropped:
+            return False
+        with self.storage.open(cut.path) as file:
+            return file.written_end(file.size) <= cut.position
+
+    def require_segments(self) -> None:
+        """Refuse a log whose segments were compacted into others since it was listed.
+
+        Raises:
+            FileNotFoundError: one of them is gone.
+        """
+        for segment in self.segments:
+            if self.storage.status(segment.path) is None:
+                raise FileNotFoundError(ENOENT, "deleted", segment.path)
+
     def bytes_between(self, start_offset: int, end_offset: int) -> float:
         """Return about how many bytes hold a range of offsets, by the sizes of the segments.
 

@@ -41,7 +41,7 @@ from rmqstore.cli.stores import (
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.exchange.files import (
     INPUT_FORMATS,
-    RowPlaces,
+    RowOrigins,
     compression_of,
     format_of,
     has_known_suffix,
@@ -231,7 +231,7 @@ def import_messages(
         broker_version=broker_version,
     )
     total: int | None
-    places = RowPlaces()
+    places = RowOrigins()
     if from_kafka:
         total, batches, spec = _rows_of_kafka(sources, spec, places, **kafka_choice)
     else:
@@ -274,7 +274,7 @@ def _question(
 def _rows_of_kafka(
     sources: tuple[Path, ...],
     spec: WriteSpec,
-    places: RowPlaces,
+    places: RowOrigins,
     *,
     topics: tuple[str, ...],
     **kafka_choice: Any,  # noqa: ANN401 - arguments of migrate
@@ -288,7 +288,7 @@ def _rows_of_kafka(
     return records.count, iter(records.batches), spec
 
 
-def _note(places: RowPlaces, records: pa.RecordBatch) -> None:
+def _note(places: RowOrigins, records: pa.RecordBatch) -> None:
     """Keep the places of Kafka's records, all of one partition, for errors."""
     topic, partition = (records.column(name)[0].as_py() for name in ("topic", "partition"))
     offsets: Any = records.column("offset").to_numpy()
@@ -326,7 +326,7 @@ def _rows_of(
     sources: tuple[Path, ...],
     named_format: str | None,
     columns: str | None,
-    places: RowPlaces,
+    places: RowOrigins,
     *,
     verbatim: bool,
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
@@ -343,7 +343,7 @@ def _read(
     source: Path,
     named_format: str | None,
     columns: list[str] | None,
-    places: RowPlaces,
+    places: RowOrigins,
     *,
     verbatim: bool,
 ) -> tuple[int | None, Iterator[pa.RecordBatch]]:
@@ -369,7 +369,7 @@ def _read(
     return None, _lines(source, places, verbatim=verbatim)
 
 
-def _lines(source: Path, places: RowPlaces, *, verbatim: bool) -> Iterator[pa.RecordBatch]:
+def _lines(source: Path, places: RowOrigins, *, verbatim: bool) -> Iterator[pa.RecordBatch]:
     compression = compression_of(source)
     with (
         pa.input_stream(str(source), compression=compression) as stream,

@@ -19,8 +19,8 @@ from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
 from rmqstore.query.keys import NOTHING_WANTED
 from rmqstore.query.options import help_of
 from rmqstore.query.selection import is_pattern, match_topics, parse_selection, regular_expression
-from rmqstore.read.follower import Follower
 from rmqstore.read.message_scan import parse_scan
+from rmqstore.read.tailing import TailingScan
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.scan import Scan
@@ -207,7 +207,7 @@ def followed(
         starting_offsets_by_timestamp_strategy="latest",
         streaming=True,
     )
-    followers = []
+    scans = []
     for one in each_store(store):
         request = parse_scan(
             selection,
@@ -229,11 +229,11 @@ def followed(
             broker_name=one.broker_name,
         )
         one.session.ranges.warn_unknown_topics(selection, "they are followed once they appear")
-        followers.append(Follower(one.session, request))
+        scans.append(TailingScan(one.session, request))
     is_remote = any(one.session.log.is_remote for one in each_store(store))
 
     def look() -> Iterator[pa.RecordBatch]:
-        return chain.from_iterable(follower.messages() for follower in followers)
+        return chain.from_iterable(scan.messages() for scan in scans)
 
     batches = repeated(look, _REMOTE_PAUSE if is_remote else _PAUSE)
     return pa.RecordBatchReader.from_batches(request.schema, batches)

@@ -191,7 +191,9 @@ def dump(
                 unit = SCAN_UNITS[choice["scan_by"]] if output.limit is None else "messages"
                 progress = stack.enter_context(progress_bar(f"reading {_names(stores)}", unit))
                 if output.limit is None:
-                    choice["progress"] = _without_total(progress) if choice["last"] else progress
+                    choice["progress"] = progress
+                    if choice["last"]:  # the total grows while messages are read backwards
+                        choice["progress"] = lambda done, _total: progress(done, 0)
             _show_all(store, output, bodies, choice, damaged, progress)
     if damaged.count:
         click.echo(f"damage: {damaged.count} records; see {CORRUPT_RECORD}", err=True)
@@ -254,11 +256,6 @@ def _told(
         n_rows = min(n_rows + len(batch), limit)
         progress(n_rows, limit)
         yield batch
-
-
-def _without_total(progress: Progress) -> Progress:
-    """Return progress without a total, which grows while messages are read backwards."""
-    return lambda done, _total: progress(done, 0)
 
 
 @main.command("export")

@@ -36,13 +36,11 @@ from rmqstore.cli.stores import (
 from rmqstore.errors import OptionError
 from rmqstore.inspect.changes import planned_rebuild
 from rmqstore.inspect.doctor import WRONG, Check, examine
-from rmqstore.inspect.facts import StoreFacts
 from rmqstore.inspect.report import gather, render, require_libraries
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.read.planning import n_written
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.remote.location import is_uri
-from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import open_for
 
 
@@ -89,7 +87,15 @@ def report(
                     f"{output} lies in the store, into which a report never writes: put it "
                     "elsewhere"
                 )
-        facts = [_gather(store, with_verify=with_verify) for store in stores]
+        facts = []
+        for store in stores:
+            root = store.paths.root
+            if with_verify:
+                with progress_bar(f"reading all of {root}") as progress:
+                    facts.append(gather(store, progress=progress))
+            else:
+                with err_console.status(f"reading queues of {root}"):
+                    facts.append(gather(store, with_verify=False))
     made = output.with_name(f"{output.name}.tmp")
     made.write_text(render(facts, datetime.now(UTC)), encoding="utf-8")
     made.replace(output)
@@ -100,15 +106,6 @@ def report(
     if n_findings:
         click.echo(f"damage: {n_findings} findings", err=True)
         sys.exit(DAMAGE)
-
-
-def _gather(store: MessageStore, *, with_verify: bool) -> StoreFacts:
-    root = store.paths.root
-    if not with_verify:
-        with err_console.status(f"reading queues of {root}"):
-            return gather(store, with_verify=False)
-    with progress_bar(f"reading all of {root}") as progress:
-        return gather(store, progress=progress)
 
 
 _COLUMNS = pa.schema([(name, pa.string()) for name in Check._fields])

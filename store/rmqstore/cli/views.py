@@ -117,32 +117,25 @@ def view(
         if chosen[argument] is not None and name not in ALLOWED[argument]:
             raise click.UsageError(f"{option} does not go with view {name}")
     given = {argument: value for argument, value in chosen.items() if value is not None}
-    condition = _condition(
-        name, (where_queue(queue_ids, None, {}), "-i", "queueId"),
-        (None if offset is None else f"queueOffset >= {offset}", "-o", "queueOffset"),
-        (_equals("msgId", msg_id), "-m", "msgId"),
-        (_has_key(key), "-k", "keys"),
-    )  # fmt: skip
-    if where is not None:
-        condition = where if condition is None else f"({where}) AND {condition}"
-    _show(
-        name, paths, brokers, topics, columns, output,
-        with_system=with_system, ignore_log_end=ignore_log_end, where=condition, **given,
-    )  # fmt: skip
-
-
-def _condition(name: str, *parts: tuple[str | None, str, str]) -> str | None:
-    """Join the conditions that were given, each of which is on a column of the view.
-
-    Args:
-        name: the view.
-        parts: conditions, None where not given, with their options and columns.
-    """
-    given = [part for part in parts if part[0] is not None]
-    for _, option, column in given:
+    conditions = []
+    for option, column, condition in (
+        ("-i", "queueId", where_queue(queue_ids, None, {})),
+        ("-o", "queueOffset", None if offset is None else f"queueOffset >= {offset}"),
+        ("-m", "msgId", _equals("msgId", msg_id)),
+        ("-k", "keys", _has_key(key)),
+    ):
+        if condition is None:
+            continue
         if column not in VIEWS[name].names:
             raise click.UsageError(f"{option} does not go with view {name}")
-    return " AND ".join(f"({condition})" for condition, _, _ in given) or None
+        conditions.append(condition)
+    if where is not None and conditions:
+        conditions.insert(0, where)
+    joined = " AND ".join(f"({condition})" for condition in conditions) or where
+    _show(
+        name, paths, brokers, topics, columns, output,
+        with_system=with_system, ignore_log_end=ignore_log_end, where=joined, **given,
+    )  # fmt: skip
 
 
 def _equals(column: str, value: str | None) -> str | None:

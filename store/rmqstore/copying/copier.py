@@ -278,7 +278,25 @@ class _Copier:
         if n_dropped:
             plan.left_out.append(f"{n_dropped} good records after damage of the log")
         self._remove_others(plan)
-        self._copy_files(store, plan)
+        for name in ("commitlog", "consumequeue", "config"):
+            self._disk.make_folder(self._target / name)
+        self._steps.begin(plan.n_bytes)
+        waiting: list[PlannedFile] = []
+        done = n_waiting = 0
+        for file in plan.files:
+            status = LOCAL.status(self._target / file.name)
+            is_there = status is not None and status.size == file.size and self._journal.has(file)
+            if not is_there:
+                self._copy_file(store, file)
+                waiting.append(file)
+                n_waiting += file.end
+            if n_waiting > _FLUSHED_BYTES or len(waiting) >= _FLUSHED_FILES:
+                self._settle(waiting)
+                waiting.clear()
+                n_waiting = 0
+            done += file.end
+            self._steps.copied(done)
+        self._settle(waiting)
         return plan if end is None else self._settle_database(store, plan)
 
     def _settle_database(self, store: MessageStore, plan: CopyPlan) -> CopyPlan:
@@ -310,27 +328,6 @@ class _Copier:
         for path in _files_below(self._target):
             if path not in kept and path.relative_to(self._target).as_posix() not in names:
                 self._disk.delete(path)
-
-    def _copy_files(self, store: MessageStore, plan: CopyPlan) -> None:
-        done = 0
-        self._steps.begin(plan.n_bytes)
-        waiting: list[PlannedFile] = []
-        n_waiting = 0
-        for name in ("commitlog", "consumequeue", "config"):
-            self._disk.make_folder(self._target / name)
-        for file in plan.files:
-            status = LOCAL.status(self._target / file.name)
-            is_there = status is not None and status.size == file.size and self._journal.has(file)
-            if not is_there:
-                self._copy_file(store, file)
-                waiting.append(file)
-                n_waiting += file.end
-            if n_waiting > _FLUSHED_BYTES or len(waiting) >= _FLUSHED_FILES:
-                self._settle(waiting)
-                waiting, n_waiting = [], 0
-            done += file.end
-            self._steps.copied(done)
-        self._settle(waiting)
 
     def _settle(self, files: list[PlannedFile]) -> None:
         if files:

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -34,6 +33,7 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
+from rmqstore.format.columns.walk import cut_batches
 from rmqstore.storage.broker.topic_table import content_of_kept
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import UNFINISHED_COPY
@@ -91,14 +91,9 @@ class RemoteCopier:
         earlier = _parsed(self._folder.read(UNFINISHED_COPY)) if is_marked else None
         if earlier is None and len(self._sizes) <= 1:
             self._write(UNFINISHED_COPY, json.dumps(self._head).encode())
-        else:
-            self._resume(earlier)
-        self._write(_ATTEMPT, self._attempt)
-
-    def _resume(self, head: object) -> None:
-        if head != self._head:
+        elif earlier != self._head:
             raise StoreStateError(
-                f"{self._folder.root} holds an unfinished copy of {head}, not of {self._head}: "
+                f"{self._folder.root} holds an unfinished copy of {earlier}, not of {self._head}: "
                 "finish that one with the same arguments, or delete the folder"
             )
         for name in sorted(name for name in self._sizes if _PART.fullmatch(name)):
@@ -107,6 +102,7 @@ class RemoteCopier:
                     case [str(file), *state]:
                         self._done[file] = state
             self._n_parts = int(name.rpartition("/")[2]) + 1
+        self._write(_ATTEMPT, self._attempt)
 
     def _require_ours(self) -> None:
         """Refuse to continue beside another call that has begun to copy into the same folder.
@@ -179,9 +175,10 @@ class RemoteCopier:
             self._folder.make("commitlog")  # a folder without it is not a store
         self._steps.begin(plan.n_bytes)
         done = 0
-        files = iter(plan.files)
+        sizes = np.array([file.size for file in plan.files], np.int64)
         with ThreadPoolExecutor(_FILES_AT_ONCE, "rmqstore-copy") as pool:
-            while together := _some(files):
+            for noted in cut_batches(sizes, _NOTED_FILES, _NOTED_BYTES):
+                together = plan.files[noted]
                 missing = [file for file in together if not self._is_there(file)]
                 for file in missing:
                     self._sizes[file.name] = _NO_SIZE
@@ -276,18 +273,6 @@ def _parsed(text: bytes) -> object:
         return json.loads(text)
     except ValueError:
         return None
-
-
-def _some(files: Iterator[PlannedFile]) -> list[PlannedFile]:
-    """Return the next files, which are noted together."""
-    together: list[PlannedFile] = []
-    n_bytes = 0
-    for file in islice(files, _NOTED_FILES):
-        together.append(file)
-        n_bytes += file.size
-        if n_bytes > _NOTED_BYTES:
-            break
-    return together
 
 
 def _is_config(file: PlannedFile) -> bool:

@@ -32,7 +32,7 @@ _ROWS_AT_ONCE = 8192
 _PARTITIONED: Final = {"topic": pa.string(), "queueId": pa.int32()}
 
 
-class RowPlaces:
+class RowOrigins:
     """The places of the rows of a batch in their file, and the number of its first row among all.
 
     Readers of files note each batch before they yield it. Rows and lines are counted from 1.
@@ -101,7 +101,7 @@ def write_parquet(
 
 
 def read_parquet(
-    source: Path, columns: list[str] | None = None, places: RowPlaces | None = None
+    source: Path, columns: list[str] | None = None, places: RowOrigins | None = None
 ) -> tuple[int, Iterator[pa.RecordBatch]]:
     """Return the number of rows, and the rows, of a Parquet file or of a folder of such files.
 
@@ -131,14 +131,14 @@ def read_parquet(
         # Includes the columns that only some files have.
         files = files.replace_schema(pa.unify_schemas(schemas))
         files.scanner(columns=columns)  # refuses columns that are missing
-        batches = _parquet_batches(source, files, columns, places or RowPlaces())
+        batches = _parquet_batches(source, files, columns, places or RowOrigins())
         return files.count_rows(), batches
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowKeyError, KeyError) as err:
         raise IllegalMessageError(f"{source} cannot be read as Parquet: {err}") from err
 
 
 def _parquet_batches(
-    source: Path, files: Dataset, columns: list[str] | None, places: RowPlaces
+    source: Path, files: Dataset, columns: list[str] | None, places: RowOrigins
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of files one after the other."""
     try:
@@ -234,24 +234,6 @@ def has_known_suffix(path: Path) -> bool:
 def compression_of(path: Path) -> str | None:
     """Return the compression of a file by its suffix, ``gzip`` or ``zstd``; None without one."""
     return _COMPRESSIONS.get(path.suffix)
-
-
-def write_file(
-    target: Path, format_name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> None:
-    """Write batches to one file, which gets its name when it is complete.
-
-    Args:
-        target: the file; ``.gz`` and ``.zst`` at the end compress it.
-        format_name: one of :data:`FORMATS`.
-        schema: the columns of the batches.
-        batches: the rows.
-
-    Raises:
-        OptionError: Parquet cannot be compressed as a whole.
-    """
-    with new_file(target, format_name) as file:
-        write_stream(file, format_name, schema, batches)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.errors import IllegalMessageError, OptionError
-from rmqstore.exchange.files import RowPlaces
+from rmqstore.exchange.files import RowOrigins
 from rmqstore.exchange.json_rows import BASE64
 from rmqstore.format.schema import ALL_COLUMNS, ASSIGNED, VERBATIM, WRITE_TYPES
 from rmqstore.query.times import parse_timestamp
@@ -35,7 +35,7 @@ _ID_COLUMNS: Final = ("storeHost", "commitLogOffset", "offsetMsgId")
 
 
 def read_json_lines(
-    file: IO[str], name: str, *, verbatim: bool = False, places: RowPlaces | None = None
+    file: IO[str], name: str, *, verbatim: bool = False, places: RowOrigins | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows of JSON Lines in the form that :mod:`rmqstore.exchange.json_rows` writes.
 
@@ -55,8 +55,8 @@ def read_json_lines(
         types = {field.name: field.type for field in VERBATIM}
     else:
         types = WRITE_TYPES | {column: ALL_COLUMNS.field(column).type for column in _ID_COLUMNS}
-    places = places or RowPlaces()
-    pieces: list[_Piece] = []
+    places = places or RowOrigins()
+    pieces: list[_Lines] = []
     n_before = 0
     while True:
         try:
@@ -78,17 +78,17 @@ def read_json_lines(
         if is_other or len(pieces) == _PIECES_A_BATCH:
             yield _joined(pieces, name, places)
             pieces = []
-        pieces.append(_Piece(batch, numbers))
+        pieces.append(_Lines(batch, numbers))
     if pieces:
         yield _joined(pieces, name, places)
 
 
-class _Piece(NamedTuple):
+class _Lines(NamedTuple):
     rows: pa.RecordBatch
     lines: Sequence[int]  # their numbers
 
 
-def _joined(pieces: list[_Piece], name: str, places: RowPlaces) -> pa.RecordBatch:
+def _joined(pieces: list[_Lines], name: str, places: RowOrigins) -> pa.RecordBatch:
     places.note(name, "line", [piece.lines for piece in pieces])
     rows = [piece.rows for piece in pieces]
     return pa.Table.from_batches(rows).combine_chunks().to_batches()[0]

@@ -52,7 +52,7 @@ class Expected(NamedTuple):
     size: int
 
 
-class Parts(NamedTuple):
+class SplitRecord(NamedTuple):
     """The parts of a record: the fixed part by field name, and the variable parts as stored."""
 
     fixed: np.void
@@ -61,7 +61,7 @@ class Parts(NamedTuple):
     properties: bytes
 
 
-def split_record(buf: bytes | memoryview, position: int) -> Parts:
+def split_record(buf: bytes | memoryview, position: int) -> SplitRecord:
     """Split the record at ``position`` into its parts, and check every length.
 
     Raises:
@@ -111,7 +111,7 @@ def split_record(buf: bytes | memoryview, position: int) -> Parts:
         done += length
     if done != total_size:
         raise refuse(f"the parts take {done} bytes, the total size is {total_size}")
-    return Parts(fixed, *parts)
+    return SplitRecord(fixed, *parts)
 
 
 def check_record(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import RmqStoreError
-from rmqstore.inspect.facts import QueueFacts, Rates, StoreFacts, TopicFacts
+from rmqstore.inspect.facts import GroupFacts, QueueFacts, Rates, StoreFacts, TopicFacts
 from rmqstore.query.times import current_zone
 from rmqstore.read.planning import take_samples
 from rmqstore.spans import QueueSlice
@@ -46,7 +46,6 @@ _TIME_TICKS, _VALUE_TICKS = 5, 5
 _MAX_DECADES = 6  # of a logarithmic scale
 _BURST = 30  # times the median rate, from which on a logarithmic scale shows more
 _DOT_PLACES = 200  # that can be distinguished
-_DAY_MS, _MINUTE_MS, _SECOND_MS = 86_400_000, 60_000, 1000
 
 
 def estimate_rates(store: MessageStore, facts: StoreFacts) -> Rates | None:
@@ -217,7 +216,17 @@ def draw_rates(rates: Rates | None) -> RateChart | None:
     )
 
 
-def draw_bars(rows: Iterable[tuple[str, int, str]]) -> list[Bar]:
+def draw_topics(topics: Sequence[TopicFacts], attribute: str) -> list[Bar]:
+    """Return bars of the topics with the largest values of an attribute."""
+    return _bars((topic.topic, getattr(topic, attribute), "") for topic in topics)
+
+
+def draw_groups(groups: Sequence[GroupFacts]) -> list[Bar]:
+    """Return bars of the groups that lag the most."""
+    return _bars((f"{one.group} · {one.topic}", one.lag or 0, one.level) for one in groups)
+
+
+def _bars(rows: Iterable[tuple[str, int, str]]) -> list[Bar]:
     """Return bars of names, values and levels, the longest first.
 
     Rows without a value are left out.
@@ -321,11 +330,11 @@ def _time_ticks(begin: int, span: int) -> list[Tick]:
     for moment in range(-(-begin // step) * step, begin + span + 1, step):
         date = _moment(moment, "%Y-%m-%d")
         below = ""
-        if step >= _DAY_MS:
+        if step >= _DAY:
             label = date
         else:
-            label = _moment(moment, "%H:%M" if step >= _MINUTE_MS else "%H:%M:%S")
-            if step < _SECOND_MS:
+            label = _moment(moment, "%H:%M" if step >= _MINUTE else "%H:%M:%S")
+            if step < _SECOND:
                 label += f".{moment % 1000:03}"
             if date != day:
                 below = date

@@ -114,6 +114,11 @@ class _Row:
         state = CLOSED
         if paths.has_abort:  # a broker or a writer has the store open, or died with it open
             state = OPEN if paths.storage.is_locked(paths.lock) else NOT_CLOSED
+        log = session.log
+        lengths = {segment.size for segment in log.segments} - {0}
+        end = self._known(self._end)
+        last = None if end is None else self._known(last_record_before, log, end)
+        first = self._known(_first_record, log)
         return {
             "path": str(paths.root),
             "brokerName": session.view_broker_name,
@@ -124,7 +129,12 @@ class _Row:
             "queuesIn": kind and kind.queues,
             "version": kind and f"{kind.version} or later",
             "state": state,
-            **self._log(),
+            "minOffset": log.min_offset,
+            "maxOffset": end,
+            "firstStoreTimestamp": self._stored_at(first),
+            "lastStoreTimestamp": self._stored_at(last),
+            "logFiles": len(log.segments),
+            "mappedFileSizeCommitLog": max(lengths, default=None),
             "mappedFileSizeConsumeQueue": self._known(
                 _size_of_first, paths, paths.queue_folders.topics, paths.queue_folders.queue_files
             ),
@@ -154,21 +164,6 @@ class _Row:
             if str(err) not in self._reasons:
                 self._reasons.append(str(err))
             return None
-
-    def _log(self) -> dict[str, object]:
-        log = self._session.log
-        lengths = {segment.size for segment in log.segments} - {0}
-        end = self._known(self._end)
-        last = None if end is None else self._known(last_record_before, log, end)
-        first = self._known(_first_record, log)
-        return {
-            "minOffset": log.min_offset,
-            "maxOffset": end,
-            "firstStoreTimestamp": self._stored_at(first),
-            "lastStoreTimestamp": self._stored_at(last),
-            "logFiles": len(log.segments),
-            "mappedFileSizeCommitLog": max(lengths, default=None),
-        }
 
     def _end(self) -> int:
         end = self._session.ends.of_records()

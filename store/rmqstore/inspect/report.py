@@ -19,7 +19,13 @@ import pyarrow as pa
 from rmqstore.errors import Finding, RmqStoreError, UnsupportedFeatureError
 from rmqstore.format.schema import TIMESTAMP
 from rmqstore.format.topics import is_system_topic
-from rmqstore.inspect.charts import draw_bars, draw_rates, draw_skew, estimate_rates
+from rmqstore.inspect.charts import (
+    draw_groups,
+    draw_rates,
+    draw_skew,
+    draw_topics,
+    estimate_rates,
+)
 from rmqstore.inspect.facts import (
     FileFacts,
     GroupFacts,
@@ -361,9 +367,8 @@ def render(stores: Sequence[StoreFacts], made_at: datetime) -> str:
         zone=zone_name(),
         limit=_SHOWN_ROWS,
         findings_by_part=findings_by_part,
-        draw_bars=draw_bars,
-        topic_rows=_topic_rows,
-        group_rows=_group_rows,
+        draw_topics=draw_topics,
+        draw_groups=draw_groups,
         draw_rates=draw_rates,
         draw_skew=draw_skew,
     )
@@ -381,14 +386,6 @@ def findings_by_part(findings: Sequence[Finding]) -> list[tuple[str, Cure, list[
     return sorted(
         parts, key=lambda one: (one[0] != "end", _SEVERITIES.index(one[1].severity), one[0])
     )
-
-
-def _topic_rows(topics: Sequence[TopicFacts], attribute: str) -> list[tuple[str, int, str]]:
-    return [(topic.topic, getattr(topic, attribute), "") for topic in topics]
-
-
-def _group_rows(groups: Sequence[GroupFacts]) -> list[tuple[str, int, str]]:
-    return [(f"{one.group} · {one.topic}", one.lag or 0, one.level) for one in groups]
 
 
 def count(number: float | None) -> str:

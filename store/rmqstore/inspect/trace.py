@@ -8,7 +8,7 @@ are found by the id of their origin, which takes reading all retries and dead le
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -199,8 +199,17 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
             break
         rows = find_messages(store, sorted(ids), progress=progress).rows
     without_key = [row["offsetMsgId"] for row in records.values() if not _unique_key(row)]
-    for row in _copies(store, without_key, progress):
-        records[_place(row)] = row
+    if without_key:  # their retries and dead letters name them as their origin
+        names = ", ".join(f"'{one}'" for one in without_key)
+        copies = store.view(
+            "deadLetters",
+            columns=["commitLogOffset", "msgId"],
+            where=f"originMsgId IN ({names})",
+        )
+        by = "msgId" if store.session.is_tiered else "commitLogOffset"
+        found_copies = [str(copy[by]) for copy in copies.to_arrow().to_pylist()]
+        for row in find_messages(store, found_copies, progress=progress).rows:
+            records[_place(row)] = row
     # Each queue in tiered storage has a log of its own.
     order = "storeTimestamp" if store.session.is_tiered else "commitLogOffset"
     oldest_first = sorted(records.values(), key=lambda row: (row[order], _place(row)))
@@ -222,21 +231,6 @@ def _place(row: Row) -> tuple[Any, ...]:
 
 def _unique_key(row: Row) -> str | None:
     return dict(row["properties"]).get(PROPERTY_UNIQ_KEY)
-
-
-def _copies(store: MessageStore, ids: Iterable[str], progress: Progress) -> list[Row]:
-    """Return the retries and dead letters whose origin has one of some ids."""
-    names = ", ".join(f"'{one}'" for one in ids)
-    if not names:
-        return []
-    columns = ["commitLogOffset", "msgId"]
-    where = f"originMsgId IN ({names})"
-    copies = store.view("deadLetters", columns=columns, where=where).to_arrow().to_pylist()
-    if store.session.is_tiered:
-        found = [copy["msgId"] for copy in copies]
-    else:
-        found = [str(copy["commitLogOffset"]) for copy in copies]
-    return find_messages(store, found, progress=progress).rows
 
 
 def _rows(

@@ -9,7 +9,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
-from functools import cached_property
+from functools import cache
 from itertools import islice
 
 import numpy as np
@@ -55,7 +55,7 @@ from rmqstore.storage.broker.store_config import spell_levels
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import JoinedWindow, Window, join_stretches, walk_forward
+from rmqstore.storage.log.walks import JoinedWindow, join_stretches, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
@@ -125,7 +125,17 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         )
     if not are_queues_unreadable(store.paths):
         yield from queues.findings(store.session.ranges.light_messages_apart)
-        yield from _inner_findings(store)
+        if batch_topics:
+            # Units and records may disagree although all of them are whole, so messages are read.
+            batches = store.scan(
+                subscribe=batch_topics,
+                columns=["queueOffset"],
+                mode="PERMISSIVE",
+                fail_on_data_loss=False,
+            )
+            for text in islice(_corrupt(batches), _MAX_FINDINGS):
+                place, _, reason = text.partition(": ")
+                yield Finding("queue", place, reason)
     yield from index_findings(store.paths, keys, log.min_offset)
 
 
@@ -208,7 +218,9 @@ def _whole_heads(
             progress(part.end - log.min_offset, end - log.min_offset)
         elif part.segment is not None:
             for window in walk_forward(log, part.segment, part.start, part.end):
-                yield from _heads_of_window(window)
+                for starts, heads, is_sound in window.heads():
+                    is_in_place = heads.column("physical_offset") == starts + part.segment.start
+                    yield from _sound_heads(window.data, heads, is_sound & is_in_place)
                 progress(min(window.stopped, end) - log.min_offset, end - log.min_offset)
                 if window.records.kind is StopKind.EMPTY:
                     break
@@ -219,34 +231,12 @@ def _whole_heads(
                     return
 
 
-def _heads_of_window(window: Window) -> Iterator[tuple[Bytes, Heads]]:
-    for starts, heads, whole in window.heads():
-        is_in_place = heads.column("physical_offset") == starts + window.segment.start
-        yield from _sound_heads(window.data, heads, whole & is_in_place)
-
-
 def _sound_heads(data: Bytes, heads: Heads, is_sound: Mask) -> Iterator[tuple[Bytes, Heads]]:
     rows = np.flatnonzero(is_sound)
     if len(rows) == len(heads):
         yield data, heads
     elif len(rows):
         yield data, heads.take(rows)
-
-
-def _inner_findings(store: MessageStore) -> Iterator[Finding]:
-    """Yield why messages of BatchConsumeQueues cannot be read.
-
-    Units and records may disagree although all of them are whole.
-    """
-    topics = store.paths.queue_folders.batch_topics()
-    if not topics:
-        return
-    batches = store.scan(
-        subscribe=topics, columns=["queueOffset"], mode="PERMISSIVE", fail_on_data_loss=False
-    )
-    for text in islice(_corrupt(batches), _MAX_FINDINGS):
-        place, _, reason = text.partition(": ")
-        yield Finding("queue", place, reason)
 
 
 def _corrupt(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
@@ -268,7 +258,8 @@ class _Tally:
         *,
         is_schedule: bool,
     ) -> None:
-        self.queue, self._open_ext = queue, open_ext
+        self.queue = queue
+        self._ext = cache(open_ext)
         # Units of delayed messages hold times of delivery.
         self._tolerance = DELIVERY_TOLERANCE_MS if is_schedule else 0
         # physical offset of the record with queue offset 0, -1 if it is not there
@@ -368,16 +359,12 @@ class _Tally:
             has_code &= codes <= of_records + self._tolerance
             in_ext = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
             if len(in_ext):
-                ext_units = self._ext.units(codes[in_ext])
+                ext_units = self._ext().units(codes[in_ext])
                 has_code[in_ext] = ext_units.sound & (ext_units.tags_codes == of_records[in_ext])
             same &= has_code
             exists[inside] = sizes != 0
             is_same[inside] = same & (sizes != 0)
         return exists, is_same
-
-    @cached_property
-    def _ext(self) -> ConsumeQueueExt:
-        return self._open_ext()
 
 
 class _Queues:

@@ -125,9 +125,8 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
         keys: the keys of all records of its log.
         log_start: physical offset where the log begins.
     """
-    opened, refused = _open(index_files(paths.index, paths.storage), paths.storage)
-    yield from refused
-    yield from _wrong_headers(opened)
+    opened, findings = _open(index_files(paths.index, paths.storage), paths.storage)
+    yield from findings
     if not opened:
         return
     pieces = [file.items() for file in opened]
@@ -179,7 +178,12 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
 
 
 def _open(paths: list[Path], storage: Storage) -> tuple[list[IndexFile], list[Finding]]:
-    """Return the index files with items that can be read, and findings about the others."""
+    """Return the index files with items that can be read, and findings about the others.
+
+    Headers are findings as well that name another first record than the items, or a later last
+    record. An earlier last record is not a fault: an interrupted put leaves it, and a search reads
+    the log from there on.
+    """
     opened: list[IndexFile] = []
     filled = [path for path in paths if not _is_unused(path, storage)]
     if not filled:
@@ -188,13 +192,22 @@ def _open(paths: list[Path], storage: Storage) -> tuple[list[IndexFile], list[Fi
         sizes = find_sizes_in_any(filled, IndexSizes.of(StoreConfig()), storage)
     except RmqStoreError as err:
         return opened, [Finding("index", str(paths[0].parent), str(err))]
-    refused = []
+    findings = []
     for path in filled:
         try:
             opened.append(IndexFile(path, sizes, storage))
         except (RmqStoreError, FileNotFoundError) as err:
-            refused.append(Finding("index", str(path), str(err)))
-    return opened, refused
+            findings.append(Finding("index", str(path), str(err)))
+    for file in opened:
+        items = file.items()["physical_offset"]
+        first, last = int(file.header["begin_phy_offset"]), int(file.header["end_phy_offset"])
+        if len(items) and (first != int(items[0]) or last > int(items[-1])):
+            text = (
+                f"the header says records from {first} to {last}, "
+                f"the items {int(items[0])} to {int(items[-1])}"
+            )
+            findings.append(Finding("index", str(file.path), text))
+    return opened, findings
 
 
 def _is_unused(path: Path, storage: Storage) -> bool:
@@ -212,23 +225,6 @@ def _is_unused(path: Path, storage: Storage) -> bool:
     except (RmqStoreError, FileNotFoundError):
         return False
     return int(header["index_count"]) <= 1
-
-
-def _wrong_headers(files: list[IndexFile]) -> Iterator[Finding]:
-    """Yield headers that name another first record than the items, or a later last record.
-
-    An earlier last record is not a fault: an interrupted put leaves it, and a search reads the log
-    from there on.
-    """
-    for file in files:
-        items = file.items()["physical_offset"]
-        first, last = int(file.header["begin_phy_offset"]), int(file.header["end_phy_offset"])
-        if len(items) and (first != int(items[0]) or last > int(items[-1])):
-            text = (
-                f"the header says records from {first} to {last}, "
-                f"the items {int(items[0])} to {int(items[-1])}"
-            )
-            yield Finding("index", str(file.path), text)
 
 
 def _pairs(offsets: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -29,22 +29,22 @@ _MAX_LISTED = 8  # values of one condition in a log line
 _MAX_PARTS = 1024  # of a log
 
 
-class Within(NamedTuple):
+class Between(NamedTuple):
     """The numbers from ``low`` to ``high``, both included."""
 
     low: int = _LOWEST
     high: int = _HIGHEST
 
-    def met(self, other: Within) -> Within:
+    def met(self, other: Between) -> Between:
         """Return the numbers that are in both."""
-        return Within(max(self.low, other.low), min(self.high, other.high))
+        return Between(max(self.low, other.low), min(self.high, other.high))
 
-    def joined(self, other: Within) -> Within:
+    def joined(self, other: Between) -> Between:
         """Return the numbers from the lowest of both to the highest of both."""
-        return Within(min(self.low, other.low), max(self.high, other.high))
+        return Between(min(self.low, other.low), max(self.high, other.high))
 
 
-ANY_NUMBER: Final = Within()
+ANY_NUMBER: Final = Between()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class Pruning:
     topics: frozenset[str] | None = None
     topic_prefixes: tuple[str, ...] = ()
     queue_ids: frozenset[int] | None = None
-    queue_offsets: Within = ANY_NUMBER
-    places: Within = ANY_NUMBER  # physical offsets
-    store_timestamps: Within = ANY_NUMBER  # ms
+    queue_offsets: Between = ANY_NUMBER
+    places: Between = ANY_NUMBER  # physical offsets
+    store_timestamps: Between = ANY_NUMBER  # ms
     tags: frozenset[str] | None = None
     keys: frozenset[str] | None = None  # whole strings as column keys has them
     msg_ids: frozenset[str] | None = None
@@ -70,7 +70,7 @@ class Pruning:
         texts = []
         for condition in fields(self):
             value = getattr(self, condition.name)
-            if isinstance(value, Within):
+            if isinstance(value, Between):
                 low = "" if value.low == _LOWEST else value.low
                 high = "" if value.high == _HIGHEST else value.high
                 value = f"{low}..{high}" if value != ANY_NUMBER else None
@@ -169,7 +169,7 @@ def _joined(left: frozenset[T] | None, right: frozenset[T] | None) -> frozenset[
 NO_PRUNING: Final = Pruning()
 
 
-class Points(NamedTuple):
+class StoreTimes(NamedTuple):
     """Records of the log in rising order, (n,): their physical offsets and store times, ms.
 
     Where records stand in frames, the offsets are those of the frames.
@@ -180,7 +180,7 @@ class Points(NamedTuple):
     are_all: bool = False  # all records of the log, not only some
 
 
-class LogParts(NamedTuple):
+class LogSpans(NamedTuple):
     """Ranges of the log in rising order that do not touch."""
 
     spans: tuple[Span, ...]
@@ -198,12 +198,12 @@ class LogParts(NamedTuple):
                 joined.append(span)
         return cls(tuple(joined))
 
-    def met(self, other: LogParts) -> LogParts:
+    def met(self, other: LogSpans) -> LogSpans:
         """Return the ranges that lie in both."""
         common = [
             Span(max(a.start, b.start), min(a.end, b.end)) for a in self.spans for b in other.spans
         ]
-        return LogParts.of([span for span in common if span.start < span.end])
+        return LogSpans.of([span for span in common if span.start < span.end])
 
     @property
     def n_bytes(self) -> int:
@@ -211,7 +211,7 @@ class LogParts(NamedTuple):
         return sum(span.end - span.start for span in self.spans)
 
 
-def parts_that_meet(pruning: Pruning, whole: Span, points: Callable[[], Points]) -> LogParts:
+def parts_that_meet(pruning: Pruning, whole: Span, points: Callable[[], StoreTimes]) -> LogSpans:
     """Return the parts of a log that conditions on physical offsets and store times leave.
 
     Args:
@@ -221,13 +221,13 @@ def parts_that_meet(pruning: Pruning, whole: Span, points: Callable[[], Points])
     """
     start = max(pruning.places.low, whole.start)
     end = min(pruning.places.high + 1, whole.end)
-    parts = LogParts.of([Span(start, end)])
+    parts = LogSpans.of([Span(start, end)])
     if pruning.has_times:
         parts = parts.met(parts_stored_within(points(), whole, pruning.store_timestamps))
     return parts
 
 
-def parts_stored_within(points: Points, whole: Span, times: Within) -> LogParts:
+def parts_stored_within(points: StoreTimes, whole: Span, times: Between) -> LogSpans:
     """Return the parts of the log that can hold records with the given store times.
 
     Where all records are known, the parts are those of the records that match, joined if little
@@ -254,7 +254,7 @@ def parts_stored_within(points: Points, whole: Span, times: Within) -> LogParts:
         is_match = (points.store_timestamps >= times.low) & (points.store_timestamps <= times.high)
         return _joined_parts(bounds, np.append(False, is_match), whole)
     if not len(points.places):
-        return LogParts.of([whole])
+        return LogSpans.of([whole])
     lows, highs = _widened(points.store_timestamps.clip(-_FAR, _FAR))
     may_match = (lows <= times.high) & (highs >= times.low)
     may_match[0] |= times.low <= highs[0]
@@ -283,7 +283,7 @@ def _widened(times: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
     return np.minimum(at_start, at_end) - slack, np.maximum(at_start, at_end) + slack
 
 
-def _joined_parts(bounds: Positions, mask: Mask, whole: Span) -> LogParts:
+def _joined_parts(bounds: Positions, mask: Mask, whole: Span) -> LogSpans:
     """Return the chosen parts of a log, those that lie close together joined.
 
     Args:
@@ -294,8 +294,8 @@ def _joined_parts(bounds: Positions, mask: Mask, whole: Span) -> LogParts:
     edges = bounds[np.flatnonzero(np.diff(np.concatenate(([False], mask, [False]))))]
     starts, ends = edges[0::2], edges[1::2]
     if not len(starts):
-        return LogParts(())
+        return LogSpans(())
     joined_gap = (whole.end - whole.start) // _MAX_PARTS
     gaps = np.flatnonzero(starts[1:] - ends[:-1] > joined_gap)
     spans = zip(starts[np.append(0, gaps + 1)], ends[np.append(gaps, -1)], strict=True)
-    return LogParts.of([Span(int(start), int(end)) for start, end in spans])
+    return LogSpans.of([Span(int(start), int(end)) for start, end in spans])

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.errors import OptionError
-from rmqstore.query.conditions import NO_PRUNING, Pruning, Within
+from rmqstore.query.conditions import NO_PRUNING, Between, Pruning
 from rmqstore.query.times import misread, parse_time
 from rmqstore.query.tokens import END, Token, Tokens, shortened
 
@@ -317,15 +317,15 @@ class Comparison:
             return _pruning("store_timestamps", self._within(times))
         return NO_PRUNING
 
-    def _within(self, values: Sequence[int]) -> Within:
+    def _within(self, values: Sequence[int]) -> Between:
         """Return the numbers that meet the comparison, the end of an open range included."""
         if self.kind == "IN":
-            return Within(min(values), max(values)) if values else Within(1, 0)
+            return Between(min(values), max(values)) if values else Between(1, 0)
         if self.kind in ("<", "<="):
-            return Within(high=values[0])
+            return Between(high=values[0])
         if self.kind in (">", ">="):
-            return Within(low=values[0])
-        return Within()
+            return Between(low=values[0])
+        return Between()
 
 
 def _true(mask: pa.Array) -> pa.Array:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError
+from rmqstore.format.framing import StopKind
 from rmqstore.read.assembler import Assembler, plain_pipeline
 from rmqstore.read.faults import refuse_stretches
 from rmqstore.read.joined_files import JoinedFiles
@@ -117,8 +118,11 @@ class LogScan:
                     reason = damage_met(window, self._queues_end())
                     if reason is None:
                         return True
-                # Bytes between records, such as those of damage, are read as well.
-                self._spec.advance(0, max(window.resumed - position - int(sizes.sum()), 0))
+                # Bytes between records, such as those of damage, are read as well, and so is the
+                # blank that closes a file.
+                is_closing = window.records.kind is StopKind.BLANK
+                passed = (end if is_closing else window.resumed) - position
+                self._spec.advance(0, max(passed - int(sizes.sum()), 0))
                 position = window.resumed
                 if reason is not None:
                     yield from self._refuse(segment, Span(window.stopped, position), reason)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import UnsupportedFeatureError
 from rmqstore.format.layout import Positions
-from rmqstore.query.conditions import NO_PRUNING, Points, Pruning
+from rmqstore.query.conditions import NO_PRUNING, Pruning, StoreTimes
 from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import LATEST, Bound, Selection, choose_topics
 from rmqstore.read.lookup import Found, tagged_places
@@ -185,7 +185,7 @@ def log_parts(store: StoreParts, slices: Iterable[LogSlice], heads: Sequence[int
 
 
 @retry_if_deleted
-def log_points(store: StoreParts, heads: Callable[[], Iterable[int]]) -> Points:
+def log_points(store: StoreParts, heads: Callable[[], Iterable[int]]) -> StoreTimes:
     """Return records of the log with their times; see ``sampling.Sampler.log_points``."""
     return store.sampler.log_points(store.ends.log_slice(), heads)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.schema import select_columns
-from rmqstore.query.conditions import LogParts, Points, Pruning, parts_that_meet
+from rmqstore.query.conditions import LogSpans, Pruning, StoreTimes, parts_that_meet
 from rmqstore.read.planning import (
     divide_slices,
     find_in_index,
@@ -92,7 +92,7 @@ class StorePruner:
         if n_bytes > _MAX_UNCOVERED * (whole.end - whole.start):
             logger.info("the index does not cover %d bytes of the log: the log is read", n_bytes)
             return PrunedQueues(self._cut_all(bounded, parts, whole), None, in_tier)
-        gaps = LogParts.of(candidates.uncovered)
+        gaps = LogSpans.of(candidates.uncovered)
         places = candidates.places
         places = places[self._inside(places, parts) & ~self._inside(places, gaps)]
         indexed = [piece for piece in bounded if piece.topic in topics]
@@ -101,7 +101,7 @@ class StorePruner:
         single = self._units(places, indexed, uncovered)
         return PrunedQueues(uncovered + self._cut_all(others, parts, whole), single, in_tier)
 
-    def _cut_all(self, slices: list[QueueSlice], parts: LogParts, whole: Span) -> list[QueueSlice]:
+    def _cut_all(self, slices: list[QueueSlice], parts: LogSpans, whole: Span) -> list[QueueSlice]:
         if parts.spans == (whole,):
             return slices
         return [part for piece in slices for part in parts_in_log(self._store, piece, parts.spans)]
@@ -124,17 +124,17 @@ class StorePruner:
             after = int(np.searchsorted(heads, part.end))
             end = int(heads[after]) if after < len(heads) else whole.end
             widened.append(Span(int(heads[before]), end))
-        joined = LogParts.of(widened)
+        joined = LogSpans.of(widened)
         return [whole._replace(start=part.start, end=part.end) for part in joined.spans]
 
-    def _parts(self, whole: Span) -> LogParts:
+    def _parts(self, whole: Span) -> LogSpans:
         """Return the parts of the log that conditions on physical offsets and store times leave."""
         return parts_that_meet(
             self._pruning, whole, lambda: log_points(self._store, lambda: self.heads)
         )
 
     @staticmethod
-    def _inside(places: Positions, parts: LogParts) -> Mask:
+    def _inside(places: Positions, parts: LogSpans) -> Mask:
         bounds = np.array([bound for span in parts.spans for bound in span], np.int64)
         inside: Mask = np.searchsorted(bounds, places, side="right") % 2 == 1
         return inside
@@ -203,7 +203,7 @@ def prune_tiered(store: StoreParts, slices: list[QueueSlice], pruning: Pruning) 
     return left
 
 
-def _points(queue: TieredQueue, piece: QueueSlice) -> Points:
+def _points(queue: TieredQueue, piece: QueueSlice) -> StoreTimes:
     """Return records of a range with their times; none if their physical offsets do not rise.
 
     They are all records where the log of the queue is short.
@@ -219,5 +219,5 @@ def _points(queue: TieredQueue, piece: QueueSlice) -> Points:
     are_all &= len(offsets) == n_units and bool(are_right.all())
     offsets, times = offsets[are_right], times[are_right]
     if (np.diff(offsets) <= 0).any():
-        return Points(offsets[:0], times[:0])
-    return Points(offsets, times, are_all=are_all)
+        return StoreTimes(offsets[:0], times[:0])
+    return StoreTimes(offsets, times, are_all=are_all)

@@ -21,7 +21,7 @@ from rmqstore.errors import (
 )
 from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import MAX_FIXED_BYTES, Mask, Positions
-from rmqstore.query.conditions import Points
+from rmqstore.query.conditions import StoreTimes
 from rmqstore.read.store_queues import StoreQueues
 from rmqstore.read.time_search import short_units
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice
@@ -267,7 +267,7 @@ class Sampler:
             ]
         return parts
 
-    def log_points(self, whole: LogSlice, heads: Callable[[], Iterable[int]]) -> Points:
+    def log_points(self, whole: LogSlice, heads: Callable[[], Iterable[int]]) -> StoreTimes:
         """Return records of the log with their store times.
 
         They are all records of a short, sound log, else those at ``heads``.
@@ -283,9 +283,9 @@ class Sampler:
             with suppress(CorruptRecordError, OffsetOutOfRangeError):
                 times[row] = self._log.store_timestamp(int(records[row]))
                 are_right[row] = True
-        return Points(physical_offsets[are_right], times[are_right])
+        return StoreTimes(physical_offsets[are_right], times[are_right])
 
-    def _every_record(self, whole: LogSlice) -> Points | None:
+    def _every_record(self, whole: LogSlice) -> StoreTimes | None:
         """Return all records of a range of the log, or None if the range is long or damaged."""
         physical_offsets = [np.empty(0, np.int64)]
         times = [np.empty(0, np.int64)]
@@ -309,7 +309,7 @@ class Sampler:
                     return None
                 physical_offsets.append(starts + (segment.start - stop.head_bytes))
                 times.append(heads.column("store_timestamp").astype(np.int64))
-        return Points(np.concatenate(physical_offsets), np.concatenate(times), are_all=True)
+        return StoreTimes(np.concatenate(physical_offsets), np.concatenate(times), are_all=True)
 
 
 def sample_queue(queue: Queue, start: int, end: int, count: int) -> list[Sample]:

@@ -36,7 +36,7 @@ from rmqstore.format.layout import (
     Bytes,
     Positions,
 )
-from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.disk import Disk, clear
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths, offset_to_name
@@ -304,7 +304,7 @@ class LogCopy:
             self.is_whole = False
             if LOCAL.exists(path):
                 self._unflushed.add(path, is_new=False)
-                self._disk.clear(path, first, first + n_come)
+                clear(self._disk, path, first, first + n_come)
             self.is_whole = True
         self._forget_held()
         self._blank = None

@@ -163,26 +163,14 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
                 "or all files are empty and mappedFileSizeCommitLog must be given"
             )
         changes["mapped_file_size_commit_log"] = size
-    queue = next(
-        (
-            queue
-            for topic in paths.queue_folders.topics()
-            for queue in paths.queue_folders.queue_files(topic)
-        ),
-        None,
-    )
-    if queue is not None:
-        changes["mapped_file_size_consume_queue"] = LOCAL.size(queue)
-    queue = next(
-        (
-            queue
-            for topic in paths.queue_folders.batch_topics()
-            for queue in paths.queue_folders.batch_files(topic)
-        ),
-        None,
-    )
-    if queue is not None:
-        changes["mapper_file_size_batch_consume_queue"] = LOCAL.size(queue)
+    folders = paths.queue_folders
+    for name, topics, files_of in (
+        ("mapped_file_size_consume_queue", folders.topics, folders.queue_files),
+        ("mapper_file_size_batch_consume_queue", folders.batch_topics, folders.batch_files),
+    ):
+        queue = next((queue for topic in topics() for queue in files_of(topic)), None)
+        if queue is not None:
+            changes[name] = LOCAL.size(queue)
     files = [path for path in index_files(paths.index) if was_ended(path)]
     if files:
         sizes = find_sizes(files[0], IndexSizes.of(config))

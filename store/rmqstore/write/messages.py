@@ -16,7 +16,6 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from time import time_ns
 from typing import Any, Final, Never
 
@@ -291,10 +290,7 @@ class MessageMaker:
         self._ids = UniqueKeys(now_ms)
         self._born_host = spec.born_host or f"{own_address()}:0"
         pack_host(spec.store_host)
-
-    @cached_property
-    def _dice(self) -> np.random.Generator:
-        return np.random.default_rng()
+        self._random = np.random.default_rng()
 
     def make(self, batch: pa.RecordBatch, first_row: int = 1) -> RecordColumns:
         """Return the columns of the records for a batch.
@@ -447,7 +443,7 @@ class MessageMaker:
                 chosen[rows] = np.abs(np.fmod(hashes[rows].astype(np.int64), count))
             if self.spec.queue_selector == "random":
                 # Source: SelectMessageQueueByRandom.java
-                chosen[rows] = self._dice.integers(count, size=len(rows))
+                chosen[rows] = self._random.integers(count, size=len(rows))
                 continue
             turning = rows[~is_keyed[rows]]
             turn = self._turns.get(topic, self._first_turn)

@@ -105,7 +105,15 @@ class Repairer:
             has_its_end and any(count > _FEW_QUEUES for count in accumulate(self.queues.numbers()))
         )
         log_end = end.physical_offset
-        if was_closed and not is_checked and is_trusted and self._is_newest_built():
+
+        def open_queue(topic: str, queue_id: int) -> OpenedQueue | None:
+            if not can_have_queue(topic, queue_id):
+                return None
+            return OpenedQueue(self.queues.files(topic, queue_id))
+
+        # Queues are built in the order of the log: if the newest record has its unit, all have.
+        is_looked_up = was_closed and not is_checked and is_trusted
+        if is_looked_up and is_newest_built(self._log, open_queue):
             self.queues.check_when_opened(log_end)
             queues_end = log_end
         else:
@@ -163,8 +171,34 @@ class Repairer:
     def _build_missing(
         self, log_end: int, queues_end: int, checkpoint: Checkpoint, *, was_closed: bool
     ) -> None:
-        """Build the units and the index items that records before the log end lack."""
-        outdated, index_end = self._outdated_index(log_end, None if was_closed else checkpoint)
+        """Build the units and the index items that records before the log end lack.
+
+        Items are built in the order of the log, so an index file in the middle cannot be built
+        again alone: with one that the checkpoint does not cover, all later ones are.
+
+        Source: IndexService.java#load.
+        """
+        outdated: list[Path] = []
+        index_end = -1
+        files = index_files(self._paths.index)
+        for path in files:
+            header = read_header(path)
+            stored_until, record_end = header["end_timestamp"], header["end_phy_offset"]
+            is_late = not was_closed and stored_until > checkpoint.index_msg_timestamp
+            if outdated or is_late or record_end >= max(log_end, 1) or stored_until == 0:
+                outdated.append(path)
+            else:
+                index_end = int(record_end)
+        is_trusted = bool(files) and not outdated
+        if not files and was_closed and log_end - self._log.min_offset > _SHORT_LOG:
+            logger.warning(
+                "%s: there is no index; keys are added from here on, `rmqstore rebuild` adds all",
+                self._paths.index,
+            )
+            is_trusted = True
+        if not self._config.message_index_enable or is_trusted:
+            # nothing is missing, as far as one can see without reading the log
+            index_end = log_end
         start = self._log.min_offset
         if was_closed:
             start = max(min(queues_end, index_end), start)
@@ -210,55 +244,6 @@ class Repairer:
         """Return where the first whole record of a file from ``start`` on begins, or None."""
         physical_offset = next_record(self._log, segment, start, segment.end)
         return physical_offset if physical_offset < segment.end else None
-
-    def _is_newest_built(self) -> bool:
-        """Return whether the newest record has its unit.
-
-        Queues are built in the order of the log, so all have theirs then.
-        """
-
-        def open_queue(topic: str, queue_id: int) -> OpenedQueue | None:
-            if not can_have_queue(topic, queue_id):
-                return None
-            return OpenedQueue(self.queues.files(topic, queue_id))
-
-        return is_newest_built(self._log, open_queue)
-
-    def _outdated_index(
-        self, log_end: int, checkpoint: Checkpoint | None
-    ) -> tuple[list[Path], int]:
-        """Return the index files that the checkpoint does not cover, and all later ones.
-
-        Items are built in the order of the log, so a file in the middle cannot be built again
-        alone.
-
-        Returns:
-            These files, and the physical offset from which the index is to be built again.
-
-        Source: IndexService.java#load.
-        """
-        outdated: list[Path] = []
-        index_end = -1
-        files = index_files(self._paths.index)
-        for path in files:
-            header = read_header(path)
-            stored_until, record_end = header["end_timestamp"], header["end_phy_offset"]
-            is_late = checkpoint is not None and stored_until > checkpoint.index_msg_timestamp
-            if outdated or is_late or record_end >= max(log_end, 1) or stored_until == 0:
-                outdated.append(path)
-            else:
-                index_end = int(record_end)
-        is_trusted = bool(files) and not outdated
-        if not files and checkpoint is None and log_end - self._log.min_offset > _SHORT_LOG:
-            logger.warning(
-                "%s: there is no index; keys are added from here on, `rmqstore rebuild` adds all",
-                self._paths.index,
-            )
-            is_trusted = True
-        if not self._config.message_index_enable or is_trusted:
-            # nothing is missing, as far as one can see without reading the log
-            index_end = log_end
-        return outdated, index_end
 
     def _ask_for_recovery(self, start: int, checkpoint: Checkpoint) -> None:
         """Make a broker that finds this repair unfinished build queues and index again.

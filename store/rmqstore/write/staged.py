@@ -27,7 +27,7 @@ from rmqstore.format.columns.dispatch_requests import (
     USUAL_RULES,
     DispatchRequests,
     DispatchRules,
-    Places,
+    PlacedFields,
     UnplacedRequests,
     have_units,
 )
@@ -66,7 +66,7 @@ _SIDE = pa.schema(
 _LIGHT_QUEUES = pa.field("lightQueues", pa.list_(pa.field("item", pa.string())))
 
 
-class StagedPart(NamedTuple):
+class StagedTask(NamedTuple):
     """What one task staged."""
 
     path: str
@@ -182,19 +182,19 @@ class PartWriter:
         if columns.light_queues is not None:
             self._n_light += len(columns.light_queues.rows)
 
-    def part(self) -> StagedPart:
+    def part(self) -> StagedTask:
         """Return what was staged, and free the space that was reserved for more."""
         with self._named_os_errors():
             for file in (self._records, self._side):
                 file.end()
-        return StagedPart(str(self._path), self.n_records, self._records.size, self._n_light)
+        return StagedTask(str(self._path), self.n_records, self._records.size, self._n_light)
 
 
 def _side_of(path: Path) -> Path:
     return path.with_name(path.name + ".side")
 
 
-def read_batches(part: StagedPart) -> Iterator[StagedBatch]:
+def read_batches(part: StagedTask) -> Iterator[StagedBatch]:
     """Yield the batches of a part in order, over a mapping of its side file.
 
     Raises:
@@ -264,7 +264,7 @@ class StagedRecords:
         if self._file is not None:
             self._file.close()
 
-    def read(self, part: StagedPart, batch: StagedBatch, physical_offset: int) -> Records:
+    def read(self, part: StagedTask, batch: StagedBatch, physical_offset: int) -> Records:
         """Return the records of a batch, which may be changed, and are gone with the next but one.
 
         Args:
@@ -303,11 +303,11 @@ def _array(column: pa.Array) -> NDArray[Any]:
 class PlacedBatch(NamedTuple):
     """Consecutive records of a part, and their places."""
 
-    part: StagedPart
+    part: StagedTask
     batch: StagedBatch
     topics: TopicColumn
     placement: Placement
-    places: Places
+    places: PlacedFields
     light_offsets: pa.BinaryArray | None  # a property string for each record; None without any
 
     def records(self, staged: StagedRecords, batch_topics: Collection[str]) -> Records:
@@ -326,7 +326,7 @@ class PlacedBatch(NamedTuple):
         return records
 
 
-class StagedRun:
+class StagedAppend:
     """Parts that are appended one after the other, in the order of their partitions.
 
     Args:
@@ -341,7 +341,7 @@ class StagedRun:
     """
 
     def __init__(
-        self, parts: Sequence[StagedPart], offsets: NextOffsets, start: int, file_size: int
+        self, parts: Sequence[StagedTask], offsets: NextOffsets, start: int, file_size: int
     ) -> None:
         self._parts, self._offsets = parts, offsets
         self.n_records = sum(part.n_records for part in parts)
@@ -392,6 +392,6 @@ class StagedRun:
                 topics = TopicColumn(requests.topics, requests.topic_codes)
                 queue_offsets = offsets.assign(topics, requests.queue_ids)
                 times = np.broadcast_to(np.int64(now()), len(requests.sizes))
-                places = Places(queue_offsets, placement.physical_offsets, times)
+                places = PlacedFields(queue_offsets, placement.physical_offsets, times)
                 yield PlacedBatch(part, batch, topics, placement, places, light_offsets)
                 end = placement.end

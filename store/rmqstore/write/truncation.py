@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from rmqstore.format.layout import QUEUE_UNIT
-from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.disk import Disk, clear
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.log.appender import clear_append
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
@@ -91,7 +92,7 @@ class _Truncation:
                     self._disk.write(target, start - position, block)
                 self._disk.flush(target)
                 self._disk.flush_folder(self._copies)
-        self._disk.clear_append(segment.path, position, written_end)
+        clear_append(self._disk, segment.path, position, written_end)
 
 
 def cut_queue(
@@ -132,8 +133,8 @@ def cut_queue(
                 written = file.written_end(segment.size)
             # The physical offset of the first unit is cleared last: without it a unit that still
             # has a size would point at the start of the log.
-            disk.clear(segment.path, low + _OFFSET_BYTES, written)
-            disk.clear(segment.path, low, min(low + _OFFSET_BYTES, written))
+            clear(disk, segment.path, low + _OFFSET_BYTES, written)
+            clear(disk, segment.path, low, min(low + _OFFSET_BYTES, written))
             disk.flush(segment.path)
     disk.flush_folder(queue.folder)
     queue.refresh()

@@ -17,7 +17,7 @@ from rmqstore.format.columns.dispatch_requests import DispatchProperties, have_u
 from rmqstore.format.columns.encode import LightQueues, RecordColumns, TopicColumn
 from rmqstore.format.columns.inner_batch import stated_counts
 from rmqstore.format.columns.lmq import dispatches_of, is_dispatched
-from rmqstore.format.columns.property_decode import Entries, parse_entries
+from rmqstore.format.columns.property_decode import parse_entries
 from rmqstore.format.columns.property_encode import PropertyStrings
 from rmqstore.format.layout import PROPERTY_MULTI_DISPATCH, SysFlag
 from rmqstore.format.schema import VERBATIM
@@ -54,6 +54,20 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
     data, bounds = array_bytes(strings)
     entries = parse_entries(data, bounds[:-1], np.diff(bounds))
     topics = TopicColumn.of(batch.column("topic"))
+    light_queues: LightQueues | None = None
+    if PROPERTY_MULTI_DISPATCH in entries.names:
+        by_topic = np.array([is_dispatched(topic.encode()) for topic in topics.names], np.bool_)
+        dispatches = dispatches_of(entries, by_topic[topics.codes])
+        starts, lengths = dispatches.name_starts, dispatches.name_lengths
+        names = gather_spans(entries.data, starts, lengths, pa.binary())
+        # Source: MultiDispatchUtils.java: the broker ignores names that could lead out of its
+        # folder.
+        is_kept = pc.find_substring(names, "/").to_numpy() < 0
+        encoded = names.filter(booleans(is_kept)).dictionary_encode()
+        queues = TopicColumn(topic_names(encoded), codes_of(encoded))
+        light_queues = LightQueues(
+            dispatches.rows[is_kept], queues, dispatches.queue_offsets[is_kept]
+        )
     return RecordColumns(
         topics=topics,
         queue_ids=numbers("queueId"),
@@ -67,24 +81,8 @@ def verbatim_columns(batch: pa.RecordBatch) -> RecordColumns:
         store_hosts=pack_hosts(batch.column("storeHost")),
         reconsume_times=numbers("reconsumeTimes"),
         prepared_transaction_offsets=numbers("preparedTransactionOffset"),
-        light_queues=_light_queues(entries, topics),
+        light_queues=light_queues,
     )
-
-
-def _light_queues(entries: Entries, topics: TopicColumn) -> LightQueues | None:
-    """Return the light message queues that n records are in, None if they are in none."""
-    if PROPERTY_MULTI_DISPATCH not in entries.names:
-        return None
-    by_topic = np.array([is_dispatched(topic.encode()) for topic in topics.names], np.bool_)
-    dispatches = dispatches_of(entries, by_topic[topics.codes])
-    starts, lengths = dispatches.name_starts, dispatches.name_lengths
-    names = gather_spans(entries.data, starts, lengths, pa.binary())
-    # Source: MultiDispatchUtils.java: the broker ignores names that could lead out of its folder.
-    is_kept = pc.find_substring(names, "/").to_numpy() < 0
-    encoded = names.filter(booleans(is_kept)).dictionary_encode()
-    codes = codes_of(encoded)
-    queues = TopicColumn(topic_names(encoded), codes)
-    return LightQueues(dispatches.rows[is_kept], queues, dispatches.queue_offsets[is_kept])
 
 
 def claim_offsets(

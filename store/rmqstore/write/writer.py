@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import CommitError, Finding, RmqStoreError, StoreStateError
-from rmqstore.format.columns.dispatch_requests import DispatchRequests, Places
+from rmqstore.format.columns.dispatch_requests import DispatchRequests, PlacedFields
 from rmqstore.format.columns.encode import (
     Records,
     TopicColumn,
@@ -54,7 +54,7 @@ from rmqstore.write.existing_store import (
 from rmqstore.write.ledger import Ledger
 from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms, with_light_offsets
 from rmqstore.write.repairer import Repairer
-from rmqstore.write.staged import StagedPart, StagedRecords, StagedRun
+from rmqstore.write.staged import StagedAppend, StagedRecords, StagedTask
 from rmqstore.write.verbatim import claim_offsets, millis, verbatim_columns
 
 _MAX_WAITING = 3_000_000  # rows of some 50 bytes each
@@ -335,7 +335,7 @@ class StoreWriter:
         for rows in row_batches(sizes):
             part = columns.take(rows)
             placement = self._append.place(sizes[rows])
-            places = Places(queue_offsets[rows], placement.physical_offsets, times[rows])
+            places = PlacedFields(queue_offsets[rows], placement.physical_offsets, times[rows])
             records = encode_records(part, places)
             with self._all_or_nothing():
                 requests = part.requests(records, self.config.rules)
@@ -354,7 +354,7 @@ class StoreWriter:
         self._append.write(records, placement)
         self._last_store_timestamp = max(self._last_store_timestamp, int(times[-1]))
 
-    def append_staged(self, parts: Sequence[StagedPart], *, are_all: bool = False) -> None:
+    def append_staged(self, parts: Sequence[StagedTask], *, are_all: bool = False) -> None:
         """Append what tasks staged, part by part, and remove the files of records.
 
         With ``are_all``, which makes it cheaper, nothing else may be appended before :meth:`flush`.
@@ -365,7 +365,7 @@ class StoreWriter:
             OSError: a file does not hold what its task staged.
         """
         self._require_usable()
-        run = StagedRun(parts, self._offsets, self._append.end, self._file_size)
+        run = StagedAppend(parts, self._offsets, self._append.end, self._file_size)
         if any(part.n_light for part in parts):  # their records become larger
             self._waiting.stop()
         elif are_all and self._append.start == self._append.end:

@@ -115,7 +115,7 @@ def test_many_large_writes_one_after_another(tmp_path: Path) -> None:
     assert paths[0].read_bytes()[20:25] == b"plain"
 
 
-@pytest.mark.parametrize("change", ["write", "flush", "flush_all", "delete", "settle", "large"])
+@pytest.mark.parametrize("change", ["write", "flush", "flush_all", "delete", "large"])
 def test_a_large_write_that_failed_fails_each_change_until_it_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
@@ -126,7 +126,6 @@ def test_a_large_write_that_failed_fails_each_change_until_it_is_forgotten(
         "flush": lambda: disk.flush(path),
         "flush_all": lambda: disk.flush_all([path]),
         "delete": lambda: disk.delete(path),
-        "settle": disk.settle,
         "large": lambda: disk.write_large(path, 0, data),
     }
 

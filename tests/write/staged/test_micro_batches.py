@@ -17,7 +17,7 @@ from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged import PartWriter, StagedPart
+from rmqstore.write.staged import PartWriter, StagedTask
 from rmqstore.write.writer import StoreWriter
 
 ROWS, TASKS = 200, 2
@@ -30,7 +30,7 @@ SIZES = StoreConfig(
 )
 
 
-def parts(root: Path, job_id: str, numbers: range) -> Iterator[StagedPart]:
+def parts(root: Path, job_id: str, numbers: range) -> Iterator[StagedTask]:
     """Stage rows of these numbers, as the tasks of a job do."""
     begin(str(root), job_id)
     for first in range(numbers.start, numbers.stop, ROWS // TASKS):

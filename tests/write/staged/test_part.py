@@ -14,14 +14,14 @@ import pytest
 from rmqstore.errors import IllegalMessageError, StoreStateError, UnreadableFileError
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged import PartWriter, StagedPart, StagedRecords, read_batches
+from rmqstore.write.staged import PartWriter, StagedRecords, StagedTask, read_batches
 
 
 def rows(*bodies: bytes, **columns: Sequence[Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary()), **columns})
 
 
-def stage(path: Path, *batches: pa.RecordBatch, disk: Disk | None = None) -> StagedPart:
+def stage(path: Path, *batches: pa.RecordBatch, disk: Disk | None = None) -> StagedTask:
     maker = MessageMaker(WriteSpec(topic="T"))
     with PartWriter(disk or Disk(), path, 1 << 30) as writer:
         for batch in batches:
@@ -30,7 +30,7 @@ def stage(path: Path, *batches: pa.RecordBatch, disk: Disk | None = None) -> Sta
         return writer.part()
 
 
-def bodies_of(part: StagedPart) -> list[bytes]:
+def bodies_of(part: StagedTask) -> list[bytes]:
     found = []
     with StagedRecords(Disk()) as staged:
         for batch in read_batches(part):

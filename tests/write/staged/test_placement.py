@@ -22,7 +22,7 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.write import staged as part_module
 from rmqstore.write import writer as writer_module
 from rmqstore.write.messages import MessageMaker, WriteSpec
-from rmqstore.write.staged import PartWriter, StagedPart
+from rmqstore.write.staged import PartWriter, StagedTask
 from rmqstore.write.writer import StoreWriter
 
 SMALL = StoreConfig(mapped_file_size_commit_log=65_536, mapped_file_size_consume_queue=2000)
@@ -46,7 +46,7 @@ def random_rows(rng: random.Random, n: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, pa.schema(zip(rows[0], kinds, strict=True)))
 
 
-def stage(root: Path, number: int, batches: Sequence[pa.RecordBatch], turn: int = 0) -> StagedPart:
+def stage(root: Path, number: int, batches: Sequence[pa.RecordBatch], turn: int = 0) -> StagedTask:
     folder = root / ".rmqstore" / "staging" / "job"
     folder.mkdir(parents=True, exist_ok=True)
     maker = MessageMaker(SPEC, turn)

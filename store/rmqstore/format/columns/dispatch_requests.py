@@ -257,19 +257,19 @@ class UnitBuffer:
         return units._replace(units=units.units.astype(QUEUE_UNIT, copy=False))
 
 
-class Places(NamedTuple):
+class PlacedFields(NamedTuple):
     """The fields of n records that are known only when they are stored."""
 
     queue_offsets: NDArray[np.int64]
     physical_offsets: NDArray[np.int64]
     store_timestamps: NDArray[np.int64]  # ms
 
-    def take(self, rows: slice) -> Places:
+    def take(self, rows: slice) -> PlacedFields:
         """Return consecutive rows."""
-        return Places(*(column[rows] for column in self))
+        return PlacedFields(*(column[rows] for column in self))
 
     @classmethod
-    def of(cls, heads: Heads) -> Places:
+    def of(cls, heads: Heads) -> PlacedFields:
         """Return the fields as the records hold them."""
         return cls(
             heads.column("queue_offset"),
@@ -408,7 +408,7 @@ class UnplacedRequests(NamedTuple):
     key_rows: NDArray[np.int32]  # (m,) the record of each key, rising
     key_hashes: NDArray[np.int32]  # (m,) never negative
 
-    def placed(self, places: Places) -> DispatchRequests:
+    def placed(self, places: PlacedFields) -> DispatchRequests:
         """Return the requests of the records at their places."""
         units = np.empty(len(self.sizes), QUEUE_UNIT)
         units["physical_offset"] = places.physical_offsets
@@ -448,7 +448,27 @@ def unplaced_requests(
         properties: the properties that queues and index need.
         rules: those of the broker.
     """
-    tags_codes, is_delayed = _tags_codes(topics, topic_codes, properties, rules)
+    # What units hold is the hash code of the tags, but the due time of delayed messages: here
+    # their delay in ms.
+    tags_codes = np.zeros(len(topic_codes), np.int64)
+    if properties.tags is not None:
+        tags = properties.tags.dictionary_encode()
+        distinct = topic_names(tags)
+        tag_hashes = np.array([java_hash(tag) for tag in distinct] + [0], np.int64)
+        without_tags = numbers(np.array([len(tag_hashes) - 1], np.int32))[0]
+        indices = tags.indices
+        if tags.null_count:
+            indices = indices.fill_null(without_tags)
+        tags_codes = tag_hashes[np.from_dlpack(indices)]
+    is_delayed: Mask | None = None
+    if SCHEDULE_TOPIC in topics and properties.delays is not None:
+        is_delayed = np.zeros(len(topic_codes), np.bool_)
+        for row in np.flatnonzero(topic_codes == topics.index(SCHEDULE_TOPIC)).tolist():
+            level = properties.delays[row].as_py()
+            delay = delay_ms(level, rules.delay_levels or DELAY_LEVELS_MS)
+            if delay is not None:
+                is_delayed[row] = rules.delay_levels is not None
+                tags_codes[row] = delay if is_delayed[row] else UNKNOWN_TIME
     key_rows, hashes = index_keys(
         topics,
         topic_codes,
@@ -495,7 +515,7 @@ def read_requests(buf: Bytes, heads: Heads, rules: DispatchRules = USUAL_RULES) 
         DispatchProperties.of(entries),
         rules,
     )
-    placed = requests.placed(Places.of(heads))
+    placed = requests.placed(PlacedFields.of(heads))
     return placed._replace(may_name_light_queues=PROPERTY_MULTI_DISPATCH in entries.names)
 
 
@@ -503,36 +523,6 @@ def are_indexed(sys_flags: NDArray[np.int32]) -> Mask:
     """Return a mask (n,) of the records that are indexed: all but rollbacks."""
     mask: Mask = sys_flags & np.int32(SysFlag.TRANSACTION_TYPE) != SysFlag.TRANSACTION_TYPE
     return mask
-
-
-def _tags_codes(
-    names: list[str],
-    codes: NDArray[np.int32],
-    properties: DispatchProperties,
-    rules: DispatchRules,
-) -> tuple[NDArray[np.int64], Mask | None]:
-    """Return what units hold in ``tags_code``, int64 (n,), and which messages are delayed.
-
-    It is the hash code of the tags, but the due time of delayed messages: here their delay in ms.
-    """
-    tags_codes = np.zeros(len(codes), np.int64)
-    if properties.tags is not None:
-        tags = properties.tags.dictionary_encode()
-        distinct = topic_names(tags)
-        hashes = np.array([java_hash(tag) for tag in distinct] + [0], np.int64)
-        without_tags = numbers(np.array([len(hashes) - 1], np.int32))[0]
-        indices = tags.indices.fill_null(without_tags) if tags.null_count else tags.indices
-        tags_codes = hashes[np.from_dlpack(indices)]
-    if SCHEDULE_TOPIC not in names or properties.delays is None:
-        return tags_codes, None
-    is_delayed = np.zeros(len(codes), np.bool_)
-    for row in np.flatnonzero(codes == names.index(SCHEDULE_TOPIC)).tolist():
-        level = properties.delays[row].as_py()
-        delay = delay_ms(level, rules.delay_levels or DELAY_LEVELS_MS)
-        if delay is not None:
-            is_delayed[row] = rules.delay_levels is not None
-            tags_codes[row] = delay if is_delayed[row] else UNKNOWN_TIME
-    return tags_codes, is_delayed
 
 
 def unknown_delay(need: str) -> StoreStateError:

@@ -29,7 +29,7 @@ from rmqstore.format.columns.dispatch_requests import (
     USUAL_RULES,
     DispatchProperties,
     DispatchRules,
-    Places,
+    PlacedFields,
     UnplacedRequests,
     unplaced_requests,
 )
@@ -218,7 +218,7 @@ def row_batches(sizes: NDArray[np.int64]) -> Iterator[slice]:
     return cut_batches(sizes, _ENCODED_ROWS, BATCH_BYTES)
 
 
-def encode_records(columns: RecordColumns, places: Places | None = None) -> Records:
+def encode_records(columns: RecordColumns, places: PlacedFields | None = None) -> Records:
     """Encode records.
 
     Args:
@@ -263,7 +263,7 @@ def _heads(
     sizes: NDArray[np.int64],
     magics: NDArray[np.int64],
     sys_flags: NDArray[np.int32],
-    places: Places | None,
+    places: PlacedFields | None,
 ) -> pa.BinaryArray:
     """Return the fixed parts of records, from total_size to body_length, binary (n,)."""
     crcs = body_crcs(columns.bodies.to_pylist())

@@ -131,24 +131,24 @@ def dispatches_of(entries: Entries, are_dispatched: Mask) -> Dispatches:
     )
 
 
-class _Parts(NamedTuple):
+class _CommaValues(NamedTuple):
     """The parts of property values between commas, m in all."""
 
     rows: Positions  # (m,) the record of each part
     starts: Positions  # (m,) in the entries' data
     lengths: Positions  # (m,)
 
-    def take(self, rows: Mask) -> _Parts:
-        return _Parts(*(column[rows] for column in self))
+    def take(self, rows: Mask) -> _CommaValues:
+        return _CommaValues(*(column[rows] for column in self))
 
 
-def _split_values(entries: Entries, name: str) -> _Parts:
+def _split_values(entries: Entries, name: str) -> _CommaValues:
     """Split the values of one property at their commas, without the empty parts at their ends.
 
     Source: String.java#split of the JDK.
     """
     if name not in entries.names:
-        return _Parts(*[np.empty(0, np.int64)] * 3)
+        return _CommaValues(*[np.empty(0, np.int64)] * 3)
     code = entries.names.index(name)
     if entries.codes is None or entries.rows is None:
         width = len(entries.names)
@@ -166,7 +166,7 @@ def _split_values(entries: Entries, name: str) -> _Parts:
     value_of_comma = np.searchsorted(offsets, commas, side="right") - 1
     n_commas = np.bincount(value_of_comma, minlength=len(numbers))
     value = np.repeat(np.arange(len(numbers)), n_commas + 1)
-    parts = _Parts(rows[value], begins - offsets[value] + starts[value], ends - begins)
+    parts = _CommaValues(rows[value], begins - offsets[value] + starts[value], ends - begins)
     filled = np.flatnonzero(parts.lengths)
     last_filled = np.full(len(numbers), -1, np.int64)
     last_filled[value[filled]] = filled  # of repeated values, the last part stays

@@ -76,7 +76,20 @@ def walk_each(
         nothing = np.empty(0, np.int64)
         counts = np.zeros(len(starts), np.int64)
         return Walks(nothing, nothing, counts, np.zeros(len(starts), np.bool_))
-    heads, ranges = _heads_of_chains(buf, starts, ends, physical_bases, framing)
+    # Where chains begin, and the range of each, rising: a long range has several.
+    firsts_of_chains = [starts]
+    ranges_of_chains = [np.arange(len(starts))]
+    for number in np.flatnonzero(ends - starts >= 2 * _STRIPE_BYTES).tolist():
+        low, high = int(starts[number]), int(ends[number])
+        stripes = np.arange(low + _STRIPE_BYTES, high, _STRIPE_BYTES)
+        guesses = np.unique(guess_heads(buf, stripes, int(physical_bases[number]), framing))
+        guesses = guesses[guesses < high]
+        firsts_of_chains.append(guesses)
+        ranges_of_chains.append(np.full(len(guesses), number))
+    heads = np.concatenate(firsts_of_chains)
+    order = np.argsort(heads, kind="stable")
+    heads = heads[order]
+    ranges = np.concatenate(ranges_of_chains)[order]
     is_last = np.append(ranges[1:] != ranges[:-1], True)
     bounds = np.where(is_last, ends[ranges], np.append(heads[1:], 0))
     frames, chain_counts, last = follow_chains(buf, heads, bounds, framing)
@@ -102,28 +115,6 @@ def walk_each(
     nexts[ends_of_ranges[counts > 0] - 1] = stops[counts > 0]
     records = frames + framing.head_bytes
     return Walks(records, nexts - records, counts, is_sound)
-
-
-def _heads_of_chains(
-    buf: Bytes,
-    starts: Positions,
-    ends: Positions,
-    physical_bases: Positions,
-    framing: Framing,
-) -> tuple[Positions, NDArray[np.int64]]:
-    """Return where chains begin in ranges, and the range of each, (n,) each, rising."""
-    heads = [starts]
-    ranges = [np.arange(len(starts))]
-    for number in np.flatnonzero(ends - starts >= 2 * _STRIPE_BYTES).tolist():
-        low, high = int(starts[number]), int(ends[number])
-        stripes = np.arange(low + _STRIPE_BYTES, high, _STRIPE_BYTES)
-        guesses = np.unique(guess_heads(buf, stripes, int(physical_bases[number]), framing))
-        guesses = guesses[guesses < high]
-        heads.append(guesses)
-        ranges.append(np.full(len(guesses), number))
-    every = np.concatenate(heads)
-    order = np.argsort(every, kind="stable")
-    return every[order], np.concatenate(ranges)[order]
 
 
 class Walk(NamedTuple):

@@ -326,7 +326,7 @@ class Disk:
             self._last_large = path
         self._direct_writes.begin(path, descriptor, position, data)
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Wait for the last large write.
 
         Raises:
@@ -340,26 +340,6 @@ class Disk:
         """Wait for the last large write, and continue even if it failed."""
         if self._direct_writes is not None:
             self._direct_writes.forget()
-
-    def clear(self, path: Path, start: int, stop: int) -> None:
-        """Write zeros over ``[start, stop)`` of a file, block by block from the end to the start.
-
-        A crash then leaves the first bytes of the range, and never stale records after zeros, which
-        a later append could lead up to.
-        """
-        for position in reversed(range(start, stop, _ZEROS_AT_ONCE)):
-            self.write(path, position, bytes(min(_ZEROS_AT_ONCE, stop - position)))
-
-    def clear_append(self, path: Path, start: int, stop: int) -> None:
-        """Write zeros over an append that was not committed, durably.
-
-        Its first 8 bytes may be a blank, which hides all records after it, so they go last.
-        """
-        first = min(start + 8, stop)
-        self.clear(path, first, stop)
-        self.flush(path)
-        self.clear(path, start, first)
-        self.flush(path)
 
     def scatter(self, path: Path, positions: NDArray[np.int64], values: NDArray[np.void]) -> None:
         """Write values of one width at many positions, (n,) each, where bytes were written before.
@@ -396,7 +376,7 @@ class Disk:
         So are then the names of all folders that :meth:`make_folder` made without a flush. The
         flushes run in parallel, because a disk can complete several of them together.
         """
-        self.settle()
+        self._settle()
         folders = {**dict.fromkeys(path.parent for path in paths), **self._unflushed_folders}
         names = [(path, os.O_RDWR) for path in paths]
         names += [(folder, os.O_RDONLY | os.O_DIRECTORY) for folder in folders]
@@ -484,7 +464,7 @@ class Disk:
             self._descriptors.clear()
 
     def _open(self, path: Path) -> int:
-        self.settle()
+        self._settle()
         descriptor = self._descriptors.get(path)
         if descriptor is None:
             self.require_within(path)
@@ -500,9 +480,19 @@ class Disk:
         return descriptor
 
     def _forget(self, path: Path) -> None:
-        self.settle()
+        self._settle()
         if self._direct_writes is not None and path == self._last_large:
             self._direct_writes.close_file()
         descriptor = self._descriptors.pop(path, None)
         if descriptor is not None:
             _close(path, descriptor)
+
+
+def clear(disk: Disk, path: Path, start: int, stop: int) -> None:
+    """Write zeros over ``[start, stop)`` of a file, block by block from the end to the start.
+
+    A crash then leaves the first bytes of the range, and never stale records after zeros, which a
+    later append could lead up to.
+    """
+    for position in reversed(range(start, stop, _ZEROS_AT_ONCE)):
+        disk.write(path, position, bytes(min(_ZEROS_AT_ONCE, stop - position)))

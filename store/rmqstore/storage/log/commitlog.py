@@ -43,7 +43,7 @@ from rmqstore.format.layout import (
     Positions,
     SysFlag,
 )
-from rmqstore.format.record import Parts, check_record, decode_record, split_record
+from rmqstore.format.record import SplitRecord, check_record, decode_record, split_record
 from rmqstore.format.schema import Message
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, Segment
@@ -315,7 +315,7 @@ class CommitLog:
         is_size = MIN_RECORD_BYTES <= total_size <= n_left
         return self.read(*place, total_size if is_size else n_left)
 
-    def parts(self, physical_offset: int) -> Parts:
+    def parts(self, physical_offset: int) -> SplitRecord:
         """Return the parts of the record that begins at the offset; only lengths are checked.
 
         Raises:

@@ -107,12 +107,12 @@ class TieredTail:
         self._local.doubt()
 
 
-def follow(store: StoreParts, selection: Selection) -> StoreTail | TieredTail:
+def tail_of(store: StoreParts, selection: Selection) -> StoreTail | TieredTail:
     """Return the tail of a store, with its tiered storage if that is read too."""
     return StoreTail(store, selection) if store.tier is None else TieredTail(store, selection)
 
 
-class Follower:
+class TailingScan:
     """Follows the queues that a scan chooses, as a stream does; see ``read.tail``."""
 
     def __init__(self, session: StoreParts, request: MessageScan) -> None:
@@ -129,7 +129,7 @@ class Follower:
         if request.by != "queue" or request.wanted or request.include_pending:
             raise OptionError("only the messages of queues can be followed: `scan=queue`")
         self._session, self._request = session, request
-        self._tail = follow(session, request.selection)
+        self._tail = tail_of(session, request.selection)
         paths = session.paths
         self._changing = ChangingStore(
             lambda: StoreSigns.of(paths, queue_folders(paths)), self._tail.doubt

@@ -15,9 +15,9 @@ import rmqstore
 from rmqstore.errors import OptionError
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.follower import Follower
 from rmqstore.read.message_scan import MessageScan, parse_scan
 from rmqstore.read.opening import open_parts
+from rmqstore.read.tailing import TailingScan
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter
 
@@ -59,7 +59,7 @@ def request(last: int | None = None, **arguments: Any) -> MessageScan:
     )
 
 
-def rows(follower: Follower) -> list[Row]:
+def rows(follower: TailingScan) -> list[Row]:
     return [tuple(row.values()) for batch in follower.messages() for row in batch.to_pylist()]
 
 
@@ -73,7 +73,7 @@ def writer(tmp_path: Path) -> Iterator[StoreWriter]:
 
 def test_new_messages_come_once(writer: StoreWriter, tmp_path: Path) -> None:
     with open_parts(tmp_path / "s") as session:
-        follower = Follower(session, request(subscribe=["T", "U"]))
+        follower = TailingScan(session, request(subscribe=["T", "U"]))
         assert rows(follower) == []
         put(writer, "T", 0, b"a", b"b")
         assert rows(follower) == [("T", 0, 5, b"a"), ("T", 0, 6, b"b")]
@@ -100,7 +100,7 @@ def test_older_messages_come_first(
     writer: StoreWriter, tmp_path: Path, arguments: dict[str, Any], bodies: list[bytes]
 ) -> None:
     with open_parts(tmp_path / "s") as session:
-        follower = Follower(session, request(**arguments))
+        follower = TailingScan(session, request(**arguments))
         assert [row[3] for row in rows(follower)] == bodies
         assert rows(follower) == []
         put(writer, "T", 1, b"new 1", b"new 2")
@@ -113,7 +113,7 @@ def test_a_random_writer_is_followed(writer: StoreWriter, tmp_path: Path) -> Non
     chance = random.Random(7)
     found: list[Row] = []
     with open_parts(tmp_path / "s") as session:
-        follower = Follower(session, request(starting_offsets="earliest"))
+        follower = TailingScan(session, request(starting_offsets="earliest"))
         for step in range(60):
             for _ in range(chance.randrange(4)):
                 bodies = (b"x" * chance.randrange(400) for _ in range(chance.randrange(1, 20)))
@@ -132,7 +132,7 @@ def test_what_replaced_messages_that_were_cut_off_is_read(tmp_path: Path) -> Non
         put(writer, "T", 0, b"a", b"b")
     shutil.copytree(root, before)
     with open_parts(root) as session:
-        follower = Follower(session, request(starting_offsets="earliest"))
+        follower = TailingScan(session, request(starting_offsets="earliest"))
         with rmqstore.open(root, mode="a") as writer:
             put(writer, "T", 0, b"cut off")
         assert [row[3] for row in rows(follower)] == [b"a", b"b", b"cut off"]
@@ -150,4 +150,4 @@ def test_what_replaced_messages_that_were_cut_off_is_read(tmp_path: Path) -> Non
 @pytest.mark.parametrize("arguments", [{"by": "commitlog"}, {"msg_key": "k"}], ids=str)
 def test_only_queues_are_followed(tmp_path: Path, arguments: dict[str, Any]) -> None:
     with open_parts(tmp_path / "s") as session, pytest.raises(OptionError, match="of queues"):
-        Follower(session, request(**arguments))
+        TailingScan(session, request(**arguments))
