@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from rmqstore.errors import MalformedBytesError, OffsetOutOfRangeError, RmqStoreError
 from rmqstore.format.columns.buffers import valid_text
@@ -199,7 +198,6 @@ class _LogView:
             "topic": lambda: _null_where(valid_text(topics(data, heads)), broken),
             "storeTimestamp": lambda: _null_where(times(heads.column("store_timestamp")), broken),
             "bornTimestamp": lambda: _null_where(times(heads.column("born_timestamp")), broken),
-            "magic": lambda: _magics(heads.column("magic")),
             "propertiesSize": lambda: pa.array(heads.property_lengths, mask=broken),
             "file": lambda: pa.repeat(pa.scalar(segment.path.name), n),
         }
@@ -207,6 +205,10 @@ class _LogView:
         for name, column in _HEAD_COLUMNS.items():
             if name in self._names:
                 columns[name] = pa.array(heads.column(column), mask=broken)
+        if "magic" in self._names:  # as eight hex digits; few are distinct
+            magics, codes = np.unique(heads.column("magic"), return_inverse=True)
+            digits = pa.array([f"{magic & 0xFFFFFFFF:08x}" for magic in magics.tolist()])
+            columns["magic"] = digits.take(pa.array(codes))
         yield to_batch(self._spec, self._source, columns, n)
 
     def _reasons(self, segment: Segment, data: Bytes, heads: Heads, sound: Mask) -> pa.Array:
@@ -254,10 +256,3 @@ def _null_where(values: pa.Array, mask: Mask | None) -> pa.Array:
     if mask is None:
         return values
     return pc.if_else(pa.array(mask), pa.scalar(None, values.type), values)
-
-
-def _magics(magics: NDArray[np.int32]) -> pa.Array:
-    """Return magics as eight hex digits, string (n,); few are distinct."""
-    distinct, codes = np.unique(magics, return_inverse=True)
-    digits = pa.array([f"{magic & 0xFFFFFFFF:08x}" for magic in distinct.tolist()])
-    return digits.take(pa.array(codes))

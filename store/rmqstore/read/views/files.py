@@ -56,6 +56,8 @@ class _Files:
     def __init__(self, source: StoreParts, names: set[str]) -> None:
         self._names = names  # of the columns that are read
         self._source, self._paths, self._storage = source, source.paths, source.paths.storage
+        whole_files = source.log.segments[:-1]
+        self._log_file_bytes = max((segment.size for segment in whole_files), default=0)
 
     def rows(self) -> Iterator[dict[str, object]]:
         paths, root = self._paths, self._paths.root
@@ -120,10 +122,6 @@ class _Files:
         """The file that holds the timer wheel: the newest snapshot if there are any."""
         wheel = find_wheel(self._storage, self._paths.root)
         return None if wheel is None else wheel.path
-
-    @cached_property
-    def _log_file_bytes(self) -> int:
-        return max((segment.size for segment in self._source.log.segments[:-1]), default=0)
 
     @cached_property
     def _index_file_bytes(self) -> int:
