@@ -64,7 +64,7 @@ class RecoveredUnits(NamedTuple):
         return self.start + len(self.units)
 
     def are_in(self, queue: Queue) -> bool:
-        """Return whether the files of a queue hold these units by now."""
+        """Return whether the files of a queue hold these units too."""
         logged = Units.of(self.units)
         for rows in (slice(-1, None), slice(None)):  # the last unit mostly decides
             units = queue.units_of(np.arange(self.start, self.end)[rows])
