@@ -34,7 +34,7 @@ from rmqstore import (
 )
 from rmqstore.format.compression import decompress
 
-DEFAULT_COLUMNS = [  # INTERFACE.md, section 2
+DEFAULT_COLUMNS = [  # written out by hand, as docs/columns.md has them
     "topic", "queueId", "queueOffset", "body", "tags", "keys", "msgId", "properties",
     "bornTimestamp", "storeTimestamp", "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes",
     "bodyCRC", "preparedTransactionOffset", "commitLogOffset", "storeSize", "brokerName",

@@ -95,8 +95,9 @@ OPTIONS: Final = (
     ),
     Option(
         "startingTimestamp", "starting_timestamp", READ, "the time from which on to read",
-        "ms since the epoch, or as [elsewhere](reading.md#times); goes before offsets. As to a "
-        "broker, -1 is the latest offset and -2 the earliest; times before 1970 are refused",
+        "ms since the epoch, or as [elsewhere](reading.md#times); takes precedence over offsets. "
+        "As to a broker, -1 is the latest offset and -2 the earliest; times before 1970 are "
+        "refused",
     ),
     Option(
         "endingTimestamp", "ending_timestamp", BATCH, "the time before which to end", "the same",
@@ -112,7 +113,7 @@ OPTIONS: Final = (
     ),
     Option(
         "startingOffsetsByTimestampStrategy", "starting_offsets_by_timestamp_strategy", READ,
-        "what a partition gives that has no record so late",
+        "what happens if a partition has no record at or after its start time",
         "`latest`: it starts at its end; `error`: the read fails. With `read_committed`, a record "
         "from the last stable offset on counts as none", "error", one_of("error", "latest"),
     ),

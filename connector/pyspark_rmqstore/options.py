@@ -1,4 +1,7 @@
-"""Read options: keys, defaults, and how their text is parsed. Unknown keys are refused by name."""
+"""What the options of a read or a stream mean together, as checked values.
+
+Their names, parsers and defaults are in ``rmqstore.query.options``.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,18 @@ from pathlib import Path
 from pyspark_rmqstore.option_names import KAFKA, SPARK_OWN, option_names, without_kafka_own
 from pyspark_rmqstore.store_options import StoreRef, absolute_path, parse_stores, zone_of
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.format.schema import ALL_COLUMNS
+from rmqstore.format.schema import ALL_COLUMNS, PENDING
 from rmqstore.query.arguments import SelectionArguments
 from rmqstore.query.keys import Wanted, parse_wanted
-from rmqstore.query.options import ALL_READ_OPTIONS, VIEW_OPTIONS, GivenOptions
+from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.selection import Selection, parse_selection, parse_tags
 from rmqstore.query.sql92_filter import Filter, parse_filter
+from rmqstore.read.views.schema import ALLOWED
 from rmqstore.storage.remote.location import is_uri
 
 logger = logging.getLogger(__name__)
 
-_LOOKUP = ("msgKey", "msgKeyLimit", "msgId", "msgTags", "indexOnly")
+# Options of Spark's Kafka source for streams, which it ignores in a batch.
 _TRIGGERS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 
 
@@ -77,11 +81,11 @@ class StreamOptions:
 @option_names()
 def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     """Parse the options that determine the columns; raises as :func:`parse_read_options` does."""
-    given = _known(options)
+    given = _options_of_messages(options)
     columns = given["columns"]
     is_kafka = _is_kafka(given)
     if is_kafka:
-        # Rows may not need columns that Kafka's source does not have.
+        # What a row means must not depend on a column that Kafka's source lacks.
         if given["mode"] == "PERMISSIVE":
             raise OptionError(
                 "columns=kafka: no column says what is damaged; "
@@ -95,7 +99,7 @@ def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     elif "includeHeaders" in given:
         raise OptionError("includeHeaders: with columns=kafka only; column properties has them")
     corrupt_column = given["columnNameOfCorruptRecord"]
-    if not corrupt_column or corrupt_column in ALL_COLUMNS.names:
+    if not corrupt_column or corrupt_column in (*ALL_COLUMNS.names, *PENDING.names):
         raise OptionError(
             f"columnNameOfCorruptRecord {corrupt_column!r}: "
             "must be a name that no column of a message has"
@@ -118,7 +122,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
         UnsupportedFeatureError: an option requests what is not supported yet.
     """
-    given = _known(options)
+    given = _options_of_messages(options)
     misplaced = [option.name for option in given.outside("batch")]
     if _is_kafka(given) and (ignored := [name for name in _TRIGGERS if name in given]):
         logger.warning(
@@ -136,7 +140,11 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
 @option_names()
 def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a stream; raises as :func:`parse_read_options` does."""
-    given = _known(options)
+    given = _options_of_messages(options)
+    if misplaced := [option.name for option in given.outside("stream")]:
+        raise UnsupportedFeatureError(
+            f"{', '.join(misplaced)}: a stream follows queues; look messages up in a batch read"
+        )
     read = _read_options(options, given, streaming=True)
     max_rows, min_rows = offsets_per_trigger(given)
     if read.scan != "queue":
@@ -144,7 +152,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
             "scan=commitlog: a stream follows queues; scan the log in a batch read"
         )
     file = given["consumerOffsetFile"]
-    if (file is None) != ("consumerGroup" not in given):
+    if (file is not None) != ("consumerGroup" in given):
         raise OptionError("consumerOffsetFile and consumerGroup: give both, or none")
     consumer_offset_file = None
     if file is not None:
@@ -187,7 +195,14 @@ def _read_options(
             **given.arguments(SelectionArguments.__annotations__), streaming=streaming
         )
     chosen = parse_column_options(options)
-    wanted = _parse_look_up(given, selection, streaming=streaming)
+    wanted = parse_wanted(given["msgKey"], given["msgId"], given["msgTags"])
+    of_look_ups = [option.name for option in given.outside("stream")]
+    if of_look_ups and not wanted:
+        raise OptionError(
+            f"{', '.join(of_look_ups)}: for look-ups only; give msgKey, msgId or msgTags too"
+        )
+    if wanted:
+        selection.require_by_log()
     if chosen.include_pending and (streaming or wanted or given["scan"] != "queue"):
         raise UnsupportedFeatureError(
             "includePending: only a batch read by queue finds pending messages; "
@@ -225,34 +240,24 @@ def _read_options(
     )
 
 
-def _parse_look_up(given: GivenOptions, selection: Selection, *, streaming: bool) -> Wanted:
-    named = [name for name in _LOOKUP if name in given]
-    if streaming and named:
-        raise UnsupportedFeatureError(
-            f"{', '.join(named)}: a stream follows queues; look messages up in a batch read"
-        )
-    wanted = parse_wanted(given["msgKey"], given["msgId"], given["msgTags"])
-    if named and not wanted:
-        raise OptionError(
-            f"{', '.join(named)}: for look-ups only; give msgKey, msgId or msgTags too"
-        )
-    if wanted:
-        selection.require_by_log()
-    return wanted
-
-
 def _is_kafka(given: GivenOptions) -> bool:
     return (given["columns"] or "").strip().lower() == KAFKA
 
 
-def _known(options: Mapping[str, str]) -> GivenOptions:
-    """Return the options by their documented names."""
+def _options_of_messages(options: Mapping[str, str]) -> GivenOptions:
+    """Return the options by their documented names.
+
+    Raises:
+        OptionError: one is unknown, or is for views.
+    """
     given = GivenOptions(without_kafka_own(options), ALL_READ_OPTIONS, SPARK_OWN)
     if given["view"] != "messages":
         raise OptionError(
             f"view {given['view']!r}: views are for batch reads; a stream reads messages"
         )
-    misplaced = [option.name for option in VIEW_OPTIONS if option.name in given]
-    if misplaced:
-        raise OptionError(f"{', '.join(misplaced)}: for view assignments only")
+    of_views = [option for option in given.outside("batch") if "stream" not in option.scope]
+    if of_views:
+        views = ", ".join(ALLOWED[of_views[0].argument])
+        names = ", ".join(option.name for option in of_views)
+        raise OptionError(f"{names}: for view {views} only")
     return given

@@ -1,4 +1,7 @@
-"""Write options: keys, defaults, and how their text is parsed. Unknown keys are refused by name."""
+"""What the options of a write mean together, as checked values.
+
+Their names, parsers and defaults are in ``rmqstore.query.options``.
+"""
 
 from __future__ import annotations
 

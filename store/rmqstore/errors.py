@@ -1,10 +1,9 @@
 """What can go wrong with a store: one class for each thing that a caller can act on, and findings.
 
 Every class keeps its parameters in ``args``, so that an error raised in a Spark worker unpickles on
-the driver. A text marks each argument of this package that it names in backticks, with its value if
-it has one: ```fail_on_data_loss=False` reads on``. Python shows the argument without the backticks;
-a front end in which it is called otherwise, as an option of a command or of Spark, renames what is
-marked by :func:`argument_names`, in errors that leave its block and in warnings logged there.
+the driver. An argument of this package that a text names stands in backticks, with its value if it
+has one: ```fail_on_data_loss=False` reads on``. Python drops the backticks. The command line and
+Spark have other names for arguments, and put them in within :func:`argument_names`.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ def marked(names: Iterable[str]) -> str:
     return " and ".join(f"`{name}`" for name in names)
 
 
-def rename_arguments(text: str, name: Callable[[str, str | None], str]) -> str:
+def rename_arguments(text: str, spell: Callable[[str, str | None], str]) -> str:
     """Return a text with other names for the arguments that it marks.
 
     Args:
         text: a text in which backticks mark arguments.
-        name: returns what stands for an argument, given its name and its value, which is None if
-            the text gives none and "" if the reader has to choose it.
+        spell: returns what stands for an argument, given its name and its value. That is None if
+            the text gives none, and "" if the reader has to choose it, as in ```tiered=```.
     """
-    return _MARKED.sub(lambda found: name(found[1], found[2]), text)
+    return _MARKED.sub(lambda found: spell(found[1], found[2]), text)
 
 
 def _python_names(text: str) -> str:
@@ -43,9 +42,10 @@ _renaming: ContextVar[Callable[[str], str]] = ContextVar("_renaming", default=_p
 
 @contextmanager
 def argument_names(rename: Callable[[str], str]) -> Iterator[None]:
-    """Rename arguments in errors that leave the block, and in warnings logged in it.
+    """Rename arguments in errors that leave the block, and where errors are shown within it.
 
-    For use as a context manager or decorator. Other threads keep their own names.
+    So do warnings that are logged within it, whose texts go through :func:`spelled`. For use as a
+    context manager or decorator. Other threads keep their own names.
 
     Args:
         rename: returns a text with other names for the arguments that it marks.
@@ -156,7 +156,7 @@ class CorruptDatabaseError(StoreFormatError):
     def text(self) -> str:
         return (
             f"{self.path}: RocksDB cannot read the database ({self.reason}); "
-            "the log does not need it: use `scan=commitlog`"
+            "the log does not need it: `scan=commitlog` reads the messages there"
         )
 
 
@@ -230,14 +230,11 @@ class RemoteReadError(RmqStoreError):
 
 
 class IllegalMessageError(RmqStoreError, ValueError):
-    """A message cannot be stored, because RocketMQ would refuse it.
-
-    The text names the row and the reason.
-    """
+    """A message cannot be stored, because RocketMQ would refuse it."""
 
 
 class IllegalRowError(IllegalMessageError):
-    """The same of a row whose number is known. Fields: row (counted from 1), reason.
+    """A row cannot be stored as a message. Fields: row (counted from 1), reason.
 
     Whoever knows the file that the row is from names it with its line instead.
     """
@@ -307,6 +304,6 @@ class BrokerRefusedError(RmqStoreError):
 class Finding(NamedTuple):
     """One disagreement within a store, which a check lists instead of raising an error."""
 
-    part: str  # log, end, queue, index or config
+    part: str  # log, end, queue, index, config or check; other names for Kafka's logs
     place: str
     text: str

@@ -19,6 +19,7 @@ from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.store_options import _STORE_PATHS
 from pyspark_rmqstore.write_options import parse_write_options
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
+from rmqstore.query.options import LOOKUP_OPTIONS
 from rmqstore.query.selection import EARLIEST, LATEST
 
 STORE = "/data/store"
@@ -122,6 +123,14 @@ def test_an_option_arrives_however_its_key_is_spelled(name: str, spell: type[str
     value, arrived = GIVEN[name]
     assert not arrived(parse())
     assert arrived(parse(**{spell(name): value}))
+
+
+@pytest.mark.parametrize(
+    "name", [option.name for option in LOOKUP_OPTIONS if "stream" not in option.scope]
+)
+def test_an_option_that_a_stream_does_not_take_is_refused_there(name: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=f"{name}: a stream follows queues"):
+        parse_stream_options({"path": STORE, name: "1"})
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from pyspark_rmqstore.schema import arrow_schema, default_schema
 from rmqstore.errors import OptionError
 
 TEXT_MAP = MapType(StringType(), StringType())
-# Written out from INTERFACE.md, section 2, not taken from the code.
+# Written out by hand as docs/columns.md has them, not taken from the code.
 DOCUMENTED: dict[str, DataType] = {
     "topic": StringType(),
     "queueId": IntegerType(),

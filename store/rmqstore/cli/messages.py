@@ -46,7 +46,7 @@ some_queues = click.option(
     multiple=True,
     help="Only queues with this id; may be repeated.",
 )
-some_columns = click.option("--columns", help=help_of("columns"))
+some_columns = click.option("--columns", help=help_of("columns", "all by default"))
 verbatim_records = click.option(
     "--verbatim",
     is_flag=True,

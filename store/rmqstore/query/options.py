@@ -1,8 +1,9 @@
 """The options of reads, streams, views and writes: one table for Spark, Python and commands.
 
 A row says how Spark's users spell an option, which argument of Python it stands for, where it may
-be given, how its text is parsed, its default and what it does. What parses options, refuses them,
-names them in errors and documents them takes these from here.
+be given, how its text is parsed, its default and what it does. Parsing, refusals, names in errors,
+help texts and the manual use these tables. ``path`` and ``paths``, which Spark passes for what
+``load`` was given, are not in them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Option:
     Attributes:
         name: how Spark's users spell it; the case of its letters does not matter.
         argument: the argument of Python that it stands for; "" if there is none.
-        scope: where it may be given; ``view`` stands for all of them, and some take more.
+        scope: where it may be given, of which ``view`` means every view. The views that take it
+            besides are named by ``ALLOWED`` in ``rmqstore.read.views.schema``, by its argument.
         doc: what it is, in one line that help texts show.
         more: what the manual adds to that, in Markdown.
         default: the text that counts where it is not given; None if nothing does.
@@ -89,7 +91,7 @@ class GivenOptions:
         return None if value is None else option.parse(name, value)
 
     def arguments(self, names: Container[str]) -> dict[str, Any]:
-        """Return the values of given options that stand for certain arguments, by these."""
+        """Return a dict from argument to value, of the given options that stand for these."""
         known = {name: self._known[name].argument for name in self.texts}
         return {argument: self[name] for name, argument in known.items() if argument in names}
 
@@ -99,7 +101,7 @@ class GivenOptions:
 
 
 def one_of(*words: str) -> Callable[[str, str], str]:
-    """Return a parser that gives the one of several words that a text holds, in any case."""
+    """Return a parser that takes one of these words, whatever its case, and returns it as here."""
 
     def parse(name: str, text: str) -> str:
         for word in words:
@@ -160,7 +162,7 @@ def one_or_many(name: str, text: str) -> str | list[str]:
 BATCH: Final = frozenset[Scope](["batch"])
 STREAM: Final = frozenset[Scope](["stream"])
 READ: Final = frozenset[Scope](["batch", "stream"])
-SOME_VIEWS: Final = frozenset[Scope]()  # ALLOWED of rmqstore.read.views.schema says which
+SOME_VIEWS: Final = frozenset[Scope]()
 ANY_READ: Final = frozenset[Scope](["batch", "stream", "view"])
 WRITE: Final = frozenset[Scope](["write"])
 
@@ -214,7 +216,7 @@ READ_OPTIONS: Final = (
     ),
     Option(
         "startingOffsetsByTimestampStrategy", "starting_offsets_by_timestamp_strategy", READ,
-        "what a queue gives that has no message so late",
+        "what happens if a queue has no message at or after its start time",
         "`latest`: it starts at its end; `error`: the read fails",
         shown="latest; error in a stream",
     ),
@@ -223,8 +225,9 @@ READ_OPTIONS: Final = (
         "compared first by the hash in the queue, then exactly", shown="`*`",
     ),
     Option(
-        "columns", "columns", ANY_READ, "columns, separated by commas; all by default",
+        "columns", "columns", ANY_READ, "columns, separated by commas",
         "or `kafka`: the columns of Spark's Kafka source, for [jobs that read Kafka](kafka.md)",
+        shown="[all](columns.md) but `offsetMsgId` and `tagsCode`",
     ),
     Option(
         "includeHeaders", "", READ, "with `columns=kafka`: also column `headers`", "",
@@ -277,8 +280,8 @@ READ_OPTIONS: Final = (
     ),
     Option(
         "storePathCommitLog", "commitlogs", ANY_READ, "files of the log, where not in `path`",
-        "this and the next ones are the broker's own keys; several folders are separated by "
-        "commas", shown="under `path`",
+        "several folders are separated by commas. The options `storePath…` have the names of the "
+        "broker's own keys", shown="under `path`",
     ),
     Option(
         "storePathConsumeQueue", "consumequeue", ANY_READ, "the queues, where not in `path`",
@@ -305,8 +308,8 @@ READ_OPTIONS: Final = (
     Option(
         "conf", "conf", ANY_READ,
         "the broker's properties file, which names folders, sizes and the broker",
-        "`path` may be left out then, and what is given goes first; only the driver needs to see "
-        "the file",
+        "`path` may be left out then, and other options take precedence; only the driver needs to "
+        "see the file",
     ),
     Option(
         "ignoreLogEnd", "ignore_log_end", ANY_READ,
@@ -454,7 +457,7 @@ WRITE_OPTIONS: Final = (
     Option(
         "conf", "conf", WRITE,
         "the broker's properties file, which names folders, sizes and the broker",
-        "also the [delay levels](install.md#settings-of-a-broker); options go first",
+        "also the [delay levels](install.md#settings-of-a-broker); other options take precedence",
     ),
     Option(
         "brokerVersion", "broker_version", WRITE,
