@@ -66,7 +66,7 @@ def run_task(store: Store, columns: str | None, pieces: Pieces) -> Result:
     started = time.process_time()
     rows = 0
     with store.open() as opened:
-        session = opened.session
+        session = opened.parts
         session.ends.recovered = {}  # a task of Spark gets this from the plan
         for batch in _batches(session, pieces, spec):
             rows += batch.num_rows
@@ -95,7 +95,7 @@ def _peak_bytes() -> int:
 def plans(store: Store, n_tasks: int) -> dict[str, list[Pieces]]:
     """Return the ranges of each task, by queue and by log."""
     with store.open() as opened:
-        session = opened.session
+        session = opened.parts
         slices = plan_queues(session, parse_selection(), ReadSpec(schema=MESSAGE))
         by_queue: list[Pieces] = [
             [_share(piece, task, n_tasks) for piece in slices] for task in range(n_tasks)
@@ -176,7 +176,7 @@ def main() -> None:
             started, cpu = time.perf_counter(), time.process_time()
             with remote.open() as opened:
                 answer = ask(opened)
-                requests = opened.session.paths.storage.requests_made()
+                requests = opened.parts.paths.storage.requests_made()
             report(
                 "remote",
                 case,
@@ -211,10 +211,10 @@ def questions(key: str | None) -> dict[str, Callable[[MessageStore], int]]:
 
     def by_queue(store: MessageStore) -> int:
         spec = ReadSpec(schema=MESSAGE)
-        return len(plan_sampled(store.session, parse_selection(), spec))
+        return len(plan_sampled(store.parts, parse_selection(), spec))
 
     def by_log(store: MessageStore) -> int:
-        return len(log_parts(store.session, [store.session.log_slice()], log_heads(store.session)))
+        return len(log_parts(store.parts, [store.parts.log_slice()], log_heads(store.parts)))
 
     asked = {"plan by queue": by_queue, "plan by log": by_log}
     if key is not None:

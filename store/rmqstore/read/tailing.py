@@ -115,11 +115,11 @@ def tail_of(store: StoreParts, selection: Selection) -> StoreTail | TieredTail:
 class TailingScan:
     """Follows the queues that a scan chooses, as a stream does; see ``read.tail``."""
 
-    def __init__(self, session: StoreParts, request: MessageScan) -> None:
+    def __init__(self, store: StoreParts, request: MessageScan) -> None:
         """Begin where the selection of the scan starts, or before its newest ``last`` messages.
 
         Args:
-            session: the store.
+            store: the store.
             request: a scan by queue, whose selection is parsed for a stream: it has no end, and
                 starts at the latest messages unless it names another start.
 
@@ -128,9 +128,9 @@ class TailingScan:
         """
         if request.by != "queue" or request.wanted or request.include_pending:
             raise OptionError("only the messages of queues can be followed: `scan=queue`")
-        self._session, self._request = session, request
-        self._tail = tail_of(session, request.selection)
-        paths = session.paths
+        self._store, self._request = store, request
+        self._tail = tail_of(store, request.selection)
+        paths = store.paths
         self._changing = ChangingStore(
             lambda: StoreSigns.of(paths, queue_folders(paths)), self._tail.doubt
         )
@@ -150,9 +150,9 @@ class TailingScan:
         is_first = self._read_until is None
         slices = self._changing.answer(self._new)
         if is_first and request.last is not None:
-            yield from request.newest(self._session, slices, request.last)
+            yield from request.newest(self._store, slices, request.last)
             return
-        for batch in request.kept(read_queues(self._session, slices, request.spec)):
+        for batch in request.kept(read_queues(self._store, slices, request.spec)):
             yield batch.select(request.schema.names)
 
     def _new(self) -> list[QueueSlice]:
@@ -166,7 +166,7 @@ class TailingScan:
         elif self._read_until is None:
             fails = request.spec.fail_on_data_loss
             starts = find_starts(
-                self._session, request.selection, tail.spans, fail_on_data_loss=fails
+                self._store, request.selection, tail.spans, fail_on_data_loss=fails
             )
         else:
             tail.look()
@@ -180,7 +180,7 @@ class TailingScan:
         for key, start in starts.items():
             end = tail.ends.get(key, 0)
             if start < end:
-                slices += slices_there(self._session, *key, start, end, request.spec)
+                slices += slices_there(self._store, *key, start, end, request.spec)
         read_until = dict(self._read_until or {})
         for key, end in tail.ends.items():
             read_until[key] = max(end, starts.get(key, 0))
