@@ -29,7 +29,7 @@ from rmqstore.read.planning import log_heads, log_parts, plan_queues, plan_sampl
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_log, read_queues
 from rmqstore.read.record_filter import log_filter
-from rmqstore.read.sampling import LogPart, join_parts
+from rmqstore.read.sampling import SampledSpan, join_parts
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.store.message_store import MessageStore
@@ -105,11 +105,11 @@ def plans(store: Store, n_tasks: int) -> dict[str, list[Pieces]]:
     return {"by queue": by_queue, "by log": by_log}
 
 
-def _shares(parts: list[LogPart], n_tasks: int) -> Iterator[tuple[LogSlice, ...]]:
+def _shares(parts: list[SampledSpan], n_tasks: int) -> Iterator[tuple[LogSlice, ...]]:
     """Yield parts of the log in groups of about as many bytes."""
     total = sum(part.n_bytes for part in parts)
     done = 0
-    groups: dict[int, list[LogPart]] = {}
+    groups: dict[int, list[SampledSpan]] = {}
     for part in parts:
         middle = done + part.n_bytes // 2
         groups.setdefault(middle * n_tasks // max(total, 1), []).append(part)

@@ -315,7 +315,7 @@ def test_decompression_bomb_is_refused_within_bounds(codec: str, sys_flag: int) 
 
 
 def test_bodies_that_inflate_hugely_end_their_batch(tmp_path: Path) -> None:
-    """A small stretch of log must not become a batch of gigabytes; bad records keep their order."""
+    """A small span of log must not become a batch of gigabytes; bad records keep their order."""
     body = bytes(40 << 20)
     huge = build.Record(body=zlib.compress(body, 9), sys_flag=build.COMPRESSED)
     store = build.Store(segment_bytes=1 << 20)

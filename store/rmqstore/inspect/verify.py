@@ -55,7 +55,7 @@ from rmqstore.storage.broker.store_config import spell_levels
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import JoinedWindow, join_stretches, walk_forward
+from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
@@ -93,7 +93,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         yield Finding("config", f"{err.path}, {err.offset}", err.reason)
     yield from _after_end(store)
     whole = store.parts.log_slice()
-    for start, stop, segment in store.parts.log.stretches(whole.start, whole.end):
+    for start, stop, segment in store.parts.log.segment_spans(whole.start, whole.end):
         if segment is None:
             text = f"no file holds the log from {start} to {stop}: a file is missing or too short"
             yield Finding("log", f"{store.parts.log.folders}, {start}", text)
@@ -211,7 +211,7 @@ def _whole_heads(
     keys all the same.
     """
     log = store.parts.log
-    for part in join_stretches(log, log.min_offset, end):
+    for part in join_spans(log, log.min_offset, end):
         if isinstance(part, JoinedWindow):
             for _, heads, is_sound in part.heads():
                 yield from _sound_heads(part.data, heads, is_sound)

@@ -30,7 +30,7 @@ from rmqstore.read.stages import (
     verify_properties,
 )
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.log.commitlog import CommitLog, Place
+from rmqstore.storage.log.commitlog import CommitLog, SegmentPosition
 
 _MAX_WINDOW = 2 * BATCH_BYTES
 
@@ -178,5 +178,7 @@ class Assembler:
         return LogBytes(data, self._segment.start + low)
 
     def _explain(self, physical_offset: int, expected: Expected | None) -> str:
-        record = self._log.record(Place(self._segment, physical_offset - self._segment.start))
+        record = self._log.record(
+            SegmentPosition(self._segment, physical_offset - self._segment.start)
+        )
         return self._pipeline.explain(record, self._spec, physical_offset, expected)

@@ -59,7 +59,7 @@ from rmqstore.spans import FOREVER, LogSlice, Span
 from rmqstore.storage.index_search import IndexSearch, IndexTable, ItemKind, item_prefix
 from rmqstore.storage.log.commitlog import (
     CommitLog,
-    Place,
+    SegmentPosition,
     begins_record,
     frame_of,
     is_blank,
@@ -425,11 +425,11 @@ class Lookup:
         if segment is None:
             return place
         position = place - segment.start
-        size = max(read_frame(self._log, Place(segment, position))[0], 0)
+        size = max(read_frame(self._log, SegmentPosition(segment, position))[0], 0)
         following = position + min(size, segment.size - position)
-        if following >= segment.size or is_blank(self._log, Place(segment, following)):
+        if following >= segment.size or is_blank(self._log, SegmentPosition(segment, following)):
             return min(segment.end, whole.end)
-        is_written = read_frame(self._log, Place(segment, following)) != (0, 0)
+        is_written = read_frame(self._log, SegmentPosition(segment, following)) != (0, 0)
         if not is_written and segment.end >= self._log.max_offset:
             return whole.end
         return segment.start + following

@@ -22,7 +22,7 @@ from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import BY_LOG, Selection, parse_tags
 from rmqstore.query.sql92_filter import parse_filter
 from rmqstore.query.where import Where, parse_where, within_places
-from rmqstore.read.faults import refuse_stretches
+from rmqstore.read.faults import refuse_spans
 from rmqstore.read.pending import find_pending, read_pending
 from rmqstore.read.planning import (
     find_wanted,
@@ -229,13 +229,13 @@ class MessageScan:
         if self.last is not None:
             pruning = NO_PRUNING if self.where is None else self.where.pruning
             slices = plan_queues(store, self.selection, self.spec, pruning)
-            deque(refuse_stretches(find_lost(store, slices, self.spec), self.spec), maxlen=0)
+            deque(refuse_spans(find_lost(store, slices, self.spec), self.spec), maxlen=0)
             return self._newest(store, slices, self.last)
         if self.where is not None:
             return self._pruned(store, self.where)
         slices = plan_queues(store, self.selection, self.spec)
         self._expect(lambda: _n_messages(slices))
-        lost = refuse_stretches(find_lost(store, slices, self.spec), self.spec)
+        lost = refuse_spans(find_lost(store, slices, self.spec), self.spec)
         return chain(lost, read_queues(store, slices, self.spec))
 
     def _pruned(self, store: StoreParts, where: Where) -> Iterator[pa.RecordBatch]:
@@ -253,7 +253,7 @@ class MessageScan:
             where.pruning,
         )  # fmt: skip
         self._expect(lambda: _n_messages(pruned.every) + n_single)
-        lost = self.kept(refuse_stretches(find_lost(store, (), self.spec), self.spec))
+        lost = self.kept(refuse_spans(find_lost(store, (), self.spec), self.spec))
         messages = self.kept(read_queues(store, pruned.slices, self.spec))
         if pruned.single is not None:
             single = self.kept(read_units(store, pruned.single, self.spec))

@@ -189,7 +189,7 @@ def count_light_messages(log: CommitLog, end: int, batch_topics: Collection[str]
     Reads the whole log.
     """
     counts: Counter[str] = Counter()
-    for start, stop, segment in log.stretches(log.min_offset, end):
+    for start, stop, segment in log.segment_spans(log.min_offset, end):
         if segment is None:
             continue
         for window in walk_forward(log, segment, start, stop):

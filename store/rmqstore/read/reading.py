@@ -18,10 +18,10 @@ from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.spans import LogSlice, LostStretch, QueueSlice
+from rmqstore.spans import LogSlice, LostSpan, QueueSlice
 
 
-def find_lost(store: StoreParts, slices: Iterable[QueueSlice], spec: ReadSpec) -> list[LostStretch]:
+def find_lost(store: StoreParts, slices: Iterable[QueueSlice], spec: ReadSpec) -> list[LostSpan]:
     """Return the lost parts of the log that a read of ranges of queues would not report.
 
     Queues that were recovered from a damaged log may lack messages for which there is no unit.

@@ -145,7 +145,7 @@ class Sample(NamedTuple):
     mean_bytes: float
 
 
-class LogPart(NamedTuple):
+class SampledSpan(NamedTuple):
     """A range of the log in which no cut is possible, and its bytes, without holes of the file."""
 
     piece: LogSlice
@@ -247,14 +247,14 @@ class Sampler:
                 heads.add(frame)
         return sorted(heads)
 
-    def log_parts(self, slices: Iterable[LogSlice], heads: Sequence[int]) -> list[LogPart]:
+    def log_parts(self, slices: Iterable[LogSlice], heads: Sequence[int]) -> list[SampledSpan]:
         """Cut ranges of the log at all heads in them; see :func:`join_parts`.
 
         Args:
             slices: the ranges; empty ones are left out.
             heads: physical offsets where records surely begin, sorted, also outside of the ranges.
         """
-        parts: list[LogPart] = []
+        parts: list[SampledSpan] = []
         for whole in slices:
             if whole.start >= whole.end:
                 continue
@@ -262,7 +262,7 @@ class Sampler:
             points = [whole.start, *inner, whole.end]
             lengths = self._log.data_lengths(np.array(points, np.int64)).tolist()
             parts += [
-                LogPart(whole._replace(start=start, end=end), n_bytes)
+                SampledSpan(whole._replace(start=start, end=end), n_bytes)
                 for (start, end), n_bytes in zip(pairwise(points), lengths, strict=True)
             ]
         return parts
@@ -290,7 +290,7 @@ class Sampler:
         physical_offsets = [np.empty(0, np.int64)]
         times = [np.empty(0, np.int64)]
         left = _SHORT_LOG
-        for start, end, segment in self._log.stretches(whole.start, whole.end):
+        for start, end, segment in self._log.segment_spans(whole.start, whole.end):
             if segment is None:
                 continue
             window = window_at(self._log, segment, start, end, left)
@@ -364,7 +364,7 @@ def _weigh(queue: Queue, units: Units, start: int, end: int) -> tuple[Positions,
     return units.physical_offsets, np.maximum(units.sizes, 0)
 
 
-def join_parts(parts: Iterable[LogPart], max_bytes: int) -> list[tuple[LogSlice, ...]]:
+def join_parts(parts: Iterable[SampledSpan], max_bytes: int) -> list[tuple[LogSlice, ...]]:
     """Join parts of the log, in their order, to groups of at most ``max_bytes``.
 
     A part that is larger makes a group of its own. Parts that touch each other become one slice.

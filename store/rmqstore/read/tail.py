@@ -108,7 +108,7 @@ class StoreTail:
         self.mark: LogMark | None = None
         self.discovered: set[QueueKey] = set()
         # _built is the end of the records that the queues are known to hold, _seen the end of those
-        # that the log holds. The stretch between the two is walked again at each look: it may be
+        # that the log holds. The span between the two is walked again at each look: it may be
         # stale records that a recovery left after the end of the log, which are written over then.
         self._built: LogCursor | None = None
         self._seen = LogCursor(0)

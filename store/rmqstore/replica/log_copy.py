@@ -288,7 +288,7 @@ class LogCopy:
         if sure_end == self.end:
             return
         self._doubted_from = self.durable_end = sure_end
-        for _, _, segment in self.log.stretches(sure_end, self.end):
+        for _, _, segment in self.log.segment_spans(sure_end, self.end):
             if segment is not None:
                 self._unflushed.add(segment.path, is_new=True)
 

@@ -21,7 +21,7 @@ from reading import Row, rows, state
 from rmqstore import CorruptConfigError, OptionError
 from rmqstore.format.layout import INDEX_ITEM
 from rmqstore.read.views.catalogue import plan_view, read_piece
-from rmqstore.read.views.pieces import ViewLimits, ViewPiece
+from rmqstore.read.views.pieces import ViewLimits, ViewSlice
 from rmqstore.read.views.schema import OF_MESSAGES, VIEWS, ViewSpec, view_spec
 from rmqstore.store.opening import open_for
 
@@ -757,7 +757,7 @@ def test_files_that_retention_deletes_meanwhile_stop_no_view(
     assert len({row["file"] for row in found["index"]}) == len(list((root / "index").iterdir()))
 
 
-def _read_piece(root: Path, spec: ViewSpec, piece: ViewPiece) -> list[Row]:
+def _read_piece(root: Path, spec: ViewSpec, piece: ViewSlice) -> list[Row]:
     with open_for(root) as store:
         return rows(read_piece(store.parts, spec, piece))
 

@@ -33,7 +33,7 @@ from rmqstore.format.record import check_record
 from rmqstore.read.record_filter import log_filter
 from rmqstore.read.sampling import join_parts
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import Column, ViewLimits, ViewPiece, times, to_batch
+from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, times, to_batch
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.spans import LogSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
@@ -54,7 +54,7 @@ _HEAD_COLUMNS = {
 }
 
 
-def plan_log(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_log(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return the log in pieces, each of which begins where a record surely begins."""
     whole = source.ends.log_slice()
     end = source.ends.log_end
@@ -71,7 +71,7 @@ def plan_log(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[Vi
     if not slices and end is not None and source.log.segments:
         slices = [whole]  # nothing but the row that says where the log ends
     return [
-        ViewPiece(
+        ViewSlice(
             log=piece,
             is_last=number == len(slices),
             log_end=end,
@@ -81,14 +81,14 @@ def plan_log(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[Vi
     ]
 
 
-def read_log(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_log(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield a piece of the log."""
     assert piece.log is not None
     return _LogView(source, spec, piece).batches(piece.log)
 
 
 class _LogView:
-    def __init__(self, source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> None:
+    def __init__(self, source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> None:
         self._source, self._spec, self._piece, self._log = source, spec, piece, source.log
         self._wanted = log_filter(spec.selection, spec.schema.names)
         self._names = frozenset(spec.schema.names)
@@ -102,7 +102,7 @@ class _LogView:
             return -1
 
     def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:
-        for start, end, segment in self._log.stretches(piece.start, piece.end):
+        for start, end, segment in self._log.segment_spans(piece.start, piece.end):
             if segment is None:
                 yield from self._row(
                     MISSING, start, end - start, "the files that held it are missing"

@@ -12,7 +12,7 @@ from rmqstore.errors import CorruptDatabaseError, OffsetOutOfRangeError, RmqStor
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import Column, ViewLimits, ViewPiece, reasons, to_batch
+from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, reasons, to_batch
 from rmqstore.read.views.queues import queue_ids, warn_of_rocksdb
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.spans import QueueSlice
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _UNITS_AT_ONCE = 1 << 16
 
 
-def plan_units(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_units(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return ranges of units, large ones cut and small ones joined."""
     paths, in_rocksdb = source.paths, source.ends.in_rocksdb
     warn_of_rocksdb(source, spec)
@@ -57,7 +57,7 @@ def plan_units(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[V
             left -= stop - start
             start = stop
     return [
-        ViewPiece(
+        ViewSlice(
             units=tuple(piece),
             log_end=source.ends.log_end,
             n_bytes=sum(part.end - part.start for part in piece) * QUEUE_UNIT.itemsize,
@@ -91,7 +91,7 @@ def _open(source: StoreParts, topic: str, queue_id: int) -> Queue:
     return ConsumeQueue(paths.queue_folders.queue(topic, queue_id), files)
 
 
-def read_units(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_units(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield the units of some ranges."""
     for units in piece.units:
         queue = _open(source, units.topic, units.queue_id)

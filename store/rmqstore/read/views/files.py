@@ -14,7 +14,7 @@ import pyarrow as pa
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, UnreadableFileError
 from rmqstore.format.layout import INDEX_HEADER, QUEUE_UNIT
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import ViewLimits, ViewPiece, to_batches
+from rmqstore.read.views.pieces import ViewLimits, ViewSlice, to_batches
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Entry, Storage
@@ -42,12 +42,12 @@ _MAX = (1 << 63) - 1
 _MAX_QUEUE_ID = (1 << 31) - 1
 
 
-def plan_files(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
+def plan_files(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewSlice]:
     """Return all files in one piece."""
-    return [ViewPiece(log_end=source.ends.log_end)]
+    return [ViewSlice(log_end=source.ends.log_end)]
 
 
-def read_files(source: StoreParts, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_files(source: StoreParts, spec: ViewSpec, _piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield one row for each file, by path."""
     yield from to_batches(spec, source, _Files(source, {*spec.schema.names}).rows())
 

@@ -11,19 +11,19 @@ import pyarrow as pa
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import ViewLimits, ViewPiece, to_batches
+from rmqstore.read.views.pieces import ViewLimits, ViewSlice, to_batches
 from rmqstore.read.views.queues import QueueRow, queue_facts
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.broker.config_files import OFFSETS, warn_without
 from rmqstore.storage.files.paths import can_name_queues
 
 
-def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
+def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewSlice]:
     """Return all groups in one piece."""
-    return [ViewPiece(log_end=source.ends.log_end, recovered=dict(source.ends.recovered))]
+    return [ViewSlice(log_end=source.ends.log_end, recovered=dict(source.ends.recovered))]
 
 
-def read_groups(source: StoreParts, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_groups(source: StoreParts, spec: ViewSpec, _piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield a row for each queue that a group has committed an offset of.
 
     Raises:

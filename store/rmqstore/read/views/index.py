@@ -16,7 +16,7 @@ from rmqstore.read.views.pieces import (
     Column,
     IndexSlice,
     ViewLimits,
-    ViewPiece,
+    ViewSlice,
     reasons,
     times,
     to_batch,
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _ITEMS_AT_ONCE = 1 << 16
 
 
-def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return one piece for each index file, and several for a large one."""
     storage = source.paths.storage
     files = index_files(source.paths.index, storage)
@@ -41,7 +41,7 @@ def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[
         sizes = find_sizes_in_any(files, IndexSizes.of(StoreConfig()), storage)
     except StoreStateError as err:
         logger.warning("%s", err)
-        return [ViewPiece(index=IndexSlice(str(file), 0, 0, 0, str(err))) for file in files]
+        return [ViewSlice(index=IndexSlice(str(file), 0, 0, 0, str(err))) for file in files]
     items_position = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
     slices = []  # of each file, the items that its header counts and its length holds
     for file in files:
@@ -69,12 +69,12 @@ def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[
         for start in range(whole.start, max(whole.end, whole.start + 1), goal):
             end = min(start + goal, whole.end)
             part = whole._replace(start=start, end=end, reason=reason)
-            pieces.append(ViewPiece(index=part, n_bytes=(end - start) * INDEX_ITEM.itemsize))
+            pieces.append(ViewSlice(index=part, n_bytes=(end - start) * INDEX_ITEM.itemsize))
             reason = ""
     return pieces
 
 
-def read_index(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_index(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield the items of a range of a file.
 
     A row without an item says what is wrong with the file as a whole.

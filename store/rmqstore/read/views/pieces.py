@@ -48,7 +48,7 @@ class IndexSlice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ViewPiece:
+class ViewSlice:
     """A part of a view that is read in one go, perhaps in another process.
 
     Each view fills in only what it needs.

@@ -14,7 +14,7 @@ from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.topics import is_system_topic
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import ViewLimits, ViewPiece, to_batches, topics_with_folders
+from rmqstore.read.views.pieces import ViewLimits, ViewSlice, to_batches, topics_with_folders
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.topic_table import topic_entry
@@ -139,14 +139,14 @@ def queue_facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bo
     )
 
 
-def plan_queues(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_queues(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return the queues in groups of about equal work."""
     queues = {key: (key,) for key in chosen_queues(source, spec)}
     groups = _grouped(source, queues, limits)
     return [_piece(source, keys, queues=tuple(keys)) for keys in groups]
 
 
-def plan_topics(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_topics(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return the topics in groups of about equal work."""
     queues: dict[str, tuple[QueueKey, ...]] = {}
     for topic in chosen_topics(source, spec, known=True):
@@ -190,10 +190,10 @@ def _piece(
     *,
     queues: tuple[QueueKey, ...] = (),
     topics: tuple[str, ...] = (),
-) -> ViewPiece:
+) -> ViewSlice:
     all_recovered = source.ends.recovered
     recovered = {key: all_recovered[key] for key in keys if key in all_recovered}
-    return ViewPiece(
+    return ViewSlice(
         queues=queues,
         topics=topics,
         log_end=source.ends.log_end,
@@ -202,7 +202,7 @@ def _piece(
     )
 
 
-def read_queues(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_queues(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield one row for each queue."""
     with_bytes = "bytes" in spec.schema.names
     rows: list[dict[str, object]] = []
@@ -223,7 +223,7 @@ def read_queues(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterato
     yield from to_batches(spec, source, iter(rows))
 
 
-def read_topics(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_topics(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield one row for each topic."""
     entries: Mapping[str, Mapping[str, Any]] = {}
     fault = None

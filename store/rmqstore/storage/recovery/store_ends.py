@@ -16,7 +16,7 @@ import numpy as np
 from rmqstore.errors import READS_AFTER_END, CorruptRecordError, OffsetOutOfRangeError, spelled
 from rmqstore.format.columns.dispatch_requests import DispatchRules
 from rmqstore.format.topics import is_system_topic
-from rmqstore.spans import FOREVER, LogSlice, LostStretch, QueueKey, QueueSlice
+from rmqstore.spans import FOREVER, LogSlice, LostSpan, QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun, Checkpoint, read_checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
@@ -208,7 +208,7 @@ class StoreEnds:
         """
         return self._recovered_queues.tails
 
-    def lost(self, slices: Iterable[QueueSlice] = ()) -> list[LostStretch]:
+    def lost(self, slices: Iterable[QueueSlice] = ()) -> list[LostSpan]:
         """Return the unreadable parts of the log that may have held messages of recovered queues.
 
         Args:
@@ -218,13 +218,13 @@ class StoreEnds:
         lost = self._recovered_queues.lost
         if not lost:
             return []
-        starts = [stretch.start for stretch in lost]
+        starts = [span.start for span in lost]
         pointed_at: set[int] = set()
         for tail in self.recovered_in(slices).values():
             physical_offsets = tail.units["physical_offset"].astype(np.int64)
             matches = physical_offsets[np.isin(physical_offsets, starts)]
             pointed_at.update(np.unique(matches).tolist())
-        return [stretch for stretch in lost if stretch.start not in pointed_at]
+        return [span for span in lost if span.start not in pointed_at]
 
     @cached_property
     @retry_if_deleted
