@@ -51,7 +51,7 @@ def read_task(root: Path, slices: list[QueueSlice]) -> None:
     before = read_bytes()
     started = time.perf_counter()
     with open_for(root, broker_name="bench") as store:
-        rows = sum(batch.num_rows for batch in read_queues(store.session, slices, spec))
+        rows = sum(batch.num_rows for batch in read_queues(store.parts, slices, spec))
     print(json.dumps([rows, read_bytes() - before, time.perf_counter() - started]))
 
 
@@ -59,9 +59,9 @@ def plans(root: Path) -> dict[str, list[list[QueueSlice]]]:
     """Return the tasks of a store for each way to plan them."""
     with open_for(root, broker_name="bench") as store:
         spec = ReadSpec(schema=select_columns(_COLUMNS))
-        slices = plan_queues(store.session, parse_selection(), spec)
+        slices = plan_queues(store.parts, parse_selection(), spec)
         sampled = [
-            SampledSlice(piece, take_samples(store.session, piece, _SAMPLES)) for piece in slices
+            SampledSlice(piece, take_samples(store.parts, piece, _SAMPLES)) for piece in slices
         ]
     by_log = planning.plan_queues(sampled, Limits(_TASK_BYTES))
     return {

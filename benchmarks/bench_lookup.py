@@ -130,7 +130,7 @@ def narrow_time(path: Path) -> None:
         queues = [queue for topic in store.topics() for queue in store.queues(topic)]
         first = min(queue.first_store_timestamp or 0 for queue in queues)
         last = max(queue.last_store_timestamp or 0 for queue in queues)
-        n_points = len(log_points(store.session, store.session.log_heads).places)
+        n_points = len(log_points(store.parts, store.parts.log_heads).places)
     low = first + (last - first) * 2 // 5
     high = low + (last - first) // 100
     times = [pa.scalar(bound * 1000, pa.timestamp("us", tz="UTC")).as_py() for bound in (low, high)]
@@ -160,7 +160,7 @@ def narrow_time(path: Path) -> None:
 
 def piece_bytes(store: rmqstore.MessageStore, piece: QueueSlice) -> float:
     """Return an estimate of the bytes that the messages of a range take in the log."""
-    means = [sample.mean_bytes for sample in take_samples(store.session, piece, 64)]
+    means = [sample.mean_bytes for sample in take_samples(store.parts, piece, 64)]
     return (piece.end - piece.start) * statistics.mean(means)
 
 

@@ -29,7 +29,7 @@ from rmqstore.read.planning import log_heads, log_parts, plan_queues, plan_sampl
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_log, read_queues
 from rmqstore.read.record_filter import log_filter
-from rmqstore.read.sampling import LogPart, join_parts
+from rmqstore.read.sampling import SampledSpan, join_parts
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.store.message_store import MessageStore
@@ -66,7 +66,7 @@ def run_task(store: Store, columns: str | None, pieces: Pieces) -> Result:
     started = time.process_time()
     rows = 0
     with store.open() as opened:
-        session = opened.session
+        session = opened.parts
         session.ends.recovered = {}  # a task of Spark gets this from the plan
         for batch in _batches(session, pieces, spec):
             rows += batch.num_rows
@@ -95,7 +95,7 @@ def _peak_bytes() -> int:
 def plans(store: Store, n_tasks: int) -> dict[str, list[Pieces]]:
     """Return the ranges of each task, by queue and by log."""
     with store.open() as opened:
-        session = opened.session
+        session = opened.parts
         slices = plan_queues(session, parse_selection(), ReadSpec(schema=MESSAGE))
         by_queue: list[Pieces] = [
             [_share(piece, task, n_tasks) for piece in slices] for task in range(n_tasks)
@@ -105,11 +105,11 @@ def plans(store: Store, n_tasks: int) -> dict[str, list[Pieces]]:
     return {"by queue": by_queue, "by log": by_log}
 
 
-def _shares(parts: list[LogPart], n_tasks: int) -> Iterator[tuple[LogSlice, ...]]:
+def _shares(parts: list[SampledSpan], n_tasks: int) -> Iterator[tuple[LogSlice, ...]]:
     """Yield parts of the log in groups of about as many bytes."""
     total = sum(part.n_bytes for part in parts)
     done = 0
-    groups: dict[int, list[LogPart]] = {}
+    groups: dict[int, list[SampledSpan]] = {}
     for part in parts:
         middle = done + part.n_bytes // 2
         groups.setdefault(middle * n_tasks // max(total, 1), []).append(part)
@@ -176,7 +176,7 @@ def main() -> None:
             started, cpu = time.perf_counter(), time.process_time()
             with remote.open() as opened:
                 answer = ask(opened)
-                requests = opened.session.paths.storage.requests_made()
+                requests = opened.parts.paths.storage.requests_made()
             report(
                 "remote",
                 case,
@@ -211,10 +211,10 @@ def questions(key: str | None) -> dict[str, Callable[[MessageStore], int]]:
 
     def by_queue(store: MessageStore) -> int:
         spec = ReadSpec(schema=MESSAGE)
-        return len(plan_sampled(store.session, parse_selection(), spec))
+        return len(plan_sampled(store.parts, parse_selection(), spec))
 
     def by_log(store: MessageStore) -> int:
-        return len(log_parts(store.session, [store.session.log_slice()], log_heads(store.session)))
+        return len(log_parts(store.parts, [store.parts.log_slice()], log_heads(store.parts)))
 
     asked = {"plan by queue": by_queue, "plan by log": by_log}
     if key is not None:

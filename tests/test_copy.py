@@ -160,7 +160,7 @@ def test_queues_of_other_topics_are_left_out_whole(root: Path, tmp_path: Path) -
     assert not copied.findings
     with rmqstore.open(tmp_path / "copy") as store:
         assert store.topics() == ["U"]
-        assert store.session.store_queues.known_topics() == ["U"]
+        assert store.parts.store_queues.known_topics() == ["U"]
         assert store.scan(columns="body").read_all().num_rows == 60
     assert len(messages(tmp_path / "copy", scan="commitlog")) == 360
     with rmqstore.open(root, "a") as writer:

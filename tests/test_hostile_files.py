@@ -189,7 +189,7 @@ def read_everything(root: Path) -> list[str]:
     ask(lambda store: store.query("T", "k1", scan_uncovered=True))
     ask(lambda store: store.offsets_at("T", "ms:5"))
     ask(lambda store: store.matched_groups("T", 0, 1))
-    ask(lambda store: store.session.config.timer_progress())
+    ask(lambda store: store.parts.config.timer_progress())
     ask(lambda store: store.broker_name)
     ask(lambda store: list(verify(store)))
     ask(gather)

@@ -315,7 +315,7 @@ def test_decompression_bomb_is_refused_within_bounds(codec: str, sys_flag: int) 
 
 
 def test_bodies_that_inflate_hugely_end_their_batch(tmp_path: Path) -> None:
-    """A small stretch of log must not become a batch of gigabytes; bad records keep their order."""
+    """A small span of log must not become a batch of gigabytes; bad records keep their order."""
     body = bytes(40 << 20)
     huge = build.Record(body=zlib.compress(body, 9), sys_flag=build.COMPRESSED)
     store = build.Store(segment_bytes=1 << 20)
@@ -412,8 +412,8 @@ def test_config_with_unquoted_keys_and_its_backup_are_read(tmp_path: Path) -> No
     path = tmp_path / "s/config/consumerOffset.json"
     path.write_text(f'{{"offsetTable":{tricky}}}')
     with rmqstore.open(tmp_path / "s") as opened:
-        assert opened.session.config.groups() == ["g", "g,{1:2}"]
-        assert opened.session.config.consumer_offsets("g") == {("A", 0): 2, ("A", -1): 3}
+        assert opened.parts.config.groups() == ["g", "g,{1:2}"]
+        assert opened.parts.config.consumer_offsets("g") == {("A", 0): 2, ("A", -1): 3}
         assert len(read(opened, starting_offsets="group:g")) == 3
     path.rename(path.with_name("consumerOffset.json.bak"))
     with rmqstore.open(tmp_path / "s") as opened:
@@ -430,7 +430,7 @@ def test_offsets_of_a_broker_with_light_queues_are_read_from_its_own_file(tmp_pa
     (path.parent / "consumerOffset.json").unlink(missing_ok=True)
     path.write_text('{"lmqOffsetTable":{"%LMQ%a@%LMQ%g":7},"offsetTable":{"A@g":{0:2}}}')
     with rmqstore.open(tmp_path / "s") as opened:
-        config = opened.session.config
+        config = opened.parts.config
         assert config.groups() == ["%LMQ%g", "g"]
         assert config.consumer_offsets("%LMQ%g") == {("%LMQ%a", 0): 7}
         assert config.committed_offsets()["g"] == {("A", 0): 2}
@@ -452,10 +452,10 @@ def test_broken_config_is_an_error_that_names_the_file(tmp_path: Path, text: str
     path.write_text(text)
     with rmqstore.open(tmp_path / "s") as opened:
         with pytest.raises(CorruptConfigError) as caught:
-            opened.session.config.topic_entries()
+            opened.parts.config.topic_entries()
         assert caught.value.path == str(path)
         assert str(path) in str(caught.value)
-        assert opened.session.store_queues.known_topics() == ["T"]  # those that have queues
+        assert opened.parts.store_queues.known_topics() == ["T"]  # those that have queues
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,15 @@ class Stored:
 def stored_messages(root: Path, keys: Iterable[Key] = ()) -> dict[Key, list[Stored]]:
     """Return the messages of a local store by queue."""
     with rmqstore.open(root) as store:
-        session = store.session
+        parts = store.parts
         every = [(topic, number) for topic in store.topics() for number in store.queue_ids(topic)]
         found: dict[Key, list[Stored]] = {}
         for key in keys or every:
             messages = found[key] = []
             start, end = store.queue_range(*key)
             for queue_offset in range(start, end):
-                place, size, code = session.queues.open(*key).unit(queue_offset)
-                record = session.log.read(*session.log.locate(place), size).tobytes()
+                place, size, code = parts.queues.open(*key).unit(queue_offset)
+                record = parts.log.read(*parts.log.locate(place), size).tobytes()
                 messages.append(Stored(queue_offset, record, code))
         return found
 

@@ -21,8 +21,8 @@ from pyspark_rmqstore.packing import Limits
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.read.pending import PendingRows
 from rmqstore.read.rows import UnitRows
-from rmqstore.read.sampling import LogPart, Sample, join_parts
-from rmqstore.spans import LogSlice, LostStretch, QueueKey, QueueSlice
+from rmqstore.read.sampling import Sample, SampledSpan, join_parts
+from rmqstore.spans import LogSlice, LostSpan, QueueKey, QueueSlice
 from rmqstore.storage.queue.queue import RecoveredUnits
 
 
@@ -45,7 +45,7 @@ class QueueSplit(StoreSplit):
 class LostSplit(StoreSplit):
     """A task by queue for damage of one store's CommitLog that may have held messages of queues."""
 
-    stretches: tuple[LostStretch, ...]
+    spans: tuple[LostSpan, ...]
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def _halves(task: list[QueueSlice]) -> list[list[QueueSlice]]:
     return [first, second]
 
 
-def plan_log(parts: Sequence[LogPart], limits: Limits) -> list[tuple[LogSlice, ...]]:
+def plan_log(parts: Sequence[SampledSpan], limits: Limits) -> list[tuple[LogSlice, ...]]:
     """Join parts of the log, in their order, into tasks.
 
     Args:

@@ -21,7 +21,7 @@ from pyspark_rmqstore.opened_stores import open_ref, paths_of, stores_to_read
 from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.read.faults import refuse_stretches
+from rmqstore.read.faults import refuse_spans
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.planning import find_starts, rows_within, take_samples
 from rmqstore.read.read_spec import FAILFAST, ReadSpec
@@ -331,6 +331,6 @@ class FollowedStores:
                 followed = Followed(ref, tail_of(store, selection))
                 opened[store.broker_name] = followed
                 followed.tail.look()
-                deque(refuse_stretches(find_lost(store, (), spec), spec), maxlen=0)
+                deque(refuse_spans(find_lost(store, (), spec), spec), maxlen=0)
             self._opened = opened
         return self._opened

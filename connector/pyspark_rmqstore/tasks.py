@@ -41,7 +41,7 @@ from pyspark_rmqstore.planning import (
 from pyspark_rmqstore.schema import MADE_OF, arrow_schema, as_kafka
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.format.schema import select_columns
-from rmqstore.read.faults import refuse_stretches
+from rmqstore.read.faults import refuse_spans
 from rmqstore.read.pending import find_pending, read_pending
 from rmqstore.read.planning import (
     find_wanted,
@@ -516,7 +516,7 @@ class SplitReader:
             case QueueSplit():
                 yield from read_queues(store, split.slices, spec)
             case LostSplit():
-                yield from refuse_stretches(split.stretches, spec)
+                yield from refuse_spans(split.spans, spec)
             case UnitSplit():
                 yield from read_units(store, split.picked, spec)
             case PendingSplit():

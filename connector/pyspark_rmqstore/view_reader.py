@@ -23,7 +23,7 @@ from rmqstore.format.schema import ALSO_AS, PROPERTIES
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.selection import require_named
 from rmqstore.read.views.catalogue import plan_view, read_cluster_view, read_piece
-from rmqstore.read.views.pieces import ViewLimits, ViewPiece
+from rmqstore.read.views.pieces import ViewLimits, ViewSlice
 from rmqstore.read.views.schema import (
     ALLOWED,
     OF_CLUSTER,
@@ -134,7 +134,7 @@ def _arrow_field(field: StructField, view: str) -> pa.Field:
 class ViewSplit(StoreSplit):
     """A task: one part of a view of one store."""
 
-    piece: ViewPiece
+    piece: ViewSlice
 
 
 @dataclass(frozen=True)

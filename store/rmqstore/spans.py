@@ -40,7 +40,7 @@ class QueueSlice(NamedTuple):
 QueueKey = tuple[str, int]
 
 
-class LostStretch(NamedTuple):
+class LostSpan(NamedTuple):
     """A part of the log without readable records, by physical offset."""
 
     path: str

@@ -32,7 +32,7 @@ def damaged(golden_store: Golden, tmp_path: Path) -> Path:
     with rmqstore.open(root) as store:
         chosen = store.scan(subscribe="LivePlain", where="queueId = 1", columns="commitLogOffset")
         place = chosen.to_arrow()["commitLogOffset"].to_pylist()[-2]
-        log = store.session.log
+        log = store.parts.log
         segment = next(one for one in log.segments if one.start <= place < one.end)
     with Path(segment.path).open("r+b") as file:
         file.seek(place - segment.start + 92)  # in the body

@@ -60,7 +60,7 @@ def command(root: Path, verb: str) -> list[object]:
     if name not in ("get", "trace"):
         return [name, root, *options]
     with rmqstore.open(root) as store:
-        order = "queue" if store.session.is_tiered else "commitlog"
+        order = "queue" if store.parts.is_tiered else "commitlog"
         first = store.scan(scan=order, columns="commitLogOffset,msgId", limit=1).to_arrow()
     ids = [str(one) for row in first.to_pylist() for one in row.values()] or ["none"]
     return [name, root, *(ids if name == "get" else ids[-1:])]
@@ -120,7 +120,7 @@ def known(root: Path, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     with rmqstore.open(root) as store:
         scan = store.scan(**arguments)
         rows = [jsonable(row) for row in scan.to_arrow().to_pylist()]
-        if store.session.is_tiered and "msg_tags" in arguments | {"msg_key": None}:
+        if store.parts.is_tiered and "msg_tags" in arguments | {"msg_key": None}:
             rows.sort(key=lambda row: row["storeTimestamp"])
     return rows
 

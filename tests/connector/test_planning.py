@@ -20,7 +20,7 @@ from pyspark_rmqstore.packing import (
     splits_of,
 )
 from pyspark_rmqstore.planning import SampledSlice, plan_log, plan_queues
-from rmqstore.read.sampling import LogPart, Sample
+from rmqstore.read.sampling import Sample, SampledSpan
 from rmqstore.spans import LogSlice, QueueSlice
 
 Tasks = list[tuple[QueueSlice, ...]]
@@ -342,7 +342,7 @@ def cut_log(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[LogSl
     """Return the tasks of a log without holes; each of them is one slice."""
     points = [whole.start, *(head for head in heads if whole.start < head < whole.end), whole.end]
     parts = [
-        LogPart(whole._replace(start=start, end=end), end - start)
+        SampledSpan(whole._replace(start=start, end=end), end - start)
         for start, end in pairwise(points)
         if start < end
     ]
@@ -511,7 +511,7 @@ def test_nothing_to_read_gives_no_task() -> None:
 
 def test_parts_of_the_log_that_lie_apart_share_a_task() -> None:
     parts = [
-        LogPart(LogSlice(start, end, is_closed=True), end - start)
+        SampledSpan(LogSlice(start, end, is_closed=True), end - start)
         for start, end in [(0, 10), (10, 30), (50, 60), (60, 90)]
     ]
     tasks = plan_log(parts, Limits(45))

@@ -88,7 +88,7 @@ def assert_reads_alike(root: Path, expected: set[tuple[Any, ...]], where: str) -
             (topic, queue_id): store.queue_range(topic, queue_id) for topic, queue_id in counts
         }
         view = store.view("queues", include_system_topics=True).read_all().to_pylist()
-        tail = StoreTail(store.session, parse_selection(include_system_topics=True))
+        tail = StoreTail(store.parts, parse_selection(include_system_topics=True))
         tail.look()
         found = (
             store.scan(columns=MESSAGES, msg_key=NEW_KEYS, index_only=False).read_all().to_pylist()

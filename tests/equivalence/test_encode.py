@@ -112,7 +112,7 @@ def test_encoding_what_was_decoded_gives_the_stored_bytes(
             times = batch["storeTimestamp"].view(pa.int64()).to_numpy() // 1000
             stamp(records, batch["queueOffset"].to_numpy(), offsets, times)
             for row, offset in enumerate(offsets.tolist()):
-                log = store.session.log
+                log = store.parts.log
                 record = records.data[records.starts[row] : records.starts[row + 1]].tobytes()
                 assert log.record(log.locate(offset)).tobytes() == record
 

@@ -38,7 +38,7 @@ def test_every_golden_store_is_described(golden_store: Golden, name: str) -> Non
     with rmqstore.open(root) as store:
         stored = store.view("stores").read_all().to_pylist()[0]
         queues = store.view("queues", include_system_topics=True, columns="topic,queueId")
-        kind = store.session.kind()
+        kind = store.parts.kind()
         n_queues = queues.read_all().num_rows
         times = store.scan(
             scan="commitlog", columns="storeTimestamp", include_system_topics=True,

@@ -81,7 +81,7 @@ def test_an_offset_after_the_log_names_its_end(golden_store: Golden) -> None:
 def test_groups_have_passed_what_their_offsets_say(golden_store: Golden, name: str) -> None:
     root = golden_store(name)
     with rmqstore.open(root) as store:
-        committed = store.session.config.committed_offsets()
+        committed = store.parts.config.committed_offsets()
         batches = store.scan(columns="topic,queueId,queueOffset,commitLogOffset").to_arrow()
         for message in batches.to_pylist()[::25]:
             place = message["topic"], message["queueId"]
@@ -142,7 +142,7 @@ def test_transactions_and_delays_have_their_earlier_forms(golden_store: Golden) 
 def test_what_waits_for_its_delay_is_not_delivered_yet(golden_store: Golden) -> None:
     root = golden_store("live")
     with rmqstore.open(root) as store:
-        delays = store.session.config.delay_offsets()
+        delays = store.parts.config.delay_offsets()
         states = set()
         for message in store.scan(subscribe="SCHEDULE_TOPIC_XXXX").to_arrow().to_pylist():
             (row,) = (

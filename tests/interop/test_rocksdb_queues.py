@@ -94,7 +94,7 @@ def test_a_tail_follows_queues_that_are_flushed_late(rocketmq: RocketMQ, tmp_pat
     with rocketmq.open(root, **SIZES) as real:
         expected = put(real, 0, 20)
         with rmqstore.open(root) as store:
-            tail = StoreTail(store.session, parse_selection())
+            tail = StoreTail(store.parts, parse_selection())
             tail.look()
             for start in range(20, 100, 20):
                 assert tail.ends == {key: len(rows) for key, rows in expected.items()}
@@ -188,7 +188,7 @@ def test_readers_beside_a_store_that_is_written_to(
     followed: Rows = {}
     n_reads = n_steps = 0
     with rocketmq_55.open(root, **SIZES) as real, rmqstore.open(root) as store:
-        tail = StoreTail(store.session, parse_selection())
+        tail = StoreTail(store.parts, parse_selection())
         with Appender(real, flush_every) as appender:
             while appender.done < 600 or n_reads < 10:
                 appender.check()
@@ -262,4 +262,4 @@ def wait_for(query: StreamingQuery, expected: Rows, spark: SparkSession, folder:
 
 
 def units_of(store: rmqstore.MessageStore, key: tuple[str, int], end: int) -> list[list[int]]:
-    return [column.tolist() for column in store.session.queues.open(*key).units(0, end)]
+    return [column.tolist() for column in store.parts.queues.open(*key).units(0, end)]

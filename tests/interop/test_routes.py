@@ -33,7 +33,7 @@ def routes_of(roots: list[Path], topic: str) -> list[dict[str, Any]]:
     spec = view_spec("routes", include_system_topics=True)
     with ExitStack() as stack:
         opened = [stack.enter_context(rmqstore.open(root)) for root in roots]
-        batches = [*read_cluster_view([store.session for store in opened], spec)]
+        batches = [*read_cluster_view([store.parts for store in opened], spec)]
     return [row for batch in batches for row in batch.to_pylist() if row["topic"] == topic]
 
 

@@ -14,7 +14,7 @@ from interop.test_other_queues import configured
 from interop.test_rocksdb_queues import COLUMNS, Rows, by_queue, follow, joined, put
 from interop.tiered import RealTieringStore
 from rmqstore.query.selection import parse_selection
-from rmqstore.read import follower as tail
+from rmqstore.read.tailing import tail_of
 
 pytestmark = pytest.mark.interop
 
@@ -39,8 +39,8 @@ def test_a_tail_gives_each_message_once_while_the_broker_moves_it(
             rmqstore.open(root, tiered=tier) as store,
             rmqstore.open(tier) as alone,
         ):
-            joined_tail = tail.follow(store.session, parse_selection())
-            tier_tail = tail.follow(alone.session, parse_selection())
+            joined_tail = tail_of(store.parts, parse_selection())
+            tier_tail = tail_of(alone.parts, parse_selection())
             in_tier: Rows = {}
             for number in range(4):
                 follow(joined_tail, followed)
@@ -65,7 +65,7 @@ def test_messages_of_uploaded_batches_are_read_one_by_one(
 ) -> None:
     root, tier = Path(shutil.copytree(golden_store("batch-cq"), tmp_path / "s")), tmp_path / "tier"
     with rmqstore.open(root) as store:
-        batch_topics = {*store.session.queues.batch_topics()}
+        batch_topics = {*store.parts.queues.batch_topics()}
         expected = by_queue(iter(store.scan(columns=COLUMNS, subscribe=sorted(batch_topics))))
         table = store.scan(columns="commitLogOffset", subscribe=sorted(batch_topics)).read_all()
         n_records = len(set(table.column(0).to_pylist()))

@@ -55,7 +55,7 @@ def test_what_the_broker_serves_is_read(root: Path) -> None:
         assert store.topics() == ["Prices"]
         assert found(store) == expected
         assert store.count() == sum(map(len, expected.values()))
-        assert str(store.session.kind()).startswith("compacted logs in ")
+        assert str(store.parts.kind()).startswith("compacted logs in ")
         rows = {row["queueId"]: row for row in store.view("queues").read_all().to_pylist()}
         per_day = count_by_time([store], "day", {}).column("messages")
         assert sum(per_day.to_pylist()) == store.count()

@@ -268,17 +268,17 @@ def test_heads_where_the_log_is_cut_are_those_of_entries(tmp_path: Path) -> None
     root = store.write(tmp_path / "s")
     plain = {at.physical_offset for at in store.placed if at.physical_offset < 2 * SEGMENT}
     entries = {frame_of(at) for at in store.placed if at.physical_offset >= 2 * SEGMENT}
-    with open_parts(root) as session:
-        heads = log_heads(session)
+    with open_parts(root) as parts:
+        heads = log_heads(parts)
         assert {*heads} <= plain | entries
         assert len({*heads} & plain) > 2
         assert len({*heads} & entries) > 2
-        whole = session.log_slice()
+        whole = parts.log_slice()
         for low, high in zip(heads, [*heads[1:], whole.end], strict=True):
             piece = whole._replace(start=low, end=high)
             part = offsets(
                 row
-                for batch in read_log(session, piece, rmqstore_spec(), everything())
+                for batch in read_log(parts, piece, rmqstore_spec(), everything())
                 for row in batch.to_pylist()
             )
             assert part == [
@@ -413,8 +413,8 @@ def test_keys_are_found_without_an_index(
 def test_a_stream_follows_the_entries_that_are_written(tmp_path: Path, *, abort: bool) -> None:
     store = a_store(10)
     root = store.write(tmp_path / "s", abort=abort)
-    with open_parts(root) as session:
-        tail = StoreTail(session, parse_selection())
+    with open_parts(root) as parts:
+        tail = StoreTail(parts, parse_selection())
         assert tail.spans() == {("T", 0): (0, 5), ("T", 1): (0, 5)}
         for count in (1, 30, 2):
             for _ in range(count):

@@ -427,7 +427,7 @@ def test_broker_name_is_that_of_the_live_broker(golden_store: GoldenStore) -> No
     with rmqstore.open(golden_store("live")) as store:
         names = {
             topic
-            for topic in store.session.store_queues.known_topics()
+            for topic in store.parts.store_queues.known_topics()
             if topic.startswith("rmq_sys_SYNC_BROKER_MEMBER_")
         }
         assert names == {f"rmq_sys_SYNC_BROKER_MEMBER_{store.broker_name}"}

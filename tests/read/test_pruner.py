@@ -88,14 +88,14 @@ def test_a_pruned_read_by_queue_has_all_rows_that_meet_the_conditions(
     with rmqstore.open(golden_store(name)) as store:
         selection = parse_selection(include_system_topics=True)
         spec = ReadSpec(MESSAGE, broker_name="b")
-        slices = plan_queues(store.session, selection, spec)
-        every = rows(read_queues(store.session, slices, spec))
+        slices = plan_queues(store.parts, selection, spec)
+        every = rows(read_queues(store.parts, slices, spec))
         for _ in range(count if every else 0):
             pruning = random_pruning(chance, every)
-            pruned = StorePruner(store.session, pruning).queues(slices)
-            found = rows(read_queues(store.session, pruned.slices, spec))
+            pruned = StorePruner(store.parts, pruning).queues(slices)
+            found = rows(read_queues(store.parts, pruned.slices, spec))
             if pruned.single is not None:
-                found += rows(read_units(store.session, pruned.single, spec))
+                found += rows(read_units(store.parts, pruned.single, spec))
             at = [(row["topic"], row["queueId"], row["queueOffset"]) for row in found]
             assert len(set(at)) == len(at), "a message came twice"
             expected = sorted(
@@ -117,14 +117,14 @@ def test_a_pruned_read_by_the_log_has_all_rows_that_meet_the_conditions(
     chance = random.Random(name)
     with rmqstore.open(golden_store(name)) as store:
         spec = ReadSpec(MESSAGE, broker_name="b")
-        every = rows(read_log(store.session, store.session.log_slice(), spec, LogFilter()))
+        every = rows(read_log(store.parts, store.parts.log_slice(), spec, LogFilter()))
         for _ in range(count if every else 0):
             pruning = random_pruning(chance, every)
-            pieces = StorePruner(store.session, pruning).log(store.session.log_slice())
+            pieces = StorePruner(store.parts, pruning).log(store.parts.log_slice())
             found = [
                 row
                 for piece in pieces
-                for row in rows(read_log(store.session, piece, spec, LogFilter()))
+                for row in rows(read_log(store.parts, piece, spec, LogFilter()))
             ]
             assert [row for row in found if meets(row, pruning)] == [
                 row for row in every if meets(row, pruning)
@@ -154,8 +154,8 @@ def test_damaged_units_cost_no_others(
             file.write(garbage)
     spec = ReadSpec(MESSAGE, mode="DROPMALFORMED", broker_name="b")
     with rmqstore.open(root) as opened:
-        slices = plan_queues(opened.session, parse_selection(), spec)
-        every = rows(read_queues(opened.session, slices, spec))
+        slices = plan_queues(opened.parts, parse_selection(), spec)
+        every = rows(read_queues(opened.parts, slices, spec))
         for low, high in [(0, 5), (3, 3), (20, 60), (60, 150), (90, 199), (199, 199)]:
             for pruning in (
                 Pruning(places=Between(units[low][0], units[high][0])),
@@ -163,8 +163,8 @@ def test_damaged_units_cost_no_others(
                     store_timestamps=Between(build.T0 + 10_000 * low, build.T0 + 10_000 * high)
                 ),
             ):
-                pieces = StorePruner(opened.session, pruning).queues(slices).slices
-                found = rows(read_queues(opened.session, pieces, spec))
+                pieces = StorePruner(opened.parts, pruning).queues(slices).slices
+                found = rows(read_queues(opened.parts, pieces, spec))
                 assert [row for row in found if meets(row, pruning)] == [
                     row for row in every if meets(row, pruning)
                 ]
@@ -183,9 +183,9 @@ def test_conditions_are_named_in_a_line() -> None:
 def test_one_key_reads_its_messages_and_nothing_else(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("live")) as store:
         spec = ReadSpec(MESSAGE, broker_name="b")
-        slices = plan_queues(store.session, parse_selection(include_system_topics=True), spec)
+        slices = plan_queues(store.parts, parse_selection(include_system_topics=True), spec)
         for keyed in goldens.lines("live", "keys")[::20]:
-            pruned = StorePruner(store.session, Pruning(msg_ids=frozenset([keyed["key"]]))).queues(
+            pruned = StorePruner(store.parts, Pruning(msg_ids=frozenset([keyed["key"]]))).queues(
                 slices
             )
             assert pruned.slices == []
@@ -198,13 +198,11 @@ def test_one_key_reads_its_messages_and_nothing_else(golden_store: GoldenStore) 
 
 def test_a_narrow_time_leaves_little_of_the_log(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("basic")) as store:
-        whole = store.session.log_slice()
-        times = log_points(
-            store.session, lambda: log_heads(store.session)
-        ).store_timestamps.tolist()
+        whole = store.parts.log_slice()
+        times = log_points(store.parts, lambda: log_heads(store.parts)).store_timestamps.tolist()
         assert times == sorted(times)
         middle = times[len(times) // 2]
-        pieces = StorePruner(store.session, Pruning(store_timestamps=Between(middle, middle))).log(
+        pieces = StorePruner(store.parts, Pruning(store_timestamps=Between(middle, middle))).log(
             whole
         )
         assert sum(piece.end - piece.start for piece in pieces) < (whole.end - whole.start) / 20
@@ -311,7 +309,7 @@ def test_a_short_log_may_have_any_times(tmp_path: Path, damage: bool) -> None:
             file.seek(4)
             file.write(b"\0\0\0\0")
     with rmqstore.open(root) as opened:
-        points = log_points(opened.session, lambda: log_heads(opened.session))
+        points = log_points(opened.parts, lambda: log_heads(opened.parts))
         assert points.are_all is not damage
         if not damage:
             assert points.store_timestamps.tolist() == times

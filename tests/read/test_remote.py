@@ -53,11 +53,11 @@ def test_queues_that_are_filled_alike_are_planned_by_few_requests(tmp_path: Path
         )
     filesystem = pafs.LocalFileSystem()
     with rmqstore.open(str(tmp_path / "s"), filesystem=filesystem) as store:
-        session = store.session
-        spans = [session.queue_range("T", number) for number in range(n_queues)]
+        parts = store.parts
+        spans = [parts.queue_range("T", number) for number in range(n_queues)]
         assert sum(end - start for start, end in spans) == n_rows
-        assert len(log_heads(session)) < 64
-        counts = session.paths.storage.counts
+        assert len(log_heads(parts)) < 64
+        counts = parts.paths.storage.counts
         assert counts.gets < 60
         assert counts.bytes < 8 << 20
         assert counts.listings < 20

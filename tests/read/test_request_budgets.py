@@ -36,7 +36,7 @@ def remote(root: Path) -> MessageStore:
 
 
 def counts(store: MessageStore) -> Counts:
-    found = store.session.paths.storage.counts  # type: ignore[attr-defined]
+    found = store.parts.paths.storage.counts  # type: ignore[attr-defined]
     assert isinstance(found, Counts)
     return found
 

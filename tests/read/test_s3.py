@@ -53,7 +53,7 @@ def test_no_text_shows_a_secret(
     uri = s3.upload(golden_store("one"))
     texts = []
     with rmqstore.open(uri, storage_options=s3.options) as store:
-        texts += [repr(store), store._repr_html_(), repr(store.session.paths)]
+        texts += [repr(store), store._repr_html_(), repr(store.parts.paths)]
         assert len(read(store)) == 1
     with pytest.raises(rmqstore.NotAStoreError) as missing:
         rmqstore.open(f"s3://{BUCKET}/nothing", storage_options=s3.options)
@@ -136,8 +136,8 @@ def test_an_object_that_goes_before_its_first_range_is_data_loss(
     uri = s3.upload(_built(tmp_path / f"first-{fails}-{is_replaced}-{by_log}", 250))
     with rmqstore.open(uri, storage_options=s3.options) as store:
         reader = store.scan(scan="commitlog" if by_log else "queue", fail_on_data_loss=fails)
-        last = store.session.log.segments[-1].file
-        with store.session.paths.storage.open(last):  # as planning does
+        last = store.parts.log.segments[-1].file
+        with store.parts.paths.storage.open(last):  # as planning does
             pass
         if is_replaced:
             s3.put(last.removeprefix("s3://"), bytes(1 << 22))
@@ -174,10 +174,10 @@ def test_objects_that_are_gone_when_they_are_read_are_data_loss(
     uri = s3.upload(_built(tmp_path / f"lost-{fails}", 250))
     with rmqstore.open(uri, storage_options=s3.options) as store:
         reader = store.scan(fail_on_data_loss=fails)
-        store.session.log.close()
-        last = store.session.log.segments[-1].file
+        store.parts.log.close()
+        last = store.parts.log.segments[-1].file
         s3.filesystem.delete_file(last.removeprefix("s3://"))
-        store.session.paths.storage.refresh()
+        store.parts.paths.storage.refresh()
         if fails:
             with pytest.raises(OffsetOutOfRangeError, match=r"was deleted|are gone"):
                 reader.read_all()

@@ -313,17 +313,17 @@ def test_a_mark_stands_for_just_one_record(tmp_path: Path) -> None:
     at = store.placed[-1]
     mark = LogMark(at.physical_offset, at.record.store_timestamp)
     with open_for(root) as opened:
-        assert mark.stands_in(opened.session.log)
+        assert mark.stands_in(opened.parts.log)
         assert not mark._replace(store_timestamp=mark.store_timestamp + 1).stands_in(
-            opened.session.log
+            opened.parts.log
         )
         assert not mark._replace(physical_offset=mark.physical_offset + 1).stands_in(
-            opened.session.log
+            opened.parts.log
         )
-        assert not mark._replace(physical_offset=1 << 40).stands_in(opened.session.log)
+        assert not mark._replace(physical_offset=1 << 40).stands_in(opened.parts.log)
     (root / "commitlog" / f"{0:020d}").unlink()
     with open_for(root) as opened:
-        assert LogMark(0, 7).stands_in(opened.session.log), "what retention deleted was not cut off"
+        assert LogMark(0, 7).stands_in(opened.parts.log), "what retention deleted was not cut off"
 
 
 def test_retention_deletes_under_it(tmp_path: Path) -> None:
@@ -358,9 +358,9 @@ def test_rows_within_bytes_are_counted_by_units(golden_store: Callable[[str], Pa
         )
         piece = rmqstore.spans.QueueSlice(topic, info.queue_id, info.min_offset, info.max_offset)
         for n_rows in (0, 1, len(sizes) // 2, len(sizes)):
-            assert rows_within(store.session, piece, sum(sizes[:n_rows])) == n_rows
-            assert rows_within(store.session, piece, sum(sizes[:n_rows]) + 1) == n_rows
-        assert rows_within(store.session, piece, sum(sizes) - 1) == len(sizes) - 1
+            assert rows_within(store.parts, piece, sum(sizes[:n_rows])) == n_rows
+            assert rows_within(store.parts, piece, sum(sizes[:n_rows]) + 1) == n_rows
+        assert rows_within(store.parts, piece, sum(sizes) - 1) == len(sizes) - 1
 
 
 def test_a_blank_before_an_empty_segment_may_still_become_a_record(tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def writer(tmp_path: Path) -> Iterator[StoreWriter]:
 
 
 def test_new_messages_come_once(writer: StoreWriter, tmp_path: Path) -> None:
-    with open_parts(tmp_path / "s") as session:
-        follower = TailingScan(session, request(subscribe=["T", "U"]))
+    with open_parts(tmp_path / "s") as parts:
+        follower = TailingScan(parts, request(subscribe=["T", "U"]))
         assert rows(follower) == []
         put(writer, "T", 0, b"a", b"b")
         assert rows(follower) == [("T", 0, 5, b"a"), ("T", 0, 6, b"b")]
@@ -99,8 +99,8 @@ def test_new_messages_come_once(writer: StoreWriter, tmp_path: Path) -> None:
 def test_older_messages_come_first(
     writer: StoreWriter, tmp_path: Path, arguments: dict[str, Any], bodies: list[bytes]
 ) -> None:
-    with open_parts(tmp_path / "s") as session:
-        follower = TailingScan(session, request(**arguments))
+    with open_parts(tmp_path / "s") as parts:
+        follower = TailingScan(parts, request(**arguments))
         assert [row[3] for row in rows(follower)] == bodies
         assert rows(follower) == []
         put(writer, "T", 1, b"new 1", b"new 2")
@@ -112,8 +112,8 @@ def test_older_messages_come_first(
 def test_a_random_writer_is_followed(writer: StoreWriter, tmp_path: Path) -> None:
     chance = random.Random(7)
     found: list[Row] = []
-    with open_parts(tmp_path / "s") as session:
-        follower = TailingScan(session, request(starting_offsets="earliest"))
+    with open_parts(tmp_path / "s") as parts:
+        follower = TailingScan(parts, request(starting_offsets="earliest"))
         for step in range(60):
             for _ in range(chance.randrange(4)):
                 bodies = (b"x" * chance.randrange(400) for _ in range(chance.randrange(1, 20)))
@@ -131,8 +131,8 @@ def test_what_replaced_messages_that_were_cut_off_is_read(tmp_path: Path) -> Non
     with rmqstore.create(root, config=SIZES) as writer:
         put(writer, "T", 0, b"a", b"b")
     shutil.copytree(root, before)
-    with open_parts(root) as session:
-        follower = TailingScan(session, request(starting_offsets="earliest"))
+    with open_parts(root) as parts:
+        follower = TailingScan(parts, request(starting_offsets="earliest"))
         with rmqstore.open(root, mode="a") as writer:
             put(writer, "T", 0, b"cut off")
         assert [row[3] for row in rows(follower)] == [b"a", b"b", b"cut off"]
@@ -149,5 +149,5 @@ def test_what_replaced_messages_that_were_cut_off_is_read(tmp_path: Path) -> Non
 @pytest.mark.usefixtures("writer")
 @pytest.mark.parametrize("arguments", [{"by": "commitlog"}, {"msg_key": "k"}], ids=str)
 def test_only_queues_are_followed(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    with open_parts(tmp_path / "s") as session, pytest.raises(OptionError, match="of queues"):
-        TailingScan(session, request(**arguments))
+    with open_parts(tmp_path / "s") as parts, pytest.raises(OptionError, match="of queues"):
+        TailingScan(parts, request(**arguments))

@@ -179,8 +179,8 @@ def test_conditions_leave_most_of_a_tier_unread(golden_store: GoldenStore, name:
         n_read = sum(n for path, n in storage.n_read.items() if path.parent.name == "COMMIT_LOG")
         assert n_read < sum(row["storeSize"] for row in every) / 10
         pruning = Pruning(store_timestamps=Between(times[-10], times[-1]))
-        slices = plan_queues(store.session, parse_selection(), ReadSpec(select_columns(["body"])))
-        left = prune_tiered(store.session, slices, pruning)
+        slices = plan_queues(store.parts, parse_selection(), ReadSpec(select_columns(["body"])))
+        left = prune_tiered(store.parts, slices, pruning)
         assert sum(part.end - part.start for part in left) < len(every) / 2
 
 
@@ -374,16 +374,16 @@ def test_a_read_without_the_tier_names_the_option(
     with rmqstore.open(root) as store:
         store.count()
         assert "tiered= with the broker's tieredStoreFilePath" in caplog.text
-        assert len(store.session.kind().not_read) == 1
+        assert len(store.parts.kind().not_read) == 1
     caplog.clear()
     with rmqstore.open(root, tiered=tier_of(root)) as store:
         store.count()
         assert not caplog.records
-        kind = store.session.kind()
+        kind = store.parts.kind()
         assert not kind.not_read
         assert "CommitLog, continued from tiered storage in" in str(kind)
     with rmqstore.open(tier_of(root)) as store:
-        assert str(store.session.kind()).startswith("tiered storage in")
+        assert str(store.parts.kind()).startswith("tiered storage in")
 
 
 def test_a_broker_is_found_from_each_folder(golden_store: GoldenStore, tmp_path: Path) -> None:
@@ -539,7 +539,7 @@ def test_the_tier_of_another_store_is_refused(golden_store: GoldenStore, tmp_pat
     root = golden_store("tiered")
     key = ("TierA", 0)
     with rmqstore.open(tier_of(root)) as store:
-        queue = store.session.tier.queue(*key)
+        queue = store.parts.tier.queue(*key)
         messages = []
         for queue_offset in range(*store.queue_range(*key)):
             place, size, code = queue.units.unit(queue_offset)
@@ -551,9 +551,7 @@ def test_the_tier_of_another_store_is_refused(golden_store: GoldenStore, tmp_pat
         with pytest.raises(OptionError, match="is not the tiered storage of this store"):
             store.count(subscribe="TierA")
         with pytest.raises(OptionError, match="is not the tiered storage of this store"):
-            slices_there(
-                store.session, *key, 0, 5, ReadSpec(select_columns(["body"]))
-            )  # of a stream
+            slices_there(store.parts, *key, 0, 5, ReadSpec(select_columns(["body"])))  # of a stream
         assert store.count(subscribe="TierB") > 0
 
 
@@ -759,9 +757,9 @@ def test_a_store_that_was_not_closed_is_continued_too(
         spans = {key: store.queue_range(*key) for key in expected}
         messages = {}
         for (topic, queue_id), (start, end) in spans.items():
-            queue = store.session.queues.open(topic, queue_id)
+            queue = store.parts.queues.open(topic, queue_id)
             place, size, code = queue.unit(start)
-            record = store.session.log.read(*store.session.log.locate(place), size).tobytes()
+            record = store.parts.log.read(*store.parts.log.locate(place), size).tobytes()
             messages[topic, queue_id] = [Stored(start, record, code)]
             assert start < end
     tier = write_tier(tmp_path, messages)
@@ -864,7 +862,7 @@ def test_inner_batches_are_read_message_by_message(
     columns = "topic,queueId,queueOffset,body,properties,tags,keys,storeTimestamp"
     with rmqstore.open(root) as store:
         expected = by_queue(read(store, columns=columns))
-        batch_topics = {*store.session.queues.batch_topics()}
+        batch_topics = {*store.parts.queues.batch_topics()}
     some = next(row for rows in expected.values() for row in rows if row["tags"] and row["keys"])
     for path, options in ((tier, {}), (root, {"tiered": tier})):
         with rmqstore.open(path, **options) as store:

@@ -94,10 +94,10 @@ def by_scan(store: rmqstore.MessageStore, spec: ReadSpec) -> list[dict]:
 
 
 def by_tail(store: rmqstore.MessageStore, spec: ReadSpec) -> list[dict]:
-    spans = tail_of(store.session, parse_selection()).spans()
+    spans = tail_of(store.parts, parse_selection()).spans()
     slices = [
         piece
         for key, span in spans.items()
-        for piece in slices_there(store.session, *key, *span, spec)
+        for piece in slices_there(store.parts, *key, *span, spec)
     ]
-    return rows(read_queues(store.session, slices, spec))
+    return rows(read_queues(store.parts, slices, spec))

@@ -49,8 +49,8 @@ class Reader:
 
     def __init__(self, broker: TieringBroker, path: Path, **options: object) -> None:
         self._broker = broker
-        self.session = open_parts(path, **options)
-        self.tail = tail_of(self.session, parse_selection())
+        self.parts = open_parts(path, **options)
+        self.tail = tail_of(self.parts, parse_selection())
         self.next = {key: start for key, (start, _) in self.tail.spans().items()}
         self.delivered: dict[Key, list[tuple[int, bytes]]] = {}
 
@@ -60,7 +60,7 @@ class Reader:
         for key, end in sorted(self.tail.ends.items()):
             start = max(self.next.get(key, 0), self.tail.first(key))
             if start < end:
-                slices += slices_there(self.session, *key, start, end, SPEC)
+                slices += slices_there(self.parts, *key, start, end, SPEC)
                 self.next[key] = end
         return slices
 
@@ -69,7 +69,7 @@ class Reader:
         # Since the plan more of a range may have moved, so it may have more parts.
         confirmed = self.tail.confirmed(slices)
         assert offsets_in(confirmed) == offsets_in(slices)
-        for row in rows(read_queues(self.session, slices, SPEC)):
+        for row in rows(read_queues(self.parts, slices, SPEC)):
             found = self.delivered.setdefault((row["topic"], row["queueId"]), [])
             found.append((row["queueOffset"], row["body"].strip()))
 
@@ -95,7 +95,7 @@ def test_each_message_comes_once_wherever_it_is(broker: TieringBroker, seed: int
         slices = reader.plan()
         if rng.random() < 0.4:
             broker.expire()  # after the plan, before the read
-            reader.session.refresh()
+            reader.parts.refresh()
         reader.read(slices)
     reader.read(reader.plan())
     assert reader.delivered == reader.expected()
@@ -129,21 +129,21 @@ def test_times_and_offsets_tell_where_a_stream_starts(broker: TieringBroker) -> 
     broker.expire()
     with rmqstore.open(broker.root, tiered=broker.tier) as store:
         stored = [row["storeTimestamp"] for row in by_queue(read(store))[KEYS[0]]]
-    with open_parts(broker.root, tiered=broker.tier) as session:
-        tail = tail_of(session, parse_selection())
+    with open_parts(broker.root, tiered=broker.tier) as parts:
+        tail = tail_of(parts, parse_selection())
         for number in (0, 15, 45, 79):
             time = stored[number]
             selection = parse_selection(starting_timestamp=time, streaming=True)
-            starts = find_starts(session, selection, tail.spans, fail_on_data_loss=True)
+            starts = find_starts(parts, selection, tail.spans, fail_on_data_loss=True)
             assert starts[KEYS[0]] == stored.index(time)
         chosen = parse_selection(starting_offsets={"A": {"0": 7}}, streaming=True)
-        assert find_starts(session, chosen, tail.spans, fail_on_data_loss=True)[KEYS[0]] == 7
-        n_bytes = session.store_queues.n_bytes(*KEYS[0], 0, 80)
+        assert find_starts(parts, chosen, tail.spans, fail_on_data_loss=True)[KEYS[0]] == 7
+        n_bytes = parts.store_queues.n_bytes(*KEYS[0], 0, 80)
         whole = QueueSlice(*KEYS[0], 0, 80)
-        assert rows_within(session, whole, 1 << 30) == 80
-        assert rows_within(session, whole, n_bytes // 2) in range(30, 50)
-        assert rows_within(session, whole, 10) == 0
-        assert session.ranges.stands(whole)
+        assert rows_within(parts, whole, 1 << 30) == 80
+        assert rows_within(parts, whole, n_bytes // 2) in range(30, 50)
+        assert rows_within(parts, whole, 10) == 0
+        assert parts.ranges.stands(whole)
 
 
 def test_what_a_recovery_cuts_off_is_not_in_tiered_storage(broker: TieringBroker) -> None:
@@ -153,9 +153,9 @@ def test_what_a_recovery_cuts_off_is_not_in_tiered_storage(broker: TieringBroker
     reader = Reader(broker, broker.root, tiered=broker.tier)
     start, end = reader.tail.spans()[KEYS[0]]
     assert (start, end) == (0, 60)
-    local_start = reader.session.store_queues.boundary(*KEYS[0])
+    local_start = reader.parts.store_queues.boundary(*KEYS[0])
     assert local_start is not None
-    before_all = LogMark(reader.session.log.min_offset - 1, 0)
+    before_all = LogMark(reader.parts.log.min_offset - 1, 0)
     assert reader.tail.first_after(KEYS[0], before_all) == local_start
     assert reader.tail.began_after(KEYS[0], before_all)
     assert not reader.tail.began_after(KEYS[0], LogMark(1 << 40, 0))
@@ -177,14 +177,14 @@ def test_messages_that_are_in_neither_are_a_loss(broker: TieringBroker) -> None:
     with pytest.raises(OffsetOutOfRangeError, match=r"queue offsets 10 to \d+ .* are gone"):
         reader.plan()
     spec = replace(SPEC, fail_on_data_loss=False)
-    before, after = slices_there(reader.session, *KEYS[0], 0, 70, spec)
+    before, after = slices_there(reader.parts, *KEYS[0], 0, 70, spec)
     assert (before.start, before.end, after.end) == (0, 10, 70)
-    assert after.start == reader.session.store_queues.boundary(*KEYS[0])
+    assert after.start == reader.parts.store_queues.boundary(*KEYS[0])
 
 
 def test_a_store_without_a_tier_has_a_plain_tail(golden_store: GoldenStore) -> None:
     root = golden_store("tiered")
-    with open_parts(root) as session:
-        assert isinstance(tail_of(session, parse_selection()), StoreTail)
+    with open_parts(root) as parts:
+        assert isinstance(tail_of(parts, parse_selection()), StoreTail)
     assert paths_for(root).root == root
     assert not paths_for(root / "tieredstore").has_abort

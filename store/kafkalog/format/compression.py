@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -164,14 +165,9 @@ def _inflate_zstd(stored: memoryview, limit: int) -> bytes:
     """Inflate one or more frames of zstd."""
     import zstandard
 
-    # One for each thread: it takes as long to make as a small batch to inflate.
-    codec = getattr(_local, "zstd", None)
-    if codec is None:
-        # Without this bound a hostile frame could request gigabytes before the first byte.
-        codec = _local.zstd = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     output = _Output(stored, limit, "zstd")
     try:
-        with codec.stream_reader(stored, read_across_frames=True) as reader:
+        with _codecs.zstd.stream_reader(stored, read_across_frames=True) as reader:
             while part := reader.read(output.chunk):
                 output.add(part)
     except zstandard.ZstdError as err:
@@ -180,7 +176,20 @@ def _inflate_zstd(stored: memoryview, limit: int) -> bytes:
 
 
 _ZSTD_WINDOW = 128 << 20
-_local = threading.local()
+
+
+class _Codecs(threading.local):
+    """Codecs of one thread, which take as long to make as a small batch to inflate."""
+
+    @cached_property
+    def zstd(self) -> Any:  # noqa: ANN401 - the library is optional
+        import zstandard
+
+        # Without this bound a hostile frame could request gigabytes before the first byte.
+        return zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
+
+
+_codecs = _Codecs()
 
 # The check byte of frames in format v0 is wrong: clients of that time computed it over the magic as
 # well, and readers ignore it. The library does not, so it is computed again.

@@ -228,9 +228,9 @@ def followed(
             last=last,
             broker_name=one.broker_name,
         )
-        one.session.ranges.warn_unknown_topics(selection, "they are followed once they appear")
-        scans.append(TailingScan(one.session, request))
-    is_remote = any(one.session.log.is_remote for one in each_store(store))
+        one.parts.ranges.warn_unknown_topics(selection, "they are followed once they appear")
+        scans.append(TailingScan(one.parts, request))
+    is_remote = any(one.parts.log.is_remote for one in each_store(store))
 
     def look() -> Iterator[pa.RecordBatch]:
         return chain.from_iterable(scan.messages() for scan in scans)
@@ -277,7 +277,7 @@ def topic_arguments(
         chosen["subscribe_pattern"] = regular_expression(topics, include_system_topics=with_system)
     else:
         known = {
-            topic for one in each_store(store) for topic in one.session.store_queues.known_topics()
+            topic for one in each_store(store) for topic in one.parts.store_queues.known_topics()
         }
         chosen["subscribe"] = match_topics(topics, sorted(known), include_system_topics=with_system)
     return chosen

@@ -169,7 +169,7 @@ def _tell_of_shared_records(
     stores: Sequence[MessageStore], selection: Selection, example: str
 ) -> None:
     """Name topics some of whose messages no index knows, and a condition that finds these."""
-    batches = {topic for one in stores for topic in one.session.queues.batch_topics()}
+    batches = {topic for one in stores for topic in one.parts.queues.batch_topics()}
     if topics := choose_topics(selection, sorted(batches)):
         text = f'messages that share a record are in no index: dump --where "{example}" finds them'
         click.echo(f"{', '.join(topics)}: {text}", err=True)
@@ -179,7 +179,7 @@ def _require_topics(stores: Sequence[MessageStore], selection: Selection) -> Non
     """Refuse topics that no store knows."""
     known: dict[str, set[int]] = {}
     for one in stores:
-        for topic, queue_ids in one.session.ranges.named_queues(selection).items():
+        for topic, queue_ids in one.parts.ranges.named_queues(selection).items():
             known.setdefault(topic, set()).update(queue_ids)
     require_named(selection, known, ", ".join(str(one.paths.root) for one in stores))
 
@@ -202,9 +202,7 @@ def _messages(
     selection = parse_selection(**chosen, starting_timestamp=begin, ending_timestamp=end)
     wanted = parse_wanted(keys or None, ids or None, tags or None)
     stores = each_store(store)
-    n_uncovered = sum(
-        find_wanted(one.session, wanted, selection).n_uncovered_bytes for one in stores
-    )
+    n_uncovered = sum(find_wanted(one.parts, wanted, selection).n_uncovered_bytes for one in stores)
     if n_uncovered > SMALL_GAPS:
         consequence = "are not searched" if index_only else "are read"
         text = f"{n_uncovered:,} bytes of the log are not covered by the index: they {consequence}"
@@ -212,7 +210,7 @@ def _messages(
     if keys or ids:
         _tell_of_shared_records(stores, selection, "keys = 'KEY'" if keys else "msgId = 'ID'")
     # Stores come one after the other, and so do the queues of tiered storage.
-    is_in_order = len(stores) == 1 and not stores[0].session.is_tiered
+    is_in_order = len(stores) == 1 and not stores[0].parts.is_tiered
     tables = []
     with progress_bar("searching", stays=False) as progress:
         for one in stores:

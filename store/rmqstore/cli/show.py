@@ -125,7 +125,7 @@ def _names(stores: Sequence[MessageStore]) -> str:
 def _n_queues(stores: Iterable[MessageStore], selection: Selection) -> int | None:
     """Return the number of queues of a selection; None if damage hides it."""
     try:
-        chosen = [store.session.ranges.choose(selection) for store in stores]
+        chosen = [store.parts.ranges.choose(selection) for store in stores]
         return sum(len(queue_ids) for queues in chosen for queue_ids in queues.values())
     except RmqStoreError:
         return None
@@ -135,9 +135,9 @@ def _show_kinds(stores: Sequence[MessageStore]) -> None:
     for store in stores:
         if len(stores) > 1:
             click.echo(f"{store.broker_name} ({store.paths.root}):")
-        for text in store.session.kind().lines():
+        for text in store.parts.kind().lines():
             click.echo(text)
-        epochs = [] if store.session.is_tiered else store.view("epochs").read_all().to_pylist()
+        epochs = [] if store.parts.is_tiered else store.view("epochs").read_all().to_pylist()
         for epoch in epochs:
             start, end = epoch["startOffset"], epoch["endOffset"]
             if epoch["epoch"] is None:

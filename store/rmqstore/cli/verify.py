@@ -152,7 +152,7 @@ def verify(path: Path, output: Output) -> None:
             compared = "log and index agree; queues in RocksDB were not compared"
         elif has_unreadable_queues(store.paths):
             compared += "; queues in RocksDB were not compared"
-        if not findings and not n_written(store.session, [store.session.log_slice()]):
+        if not findings and not n_written(store.parts, [store.parts.log_slice()]):
             raise OptionError(f"{path}: nothing was checked; the log holds no record")
     show_findings(findings, output)
     click.echo(f"{path}: {compared}", err=True)

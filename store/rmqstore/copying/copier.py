@@ -172,9 +172,9 @@ def copy(
     if not is_folder(LOCAL, goal.parent):
         raise StoreStateError(f"{goal}: there is no folder {goal.parent}")
     with open_source() as store:  # what is wrong with the arguments is said before any change
-        store.session.require_local("a copy")
+        store.parts.require_local("a copy")
         require_apart(store, goal, partial)
-        require_possible(store.session, request)
+        require_possible(store.parts, request)
     require_ours(partial)
     own_disk.keep_within(partial)
     own_disk.make_folder(partial / JOURNAL.parent)
@@ -267,14 +267,14 @@ class _Copier:
                     f"{err}; so the copy of such a store cannot be made sound while it is open: "
                     "stop its broker first"
                 ) from err
-            n_dropped = store.session.ends.after_end.n_records if end.reason else 0
+            n_dropped = store.parts.ends.after_end.n_records if end.reason else 0
             if n_dropped and not self._truncates:
                 refuse_records_after(end, n_dropped)
             if paths.storage.is_locked(paths.lock):
                 time.sleep(_DISPATCH_SECONDS)
         log_end = None if end is None else end.physical_offset
-        log_start = first_kept(store.session.log, self._request.since, log_end)
-        plan = plan_copy(store.session, self._request, log_start, log_end)
+        log_start = first_kept(store.parts.log, self._request.since, log_end)
+        plan = plan_copy(store.parts, self._request, log_start, log_end)
         if n_dropped:
             plan.left_out.append(f"{n_dropped} good records after damage of the log")
         self._remove_others(plan)
@@ -304,7 +304,7 @@ class _Copier:
         others = [file for file in plan.files if not is_of_database(file)]
         copied = [file for file in plan.files if is_of_database(file)]
         for attempt in range(_DATABASE_ATTEMPTS):
-            now = plan_database(store.session)
+            now = plan_database(store.parts)
             if tables_of(now) == tables_of(copied):
                 return plan._replace(files=[*others, *copied])
             if attempt == _DATABASE_ATTEMPTS - 1:

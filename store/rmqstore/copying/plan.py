@@ -95,10 +95,10 @@ def _has_changed(store: MessageStore, request: CopyRequest, plan: CopyPlan) -> b
     """Return whether a writer has opened a closed store since a copy of it was planned."""
     paths = store.paths
     paths.storage.refresh()
-    store.session.refresh()
+    store.parts.refresh()
     if paths.has_abort or paths.storage.is_locked(paths.lock):
         return True
-    return plan_copy(store.session, request, plan.log_start, None) != plan
+    return plan_copy(store.parts, request, plan.log_start, None) != plan
 
 
 class PlannedFile(NamedTuple):

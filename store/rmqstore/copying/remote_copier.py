@@ -165,8 +165,8 @@ class RemoteCopier:
 
     def _copy(self, store: MessageStore) -> CopyPlan:
         require_closed(store, self._folder.root)
-        log_start = first_kept(store.session.log, self._request.since, None)
-        plan = plan_copy(store.session, self._request, log_start, None)
+        log_start = first_kept(store.parts.log, self._request.since, None)
+        plan = plan_copy(store.parts, self._request, log_start, None)
         names = {file.name for file in plan.files}
         for name in sorted(set(self._sizes) - names - {UNFINISHED_COPY}):
             if not name.startswith(f"{_JOURNAL}/"):
@@ -242,7 +242,7 @@ def require_copyable(
         StoreStateError: the target lies in the store, or the store in it.
         UnsupportedFeatureError: the store was not closed, or is of a kind that cannot be copied.
     """
-    store.session.require_local("a copy")
+    store.parts.require_local("a copy")
     if storage.filesystem.type_name == "local":
         folder = LOCAL.full_path(Path(storage.key))
         require_apart(store, folder, folder)
@@ -250,7 +250,7 @@ def require_copyable(
         raise StoreStateError(
             f"{target} lies in the store that is copied, or the store in it: choose another target"
         )
-    require_possible(store.session, request)
+    require_possible(store.parts, request)
     require_closed(store, target)
 
 

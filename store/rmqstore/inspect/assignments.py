@@ -35,9 +35,9 @@ def assign(
         UnsupportedFeatureError: tiered storage is read alone, without the offsets of groups.
     """
     for store in stores:
-        store.session.require_view("assignments")
+        store.parts.require_view("assignments")
     names = (clients,) if isinstance(clients, str) else tuple(clients)
     sharing = Sharing(group, names, allocation or Allocation())
     selection = parse_selection(subscribe=topics)
-    sources = [store.session for store in stores]
+    sources = [store.parts for store in stores]
     yield from assignments.assign(sources, sharing, selection)

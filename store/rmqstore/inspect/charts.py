@@ -99,7 +99,7 @@ def _stored_before(
     for piece in slices:
         # a damaged record; the times of the others suffice
         with suppress(RmqStoreError, OSError):
-            for sample in take_samples(store.session, piece, n_samples):
+            for sample in take_samples(store.parts, piece, n_samples):
                 known[sample.queue_offset] = _time_of(store, sample.physical_offset)
     points = [
         (time, offset - whole.start) for offset, time in sorted(known.items()) if time is not None
@@ -122,7 +122,7 @@ def _stored_before(
 
 def _time_of(store: MessageStore, physical_offset: int) -> int | None:
     try:
-        return store.session.log.store_timestamp(physical_offset)
+        return store.parts.log.store_timestamp(physical_offset)
     except (RmqStoreError, OSError) as err:
         logger.info("%s", err)
         return None

@@ -39,7 +39,7 @@ def count_by_time(stores: Iterable[MessageStore], unit: str, chosen: TopicArgume
     """
     counts: Counter[tuple[str, int | None]] = Counter()
     for store in stores:
-        queues = store.session.ranges.choose(parse_selection(**chosen))
+        queues = store.parts.ranges.choose(parse_selection(**chosen))
         for topic, queue_ids in queues.items():
             for queue_id in queue_ids:
                 for start, count in _counts(store, topic, queue_id, unit):
@@ -63,12 +63,12 @@ def _counts(
 
     None stands for the start where the store time of a message cannot be read.
     """
-    session = store.session
+    parts = store.parts
     length = _LENGTHS[unit]
     at, end = store.queue_range(topic, queue_id)
     while at < end:
         try:
-            stored = session.store_queues.stored_at(topic, queue_id, at)
+            stored = parts.store_queues.stored_at(topic, queue_id, at)
         except (CorruptQueueError, CorruptRecordError, OffsetOutOfRangeError):
             yield None, 1
             at += 1
@@ -87,6 +87,6 @@ def _counts(
         except (OverflowError, ValueError, OSError):  # at the edge of the calendar
             start = stored - stored % length
             stop = start + length
-        following = first_stored_at(session, topic, queue_id, stop, (at + 1, end))
-        yield start, session.store_queues.n_messages(topic, queue_id, at, following)
+        following = first_stored_at(parts, topic, queue_id, stop, (at + 1, end))
+        yield start, parts.store_queues.n_messages(topic, queue_id, at, following)
         at = following

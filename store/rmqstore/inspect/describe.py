@@ -80,7 +80,7 @@ def describe(stores: Iterable[MessageStore]) -> pa.Table:
     Raises:
         UnsupportedFeatureError: only tiered storage is read, which has no such files.
     """
-    return pa.Table.from_pylist([_Row(store.session).values() for store in stores], DESCRIPTION)
+    return pa.Table.from_pylist([_Row(store.parts).values() for store in stores], DESCRIPTION)
 
 
 def select_described(names: str) -> list[str]:
@@ -98,30 +98,30 @@ def select_described(names: str) -> list[str]:
 
 
 class _Row:
-    def __init__(self, session: StoreParts) -> None:
-        session.require_store("describe")
-        self._session, self._paths = session, session.paths
+    def __init__(self, parts: StoreParts) -> None:
+        parts.require_store("describe")
+        self._parts, self._paths = parts, parts.paths
         self._reasons: list[str] = []
 
     def values(self) -> dict[str, object]:
-        session, paths = self._session, self._paths
-        identity = self._known(session.config.identity)
-        kind = self._known(session.kind)
+        parts, paths = self._parts, self._paths
+        identity = self._known(parts.config.identity)
+        kind = self._known(parts.kind)
         topics = self._known(self._topics) or set()
         n_system = sum(map(is_system_topic, topics))
-        groups = self._known(session.config.groups)
+        groups = self._known(parts.config.groups)
         sizes = self._known(self._index_sizes)
         state = CLOSED
         if paths.has_abort:  # a broker or a writer has the store open, or died with it open
             state = OPEN if paths.storage.is_locked(paths.lock) else NOT_CLOSED
-        log = session.log
+        log = parts.log
         lengths = {segment.size for segment in log.segments} - {0}
         end = self._known(self._end)
         last = None if end is None else self._known(last_record_before, log, end)
         first = self._known(_first_record, log)
         return {
             "path": str(paths.root),
-            "brokerName": session.view_broker_name,
+            "brokerName": parts.view_broker_name,
             "clusterName": identity and identity.cluster,
             "brokerId": identity and identity.broker_id,
             "brokerAddr": identity and identity.address,
@@ -166,13 +166,13 @@ class _Row:
             return None
 
     def _end(self) -> int:
-        end = self._session.ends.of_records()
-        return find_written_end(self._session.log) if end is None else end
+        end = self._parts.ends.of_records()
+        return find_written_end(self._parts.log) if end is None else end
 
     def _stored_at(self, physical_offset: int | None) -> int | None:
         if physical_offset is None:
             return None
-        return self._known(self._session.log.store_timestamp, physical_offset)
+        return self._known(self._parts.log.store_timestamp, physical_offset)
 
     def _index_sizes(self) -> IndexSizes | None:
         storage = self._paths.storage
@@ -182,9 +182,9 @@ class _Row:
         return None
 
     def _topics(self) -> set[str]:
-        paths, config = self._paths, self._session.config
+        paths, config = self._paths, self._parts.config
         if paths.rocksdb_queues is not None:
-            return {*self._session.store_queues.known_topics()}
+            return {*self._parts.store_queues.known_topics()}
         return {
             *paths.queue_folders.topics(),
             *paths.queue_folders.batch_topics(),
@@ -193,11 +193,9 @@ class _Row:
 
     def _n_queues(self) -> int:
         """Return the number of queues; those that a recovery would make are not looked for."""
-        session, paths = self._session, self._paths
+        parts, paths = self._parts, self._paths
         if paths.rocksdb_queues is not None:
-            return sum(
-                len(session.store_queues.ids(topic)) for topic in session.store_queues.topics()
-            )
+            return sum(len(parts.store_queues.ids(topic)) for topic in parts.store_queues.topics())
         return len(paths.queue_folders.queues()) + len(paths.queue_folders.batch_queues())
 
     def _files(self) -> dict[str, object]:
@@ -207,7 +205,7 @@ class _Row:
         entries = paths.storage.list_folder(paths.config)
         names = sorted(entry.name for entry in entries if not entry.name.endswith(".bak"))
         parts = [text for name, text in _PARTS.items() if paths.storage.exists(paths.root / name)]
-        if self._session.is_tiered:
+        if self._parts.is_tiered:
             parts.append("tiered storage")
         return {
             "configFiles": [*given, *in_root, *(f"config/{name}" for name in names)],

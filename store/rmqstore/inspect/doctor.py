@@ -151,7 +151,7 @@ def _store(
         return Check(name, WRONG, f"there is no such path: {os.fspath(path)}", cure)
     try:
         with open_for(path, conf=conf, storage_options=storage_options) as store:
-            kind = store.session.kind()
+            kind = store.parts.kind()
     except (RmqStoreError, OSError) as err:
         cure = f"executors must see it under this path too; this host is {socket.gethostname()}"
         if isinstance(err, NotAStoreError):

@@ -68,23 +68,23 @@ def gather(
         with_verify: also check the store, which reads all of its log.
         progress: called with the progress of the check.
     """
-    store.session.require_local("a report")
-    notes = store.session.kind().lines()
-    if apart := store.session.ranges.light_messages_apart:
+    store.parts.require_local("a report")
+    notes = store.parts.kind().lines()
+    if apart := store.parts.ranges.light_messages_apart:
         text = f"{describe_light_queues(Counter(apart), apart)} lie in RocksDB alone"
         notes.append(f"{text}: the numbers lack them")
     queues, is_estimated = _queues(store)
     groups = _groups(store, queues, notes)
     facts = StoreFacts(
         path=str(store.paths.storage.full_path(store.paths.root)),
-        broker_name=store.session.view_broker_name,
+        broker_name=store.parts.view_broker_name,
         topics=_topics(queues),
         queues=queues,
         groups=groups,
         files=_files(store),
         rates=None,
         log_end=store.log_end,
-        after_end=store.session.ends.after_end,
+        after_end=store.parts.ends.after_end,
         is_estimated=is_estimated,
         lacks_rocksdb_queues=are_queues_unreadable(store.paths),
         notes=notes,
@@ -137,10 +137,10 @@ def _n_bytes(store: MessageStore, row: dict[str, Any], *, is_estimated: bool) ->
     try:
         if is_estimated:
             sizes = [
-                sample.mean_bytes for sample in take_samples(store.session, whole, _SIZE_SAMPLES)
+                sample.mean_bytes for sample in take_samples(store.parts, whole, _SIZE_SAMPLES)
             ]
             return int(row["messages"] * np.mean(sizes)) if sizes else None
-        return total_weight(store.session.queues.open(*whole[:2]), whole.start, whole.end)
+        return total_weight(store.parts.queues.open(*whole[:2]), whole.start, whole.end)
     except (RmqStoreError, OSError) as err:
         logger.info("%s-%d: %s", *whole[:2], err)
         return None
@@ -197,7 +197,7 @@ def _groups(
         return []
     earlier: dict[str, dict[tuple[str, int], int]] = {}
     try:
-        earlier = store.session.config.earlier_offsets()
+        earlier = store.parts.config.earlier_offsets()
     except (RmqStoreError, OSError) as err:
         logger.info("%s", err)
     by_queue = {(queue.topic, queue.queue_id): queue for queue in queues}

@@ -100,18 +100,18 @@ def find_messages(
     Raises:
         CorruptRecordError: the record of one is damaged.
     """
-    store.session.warn_of_messages_elsewhere()
+    store.parts.warn_of_messages_elsewhere()
     rows: dict[str, list[dict[str, Any]]] = {}
     missing: dict[str, str] = {}
     of_copies: dict[str, dict[str, Any]] = {}
     looked_up = []
     for name in dict.fromkeys(ids):
         is_offset = name.isdecimal() and len(name) < _LEAST_ID_DIGITS
-        if not is_offset and (store.session.is_tiered or not is_offset_id(name)):
+        if not is_offset and (store.parts.is_tiered or not is_offset_id(name)):
             looked_up.append(name)
             continue
         if is_offset:
-            store.session.require_local("looking up a physical offset")
+            store.parts.require_local("looking up a physical offset")
         try:
             message = store.get(int(name) if is_offset else name)
         except (MessageNotFoundError, OffsetOutOfRangeError) as err:
@@ -206,21 +206,21 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
             columns=["commitLogOffset", "msgId"],
             where=f"originMsgId IN ({names})",
         )
-        by = "msgId" if store.session.is_tiered else "commitLogOffset"
+        by = "msgId" if store.parts.is_tiered else "commitLogOffset"
         found_copies = [str(copy[by]) for copy in copies.to_arrow().to_pylist()]
         for row in find_messages(store, found_copies, progress=progress).rows:
             records[_place(row)] = row
     # Each queue in tiered storage has a log of its own.
-    order = "storeTimestamp" if store.session.is_tiered else "commitLogOffset"
+    order = "storeTimestamp" if store.parts.is_tiered else "commitLogOffset"
     oldest_first = sorted(records.values(), key=lambda row: (row[order], _place(row)))
     offsets: Offsets = {}
     delays: Mapping[int, int] = {}
     try:
-        offsets = store.session.config.committed_offsets()
-        delays = store.session.config.delay_offsets()
+        offsets = store.parts.config.committed_offsets()
+        delays = store.parts.config.delay_offsets()
     except (RmqStoreError, OSError) as err:
         logger.warning("%s; what groups have consumed is not known", err)
-    known = known_names(store.session)
+    known = known_names(store.parts)
     traced = [row for record in oldest_first for row in _rows(record, offsets, delays, known)]
     return pa.Table.from_pylist(traced, schema=COLUMNS)
 

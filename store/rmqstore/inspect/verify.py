@@ -55,7 +55,7 @@ from rmqstore.storage.broker.store_config import spell_levels
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
-from rmqstore.storage.log.walks import JoinedWindow, join_stretches, walk_forward
+from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
@@ -88,19 +88,19 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         progress: called now and then with the bytes that are done, and their total, the size of
             the log. It is read twice, so a byte that was read once counts half.
     """
-    store.session.require_local("verify")
+    store.parts.require_local("verify")
     for err in BrokerConfig(store.paths).damage():
         yield Finding("config", f"{err.path}, {err.offset}", err.reason)
     yield from _after_end(store)
-    whole = store.session.log_slice()
-    for start, stop, segment in store.session.log.stretches(whole.start, whole.end):
+    whole = store.parts.log_slice()
+    for start, stop, segment in store.parts.log.segment_spans(whole.start, whole.end):
         if segment is None:
             text = f"no file holds the log from {start} to {stop}: a file is missing or too short"
-            yield Finding("log", f"{store.session.log.folders}, {start}", text)
-    n_bytes = n_written(store.session, [store.session.log_slice()])
+            yield Finding("log", f"{store.parts.log.folders}, {start}", text)
+    n_bytes = n_written(store.parts, [store.parts.log_slice()])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
-    end = store.session.log_slice().end
-    log = store.session.log
+    end = store.parts.log_slice().end
+    log = store.parts.log
     queues = _Queues(store.paths, log)
     batch_topics = store.paths.queue_folders.batch_topics()
     has_entries = bool(log.entry_segments)
@@ -124,7 +124,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
             store.paths.rocksdb_queues,
         )
     if not are_queues_unreadable(store.paths):
-        yield from queues.findings(store.session.ranges.light_messages_apart)
+        yield from queues.findings(store.parts.ranges.light_messages_apart)
         if batch_topics:
             # Units and records may disagree although all of them are whole, so messages are read.
             batches = store.scan(
@@ -142,7 +142,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 def _delay_levels(store: MessageStore) -> tuple[int, ...]:
     """Return the delays by which to check times of delivery, ms; warn if no settings give them."""
     in_rocksdb = RocksDbQueues.of(store.paths)
-    levels = find_delay_levels(store.paths, store.session.log, in_rocksdb)
+    levels = find_delay_levels(store.paths, store.parts.log, in_rocksdb)
     if not levels.are_known:
         logger.warning(
             "%s: times of delivery in %s follow another messageDelayLevel than RocketMQ's usual "
@@ -164,14 +164,14 @@ def _after_end(store: MessageStore) -> Iterator[Finding]:
     Source: CommitLog.java#recoverNormally, which reads the last three files.
     """
     end = store.log_end
-    n_records, n_bytes = store.session.ends.after_end
+    n_records, n_bytes = store.parts.ends.after_end
     if end is None:
-        log = store.session.log
+        log = store.parts.log
         if not log.segments or log.entry_segments:
             return
         first = log.segments[-_RECOVERED_FILES:][0].start
         end = find_log_end(log, Checkpoint.all_safe(), first)
-        if not end.reason or store.session.store_queues.proved_end() <= end.physical_offset:
+        if not end.reason or store.parts.store_queues.proved_end() <= end.physical_offset:
             return
         n_records, n_bytes = count_after(log, end)
     if n_records and not end.is_stale_after:  # entries that were cut off are no messages
@@ -184,7 +184,7 @@ def _after_end(store: MessageStore) -> Iterator[Finding]:
 
 def _damaged_records(store: MessageStore, reach: Callable[[int], None]) -> Iterator[Finding]:
     n_damaged = 0
-    log = store.session.log_slice()
+    log = store.parts.log_slice()
     batches = store.scan(
         scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE", fail_on_data_loss=False
     )
@@ -210,8 +210,8 @@ def _whole_heads(
     A record that is damaged otherwise, for instance by an impossible time, has its unit and its
     keys all the same.
     """
-    log = store.session.log
-    for part in join_stretches(log, log.min_offset, end):
+    log = store.parts.log
+    for part in join_spans(log, log.min_offset, end):
         if isinstance(part, JoinedWindow):
             for _, heads, is_sound in part.heads():
                 yield from _sound_heads(part.data, heads, is_sound)
@@ -226,7 +226,7 @@ def _whole_heads(
                     break
                 is_stale = window.records.kind is StopKind.STALE
                 # The log of a store that was closed may end where a walk ended.
-                queues_end = store.session.store_queues.proved_end
+                queues_end = store.parts.store_queues.proved_end
                 if is_stale and damage_met(window, queues_end()) is None:
                     return
 

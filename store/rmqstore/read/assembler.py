@@ -30,7 +30,7 @@ from rmqstore.read.stages import (
     verify_properties,
 )
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.log.commitlog import CommitLog, Place
+from rmqstore.storage.log.commitlog import CommitLog, SegmentPosition
 
 _MAX_WINDOW = 2 * BATCH_BYTES
 
@@ -44,8 +44,8 @@ class Pipeline(NamedTuple):
     check: Callable[[LogBytes, Positions, UnitRows | None], Rows]
     steps: tuple[Step, ...]  # between the check and decoding, in their order
     explain: Explain
-    # the bytes that each row adds to a batch
-    weigh: Callable[[Positions, Sizes, UnitRows | None], Sizes]
+    # The bytes that each row adds to a batch; None if these are the sizes of the records.
+    weigh: Callable[[Positions, Sizes, UnitRows | None], Sizes] | None = None
 
 
 def plain_pipeline(spec: ReadSpec, wanted: LogFilter | None = None) -> Pipeline:
@@ -58,7 +58,7 @@ def plain_pipeline(spec: ReadSpec, wanted: LogFilter | None = None) -> Pipeline:
     steps.append(partial(choose, spec=spec, wanted=wanted))
     if spec.check_crc:
         steps.append(partial(verify_crc, of_records=spec.check_record_crc))
-    return Pipeline(check, (*steps, *inflating(spec)), explain, _weigh)
+    return Pipeline(check, (*steps, *inflating(spec)), explain)
 
 
 def inflating(spec: ReadSpec) -> tuple[Step, ...]:
@@ -69,10 +69,6 @@ def inflating(spec: ReadSpec) -> tuple[Step, ...]:
 def decoded_columns(spec: ReadSpec) -> pa.Schema:
     """Return those columns of a read that are in records."""
     return pa.schema([field for field in spec.schema if field.name in DECODED_COLUMNS])
-
-
-def _weigh(_starts: Positions, sizes: Sizes, _units: UnitRows | None) -> Sizes:
-    return sizes
 
 
 class Assembler:
@@ -131,7 +127,9 @@ class Assembler:
         self.n_done = 0
         spec = self._spec
         path = str(self._segment.path)
-        weights = self._pipeline.weigh(starts, sizes, units)
+        weights = sizes
+        if self._pipeline.weigh is not None:
+            weights = self._pipeline.weigh(starts, sizes, units)
         for rows in cut_batches(weights, BATCH_ROWS, BATCH_BYTES):
             rest = starts[rows]
             rest_units = units.take(rows) if units else None
@@ -180,5 +178,7 @@ class Assembler:
         return LogBytes(data, self._segment.start + low)
 
     def _explain(self, physical_offset: int, expected: Expected | None) -> str:
-        record = self._log.record(Place(self._segment, physical_offset - self._segment.start))
+        record = self._log.record(
+            SegmentPosition(self._segment, physical_offset - self._segment.start)
+        )
         return self._pipeline.explain(record, self._spec, physical_offset, expected)

@@ -14,7 +14,7 @@ from rmqstore.format.record import Expected, check_record
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
 from rmqstore.read.rows import Fault, expected_columns, lost_rows
 from rmqstore.read.stages import Rows
-from rmqstore.spans import LostStretch
+from rmqstore.spans import LostSpan
 
 logger = logging.getLogger(__name__)
 
@@ -82,32 +82,29 @@ def find_faults(
     return faults
 
 
-def refuse_stretches(stretches: Iterable[LostStretch], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+def refuse_spans(spans: Iterable[LostSpan], spec: ReadSpec) -> Iterator[pa.RecordBatch]:
     """Handle parts of the log without readable records as the read says.
 
     Raises:
         CorruptRecordError: bytes are damaged and the mode is FAILFAST.
         OffsetOutOfRangeError: a file is missing, and data loss is to fail.
     """
-    for stretch in stretches:
-        if stretch.is_missing:
-            span = f"from {stretch.start} to {stretch.end}"
-            text = f"{stretch.path}: the log {span} is gone: {stretch.reason}"
+    for span in spans:
+        if span.is_missing:
+            text = f"{span.path}: the log from {span.start} to {span.end} is gone: {span.reason}"
             if spec.fail_on_data_loss:
                 raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without it")
             logger.warning("data loss: %s", spelled(text))
             continue
-        text = f"{stretch.reason}; {stretch.end - stretch.start} bytes up to the next record"
+        text = f"{span.reason}; {span.end - span.start} bytes up to the next record"
         if spec.mode == FAILFAST:
-            raise CorruptRecordError(stretch.path, stretch.start, text)
+            raise CorruptRecordError(span.path, span.start, text)
         if spec.mode == DROPMALFORMED:
-            logger.warning(
-                "%s: dropped a damaged stretch at %d: %s", stretch.path, stretch.start, text
-            )
+            logger.warning("%s: dropped a damaged span at %d: %s", span.path, span.start, text)
             continue
         known = {
-            "commitLogOffset": stretch.start,
+            "commitLogOffset": span.start,
             "brokerName": spec.broker_name,
-            spec.corrupt_column: f"{stretch.path}, {stretch.start}: {text}",
+            spec.corrupt_column: f"{span.path}, {span.start}: {text}",
         }
         yield lost_rows(spec.schema, [Fault(0, known, text)])

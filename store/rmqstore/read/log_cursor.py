@@ -14,7 +14,13 @@ from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, check_heads
 from rmqstore.format.framing import FrameNumbers, StopKind
 from rmqstore.format.layout import FRAME_HEAD, Bytes
-from rmqstore.storage.log.commitlog import CommitLog, Place, is_blank, numbers_of, read_frame
+from rmqstore.storage.log.commitlog import (
+    CommitLog,
+    SegmentPosition,
+    is_blank,
+    numbers_of,
+    read_frame,
+)
 from rmqstore.storage.log.walks import WINDOW_BYTES, Window, window_at
 from rmqstore.storage.recovery.log_end import last_record_before
 
@@ -121,7 +127,10 @@ class LogCursor:
                 # For a moment a commit of a writer has a blank before an empty segment. Then a
                 # record replaces it.
                 following = log.find(segment.end)
-                if following is not None and read_frame(log, Place(following, 0)) != (0, 0):
+                if following is not None and read_frame(log, SegmentPosition(following, 0)) != (
+                    0,
+                    0,
+                ):
                     position = segment.end
             is_stuck = position == self.position
             self.position = position

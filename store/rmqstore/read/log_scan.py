@@ -10,15 +10,15 @@ import pyarrow as pa
 from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError
 from rmqstore.format.framing import StopKind
 from rmqstore.read.assembler import Assembler, plain_pipeline
-from rmqstore.read.faults import refuse_stretches
+from rmqstore.read.faults import refuse_spans
 from rmqstore.read.joined_files import JoinedFiles
 from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.stages import LogBytes
-from rmqstore.spans import LogSlice, LostStretch, Span
+from rmqstore.spans import LogSlice, LostSpan, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.log.commitlog import CommitLog, Stretch
-from rmqstore.storage.log.walks import JoinedWindow, join_stretches, walk_forward
+from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
+from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.recovery.log_end import damage_met
 
 
@@ -47,21 +47,21 @@ class LogScan:
             CorruptRecordError: there is no sound record, and the mode is FAILFAST.
             OffsetOutOfRangeError: a file is missing, and data loss is to fail.
         """
-        for part in join_stretches(self._log, piece.start, piece.end):
-            stretches: Sequence[Stretch] = [part] if isinstance(part, Stretch) else part.stretches
+        for part in join_spans(self._log, piece.start, piece.end):
+            spans: Sequence[SegmentSpan] = [part] if isinstance(part, SegmentSpan) else part.spans
             # In mode FAILFAST the read ends at the record that led the walk over others.
             if isinstance(part, JoinedWindow) and (
                 self._spec.mode == FAILFAST or part.has_true_sizes()
             ):
                 yield from self._read_joined(part)
                 continue
-            for stretch in stretches:
-                if (yield from self._read_stretch(stretch, is_closed=piece.is_closed)):
+            for span in spans:
+                if (yield from self._read_span(span, is_closed=piece.is_closed)):
                     return
 
     def _read_joined(self, window: JoinedWindow) -> Iterator[pa.RecordBatch]:
         """Yield the records of small files."""
-        n_between = window.stretches[-1].end - window.stretches[0].start
+        n_between = window.spans[-1].end - window.spans[0].start
         for part in window.cut():
             n_between -= int(part.sizes.sum())
             n_read = yield from self._joined.sound_batches(
@@ -70,13 +70,13 @@ class LogScan:
             self._spec.advance(n_read, int(part.sizes[:n_read].sum()))
             places = part.starts[n_read:] + part.bases[n_read:]
             sizes = part.sizes[n_read:]
-            for stretch in window.stretches if len(places) else ():
-                rows = slice(*np.searchsorted(places, (stretch.start, stretch.end)).tolist())
+            for span in window.spans if len(places) else ():
+                rows = slice(*np.searchsorted(places, (span.start, span.end)).tolist())
                 own_places = places[rows]
                 own_sizes = sizes[rows]
                 if not len(own_places):
                     continue
-                segment = stretch.segment
+                segment = span.segment
                 assert segment is not None
                 end = int(own_places[-1] + own_sizes[-1])
                 try:
@@ -90,11 +90,11 @@ class LogScan:
                     yield from self._lose(int(own_places[assembler.n_done]), end, str(err))
         self._spec.advance(0, max(n_between, 0))
 
-    def _read_stretch(
-        self, stretch: Stretch, *, is_closed: bool
+    def _read_span(
+        self, span: SegmentSpan, *, is_closed: bool
     ) -> Generator[pa.RecordBatch, None, bool]:
-        """Yield the records of a stretch; return whether the log ends in it."""
-        position, end, segment = stretch
+        """Yield the records of a span; return whether the log ends in it."""
+        position, end, segment = span
         if segment is None:
             yield from self._lose(position, end, "the files that held it are missing")
             return False
@@ -135,10 +135,10 @@ class LogScan:
         return False
 
     def _lose(self, start: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
-        yield from refuse_stretches(
-            [LostStretch(self._log.folders, start, end, reason, is_missing=True)], self._spec
+        yield from refuse_spans(
+            [LostSpan(self._log.folders, start, end, reason, is_missing=True)], self._spec
         )
 
     def _refuse(self, segment: Segment, span: Span, reason: str) -> Iterator[pa.RecordBatch]:
-        """Handle a stretch that holds no record as the mode says."""
-        yield from refuse_stretches([LostStretch(str(segment.path), *span, reason)], self._spec)
+        """Handle a span that holds no record as the mode says."""
+        yield from refuse_spans([LostSpan(str(segment.path), *span, reason)], self._spec)

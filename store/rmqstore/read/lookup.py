@@ -59,7 +59,7 @@ from rmqstore.spans import FOREVER, LogSlice, Span
 from rmqstore.storage.index_search import IndexSearch, IndexTable, ItemKind, item_prefix
 from rmqstore.storage.log.commitlog import (
     CommitLog,
-    Place,
+    SegmentPosition,
     begins_record,
     frame_of,
     is_blank,
@@ -87,27 +87,25 @@ def tagged_places(queues: Queues, topics: Sequence[str], tags: Collection[str]) 
         tags: whole tags.
     """
     own = [topic for topic in topics if not topic.startswith(LMQ_PREFIX)]
-    if not any(queues.ids(topic) for topic in own):
+    keys = [(topic, queue_id) for topic in own for queue_id in queues.ids(topic)]
+    if not keys:
         return None
     codes = np.array([tags_code(text) for text in tags], np.int64)
+    parts = [np.empty(0, np.int64)]
     try:
-        parts = [part for topic in own for part in _places_of_units(queues, topic, codes)]
+        for key in keys:
+            queue = queues.open(*key)
+            for low, high in pieces(queue, queue.begin, queue.end()):
+                rows = UnitRows.of_queue(*key, np.arange(low, high), queue.units(low, high))
+                stored = resolve_codes(rows, queues.open_ext)
+                # In place of a code, some units have an address that leads nowhere, or a time.
+                may_have = np.isin(stored, codes) | (stored <= MAX_EXT_ADDRESS)
+                may_have |= key[0] == SCHEDULE_TOPIC
+                parts.append(rows.physical_offsets[may_have & (rows.sizes > 0)].astype(np.int64))
     except (StoreFormatError, UnsupportedFeatureError) as err:
         logger.warning("%s; its units are not used to find tags", err)
         return None
-    return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
-
-
-def _places_of_units(queues: Queues, topic: str, codes: Positions) -> Iterator[Positions]:
-    for queue_id in queues.ids(topic):
-        queue = queues.open(topic, queue_id)
-        for low, high in pieces(queue, queue.begin, queue.end()):
-            rows = UnitRows.of_queue(topic, queue_id, np.arange(low, high), queue.units(low, high))
-            stored = resolve_codes(rows, queues.open_ext)
-            # In place of a code, some units have an address that leads nowhere, or a time.
-            may_have = np.isin(stored, codes) | (stored <= MAX_EXT_ADDRESS)
-            may_have |= topic == SCHEDULE_TOPIC
-            yield rows.physical_offsets[may_have & (rows.sizes > 0)].astype(np.int64)
+    return np.unique(np.concatenate(parts))
 
 
 class _Mark(NamedTuple):
@@ -427,11 +425,11 @@ class Lookup:
         if segment is None:
             return place
         position = place - segment.start
-        size = max(read_frame(self._log, Place(segment, position))[0], 0)
+        size = max(read_frame(self._log, SegmentPosition(segment, position))[0], 0)
         following = position + min(size, segment.size - position)
-        if following >= segment.size or is_blank(self._log, Place(segment, following)):
+        if following >= segment.size or is_blank(self._log, SegmentPosition(segment, following)):
             return min(segment.end, whole.end)
-        is_written = read_frame(self._log, Place(segment, following)) != (0, 0)
+        is_written = read_frame(self._log, SegmentPosition(segment, following)) != (0, 0)
         if not is_written and segment.end >= self._log.max_offset:
             return whole.end
         return segment.start + following

@@ -22,8 +22,7 @@ from rmqstore.query.keys import Wanted
 from rmqstore.query.selection import BY_LOG, Selection, parse_tags
 from rmqstore.query.sql92_filter import parse_filter
 from rmqstore.query.where import Where, parse_where, within_places
-from rmqstore.read.faults import refuse_stretches
-from rmqstore.read.lookup import Found
+from rmqstore.read.faults import refuse_spans
 from rmqstore.read.pending import find_pending, read_pending
 from rmqstore.read.planning import (
     find_wanted,
@@ -142,16 +141,22 @@ class MessageScan:
         has_conditions = self.where is not None or bool(self.wanted) or self.spec.filter is not None
         return not has_conditions and self.spec.tags is None and self.last is None
 
-    def batches(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
+    def batches(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
         """Return the messages of a store as batches with the columns of ``spec``."""
         if self.include_pending:
-            session.require_store("`include_pending`")
-        batches = self._counted()._read(session)  # noqa: SLF001 - another one of this class
+            store.require_store("`include_pending`")
+        counted = self  # or the same scan, which reports its progress
+        if self.progress is not ignore_progress:
+            tally = Tally(self.progress)
+            is_by_queue = self.by == "queue" and not self.wanted
+            advance = tally.add_records if is_by_queue else tally.add_bytes
+            counted = replace(self, tally=tally, spec=replace(self.spec, advance=advance))
+        batches = counted._read(store)  # noqa: SLF001 - another one of this class
         if self.include_pending:
-            batches = chain(batches, self.kept(self._pending(session)))
+            batches = chain(batches, self.kept(self._pending(store)))
         return batches
 
-    def n_planned(self, session: StoreParts) -> int | None:
+    def n_planned(self, store: StoreParts) -> int | None:
         """Return the number of messages if the ends of queues give it, None if they do not.
 
         They do where each queue offset gives a row or an error.
@@ -164,19 +169,19 @@ class MessageScan:
             return None
         if spec.mode != FAILFAST or not spec.fail_on_data_loss:
             return None
-        slices = plan_queues(session, self.selection, spec)
-        if find_lost(session, slices, spec):
+        slices = plan_queues(store, self.selection, spec)
+        if find_lost(store, slices, spec):
             return None
-        count = session.store_queues.n_messages
+        count = store.store_queues.n_messages
         return sum(count(*piece) for piece in slices)
 
-    def count(self, session: StoreParts, limit: int | None) -> int:
+    def count(self, store: StoreParts, limit: int | None) -> int:
         """Return the number of messages, at most ``limit``; by the ends of queues if they give it.
 
         If not, few columns are read, except where damaged rows count: which rows are damaged may
         depend on the columns.
         """
-        count = self.n_planned(session)
+        count = self.n_planned(store)
         if count is not None:
             return count if limit is None else min(count, limit)
         request = self
@@ -185,39 +190,30 @@ class MessageScan:
             if self.where is not None:
                 schema = columns_to_read(schema, self.where)
             request = replace(self, spec=replace(self.spec, schema=schema))
-        batches = request.batches(session)
+        batches = request.batches(store)
         return sum(
             batch.num_rows for batch in (batches if limit is None else first_rows(batches, limit))
         )
 
-    def rows(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
+    def rows(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
         """Return the messages of a store as batches with the columns that are returned."""
-        batches = self.batches(session)
+        batches = self.batches(store)
         if self.spec.schema == self.schema:
             return batches
         return (batch.select(self.schema.names) for batch in batches)
-
-    def _counted(self) -> MessageScan:
-        """Return the same scan, which reports its progress."""
-        if self.progress is ignore_progress:
-            return self
-        tally = Tally(self.progress)
-        is_by_queue = self.by == "queue" and not self.wanted
-        advance = tally.add_records if is_by_queue else tally.add_bytes
-        return replace(self, tally=tally, spec=replace(self.spec, advance=advance))
 
     def _expect(self, amount: Callable[[], int]) -> None:
         if self.tally is not None:
             self.tally.expect(amount())
 
-    def _read(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
-        if self.where is not None and not self.where.pruning.keeps_broker(session.broker_name):
+    def _read(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
+        if self.where is not None and not self.where.pruning.keeps_broker(store.broker_name):
             return iter(())
         if self.wanted:
-            return self.kept(self._look_up(session))
+            return self.kept(self._look_up(store))
         if self.by == "queue":
-            return self._by_queue(session)
-        return self.kept(self._by_log(session))
+            return self._by_queue(store)
+        return self.kept(self._by_log(store))
 
     def kept(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows that meet the condition."""
@@ -226,124 +222,122 @@ class MessageScan:
         matching = map(self.where.keep, batches)
         return (batch for batch in matching if batch.num_rows)
 
-    def _by_queue(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
-        session.ranges.require_topics(self.selection)
-        session.warn_without_queues()
-        session.warn_of_messages_elsewhere()
+    def _by_queue(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
+        store.ranges.require_topics(self.selection)
+        store.warn_without_queues()
+        store.warn_of_messages_elsewhere()
         if self.last is not None:
-            return self._newest_by_queue(session, self.last)
+            pruning = NO_PRUNING if self.where is None else self.where.pruning
+            slices = plan_queues(store, self.selection, self.spec, pruning)
+            deque(refuse_spans(find_lost(store, slices, self.spec), self.spec), maxlen=0)
+            return self._newest(store, slices, self.last)
         if self.where is not None:
-            return self._pruned(session, self.where)
-        slices = plan_queues(session, self.selection, self.spec)
+            return self._pruned(store, self.where)
+        slices = plan_queues(store, self.selection, self.spec)
         self._expect(lambda: _n_messages(slices))
-        lost = refuse_stretches(find_lost(session, slices, self.spec), self.spec)
-        return chain(lost, read_queues(session, slices, self.spec))
+        lost = refuse_spans(find_lost(store, slices, self.spec), self.spec)
+        return chain(lost, read_queues(store, slices, self.spec))
 
-    def _pruned(self, session: StoreParts, where: Where) -> Iterator[pa.RecordBatch]:
+    def _pruned(self, store: StoreParts, where: Where) -> Iterator[pa.RecordBatch]:
         """Return the messages in ranges of queues that meet the condition.
 
         What pruning rules out is not read.
         """
-        slices = plan_queues(session, self.selection, self.spec, where.pruning)
-        pruned = StorePruner(session, where.pruning).queues(slices)
+        slices = plan_queues(store, self.selection, self.spec, where.pruning)
+        pruned = StorePruner(store, where.pruning).queues(slices)
         n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
         logger.info(
             "%s: the condition leaves %d of %d messages of the queues that it allows, "
             "and %d that the index gives: %s",
-            session.paths.root, _n_messages(pruned.every), _n_messages(slices), n_single,
+            store.paths.root, _n_messages(pruned.every), _n_messages(slices), n_single,
             where.pruning,
         )  # fmt: skip
         self._expect(lambda: _n_messages(pruned.every) + n_single)
-        lost = self.kept(refuse_stretches(find_lost(session, (), self.spec), self.spec))
-        messages = self.kept(read_queues(session, pruned.slices, self.spec))
+        lost = self.kept(refuse_spans(find_lost(store, (), self.spec), self.spec))
+        messages = self.kept(read_queues(store, pruned.slices, self.spec))
         if pruned.single is not None:
-            single = self.kept(read_units(session, pruned.single, self.spec))
+            single = self.kept(read_units(store, pruned.single, self.spec))
             messages = merge_by_place(messages, single)
-        in_tier = self.kept(read_queues(session, pruned.in_tier, self.spec))
+        in_tier = self.kept(read_queues(store, pruned.in_tier, self.spec))
         return chain(lost, in_tier, messages)
 
-    def _by_log(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
-        session.require_local(BY_LOG)
+    def _by_log(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
+        store.require_local(BY_LOG)
         chosen = log_filter(self.selection, self.spec.schema.names)
-        session.ranges.warn_unknown_topics(self.selection)
-        pieces = [session.log_slice()]
+        store.ranges.warn_unknown_topics(self.selection)
+        pieces = [store.log_slice()]
         if self.where is not None:
-            pieces = StorePruner(session, self.where.pruning).log(pieces[0])
+            pieces = StorePruner(store, self.where.pruning).log(pieces[0])
         if self.last is not None:
-            return self._newest_by_log(session, pieces, chosen, self.last)
-        self._expect(lambda: n_written(session, pieces))
-        return chain.from_iterable(read_log(session, piece, self.spec, chosen) for piece in pieces)
-
-    def _newest_by_queue(self, session: StoreParts, count: int) -> Iterator[pa.RecordBatch]:
-        pruning = NO_PRUNING if self.where is None else self.where.pruning
-        slices = plan_queues(session, self.selection, self.spec, pruning)
-        deque(refuse_stretches(find_lost(session, slices, self.spec), self.spec), maxlen=0)
-        return self._newest(session, slices, count)
+            return self._newest_by_log(store, pieces, chosen, self.last)
+        self._expect(lambda: n_written(store, pieces))
+        return chain.from_iterable(read_log(store, piece, self.spec, chosen) for piece in pieces)
 
     def newest(
-        self, session: StoreParts, slices: Sequence[QueueSlice], count: int
+        self, store: StoreParts, slices: Sequence[QueueSlice], count: int
     ) -> Iterator[pa.RecordBatch]:
         """Return the newest messages of ranges of queues, with the columns that are returned."""
-        batches = self._newest(session, slices, count)
+        batches = self._newest(store, slices, count)
         return (batch.select(self.schema.names) for batch in batches)
 
     def _newest(
-        self, session: StoreParts, slices: Sequence[QueueSlice], count: int
+        self, store: StoreParts, slices: Sequence[QueueSlice], count: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the newest messages of each queue, in the order of the log."""
-        order = "storeTimestamp" if session.is_tiered else PLACE
+        order = "storeTimestamp" if store.is_tiered else PLACE
         needed = [ALL_COLUMNS.field(name) for name in (*QUEUE_COLUMNS, order)]
         added = [field for field in needed if field.name not in self.spec.schema.names]
         spec = replace(self.spec, schema=pa.schema([*self.spec.schema, *added]))
 
         def read(parts: list[QueueSlice]) -> Iterator[pa.RecordBatch]:
             self._expect(lambda: _n_messages(parts))
-            return self.kept(read_queues(session, parts, spec))
+            return self.kept(read_queues(store, parts, spec))
 
         newest = newest_of_queues(slices, count, read, spec.schema)
         rows = newest.take(pc.sort_indices(newest.column(order)))
         yield from rows.select(self.spec.schema.names).to_batches()
 
     def _newest_by_log(
-        self, session: StoreParts, pieces: list[LogSlice], chosen: LogFilter, count: int
+        self, store: StoreParts, pieces: list[LogSlice], chosen: LogFilter, count: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the newest records of parts of the log."""
-        parts = [part.piece for part in log_parts(session, pieces, log_heads(session))]
+        parts = [part.piece for part in log_parts(store, pieces, log_heads(store))]
 
         def read(part: LogSlice) -> Iterator[pa.RecordBatch]:
-            self._expect(lambda: n_written(session, [part]))
-            return self.kept(read_log(session, part, self.spec, chosen))
+            self._expect(lambda: n_written(store, [part]))
+            return self.kept(read_log(store, part, self.spec, chosen))
 
         yield from newest_of_log(parts, count, read, self.spec.schema).to_batches()
 
-    def _look_up(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
+    def _look_up(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
         chosen = log_filter(self.selection, self.spec.schema.names, self.wanted)
-        session.ranges.warn_unknown_topics(self.selection)
+        store.ranges.warn_unknown_topics(self.selection)
         if not self.index_only:  # the index of tiered storage is not used
-            slices = plan_look_up(session, self.selection, self.spec)
-            self._expect(lambda: sum(_estimate_bytes(session, piece) for piece in slices))
-            yield from look_up(session, slices, self.spec, chosen)
-        candidates = find_wanted(session, self.wanted, self.selection)
-        self._expect(lambda: _estimate_found(session, candidates, index_only=self.index_only))
-        yield from finder(session).read(candidates, self.spec, chosen, index_only=self.index_only)
+            slices = plan_look_up(store, self.selection, self.spec)
+            if self.tally is not None:
+                n_bytes = 0
+                for piece in slices:
+                    samples = take_samples(store, piece, _SIZE_SAMPLES)
+                    mean_bytes = fmean([sample.mean_bytes for sample in samples] or [0])
+                    n_bytes += round(mean_bytes * (piece.end - piece.start))
+                self.tally.expect(n_bytes)
+            yield from look_up(store, slices, self.spec, chosen)
+        candidates = find_wanted(store, self.wanted, self.selection)
+        if self.tally is not None:
+            places = candidates.places
+            n_bytes = round(len(places) * finder(store).mean_size(places))
+            if not self.index_only:
+                n_bytes += candidates.n_uncovered_bytes
+            self.tally.expect(n_bytes)
+        yield from finder(store).read(candidates, self.spec, chosen, index_only=self.index_only)
 
-    def _pending(self, session: StoreParts) -> Iterator[pa.RecordBatch]:
-        pending = find_pending(session, self.selection, self.spec)
-        yield from read_pending(session, pending, self.spec, self.selection)
+    def _pending(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
+        pending = find_pending(store, self.selection, self.spec)
+        yield from read_pending(store, pending, self.spec, self.selection)
 
 
 def _n_messages(slices: Iterable[QueueSlice]) -> int:
     return sum(piece.end - piece.start for piece in slices)
-
-
-def _estimate_bytes(session: StoreParts, piece: QueueSlice) -> int:
-    sizes = [sample.mean_bytes for sample in take_samples(session, piece, _SIZE_SAMPLES)]
-    return round(fmean(sizes) * (piece.end - piece.start)) if sizes else 0
-
-
-def _estimate_found(session: StoreParts, found: Found, *, index_only: bool) -> int:
-    n_bytes = round(len(found.places) * finder(session).mean_size(found.places))
-    return n_bytes if index_only else n_bytes + found.n_uncovered_bytes
 
 
 def _require_places(start: int | None, end: int | None) -> None:

@@ -56,10 +56,21 @@ def open_parts(
     try:
         paths = find_store(path, storage=storage, **folders)
     except NotAStoreError:
+        others = {**folders, "tiered": tiered}
         if are_compacted_logs(path, storage):
-            return _open_compacted(path, broker_name, storage, {**folders, "tiered": tiered})
+            _refuse_others(f"{path} holds compacted logs, not a store", others)
+            folder = path_of(path if isinstance(path, Path) else os.fspath(path))
+            root = storage.full_path(folder).parent
+            name = broker_name or root.name
+            with suppress(RmqStoreError):
+                name = broker_name or BrokerConfig(find_store(root, storage=storage)).broker_name()
+            logs = CompactedLogs(folder, name, storage)
+            return StoreParts.of(_no_store(folder), logs, broker_name=name)
         if is_tier(path, storage):
-            return _open_tier(path, broker_name, storage, {**folders, "tiered": tiered})
+            _refuse_others(f"{path} is tiered storage, not a store", others)
+            alone = find_tier(path, storage, broker_name)
+            name = broker_name or alone.broker_name
+            return StoreParts.of(_no_store(alone.folder), alone, broker_name=name)
         paths = _above(path, storage, folders)
     if tiered is None:
         return StoreParts.of(
@@ -99,36 +110,6 @@ def _above(path: str | os.PathLike[str], storage: Storage, folders: FolderArgume
         NotAStoreError: the path is not a part of a store.
     """
     return find_store(root_for(path, storage), storage=storage, **folders)
-
-
-def _open_tier(
-    path: str | os.PathLike[str],
-    broker_name: str | None,
-    storage: Storage,
-    others: dict[str, object],
-) -> StoreParts:
-    """Open tiered storage alone."""
-    _refuse_others(f"{path} is tiered storage, not a store", others)
-    tier = find_tier(path, storage, broker_name)
-    name = broker_name or tier.broker_name
-    return StoreParts.of(_no_store(tier.folder), tier, broker_name=name)
-
-
-def _open_compacted(
-    path: str | os.PathLike[str],
-    broker_name: str | None,
-    storage: Storage,
-    others: dict[str, object],
-) -> StoreParts:
-    """Open the compacted logs of a broker alone."""
-    _refuse_others(f"{path} holds compacted logs, not a store", others)
-    folder = path_of(path if isinstance(path, Path) else os.fspath(path))
-    root = storage.full_path(folder).parent
-    name = broker_name or root.name
-    if broker_name is None:
-        with suppress(RmqStoreError):
-            name = BrokerConfig(find_store(root, storage=storage)).broker_name()
-    return StoreParts.of(_no_store(folder), CompactedLogs(folder, name, storage), broker_name=name)
 
 
 def _refuse_others(text: str, others: dict[str, object]) -> None:

@@ -241,8 +241,17 @@ def timed(store: StoreParts, spec: ReadSpec) -> PendingRows:
     """
     progress = store.config.timer_progress()
     units = pending_units(store.paths, progress)
-    if units is None:
-        return _timed_by_topic(store, progress.read_time, spec)
+    if units is None:  # without a wheel, the timer topic alone shows them
+        messages = read_waiting(store, TIMER_TOPIC, {}, spec)
+        part = _Timed.waiting(messages, TIMER_PRECISIONS_MS[-1])
+        if part is None:
+            return NOTHING_PENDING
+        late = pc.less(part.due, progress.read_time)
+        late = late.fill_null(False)  # noqa: FBT003 - Arrow's name for a value
+        is_pending = are_newest(part.messages) & ~late.to_numpy(zero_copy_only=False)
+        is_pending &= ~_are_cancelled(part, [part])
+        is_pending &= ~have_copies(store, part.messages, is_pending)
+        return part.messages.rows(is_pending, "timer", part.due)
     # The record after that of the last unit is the one that a broker enters next when it starts.
     last = read_waiting_at(store, TIMER_TOPIC, np.array([units.last_place]), spec)
     following = progress.queue_offset
@@ -336,19 +345,6 @@ def _are_cancelled(part: _Timed, others: list[_Timed]) -> Mask:
 
 def _joined(names: pa.Array, seconds: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(seconds.cast(pa.string()), names, "@")
-
-
-def _timed_by_topic(store: StoreParts, read_time: int, spec: ReadSpec) -> PendingRows:
-    """Return the timed messages of a store without a timer wheel, by the timer topic alone."""
-    messages = read_waiting(store, TIMER_TOPIC, {}, spec)
-    part = _Timed.waiting(messages, TIMER_PRECISIONS_MS[-1])
-    if part is None:
-        return NOTHING_PENDING
-    late = pc.less(part.due, read_time).fill_null(False)  # noqa: FBT003 - Arrow's name for a value
-    is_pending = are_newest(part.messages) & ~late.to_numpy(zero_copy_only=False)
-    is_pending &= ~_are_cancelled(part, [part])
-    is_pending &= ~have_copies(store, part.messages, is_pending)
-    return part.messages.rows(is_pending, "timer", part.due)
 
 
 def find_pending(store: StoreParts, selection: Selection, spec: ReadSpec) -> PendingRows:

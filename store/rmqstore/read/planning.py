@@ -20,7 +20,7 @@ from rmqstore.query.selection import LATEST, Bound, Selection, choose_topics
 from rmqstore.read.lookup import Found, tagged_places
 from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.rows import UnitRows
-from rmqstore.read.sampling import LogPart, Sample
+from rmqstore.read.sampling import Sample, SampledSpan
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LATEST_TIME, LogSlice, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.broker_run import BrokerRun
@@ -179,7 +179,9 @@ def log_heads(store: StoreParts) -> list[int]:
 
 
 @retry_if_deleted
-def log_parts(store: StoreParts, slices: Iterable[LogSlice], heads: Sequence[int]) -> list[LogPart]:
+def log_parts(
+    store: StoreParts, slices: Iterable[LogSlice], heads: Sequence[int]
+) -> list[SampledSpan]:
     """Return ranges of the log, cut at all heads; see ``sampling.Sampler.log_parts``."""
     return store.sampler.log_parts(slices, heads)
 

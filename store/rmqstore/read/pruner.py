@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,6 @@ from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.schema import select_columns
 from rmqstore.query.conditions import LogSpans, Pruning, StoreTimes, parts_that_meet
-from rmqstore.read.lookup import Found
 from rmqstore.read.planning import (
     divide_slices,
     find_in_index,
@@ -71,25 +70,27 @@ class StorePruner:
     def queues(self, slices: Sequence[QueueSlice]) -> PrunedQueues:
         """Return the parts of ranges of queues that have to be read."""
         pruning = self._pruning
-        bounded = [
-            piece._replace(
-                start=max(piece.start, pruning.queue_offsets.low),
-                end=min(piece.end, pruning.queue_offsets.high + 1),
-            )
-            for piece in slices
-            if pruning.keeps(piece.topic, piece.queue_id)
-        ]
-        in_tier, bounded = divide_slices(
-            self._store, [piece for piece in bounded if piece.start < piece.end]
-        )
+        kept: list[QueueSlice] = []
+        for piece in slices:
+            start = max(piece.start, pruning.queue_offsets.low)
+            end = min(piece.end, pruning.queue_offsets.high + 1)
+            if start < end and pruning.keeps(piece.topic, piece.queue_id):
+                kept.append(piece._replace(start=start, end=end))
+        in_tier, bounded = divide_slices(self._store, kept)
         in_tier = prune_tiered(self._store, in_tier, pruning)
         if not bounded:
             return PrunedQueues([], None, in_tier)
-        whole = self._whole()
+        log = self._store.log_slice()
+        whole = Span(log.start, log.end)
         parts = self._parts(whole)
         topics = self._store.ranges.indexed_topics({piece.topic for piece in bounded})
-        candidates = self._look_up(sorted(topics), whole)
-        if candidates is None:
+        wanted = pruning.wanted
+        if not wanted or not topics:
+            return PrunedQueues(self._cut_all(bounded, parts, whole), None, in_tier)
+        candidates = find_in_index(self._store, wanted, sorted(topics))
+        n_bytes = candidates.n_uncovered_bytes
+        if n_bytes > _MAX_UNCOVERED * (whole.end - whole.start):
+            logger.info("the index does not cover %d bytes of the log: the log is read", n_bytes)
             return PrunedQueues(self._cut_all(bounded, parts, whole), None, in_tier)
         gaps = LogSpans.of(candidates.uncovered)
         places = candidates.places
@@ -112,13 +113,19 @@ class StorePruner:
         """
         span = Span(whole.start, whole.end)
         parts = self._parts(span)
-        if parts.spans != (span,):
-            parts = self._from_heads(parts, span)
-        return [whole._replace(start=part.start, end=part.end) for part in parts.spans]
-
-    def _whole(self) -> Span:
-        whole = self._store.log_slice()
-        return Span(whole.start, whole.end)
+        if parts.spans == (span,):
+            return [whole]
+        # The parts are widened to physical offsets where a record surely begins.
+        inner = [head for head in self.heads if whole.start < head < whole.end]
+        heads = np.array([whole.start, *inner])
+        widened = []
+        for part in parts.spans:
+            before = int(np.searchsorted(heads, part.start, side="right")) - 1
+            after = int(np.searchsorted(heads, part.end))
+            end = int(heads[after]) if after < len(heads) else whole.end
+            widened.append(Span(int(heads[before]), end))
+        joined = LogSpans.of(widened)
+        return [whole._replace(start=part.start, end=part.end) for part in joined.spans]
 
     def _parts(self, whole: Span) -> LogSpans:
         """Return the parts of the log that conditions on physical offsets and store times leave."""
@@ -126,35 +133,11 @@ class StorePruner:
             self._pruning, whole, lambda: log_points(self._store, lambda: self.heads)
         )
 
-    def _look_up(self, topics: Sequence[str], whole: Span) -> Found | None:
-        """Search the index; None if it cannot help, or if most of the log has to be read anyway."""
-        wanted = self._pruning.wanted
-        if not wanted or not topics:
-            return None
-        candidates = find_in_index(self._store, wanted, topics)
-        n_bytes = candidates.n_uncovered_bytes
-        if n_bytes > _MAX_UNCOVERED * (whole.end - whole.start):
-            logger.info("the index does not cover %d bytes of the log: the log is read", n_bytes)
-            return None
-        return candidates
-
     @staticmethod
     def _inside(places: Positions, parts: LogSpans) -> Mask:
         bounds = np.array([bound for span in parts.spans for bound in span], np.int64)
         inside: Mask = np.searchsorted(bounds, places, side="right") % 2 == 1
         return inside
-
-    def _from_heads(self, parts: LogSpans, whole: Span) -> LogSpans:
-        """Widen parts of the log to physical offsets where a record surely begins."""
-        inner = [head for head in self.heads if whole.start < head < whole.end]
-        heads = np.array([whole.start, *inner])
-        widened = []
-        for span in parts.spans:
-            before = int(np.searchsorted(heads, span.start, side="right")) - 1
-            after = int(np.searchsorted(heads, span.end))
-            end = int(heads[after]) if after < len(heads) else whole.end
-            widened.append(Span(int(heads[before]), end))
-        return LogSpans.of(widened)
 
     def _units(
         self, places: Positions, slices: Sequence[QueueSlice], but: Sequence[QueueSlice]
@@ -202,31 +185,22 @@ class StorePruner:
 def prune_tiered(store: StoreParts, slices: list[QueueSlice], pruning: Pruning) -> list[QueueSlice]:
     """Return the parts of ranges in tiered storage that can meet conditions.
 
-    Each queue has a log of its own there, so the conditions are applied to each by itself.
+    Each queue has a log of its own there, so the conditions are applied to each by itself. Those on
+    topics, queues and queue offsets have been applied.
     """
     tier = store.tier
     if tier is None:
         return slices
-    return [
-        part
-        for piece in slices
-        for part in _prune_queue(tier.queue(piece.topic, piece.queue_id), piece, pruning)
-    ]
-
-
-def _prune_queue(queue: TieredQueue, piece: QueueSlice, pruning: Pruning) -> list[QueueSlice]:
-    """Return the parts of a range whose messages can meet conditions.
-
-    Args:
-        queue: the queue in tiered storage.
-        piece: a range of it.
-        pruning: the conditions; those on topics, queues and queue offsets have been applied.
-    """
-    whole = Span(queue.log.min_offset, queue.log.max_offset)
-    parts = parts_that_meet(pruning, whole, lambda: _points(queue, piece))
-    if parts.spans == (whole,):
-        return [piece]
-    return slices_within(queue.units, piece, parts.spans, whole.end)
+    left: list[QueueSlice] = []
+    for piece in slices:
+        queue = tier.queue(piece.topic, piece.queue_id)
+        whole = Span(queue.log.min_offset, queue.log.max_offset)
+        parts = parts_that_meet(pruning, whole, partial(_points, queue, piece))
+        if parts.spans == (whole,):
+            left.append(piece)
+        else:
+            left += slices_within(queue.units, piece, parts.spans, whole.end)
+    return left
 
 
 def _points(queue: TieredQueue, piece: QueueSlice) -> StoreTimes:

@@ -128,7 +128,18 @@ class BoundResolver:
         bound = side.bound
         timestamp = self._time(topic, queue_id, bound)
         if timestamp is not None:
-            return self._at_time(topic, queue_id, span, side, timestamp, found)
+            first = found.get(((topic, queue_id), timestamp))
+            if first is None:
+                tolerant = self._tolerant or not self._fail_on_data_loss
+                first = self._queues.at_time(topic, queue_id, timestamp, span, tolerant=tolerant)
+            is_start = side is self._start
+            if first == span[1] and is_start and self._selection.timestamp_strategy == "error":
+                raise OffsetOutOfRangeError(
+                    f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; "
+                    "`starting_offsets_by_timestamp_strategy=latest` begins at the end of such "
+                    "queues"
+                )
+            return first
         queue_offset = side.committed.get((topic, queue_id))
         if queue_offset is None:
             queue_offset = bound.of(self._broker, topic, queue_id, bound.offsets)
@@ -139,28 +150,6 @@ class BoundResolver:
         if queue_offset == LATEST:
             return span[1]
         return self._within(topic, queue_id, span, side, queue_offset)
-
-    def _at_time(
-        self,
-        topic: str,
-        queue_id: int,
-        span: tuple[int, int],
-        side: _Side,
-        timestamp: int,
-        found: FoundTimes,
-    ) -> int:
-        first = found.get(((topic, queue_id), timestamp))
-        if first is None:
-            tolerant = self._tolerant or not self._fail_on_data_loss
-            first = self._queues.at_time(topic, queue_id, timestamp, span, tolerant=tolerant)
-        is_start = side is self._start
-        if first == span[1] and is_start and self._selection.timestamp_strategy == "error":
-            raise OffsetOutOfRangeError(
-                f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; "
-                "`starting_offsets_by_timestamp_strategy=latest` begins at the end of such "
-                "queues"
-            )
-        return first
 
     def _within(
         self, topic: str, queue_id: int, span: tuple[int, int], side: _Side, queue_offset: int
@@ -200,7 +189,7 @@ def count_light_messages(log: CommitLog, end: int, batch_topics: Collection[str]
     Reads the whole log.
     """
     counts: Counter[str] = Counter()
-    for start, stop, segment in log.stretches(log.min_offset, end):
+    for start, stop, segment in log.segment_spans(log.min_offset, end):
         if segment is None:
             continue
         for window in walk_forward(log, segment, start, stop):
@@ -263,10 +252,8 @@ class QueueRanges:
                 f"(storeType=defaultRocksDB); {INSTALL_ROCKSDB}, or read the messages by "
                 "log with `scan=commitlog`"
             )
-        if selection is not None and may_choose_light_queues(selection):
-            self._report_light_queues(selection)
-
-    def _report_light_queues(self, selection: Selection) -> None:
+        if selection is None or not may_choose_light_queues(selection):
+            return
         counts = self.light_messages_apart
         chosen = choose_topics(selection, sorted(counts))
         if not chosen:
@@ -329,12 +316,13 @@ class QueueRanges:
         if named:
             with suppress(RmqStoreError):  # said where the topics are asked for
                 served = queue_nums(self._paths)
-        return {
-            topic: {*self._store_queues.ids(topic), *range(min(served.get(topic, 0), _MOST_QUEUES))}
-            if topic in named
-            else set()
-            for topic in self._store_queues.known_topics()
-        }
+        queues: dict[str, set[int]] = {}
+        for topic in self._store_queues.known_topics():
+            queues[topic] = set()
+            if topic in named:
+                queues[topic].update(self._store_queues.ids(topic))
+                queues[topic].update(range(min(served.get(topic, 0), _MOST_QUEUES)))
+        return queues
 
     def require_named(self, selection: Selection) -> None:
         """Refuse a selection that names topics or queues which are not there.
@@ -508,22 +496,24 @@ class QueueRanges:
 
         Units in tiered storage need no confirmation.
         """
-        return all(
-            look_confirmed(self._log, self._queues.open(*part[:2]), part[:2], *part[2:], log_end)
-            for part in self._store_queues.divide([piece])[1]
-        )
+        for part in self._store_queues.divide([piece])[1]:
+            key = (part.topic, part.queue_id)
+            queue = self._queues.open(*key)
+            if not look_confirmed(self._log, queue, key, part.start, part.end, log_end):
+                return False
+        return True
 
     def stands(self, piece: QueueSlice) -> bool:
         """Return whether the queue files and the last record of a planned range still exist."""
-        return all(self._stands(part) for part in self._store_queues.divide([piece])[1])
-
-    def _stands(self, piece: QueueSlice) -> bool:
-        key = (piece.topic, piece.queue_id)
-        queue = self._queues.open(*key)
-        if [*queue.runs(piece.start, piece.end)] != [(piece.start, piece.end)]:
-            return False
-        log_end = self._log.max_offset
-        return confirmed_end(self._log, queue, key, piece.end, log_end) == piece.end
+        for part in self._store_queues.divide([piece])[1]:
+            key = (part.topic, part.queue_id)
+            queue = self._queues.open(*key)
+            if [*queue.runs(part.start, part.end)] != [(part.start, part.end)]:
+                return False
+            log_end = self._log.max_offset
+            if confirmed_end(self._log, queue, key, part.end, log_end) != part.end:
+                return False
+        return True
 
     def confirmed(
         self, piece: QueueSlice, log_end: int, stored_until: int = LATEST_TIME

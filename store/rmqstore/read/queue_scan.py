@@ -445,11 +445,12 @@ class QueueScan:
         Those that the tags rule out are left out.
         """
         window = window.take(_are_units(window))
+        places, sizes = window.physical_offsets, window.sizes
         if self._spec.tags is not None:
             with suppress(RmqStoreError):  # said when the window is read
-                codes = resolve_codes(window, self._open_ext)
-                window = self._choose_by_tags(window._replace(tags_codes=codes))
-        return window.physical_offsets, window.sizes
+                mask = self._may_have_tags(window, resolve_codes(window, self._open_ext))
+                return places[mask], sizes[mask]
+        return places, sizes
 
     def _windows(self, slices: list[QueueSlice]) -> Iterator[UnitRows]:
         """Yield all units in the order of the log, about ``WINDOW_UNITS`` at a time."""
@@ -516,29 +517,29 @@ class QueueScan:
             window = window.take(valid)
         # Addresses in consumequeue_ext are replaced by tags codes only if the read needs these.
         reads_codes = "tagsCode" in self._spec.schema.names
+        mask = None
         if self._spec.tags is not None or reads_codes:
             window = window._replace(tags_codes=resolve_codes(window, self._open_ext))
         if reads_codes:
             mask = keep_resolved(window, self._open_ext, self._spec)
-            if mask is not None:
-                window = window.take(mask)
-        chosen = self._choose_by_tags(window)
-        self._spec.advance(len(valid) - len(chosen.sizes), 0)
-        yield from self._read_files(chosen)
+        if self._spec.tags is not None:
+            may_have_tags = self._may_have_tags(window, window.tags_codes)
+            mask = may_have_tags if mask is None else mask & may_have_tags
+        if mask is not None:
+            window = window.take(mask)
+        self._spec.advance(len(valid) - len(window.sizes), 0)
+        yield from self._read_files(window)
 
-    def _choose_by_tags(self, window: UnitRows) -> UnitRows:
-        """Keep the units that may have a chosen tag, as far as hash codes show."""
-        if self._spec.tags is None:
-            return window
-        codes = window.tags_codes
-        chosen_codes = np.array([tags_code(tag) for tag in self._spec.tags], np.int64)
+    def _may_have_tags(self, window: UnitRows, codes: NDArray[np.int64]) -> Mask:
+        """Return which units, (n,), may have a chosen tag, as far as hash codes show."""
+        chosen_codes = np.array([tags_code(tag) for tag in self._spec.tags or ()], np.int64)
         mask = np.isin(codes, chosen_codes) | (codes <= MAX_EXT_ADDRESS)
         # Codes are of records, not of messages in an inner batch.
         of_records = np.array([topic in self._batch_topics for topic in window.topics], np.bool_)
         mask |= of_records[window.topic_codes]
         if SCHEDULE_TOPIC in window.topics:  # its codes are times of delivery
             mask |= window.topic_codes == window.topics.index(SCHEDULE_TOPIC)
-        return window.take(mask)
+        return mask
 
     def _read_files(self, window: UnitRows) -> Iterator[pa.RecordBatch]:
         """Read the records, those of small files together."""

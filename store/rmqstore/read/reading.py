@@ -18,10 +18,10 @@ from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.spans import LogSlice, LostStretch, QueueSlice
+from rmqstore.spans import LogSlice, LostSpan, QueueSlice
 
 
-def find_lost(store: StoreParts, slices: Iterable[QueueSlice], spec: ReadSpec) -> list[LostStretch]:
+def find_lost(store: StoreParts, slices: Iterable[QueueSlice], spec: ReadSpec) -> list[LostSpan]:
     """Return the lost parts of the log that a read of ranges of queues would not report.
 
     Queues that were recovered from a damaged log may lack messages for which there is no unit.
@@ -38,14 +38,6 @@ def read_queues(
     Those in tiered storage come first, queue by queue. Those of the local store follow, in the
     order of its log.
     """
-    if store.tier is None:
-        return _queue_scan(store, spec).batches(slices)
-    return _read_tiered_first(store, slices, spec)
-
-
-def _read_tiered_first(
-    store: StoreParts, slices: Sequence[QueueSlice], spec: ReadSpec
-) -> Iterator[pa.RecordBatch]:
     in_tier, local = divide_slices(store, slices)
     yield from _read_tiered(store, in_tier, spec)
     if in_tier and local:

@@ -123,7 +123,9 @@ def _newest_rows(rows: pa.Table, missing: dict[QueueKey, int]) -> Mask:
     queue_ids = rows.column("queueId").to_numpy()
     offsets = pc.fill_null(rows.column("queueOffset"), -1).to_numpy()
     order = np.lexsort((-offsets, queue_ids, codes))
-    firsts = np.flatnonzero(_is_first(codes[order], queue_ids[order]))
+    is_first = np.diff(codes[order], prepend=-1) != 0  # of its queue
+    is_first[1:] |= np.diff(queue_ids[order]) != 0
+    firsts = np.flatnonzero(is_first)
     ends = np.append(firsts[1:], len(order))
     is_chosen = np.zeros(len(order), np.bool_)
     for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
@@ -135,13 +137,6 @@ def _newest_rows(rows: pa.Table, missing: dict[QueueKey, int]) -> Mask:
     return is_chosen
 
 
-def _is_first(codes: NDArray[np.int64], queue_ids: NDArray[np.int64]) -> Mask:
-    """Return which of sorted rows (n,) is the first of its queue."""
-    is_first: Mask = np.diff(codes, prepend=-1) != 0
-    is_first[1:] |= np.diff(queue_ids) != 0
-    return is_first
-
-
 class Sample(NamedTuple):
     """One message of a queue: where it lies in the log, and the mean record size around it."""
 
@@ -150,7 +145,7 @@ class Sample(NamedTuple):
     mean_bytes: float
 
 
-class LogPart(NamedTuple):
+class SampledSpan(NamedTuple):
     """A range of the log in which no cut is possible, and its bytes, without holes of the file."""
 
     piece: LogSlice
@@ -177,12 +172,15 @@ class Sampler:
         in_tier, local = self._store_queues.divide([piece])
         samples: list[Sample] = []
         for part in in_tier:
-            base = self._base(part)
-            units = self._tiered(part).units
-            samples += [
-                sample._replace(physical_offset=sample.physical_offset + base)
-                for sample in sample_queue(units, part.start, part.end, count)
-            ]
+            key = (part.topic, part.queue_id)
+            queue_in_tier = self._tiered(part)
+            log = queue_in_tier.log
+            if key not in self._bases:
+                self._lowest_base -= max(log.max_offset - log.min_offset, 1)
+                self._bases[key] = self._lowest_base - log.min_offset
+            for sample in sample_queue(queue_in_tier.units, part.start, part.end, count):
+                place = sample.physical_offset + self._bases[key]
+                samples.append(sample._replace(physical_offset=place))
         for part in local:
             queue = self._queues.open(part.topic, part.queue_id)
             samples += sample_queue(queue, part.start, part.end, count)
@@ -192,14 +190,6 @@ class Sampler:
         tier = self._store_queues.tier
         assert tier is not None
         return tier.queue(piece.topic, piece.queue_id)
-
-    def _base(self, piece: QueueSlice) -> int:
-        key = (piece.topic, piece.queue_id)
-        if key not in self._bases:
-            log = self._tiered(piece).log
-            self._lowest_base -= max(log.max_offset - log.min_offset, 1)
-            self._bases[key] = self._lowest_base - log.min_offset
-        return self._bases[key]
 
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
         """Return how many messages at the start of a range have records of ``n_bytes`` at most."""
@@ -235,43 +225,36 @@ class Sampler:
             # Round-robin producers put the same offsets of all queues next to each other, so
             # samples are staggered.
             start += (end - start) * number // (count * len(sampled))
-            piece = QueueSlice(topic, queue_id, start, end)
+            queue = self._queues.open(topic, queue_id)
             if self._log.is_remote:
-                self._want_samples(piece, count)
-            samples += sample_queue(self._queues.open(topic, queue_id), start, end, count)
-        if self._log.is_remote:
-            self._want_heads([sample.physical_offset for sample in samples])
+                queue_offsets = np.array(_spaced(start, end, count), np.int64)
+                queue.want(queue_offsets, min(_SAMPLED_UNITS, end - start))
+            samples += sample_queue(queue, start, end, count)
+        by_segment: dict[Segment, list[int]] = {}
+        for sample in samples if self._log.is_remote else ():
+            segment = self._log.find(sample.physical_offset)
+            if segment is not None:
+                position = sample.physical_offset - segment.start
+                by_segment.setdefault(segment, []).append(position)
+        # The heads of records, and of the frames that they are in, come together.
+        for segment, positions in by_segment.items():
+            starts = np.maximum(np.array(positions, np.int64) - MAX_FIXED_BYTES, 0)
+            with suppress(FileDeletedError, UnreadableFileError):
+                self._log.file_of(segment).want(starts, 2 * MAX_FIXED_BYTES)
         for sample in samples:
             frame = frame_of(self._log, sample.physical_offset)
             if frame is not None:
                 heads.add(frame)
         return sorted(heads)
 
-    def _want_samples(self, piece: QueueSlice, count: int) -> None:
-        queue = self._queues.open(piece.topic, piece.queue_id)
-        queue_offsets = np.array(_spaced(piece.start, piece.end, count), np.int64)
-        queue.want(queue_offsets, min(_SAMPLED_UNITS, piece.end - piece.start))
-
-    def _want_heads(self, physical_offsets: Iterable[int]) -> None:
-        """Let the heads of records, and of the frames that they are in, come together."""
-        by_segment: dict[Segment, list[int]] = {}
-        for physical_offset in physical_offsets:
-            segment = self._log.find(physical_offset)
-            if segment is not None:
-                by_segment.setdefault(segment, []).append(physical_offset - segment.start)
-        for segment, positions in by_segment.items():
-            starts = np.maximum(np.array(positions, np.int64) - MAX_FIXED_BYTES, 0)
-            with suppress(FileDeletedError, UnreadableFileError):
-                self._log.file_of(segment).want(starts, 2 * MAX_FIXED_BYTES)
-
-    def log_parts(self, slices: Iterable[LogSlice], heads: Sequence[int]) -> list[LogPart]:
+    def log_parts(self, slices: Iterable[LogSlice], heads: Sequence[int]) -> list[SampledSpan]:
         """Cut ranges of the log at all heads in them; see :func:`join_parts`.
 
         Args:
             slices: the ranges; empty ones are left out.
             heads: physical offsets where records surely begin, sorted, also outside of the ranges.
         """
-        parts: list[LogPart] = []
+        parts: list[SampledSpan] = []
         for whole in slices:
             if whole.start >= whole.end:
                 continue
@@ -279,7 +262,7 @@ class Sampler:
             points = [whole.start, *inner, whole.end]
             lengths = self._log.data_lengths(np.array(points, np.int64)).tolist()
             parts += [
-                LogPart(whole._replace(start=start, end=end), n_bytes)
+                SampledSpan(whole._replace(start=start, end=end), n_bytes)
                 for (start, end), n_bytes in zip(pairwise(points), lengths, strict=True)
             ]
         return parts
@@ -289,11 +272,11 @@ class Sampler:
 
         They are all records of a short, sound log, else those at ``heads``.
         """
-        return self._every_record(whole) or self._records_at(heads())
-
-    def _records_at(self, heads: Iterable[int]) -> StoreTimes:
-        """Return the records in frames; those that cannot be read are left out."""
-        physical_offsets = np.array([*heads], np.int64)
+        points = self._every_record(whole)
+        if points is not None:
+            return points
+        # Those in frames that cannot be read are left out.
+        physical_offsets = np.array([*heads()], np.int64)
         records = records_in(self._log, physical_offsets)
         times, are_right = self._log.store_timestamps(records)
         for row in np.flatnonzero(~are_right).tolist():
@@ -307,7 +290,7 @@ class Sampler:
         physical_offsets = [np.empty(0, np.int64)]
         times = [np.empty(0, np.int64)]
         left = _SHORT_LOG
-        for start, end, segment in self._log.stretches(whole.start, whole.end):
+        for start, end, segment in self._log.segment_spans(whole.start, whole.end):
             if segment is None:
                 continue
             window = window_at(self._log, segment, start, end, left)
@@ -381,7 +364,7 @@ def _weigh(queue: Queue, units: Units, start: int, end: int) -> tuple[Positions,
     return units.physical_offsets, np.maximum(units.sizes, 0)
 
 
-def join_parts(parts: Iterable[LogPart], max_bytes: int) -> list[tuple[LogSlice, ...]]:
+def join_parts(parts: Iterable[SampledSpan], max_bytes: int) -> list[tuple[LogSlice, ...]]:
     """Join parts of the log, in their order, to groups of at most ``max_bytes``.
 
     A part that is larger makes a group of its own. Parts that touch each other become one slice.

@@ -95,7 +95,14 @@ def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
     records = _unwrap(rows.data, rows.heads, _are_batches(record_units, batch_topics))
     # Bodies that inflate to too much are left for the next batch.
     unwrapped = rows.end_after(len(records.heads))
-    places, record_of = _rows_of_sound_records(unwrapped)
+    # If a record is damaged, ``sound`` is unset for the first of its rows, which stands for all.
+    n = len(unwrapped.sound)
+    begins = _begin_records(rows.offsets[:n], rows.units.take(slice(n)))
+    is_sound = unwrapped.sound[begins]  # of every record
+    every_record_of = np.cumsum(begins) - 1
+    places = np.flatnonzero(is_sound[every_record_of])  # whose record is still in the batch
+    sound_before = np.cumsum(is_sound) - 1
+    record_of = sound_before[every_record_of[places]]
     units = rows.units.take(places)
     rank = units.queue_offsets - records.heads.column("queue_offset")[record_of]
     is_batch = _are_batches(units, batch_topics)
@@ -125,21 +132,6 @@ def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
         columns={"topic": topics},
         places=places[is_there],
     )
-
-
-def _rows_of_sound_records(rows: Rows) -> tuple[Positions, Positions]:
-    """Return the rows whose record is still in the batch, and the number of that record; (m,) each.
-
-    If a record is damaged, ``rows.sound`` is unset for the first of its rows, which stands for all.
-    """
-    assert rows.units is not None
-    n = len(rows.sound)
-    begins = _begin_records(rows.offsets[:n], rows.units.take(slice(n)))
-    is_sound = rows.sound[begins]  # of every record
-    every_record_of = np.cumsum(begins) - 1
-    places = np.flatnonzero(is_sound[every_record_of])
-    sound_before = np.cumsum(is_sound) - 1
-    return places, sound_before[every_record_of[places]]
 
 
 def _unwrap(data: Bytes, heads: Heads, is_batch: Mask) -> _Records:

@@ -211,7 +211,16 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
         codes = rows.units.tags_codes[rows.all_places()]
         columns["tagsCode"] = pa.array(codes, mask=codes <= MAX_EXT_ADDRESS)
     columns |= {field.name: pa.nulls(n, field.type) for field in PENDING if field.name in names}
-    no_times = _no_times(rows, columns.get("bornTimestamp"))
+    no_times = pa.nulls(n, pa.string())  # why messages have no bornTimestamp
+    born = columns.get("bornTimestamp")
+    if born is not None and born.null_count:
+        # Their clients gave them others. RocketMQ looks at this time nowhere, so such a message is
+        # as sound as any.
+        stored = numbers(rows.heads.column("born_timestamp")).cast(pa.string())
+        text = "bornTimestamp: the client's time is not in the years 1 to 9999: "
+        given = pc.binary_join_element_wise(stored, "ms", " ")
+        whys = pc.binary_join_element_wise(text, given, "")
+        no_times = pc.if_else(born.is_null(), whys, pa.scalar(None, pa.string()))
     if spec.corrupt_column in names:
         reasons = no_times
         tags_codes = columns.get("tagsCode")
@@ -230,18 +239,3 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
             no_times[first],
         )
     return pa.RecordBatch.from_arrays([columns[name] for name in names], schema=spec.schema)
-
-
-def _no_times(rows: Rows, column: pa.Array | None) -> pa.Array:
-    """Return why messages have no bornTimestamp, string (n,); their clients gave them others.
-
-    RocketMQ looks at this time nowhere, so such a message is as sound as any.
-    """
-    n = len(rows.heads)
-    if column is None or not column.null_count:
-        return pa.nulls(n, pa.string())
-    is_null = column.is_null()
-    stored = numbers(rows.heads.column("born_timestamp")).cast(pa.string())
-    text = "bornTimestamp: the client's time is not in the years 1 to 9999: "
-    reasons = pc.binary_join_element_wise(text, pc.binary_join_element_wise(stored, "ms", " "), "")
-    return pc.if_else(is_null, reasons, pa.scalar(None, pa.string()))

@@ -74,7 +74,27 @@ class StoreKind(NamedTuple):
 
 def store_kind(paths: StorePaths) -> StoreKind:
     """Return the kind of a store, by the files that it has. Reads the checkpoint at most."""
-    return StoreKind(_log(paths), _queues(paths), earliest_release(paths), tuple(_not_read(paths)))
+    log = "CommitLog"
+    if paths.dledger_logs:
+        is_mixed = any(_entries(paths, folder) for folder in paths.commitlogs)
+        log = "CommitLog and DLedger log" if is_mixed else "DLedger log"
+    queues = []
+    if (
+        paths.queue_folders.topics()
+        or paths.queue_folders.batch_topics()
+        or paths.rocksdb_queues is None
+    ):
+        queues.append("files")
+    if paths.rocksdb_queues is not None:
+        queues.append("RocksDB")
+    version = earliest_release(paths)
+    not_read = messages_elsewhere(paths)
+    if has_unreadable_queues(paths):
+        not_read.append(f"queues in {paths.rocksdb_queues}, which need the extra rocksdb")
+    if not can_read_rocksdb():
+        for folder in BrokerConfig(paths).databases():
+            not_read.append(f"tables of the broker in {folder}, which need the extra rocksdb")
+    return StoreKind(log, " and ".join(queues), version, tuple(not_read))
 
 
 def tiered_kind(paths: StorePaths | None, tier: str) -> StoreKind:
@@ -90,38 +110,6 @@ def tiered_kind(paths: StorePaths | None, tier: str) -> StoreKind:
     log = f"{kind.log}, continued from {tier}"
     rest = tuple(text for text in kind.not_read if not text.startswith(_IN_TIER))
     return kind._replace(log=log, version=max(kind.version, "5.1"), not_read=rest)
-
-
-def _log(paths: StorePaths) -> str:
-    if not paths.dledger_logs:
-        return "CommitLog"
-    is_mixed = any(_entries(paths, folder) for folder in paths.commitlogs)
-    return "CommitLog and DLedger log" if is_mixed else "DLedger log"
-
-
-def _queues(paths: StorePaths) -> str:
-    places = []
-    if (
-        paths.queue_folders.topics()
-        or paths.queue_folders.batch_topics()
-        or paths.rocksdb_queues is None
-    ):
-        places.append("files")
-    if paths.rocksdb_queues is not None:
-        places.append("RocksDB")
-    return " and ".join(places)
-
-
-def _not_read(paths: StorePaths) -> list[str]:
-    texts = messages_elsewhere(paths)
-    if has_unreadable_queues(paths):
-        texts.append(f"queues in {paths.rocksdb_queues}, which need the extra rocksdb")
-    if not can_read_rocksdb():
-        texts += [
-            f"tables of the broker in {folder}, which need the extra rocksdb"
-            for folder in BrokerConfig(paths).databases()
-        ]
-    return texts
 
 
 def messages_elsewhere(paths: StorePaths) -> list[str]:

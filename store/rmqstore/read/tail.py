@@ -30,7 +30,7 @@ from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.files.open_files import OpenFiles
 from rmqstore.storage.log.commitlog import frame_start
-from rmqstore.storage.queue.queue import Queue, RecoveredUnits, Units, shift_of
+from rmqstore.storage.queue.queue import Queue, RecoveredUnits, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import find_written_end
@@ -108,7 +108,7 @@ class StoreTail:
         self.mark: LogMark | None = None
         self.discovered: set[QueueKey] = set()
         # _built is the end of the records that the queues are known to hold, _seen the end of those
-        # that the log holds. The stretch between the two is walked again at each look: it may be
+        # that the log holds. The span between the two is walked again at each look: it may be
         # stale records that a recovery left after the end of the log, which are written over then.
         self._built: LogCursor | None = None
         self._seen = LogCursor(0)
@@ -303,7 +303,7 @@ class StoreTail:
         queue = self._open_files(key)
         try:
             # The order matters: a broker may build the missing units between the two calls.
-            is_behind = recovered is not None and not _holds(queue, recovered)
+            is_behind = recovered is not None and not recovered.are_in(queue)
             end, last = self._in_files(queue, key)
             if recovered is not None and is_behind:
                 if len(recovered.units):
@@ -411,14 +411,3 @@ def _count_built(queue: Queue, offsets: NDArray[np.int64], logged: LoggedMessage
     units = queue.units_of(offsets)
     lacks = (units.physical_offsets != logged.places) | (units.sizes != logged.sizes)
     return int(np.argmax(lacks)) if lacks.any() else len(lacks)
-
-
-def _holds(queue: Queue, recovered: RecoveredUnits) -> bool:
-    """Return whether the files of a queue now hold the units that were recovered from the log."""
-    logged = Units.of(recovered.units)
-    for rows in (slice(-1, None), slice(None)):  # the last unit mostly decides
-        units = queue.units_of(np.arange(recovered.start, recovered.end)[rows])
-        has_other_places = (units.physical_offsets != logged.physical_offsets[rows]).any()
-        if has_other_places or (units.sizes != logged.sizes[rows]).any():
-            return False
-    return True

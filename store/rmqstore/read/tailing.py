@@ -115,11 +115,11 @@ def tail_of(store: StoreParts, selection: Selection) -> StoreTail | TieredTail:
 class TailingScan:
     """Follows the queues that a scan chooses, as a stream does; see ``read.tail``."""
 
-    def __init__(self, session: StoreParts, request: MessageScan) -> None:
+    def __init__(self, store: StoreParts, request: MessageScan) -> None:
         """Begin where the selection of the scan starts, or before its newest ``last`` messages.
 
         Args:
-            session: the store.
+            store: the store.
             request: a scan by queue, whose selection is parsed for a stream: it has no end, and
                 starts at the latest messages unless it names another start.
 
@@ -128,9 +128,9 @@ class TailingScan:
         """
         if request.by != "queue" or request.wanted or request.include_pending:
             raise OptionError("only the messages of queues can be followed: `scan=queue`")
-        self._session, self._request = session, request
-        self._tail = tail_of(session, request.selection)
-        paths = session.paths
+        self._store, self._request = store, request
+        self._tail = tail_of(store, request.selection)
+        paths = store.paths
         self._changing = ChangingStore(
             lambda: StoreSigns.of(paths, queue_folders(paths)), self._tail.doubt
         )
@@ -147,27 +147,26 @@ class TailingScan:
                 read, and data loss is to fail.
         """
         request = self._request
-        if self._read_until is None and request.last is not None:
-            slices = self._changing.answer(self._everything)
-            yield from request.newest(self._session, slices, request.last)
-            return
+        is_first = self._read_until is None
         slices = self._changing.answer(self._new)
-        for batch in request.kept(read_queues(self._session, slices, request.spec)):
+        if is_first and request.last is not None:
+            yield from request.newest(self._store, slices, request.last)
+            return
+        for batch in request.kept(read_queues(self._store, slices, request.spec)):
             yield batch.select(request.schema.names)
-
-    def _everything(self) -> list[QueueSlice]:
-        """Look, and return the whole queues."""
-        spans = self._tail.spans()
-        self._note({key: end for key, (_, end) in spans.items()})
-        return self._slices(spans)
 
     def _new(self) -> list[QueueSlice]:
         """Look, and return the ranges of queues that were not read yet."""
         tail, request = self._tail, self._request
-        if self._read_until is None:
+        starts: dict[QueueKey, int] = {}
+        if self._read_until is None and request.last is not None:
+            # The newest messages are chosen from all of the queues.
+            for key, (first, _) in tail.spans().items():
+                starts[key] = first
+        elif self._read_until is None:
             fails = request.spec.fail_on_data_loss
             starts = find_starts(
-                self._session, request.selection, tail.spans, fail_on_data_loss=fails
+                self._store, request.selection, tail.spans, fail_on_data_loss=fails
             )
         else:
             tail.look()
@@ -177,22 +176,17 @@ class TailingScan:
                 for key, end in tail.ends.items()
                 if is_cut or self._read_until.get(key) != end
             }
-        ends = tail.ends
-        slices = self._slices({key: (start, ends.get(key, 0)) for key, start in starts.items()})
-        self._note({key: max(end, starts.get(key, 0)) for key, end in ends.items()})
+        slices: list[QueueSlice] = []
+        for key, start in starts.items():
+            end = tail.ends.get(key, 0)
+            if start < end:
+                slices += slices_there(self._store, *key, start, end, request.spec)
+        read_until = dict(self._read_until or {})
+        for key, end in tail.ends.items():
+            read_until[key] = max(end, starts.get(key, 0))
+        self._read_until = read_until
+        self._mark = tail.mark
         return slices
-
-    def _note(self, ends: dict[QueueKey, int]) -> None:
-        self._read_until = (self._read_until or {}) | ends
-        self._mark = self._tail.mark
-
-    def _slices(self, spans: dict[QueueKey, tuple[int, int]]) -> list[QueueSlice]:
-        return [
-            piece
-            for key, (start, end) in spans.items()
-            if start < end
-            for piece in slices_there(self._session, *key, start, end, self._request.spec)
-        ]
 
     def _start(self, key: QueueKey, end: int, *, is_cut: bool) -> int:
         """Return where a queue continues: after what was read, unless it was cut off or deleted."""

@@ -187,7 +187,7 @@ def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
         return end
     log = CommitLog(paths.commitlogs)
     try:
-        for low, high, segment in log.stretches(end, log.max_offset):
+        for low, high, segment in log.segment_spans(end, log.max_offset):
             if segment is None:
                 break
             for window in walk_forward(log, segment, low, high):
@@ -241,7 +241,7 @@ def warn_of_cut(
 def _messages_from(log: CommitLog, start: int, end: int) -> Counter[str]:
     counts: Counter[str] = Counter()
     log.refresh()
-    for low, high, segment in log.stretches(start, end):
+    for low, high, segment in log.segment_spans(start, end):
         if segment is None:
             continue
         for window in walk_forward(log, segment, low, high):

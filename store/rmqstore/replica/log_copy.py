@@ -269,7 +269,7 @@ class LogCopy:
         Args:
             sure_end: physical offset of the first of them.
         """
-        for _, _, segment in self.log.stretches(sure_end, self.end):
+        for _, _, segment in self.log.segment_spans(sure_end, self.end):
             if segment is not None:
                 self._unflushed.add(segment.path, is_new=True)
 

@@ -171,7 +171,14 @@ class IndexSearch:
         min_length = INDEX_HEADER.itemsize + 1
         lengths = {path: length for path, length in self._lengths() if length >= min_length}
         if self._sizes.file_size not in lengths.values():
-            filled = [path for path in lengths if self._holds_items(path)]
+            filled = []
+            for path in lengths:
+                try:
+                    count = int(read_header(path, self._storage)["index_count"])
+                except FileNotFoundError:
+                    continue
+                if count > 1:
+                    filled.append(path)
             if not filled:
                 return
             self._sizes = find_sizes_in_any(filled, self._sizes, self._storage)
@@ -230,12 +237,6 @@ class IndexSearch:
                 continue
             except UnreadableFileError as err:
                 logger.warning("%s: it is passed over", err)
-
-    def _holds_items(self, path: Path) -> bool:
-        try:
-            return int(read_header(path, self._storage)["index_count"]) > 1
-        except FileNotFoundError:
-            return False
 
 
 class ItemKind(StrEnum):

@@ -91,24 +91,8 @@ class Snapshot:
         self.fingerprint: Fingerprint = ()
         if storage is LOCAL:
             self._link()
-        else:
-            self._copy()
-
-    def _list(self) -> None:
-        self.fingerprint = fingerprint(self._database, self._storage)
-        if len(self.fingerprint) > _MAX_FILES:
-            raise UnsupportedFeatureError(
-                f"{self._database} has {len(self.fingerprint)} files; at most {_MAX_FILES} can be "
-                "open at once"
-            )
-        for name, size, _ in self.fingerprint:
-            if name in _SHORT_FILES and size > _MAX_SHORT_BYTES:
-                reason = f"{name} has {size} bytes instead of one line"
-                raise CorruptDatabaseError(str(self._database), reason)
-
-    def _copy(self) -> None:
-        """Copy the files from another storage than the local disk."""
-        self._list()
+            return
+        self.fingerprint = self._list()
         if sum(size for _, size, _ in self.fingerprint) > _MAX_COPIED_BYTES:
             raise UnsupportedFeatureError(
                 f"{self._database} is a database of more than {_MAX_COPIED_BYTES >> 30} GiB "
@@ -116,8 +100,21 @@ class Snapshot:
                 "`scan=commitlog`"
             )
         for name, size, _ in self.fingerprint:
-            content = self._storage.read_bytes(self._database / name, size)
-            (self.folder / name).write_bytes(content)
+            content = storage.read_bytes(database / name, size)
+            (folder / name).write_bytes(content)
+
+    def _list(self) -> Fingerprint:
+        listed = fingerprint(self._database, self._storage)
+        if len(listed) > _MAX_FILES:
+            raise UnsupportedFeatureError(
+                f"{self._database} has {len(listed)} files; at most {_MAX_FILES} can be "
+                "open at once"
+            )
+        for name, size, _ in listed:
+            if name in _SHORT_FILES and size > _MAX_SHORT_BYTES:
+                reason = f"{name} has {size} bytes instead of one line"
+                raise CorruptDatabaseError(str(self._database), reason)
+        return listed
 
     def _link(self) -> None:
         """Open the files, again if the broker has changed the MANIFEST meanwhile.
@@ -132,7 +129,7 @@ class Snapshot:
             self.open_files = []
             for link in self.folder.iterdir():
                 link.unlink()
-            self._list()
+            self.fingerprint = self._list()
             deleted = [
                 name for name, size, _ in self.fingerprint if not self._link_file(name, size)
             ]

@@ -48,15 +48,15 @@ class StoreCluster(Closing):
         self.stores: dict[str, MessageStore] = {}
         by_name: dict[str, list[MessageStore]] = {}
         for store in opened:
-            by_name.setdefault(store.session.view_broker_name, []).append(store)
+            by_name.setdefault(store.parts.view_broker_name, []).append(store)
         for name, members in by_name.items():
             if len(members) == 1:
                 self.stores[name] = members[0]
                 continue
             sources = []
             for store in members:
-                store.session.require_local("reading one of several stores of a broker")
-                sources.append(store.session)
+                store.parts.require_local("reading one of several stores of a broker")
+                sources.append(store.parts)
             (broker,) = brokers_of(sources)
             broker.require_sound()
             for replica in broker.replicas:
@@ -72,7 +72,7 @@ class StoreCluster(Closing):
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook, with a table of the first topics of each broker."""
-        return "".join(as_html(store.session) for store in self.stores.values())
+        return "".join(as_html(store.parts) for store in self.stores.values())
 
     def topics(self) -> list[str]:
         """Return every topic with queues of some broker, including system topics, sorted."""
@@ -165,8 +165,8 @@ class StoreCluster(Closing):
         def plan() -> Iterator[pa.RecordBatch]:
             if name in OF_CLUSTER:
                 for store in self._opened:
-                    store.session.require_view(name)
-                sources = [store.session for store in self._opened]
+                    store.parts.require_view(name)
+                sources = [store.parts for store in self._opened]
                 if condition is None:
                     return read_cluster_view(sources, spec)
                 batches = read_cluster_view(sources, spec.widened(condition.columns))
@@ -174,9 +174,9 @@ class StoreCluster(Closing):
             chosen = [(store, options) for store in self.stores.values()]
             if name in HIDING_SYSTEM_TOPICS:
                 chosen = self._options_of_each(options)
-            require_names([store.session for store in self.stores.values()], spec)
+            require_names([store.parts for store in self.stores.values()], spec)
             each = (
-                read_view(store.session, view_spec(name, columns=columns, **given), condition)
+                read_view(store.parts, view_spec(name, columns=columns, **given), condition)
                 for store, given in chosen
             )
             return chain.from_iterable(each)
@@ -185,7 +185,7 @@ class StoreCluster(Closing):
 
     def _require_open(self) -> None:
         for store in self._opened:
-            store.session.require_open()
+            store.parts.require_open()
 
     def _options_of_each(self, options: Mapping[str, Any]) -> list[tuple[MessageStore, Any]]:
         """Return the stores that have some of the named topics, and the options of each.
@@ -198,8 +198,7 @@ class StoreCluster(Closing):
         if not selection.named_topics:
             return [(store, options) for store in self.stores.values()]
         known = {
-            name: store.session.ranges.named_queues(selection)
-            for name, store in self.stores.items()
+            name: store.parts.ranges.named_queues(selection) for name, store in self.stores.items()
         }
         everywhere: dict[str, set[int]] = {}
         for queues in known.values():

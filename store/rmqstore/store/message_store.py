@@ -51,55 +51,55 @@ class MessageStore(Closing):
     A context manager; :func:`rmqstore.open` makes one.
 
     Attributes:
-        session: plans and reads parts of the store; for modules of this package and for connectors.
+        parts: plans and reads parts of the store; for modules of this package and for connectors.
 
     Source: DefaultMessageStore.java.
     """
 
-    def __init__(self, session: StoreParts) -> None:
-        self.session = session
+    def __init__(self, parts: StoreParts) -> None:
+        self.parts = parts
 
     def __repr__(self) -> str:
         """Return the folder, the broker, the number of topics and the state of the store."""
-        return as_text(self.session)
+        return as_text(self.parts)
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook, with a table of the first topics."""
-        return as_html(self.session)
+        return as_html(self.parts)
 
     def refresh(self) -> None:
         """List the files again: those of a running broker come and go.
 
         The log end stays as it was found.
         """
-        self.session.refresh()
+        self.parts.refresh()
 
     def close(self) -> None:
         """Release the mapped files. Batches that were read stay valid."""
-        self.session.close()
+        self.parts.close()
 
     @property
     def paths(self) -> StorePaths:
         """The folders and files of the store."""
-        return self.session.paths
+        return self.parts.paths
 
     @property
     def broker_name(self) -> str:
         """The broker's name, as given or as the store gives it."""
-        return self.session.broker_name
+        return self.parts.broker_name
 
     @property
     def log_end(self) -> LogEnd | None:
         """Where the log ends; None for a closed store, which has no ``abort`` file."""
-        return self.session.log_end
+        return self.parts.log_end
 
     def topics(self) -> list[str]:
         """Return every topic with queues, including system topics, sorted."""
-        return self.session.store_queues.topics()
+        return self.parts.store_queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues, sorted."""
-        return self.session.store_queues.ids(topic)
+        return self.parts.store_queues.ids(topic)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there and the one after the last.
@@ -108,11 +108,11 @@ class MessageStore(Closing):
             UnsupportedFeatureError: the queue is of a kind that cannot be read.
             CorruptQueueError: its files contradict themselves.
         """
-        return self.session.queue_range(topic, queue_id)
+        return self.parts.queue_range(topic, queue_id)
 
     def queues(self, topic: str) -> list[QueueInfo]:
         """Return the queues of a topic, sorted by id; [] for a topic without queues."""
-        return [self.session.queue_info(topic, queue_id) for queue_id in self.queue_ids(topic)]
+        return [self.parts.queue_info(topic, queue_id) for queue_id in self.queue_ids(topic)]
 
     @retry_if_deleted
     def offset_at(
@@ -136,9 +136,9 @@ class MessageStore(Closing):
         span = self.queue_range(topic, queue_id)
         millis = parse_timestamp("timestamp", timestamp)
         if boundary == "lower":
-            return at_time(self.session, topic, queue_id, millis, span)
+            return at_time(self.parts, topic, queue_id, millis, span)
         if boundary == "upper":
-            following = at_time(self.session, topic, queue_id, millis + 1, span)
+            following = at_time(self.parts, topic, queue_id, millis + 1, span)
             return max(following - 1, span[0])
         raise OptionError(f"boundary {boundary!r}: lower or upper")
 
@@ -172,11 +172,11 @@ class MessageStore(Closing):
         Raises:
             UnsupportedFeatureError: the library for Bloom filters is not installed.
         """
-        self.session.require_local("matched_groups")
-        queues = self.session.queues
+        self.parts.require_local("matched_groups")
+        queues = self.parts.queues
         code = queues.open(topic, queue_id).unit(queue_offset)[2]
         if groups is None:
-            candidates = self.session.config.filter_groups(topic)
+            candidates = self.parts.config.filter_groups(topic)
         else:
             candidates = dict.fromkeys(groups, -1)
         return matched_groups(queues.open_ext(topic, queue_id), code, topic, candidates)
@@ -192,8 +192,8 @@ class MessageStore(Closing):
             CorruptRecordError: the record is damaged.
             OffsetOutOfRangeError: no file holds the offset.
         """
-        self.session.require_local("get")
-        log = self.session.log
+        self.parts.require_local("get")
+        log = self.parts.log
         physical_offset = parse_message_id(place)[1] if isinstance(place, str) else place
         if isinstance(place, str) and not log.min_offset <= physical_offset < log.max_offset:
             raise OffsetOutOfRangeError(
@@ -201,7 +201,7 @@ class MessageStore(Closing):
                 f"the log of {self.paths.root} reaches from {log.min_offset} to {log.max_offset}. "
                 "Look up an id of a client (column msgId): scan(msg_id=...), rmqstore query -m"
             )
-        self.session.require_before_end(physical_offset)
+        self.parts.require_before_end(physical_offset)
         return log.get(physical_offset, self.broker_name)
 
     @retry_if_deleted
@@ -235,7 +235,7 @@ class MessageStore(Closing):
             CorruptRecordError: a record that the index points at is damaged.
             OptionError: no message can have such a key, or ``begin`` or ``end`` is not a time.
         """
-        self.session.require_local("query")
+        self.parts.require_local("query")
         wanted = parse_wanted(key, msg_tags=tags)
         if not wanted:
             raise OptionError("query: give a key or tags")
@@ -243,7 +243,7 @@ class MessageStore(Closing):
             raise OptionError(f"`limit` {limit}: must be a positive integer")
         low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
         high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
-        result = finder(self.session).query(
+        result = finder(self.parts).query(
             topic,
             wanted,
             (low, high),
@@ -252,7 +252,7 @@ class MessageStore(Closing):
             broker_name=self.broker_name,
         )
         if not result:
-            self.session.ranges.warn_unknown_topics(parse_selection(subscribe=[topic]))
+            self.parts.ranges.warn_unknown_topics(parse_selection(subscribe=[topic]))
         return result
 
     @spells_out(SelectionArguments, parse_selection)
@@ -343,13 +343,13 @@ class MessageStore(Closing):
             broker_name=self.broker_name,
         )
         if verbatim and scan == "queue":
-            self.session.ranges.require_records(request.selection)
+            self.parts.ranges.require_records(request.selection)
         return Scan(
             request.schema,
-            lambda: request.rows(self.session),
-            self.session.require_open,
+            lambda: request.rows(self.parts),
+            self.parts.require_open,
             limit=limit,
-            count=lambda: request.count(self.session, limit),
+            count=lambda: request.count(self.parts, limit),
             is_quick=request.is_quick,
         )
 
@@ -397,7 +397,7 @@ class MessageStore(Closing):
         """
         spec = view_spec(name, columns=columns, mode=mode, check_crc=check_crc, **selection)
         condition = parse_where(where, view_columns(name))
-        require_names([self.session], spec)
+        require_names([self.parts], spec)
         return Scan(
-            spec.schema, lambda: read_view(self.session, spec, condition), self.session.require_open
+            spec.schema, lambda: read_view(self.parts, spec, condition), self.parts.require_open
         )

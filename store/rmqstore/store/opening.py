@@ -169,7 +169,7 @@ def open_for(
     if storage is LOCAL:
         path, storage = locate(path, storage_options, filesystem)
     if mode == "r":
-        session = open_parts(
+        parts = open_parts(
             path,
             broker_name=broker_name,
             ignore_log_end=ignore_log_end,
@@ -177,7 +177,7 @@ def open_for(
             tiered=tiered,
             **folders,
         )
-        return MessageStore(session)
+        return MessageStore(parts)
     paths = find_store(path, storage=storage, **folders)
     return StoreWriter(
         paths,

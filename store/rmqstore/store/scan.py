@@ -24,7 +24,7 @@ _MAX_TOPICS: Final = 20
 Plan: TypeAlias = Callable[[], Iterator[pa.RecordBatch]]
 
 
-def require_names(sessions: Sequence[StoreParts], spec: ViewSpec) -> None:
+def require_names(all_parts: Sequence[StoreParts], spec: ViewSpec) -> None:
     """Refuse a view of topics or of a consumer group that none of some stores knows.
 
     Topics of views that hide those of the system are checked where these are read.
@@ -32,30 +32,30 @@ def require_names(sessions: Sequence[StoreParts], spec: ViewSpec) -> None:
     Raises:
         OptionError: a name is not known; the text has those nearest.
     """
-    where = ", ".join(str(session.paths.root) for session in sessions)
+    where = ", ".join(str(parts.paths.root) for parts in all_parts)
     try:
         if spec.view == "groups" and spec.selection.named_topics:
             # those that a store knows, and those that groups have offsets of
             topics: set[str] = set()
-            for session in sessions:
-                committed = session.config.committed_offsets().values()
+            for parts in all_parts:
+                committed = parts.config.committed_offsets().values()
                 topics.update(topic for offsets in committed for topic, _ in offsets)
-                topics.update(session.store_queues.known_topics())
+                topics.update(parts.store_queues.known_topics())
             named = Selection(subscribe=tuple(spec.selection.named_topics))
             require_named(named, {topic: set() for topic in topics}, where)
         if spec.consumer_group is not None:
-            _require_group(sessions, spec.consumer_group, where)
+            _require_group(all_parts, spec.consumer_group, where)
     except (RmqStoreError, OSError) as err:
         if isinstance(err, OptionError):
             raise
         # A damaged table hides names; the view reports it if it needs the table.
 
 
-def _require_group(sessions: Sequence[StoreParts], group: str, where: str) -> None:
+def _require_group(all_parts: Sequence[StoreParts], group: str, where: str) -> None:
     known: set[str] = set()
-    for session in sessions:
-        known.update(session.config.groups(), session.config.subscribed_groups())
-        for topic in filter(is_copy_topic, session.store_queues.topics()):
+    for parts in all_parts:
+        known.update(parts.config.groups(), parts.config.subscribed_groups())
+        for topic in filter(is_copy_topic, parts.store_queues.topics()):
             if may_hold_copies(topic, group):
                 return
             known.add(topic.removeprefix(RETRY_PREFIX).removeprefix(DLQ_PREFIX))
@@ -64,38 +64,38 @@ def _require_group(sessions: Sequence[StoreParts], group: str, where: str) -> No
         raise OptionError(f"no consumer group {group} in {where}; {nearest}")
 
 
-def as_text(session: StoreParts) -> str:
+def as_text(parts: StoreParts) -> str:
     """Return the folder, the broker, the number of topics and the state of a store, as one line.
 
     Only the folder is named if the store is too damaged to show the rest.
     """
-    folder = repr(str(session.paths.root))
+    folder = repr(str(parts.paths.root))
     try:
-        session.require_open()
+        parts.require_open()
     except StoreStateError:
         return f"MessageStore({folder}, closed: open it again to read it)"
     with suppress(RmqStoreError, OSError):
-        topics = f"{len(session.store_queues.topics())} topics"
-        kind = "is open, or was not closed" if session.paths.has_abort else "was closed properly"
+        topics = f"{len(parts.store_queues.topics())} topics"
+        kind = "is open, or was not closed" if parts.paths.has_abort else "was closed properly"
         state = f"opened to read, the store {kind}"
-        state += ", with tiered storage" if session.is_tiered else ""
-        return f"MessageStore({folder}, broker {session.broker_name!r}, {topics}, {state})"
+        state += ", with tiered storage" if parts.is_tiered else ""
+        return f"MessageStore({folder}, broker {parts.broker_name!r}, {topics}, {state})"
     return f"MessageStore({folder})"
 
 
-def as_html(session: StoreParts) -> str:
+def as_html(parts: StoreParts) -> str:
     """Return the same line, and a table of the first topics with their numbers of queues.
 
     Topics of users come before those of the system. Folders are listed and no queue is opened, so
     the time hardly depends on the size of the store.
     """
-    line = f"<div>{escape(as_text(session))}</div>"
+    line = f"<div>{escape(as_text(parts))}</div>"
     with suppress(RmqStoreError, OSError):
         topics = sorted(
-            session.store_queues.topics(), key=lambda topic: (is_system_topic(topic), topic)
+            parts.store_queues.topics(), key=lambda topic: (is_system_topic(topic), topic)
         )
         rows = [
-            f"<tr><td>{escape(topic)}</td><td>{len(session.store_queues.ids(topic))}</td></tr>"
+            f"<tr><td>{escape(topic)}</td><td>{len(parts.store_queues.ids(topic))}</td></tr>"
             for topic in topics[:_MAX_TOPICS]
         ]
         if len(topics) > _MAX_TOPICS:

@@ -36,8 +36,8 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.index_appender import IndexAppender, IndexKeys
 from rmqstore.storage.index_files import IndexSizes, index_files, read_header
-from rmqstore.storage.log.commitlog import CommitLog, Stretch
-from rmqstore.storage.log.walks import JoinedWindow, Window, join_stretches, walk_forward
+from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
+from rmqstore.storage.log.walks import JoinedWindow, Window, join_spans, walk_forward
 from rmqstore.storage.queue.appender import QueueAppender
 
 _MAX_FINDINGS = 1000
@@ -195,13 +195,13 @@ class Dispatcher:
             CorruptRecordError: bytes are not a record, and the dispatcher is not tolerant.
             UnknownTopicsError: a record is of a topic whose kind is not known.
         """
-        for part in join_stretches(self._log, start, end):
-            stretches = [part] if isinstance(part, Stretch) else part.stretches
+        for part in join_spans(self._log, start, end):
+            spans = [part] if isinstance(part, SegmentSpan) else part.spans
             if isinstance(part, JoinedWindow) and part.has_true_sizes():
                 for _, heads, _ in part.heads():
                     self._put_records(part.data, heads)
             else:
-                for low, high, segment in stretches:
+                for low, high, segment in spans:
                     if segment is not None:
                         self._dispatch_file(
                             segment, low, high, lambda at: progress(at - start, end - start)
@@ -209,7 +209,7 @@ class Dispatcher:
                     else:
                         reason = f"no file holds the log from {low} to {high}"
                         self._report_damage(self._log.folders, low, reason)
-            progress(stretches[-1].end - start, end - start)
+            progress(spans[-1].end - start, end - start)
 
     def _dispatch_file(
         self, segment: Segment, start: int, end: int, reach: Callable[[int], None]

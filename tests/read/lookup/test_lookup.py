@@ -535,7 +535,7 @@ def test_messages_in_files_that_were_deleted_since_are_not_there(tmp_path: Path)
         with rmqstore.open(tmp_path / "s") as store:
             before = ask(store)
         with rmqstore.open(tmp_path / "s") as store:
-            oldest = store.session.log.segments[0]
+            oldest = store.parts.log.segments[0]
             oldest.path.unlink()
             assert ask(store) == [at for at in before if at >= oldest.end]
             assert len(before) > len(ask(store)) > 10
@@ -601,7 +601,7 @@ def test_get_of_a_crashed_store_whose_oldest_file_went_meanwhile(tmp_path: Path)
     root = store.write(tmp_path / "s")
     (root / "abort").touch()
     with rmqstore.open(root) as opened:
-        segments = opened.session.log.segments
+        segments = opened.parts.log.segments
         segments[0].path.unlink()
         assert opened.get(store.queues["T", 0][-1][0]).body == b"%0200d" % 199
 

@@ -77,7 +77,7 @@ def places_by_key(name: str = NAME) -> Places:
 def uncovered(root: Path, **wanted: Any) -> list[Span]:
     with rmqstore.open(root) as store:
         selection = parse_selection(subscribe=topics_of())
-        return find_wanted(store.session, parse_wanted(**wanted), selection).uncovered
+        return find_wanted(store.parts, parse_wanted(**wanted), selection).uncovered
 
 
 def assert_all_ids_are_found(root: Path, name: str = NAME) -> None:

@@ -27,11 +27,11 @@ def test_a_short_range_gives_what_a_long_one_would(
     units = store.queues["T", 0]
     for row in rng.sample(range(len(units)), damaged):
         units[row] = (0, 0, 0)
-    with open_parts(store.write(tmp_path / "s")) as session:
-        log_end = session.log.max_offset
+    with open_parts(store.write(tmp_path / "s")) as parts:
+        log_end = parts.log.max_offset
         for queue_id in range(3):
-            queue = session.queues.open("T", queue_id)
-            start, end = session.store_queues.range("T", queue_id)
+            queue = parts.queues.open("T", queue_id)
+            start, end = parts.store_queues.range("T", queue_id)
             for _ in range(20):
                 bounds = sorted(rng.choices(range(start, end + 1), k=2))
                 piece = QueueSlice("T", queue_id, *bounds)

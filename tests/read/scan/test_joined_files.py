@@ -20,7 +20,7 @@ from rmqstore.inspect.verify import verify
 from rmqstore.read.joined_files import FileSharing, Share
 from rmqstore.read.read_spec import MODES
 from rmqstore.storage.log import walks as joined_walks
-from rmqstore.storage.log.commitlog import Stretch
+from rmqstore.storage.log.commitlog import SegmentSpan
 
 TOPICS = ("A", "B", "Rare")
 RARE = 40  # every so many messages
@@ -59,8 +59,8 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         def shares(_self: FileSharing, numbers: Sequence[int], _sizes: object) -> Iterator[Share]:
             yield Share(slice(0, len(numbers)), is_joined=False)
 
-        def join(_log: object, stretches: list[Stretch], _sizes: object) -> Iterator[Stretch]:
-            yield from stretches
+        def join(_log: object, spans: list[SegmentSpan], _sizes: object) -> Iterator[SegmentSpan]:
+            yield from spans
 
         monkeypatch.setattr(FileSharing, "shares", shares)
         monkeypatch.setattr(joined_walks, "_join", join)

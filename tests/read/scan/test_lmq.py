@@ -242,7 +242,7 @@ def test_records_of_batch_topics_are_not_dispatched(tmp_path: Path) -> None:
         pass
     with rmqstore.open(root) as opened:
         assert list(verify(opened)) == []
-        tail = StoreTail(opened.session, parse_selection(subscribe=["%LMQ%a", "Batch"]))
+        tail = StoreTail(opened.parts, parse_selection(subscribe=["%LMQ%a", "Batch"]))
         tail.look()
         assert tail.ends == {("Batch", 0): 1, ("%LMQ%a", 0): 1}
 

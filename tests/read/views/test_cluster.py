@@ -59,7 +59,7 @@ def cluster() -> Iterator[Callable[..., list[Broker]]]:
                 stack.enter_context(rmqstore.open(root, broker_name=name))
                 for root, name in zip(roots, given, strict=False)
             ]
-            return brokers_of([store.session for store in opened])
+            return brokers_of([store.parts for store in opened])
 
         yield open_all
 
@@ -68,7 +68,7 @@ def cluster_rows(view: str, *roots: Path, **arguments: Any) -> Rows:
     spec = view_spec(view, **arguments)
     with ExitStack() as stack:
         opened = [stack.enter_context(rmqstore.open(root)) for root in roots]
-        sources = [store.session for store in opened]
+        sources = [store.parts for store in opened]
         batches = [*read_cluster_view(sources, spec)]
     return [row for batch in batches for row in batch.to_pylist()]
 

@@ -104,13 +104,13 @@ def test_offsets_are_those_of_the_plan(golden_store: GoldenStore, tmp_path: Path
     root = shutil.copytree(golden_store("live"), tmp_path / "s")
     spec = view_spec("consumed", subscribe="LivePlain")
     with open_for(root) as store:
-        pieces = plan_view(store.session, spec, ViewLimits(10_000))
+        pieces = plan_view(store.parts, spec, ViewLimits(10_000))
     before = view(root, subscribe="LivePlain")
     (root / "config" / "consumerOffset.json").unlink()
     found = []
     for piece in pieces:
         with open_for(root) as store:
-            found += rows(read_piece(store.session, spec, piece))
+            found += rows(read_piece(store.parts, spec, piece))
     assert len(pieces) > 3
     assert sorted(found, key=str) == sorted(before, key=str)
     # each piece is a part of the log over all queues

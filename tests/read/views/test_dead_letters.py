@@ -102,8 +102,8 @@ def test_pieces_have_each_message_once(golden_store: GoldenStore, max_bytes: int
     root = golden_store("live")
     spec = view_spec("deadLetters")
     with open_for(root) as store:
-        pieces = plan_view(store.session, spec, ViewLimits(max_bytes))
-        found = [row for piece in pieces for row in rows(read_piece(store.session, spec, piece))]
+        pieces = plan_view(store.parts, spec, ViewLimits(max_bytes))
+        found = [row for piece in pieces for row in rows(read_piece(store.parts, spec, piece))]
     assert len(pieces) > 1 or max_bytes == 1 << 20
     key = ("topic", "queueId", "queueOffset")
     assert sorted(found, key=lambda row: [row[name] for name in key]) == (

@@ -119,8 +119,8 @@ def test_a_damaged_message_has_its_reason(root: Path) -> None:
 def test_pieces_have_each_trace_once(root: Path) -> None:
     spec = view_spec("traces", columns="traceTopic,queueOffset,msgId,traceType")
     with open_for(root) as store:
-        pieces = plan_view(store.session, spec, ViewLimits(300))
-        found = [row for piece in pieces for row in rows(read_piece(store.session, spec, piece))]
+        pieces = plan_view(store.parts, spec, ViewLimits(300))
+        found = [row for piece in pieces for row in rows(read_piece(store.parts, spec, piece))]
     assert len(pieces) > 1
     every = view(root, columns=spec.schema.names)
     assert sorted(found, key=str) == sorted(every, key=str)

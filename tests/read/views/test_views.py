@@ -21,7 +21,7 @@ from reading import Row, rows, state
 from rmqstore import CorruptConfigError, OptionError
 from rmqstore.format.layout import INDEX_ITEM
 from rmqstore.read.views.catalogue import plan_view, read_piece
-from rmqstore.read.views.pieces import ViewLimits, ViewPiece
+from rmqstore.read.views.pieces import ViewLimits, ViewSlice
 from rmqstore.read.views.schema import OF_MESSAGES, VIEWS, ViewSpec, view_spec
 from rmqstore.store.opening import open_for
 
@@ -116,12 +116,12 @@ def test_commitlog_in_many_pieces_is_the_same(golden_store: GoldenStore, name: s
     spec = view_spec("commitlog")
     whole = rows(open_for(golden_store(name)).view("commitlog"))
     with open_for(golden_store(name)) as store:
-        pieces = plan_view(store.session, spec, ViewLimits(max_bytes=20_000))
+        pieces = plan_view(store.parts, spec, ViewLimits(max_bytes=20_000))
     assert len(pieces) > 5
     found = []
     for piece in pieces:  # each by a store of its own, as tasks do
         with open_for(golden_store(name)) as store:
-            found += rows(read_piece(store.session, spec, piece))
+            found += rows(read_piece(store.parts, spec, piece))
     assert found == whole
 
 
@@ -375,11 +375,11 @@ def test_units_in_many_pieces_are_the_same(golden_store: GoldenStore) -> None:
     spec = view_spec("consumequeue")
     with open_for(golden_store("basic")) as store:
         whole = rows(store.view("consumequeue"))
-        pieces = plan_view(store.session, spec, ViewLimits(max_bytes=1000))
+        pieces = plan_view(store.parts, spec, ViewLimits(max_bytes=1000))
         assert len(pieces) > 10
         assert max(sum(units.end - units.start for units in piece.units) for piece in pieces) == 50
         assert [
-            row for piece in pieces for row in rows(read_piece(store.session, spec, piece))
+            row for piece in pieces for row in rows(read_piece(store.parts, spec, piece))
         ] == whole
 
 
@@ -389,7 +389,7 @@ def test_units_of_queues_that_begin_late_make_as_many_pieces_as_are_asked_for(
     with open_for(golden_store("expired")) as store:
         assert any(info.min_offset for topic in store.topics() for info in store.queues(topic))
         limits = ViewLimits(min_partitions=8)
-        assert len(plan_view(store.session, view_spec("consumequeue"), limits)) >= 8
+        assert len(plan_view(store.parts, view_spec("consumequeue"), limits)) >= 8
 
 
 # ---- index
@@ -484,10 +484,10 @@ def test_index_in_many_pieces_is_the_same(golden_store: GoldenStore) -> None:
     spec = view_spec("index")
     with open_for(golden_store("basic")) as store:
         whole = rows(store.view("index"))
-        pieces = plan_view(store.session, spec, ViewLimits(max_bytes=100 * INDEX_ITEM.itemsize))
+        pieces = plan_view(store.parts, spec, ViewLimits(max_bytes=100 * INDEX_ITEM.itemsize))
         assert len(pieces) > 10
         assert [
-            row for piece in pieces for row in rows(read_piece(store.session, spec, piece))
+            row for piece in pieces for row in rows(read_piece(store.parts, spec, piece))
         ] == whole
 
 
@@ -738,7 +738,7 @@ def test_files_that_retention_deletes_meanwhile_stop_no_view(
     ]
     with open_for(root) as store:
         planned = [
-            (spec, plan_view(store.session, spec, ViewLimits(max_bytes=20_000))) for spec in specs
+            (spec, plan_view(store.parts, spec, ViewLimits(max_bytes=20_000))) for spec in specs
         ]
     (root / "commitlog" / f"{0:020d}").unlink()
     shutil.rmtree(root / "consumequeue" / "TopicA" / "0")
@@ -757,9 +757,9 @@ def test_files_that_retention_deletes_meanwhile_stop_no_view(
     assert len({row["file"] for row in found["index"]}) == len(list((root / "index").iterdir()))
 
 
-def _read_piece(root: Path, spec: ViewSpec, piece: ViewPiece) -> list[Row]:
+def _read_piece(root: Path, spec: ViewSpec, piece: ViewSlice) -> list[Row]:
     with open_for(root) as store:
-        return rows(read_piece(store.session, spec, piece))
+        return rows(read_piece(store.parts, spec, piece))
 
 
 def test_a_log_file_that_is_deleted_under_a_view_is_a_gap(
@@ -768,12 +768,12 @@ def test_a_log_file_that_is_deleted_under_a_view_is_a_gap(
     root = shutil.copytree(golden_store("basic"), tmp_path / "s")
     spec = view_spec("commitlog")
     with open_for(root) as store:
-        (piece,) = plan_view(store.session, spec, ViewLimits())
+        (piece,) = plan_view(store.parts, spec, ViewLimits())
     with open_for(root) as store:  # it has listed the files, and opened none
         for path in (root / "commitlog").iterdir():
             if path.name != f"{0:020d}":
                 path.unlink()
-        found = rows(read_piece(store.session, spec, piece))
+        found = rows(read_piece(store.parts, spec, piece))
     gaps = [(row["commitLogOffset"], row["storeSize"]) for row in found if row["kind"] == "missing"]
     assert gaps == [(131072 * number, 131072) for number in range(1, 6)]
     assert "deleted while it was read" in next(

@@ -91,7 +91,7 @@ def test_each_epoch_ends_where_the_next_one_starts_or_the_log_ends(
 ) -> None:
     with rmqstore.open(golden_store("controller"), broker_name="b") as store:
         found = rows(store.view("epochs"))
-        end = store.session.log.max_offset
+        end = store.parts.log.max_offset
         newest = max(row["commitLogOffset"] for row in rows(store.scan(scan="commitlog")))
     assert [(row["epoch"], row["startOffset"]) for row in found] == EPOCHS
     assert [row["endOffset"] for row in found[:2]] == [41308, 85369]

@@ -229,7 +229,7 @@ def test_units_that_a_crash_lost_are_taken_from_the_log(
         }
         assert read(store, assign={"BatchB": [1]}, **bounds) == EVERYTHING["BatchB", 1][149:151]
         piece = QueueSlice("BatchB", 1, 149, 151)
-        found = store.session.ends.recovered_in([piece])
+        found = store.parts.ends.recovered_in([piece])
     with open_parts(copied, planned=PlannedEnds(found)) as parts:  # as a task has it
         assert offsets(rows(read_queues(parts, [piece], _spec("FAILFAST", "commitLogOffset")))) == [
             row["commitLogOffset"] for row in EVERYTHING["BatchB", 1][149:151]
@@ -581,7 +581,7 @@ def test_units_of_random_bytes_end_in_reasonable_time(tmp_path: Path, seed: int)
     with open_for(root) as store:
         slices = [QueueSlice("B", 0, low, min(high, low + 50)) for low, high in runs]
         for batch in read_queues(
-            store.session, slices, _spec("DROPMALFORMED", "queueOffset", "body")
+            store.parts, slices, _spec("DROPMALFORMED", "queueOffset", "body")
         ):
             for row in batch.to_pylist():
                 assert row["body"].strip(b"'") == b"%d" % (row["queueOffset"] // 2)

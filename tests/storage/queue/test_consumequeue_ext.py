@@ -93,7 +93,7 @@ def test_groups_are_matched_by_the_bits_of_the_unit(golden_store: GoldenStore) -
 
 def test_a_store_without_extension_knows_no_groups(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("live")) as store:
-        assert store.session.config.filter_groups("LivePlain") == {"CG_sql": 1795227427517}
+        assert store.parts.config.filter_groups("LivePlain") == {"CG_sql": 1795227427517}
         assert store.matched_groups("LivePlain", 0, 0) is None
 
 

@@ -249,21 +249,21 @@ def test_queue_file_deleted_after_planning_is_data_loss(tmp_path: Path) -> None:
     for fail_on_data_loss in (True, False):
         with rmqstore.open(root) as opened:
             spec = ReadSpec(MESSAGE, fail_on_data_loss=fail_on_data_loss)
-            plan = plan_queues(opened.session, selection, spec)
+            plan = plan_queues(opened.parts, selection, spec)
             opened.refresh()
             first = min((root / "consumequeue/T/0").iterdir())
             data, kept = first.read_bytes(), len(first.read_bytes()) // 20
-            for queue in opened.session.queues._open.values():
+            for queue in opened.parts.queues._open.values():
                 # as when so many others were read meanwhile that the file is not open any more
                 queue.close()
             first.unlink()
             if fail_on_data_loss:
                 with pytest.raises(OffsetOutOfRangeError, match="fail_on_data_loss=False"):
-                    list(read_queues(opened.session, plan, spec))
+                    list(read_queues(opened.parts, plan, spec))
             else:
                 found = [
                     at
-                    for batch in read_queues(opened.session, plan, spec)
+                    for batch in read_queues(opened.parts, plan, spec)
                     for at in batch["queueOffset"].to_pylist()
                 ]
                 assert found == list(range(kept, 60))
@@ -273,7 +273,7 @@ def test_queue_file_deleted_after_planning_is_data_loss(tmp_path: Path) -> None:
 def test_queue_file_deleted_before_planning_is_as_if_it_had_not_been_there(tmp_path: Path) -> None:
     root = _store(60).write(tmp_path / "s")
     with rmqstore.open(root) as opened:
-        opened.session.queues.open("T", 0)
+        opened.parts.queues.open("T", 0)
         first = min((root / "consumequeue/T/0").iterdir())
         kept = len(first.read_bytes()) // 20
         first.unlink()
@@ -322,7 +322,7 @@ def test_a_closed_store_whose_newest_record_is_in_its_queue_is_taken_at_its_word
     store = _store(60)
     store.queues["T", 0][20] = build.NO_UNIT
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
-        assert not opened.session.ends.recovered
+        assert not opened.parts.ends.recovered
         with pytest.raises(rmqstore.CorruptQueueError):
             read(opened)
 

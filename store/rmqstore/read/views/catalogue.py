@@ -20,7 +20,7 @@ from rmqstore.read.views.epochs import plan_epochs, read_epoch_rows
 from rmqstore.read.views.files import plan_files, read_files
 from rmqstore.read.views.groups import plan_groups, read_groups
 from rmqstore.read.views.index import plan_index, read_index
-from rmqstore.read.views.pieces import ViewLimits, ViewPiece
+from rmqstore.read.views.pieces import ViewLimits, ViewSlice
 from rmqstore.read.views.queues import plan_queues, plan_topics, read_queues, read_topics
 from rmqstore.read.views.routes import read_routes
 from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
@@ -43,8 +43,8 @@ def read_cluster_view(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator
 
 
 class _View(NamedTuple):
-    plan: Callable[[StoreParts, ViewSpec, ViewLimits], list[ViewPiece]]
-    read: Callable[[StoreParts, ViewSpec, ViewPiece], Iterator[pa.RecordBatch]]
+    plan: Callable[[StoreParts, ViewSpec, ViewLimits], list[ViewSlice]]
+    read: Callable[[StoreParts, ViewSpec, ViewSlice], Iterator[pa.RecordBatch]]
 
 
 _VIEWS: Final = {
@@ -64,7 +64,7 @@ _VIEWS: Final = {
 
 
 @retry_if_deleted
-def plan_view(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_view(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return the pieces of a view, in the order of their rows.
 
     Raises:
@@ -72,11 +72,11 @@ def plan_view(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[Vi
     """
     source.require_view(spec.view)
     if spec.view in OF_CLUSTER:
-        return [ViewPiece()]
+        return [ViewSlice()]
     return _VIEWS[spec.view].plan(source, spec, limits)
 
 
-def read_piece(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_piece(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a piece, in the columns that are asked for.
 
     Another process than that which planned the piece opens the store with its ``ends``.

@@ -13,7 +13,6 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from rmqstore.errors import MalformedBytesError, OffsetOutOfRangeError, RmqStoreError
 from rmqstore.format.columns.buffers import valid_text
@@ -34,7 +33,7 @@ from rmqstore.format.record import check_record
 from rmqstore.read.record_filter import log_filter
 from rmqstore.read.sampling import join_parts
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import Column, ViewLimits, ViewPiece, times, to_batch
+from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, times, to_batch
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.spans import LogSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
@@ -55,7 +54,7 @@ _HEAD_COLUMNS = {
 }
 
 
-def plan_log(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_log(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return the log in pieces, each of which begins where a record surely begins."""
     whole = source.ends.log_slice()
     end = source.ends.log_end
@@ -72,7 +71,7 @@ def plan_log(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[Vi
     if not slices and end is not None and source.log.segments:
         slices = [whole]  # nothing but the row that says where the log ends
     return [
-        ViewPiece(
+        ViewSlice(
             log=piece,
             is_last=number == len(slices),
             log_end=end,
@@ -82,14 +81,14 @@ def plan_log(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[Vi
     ]
 
 
-def read_log(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_log(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield a piece of the log."""
     assert piece.log is not None
     return _LogView(source, spec, piece).batches(piece.log)
 
 
 class _LogView:
-    def __init__(self, source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> None:
+    def __init__(self, source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> None:
         self._source, self._spec, self._piece, self._log = source, spec, piece, source.log
         self._wanted = log_filter(spec.selection, spec.schema.names)
         self._names = frozenset(spec.schema.names)
@@ -103,7 +102,7 @@ class _LogView:
             return -1
 
     def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:
-        for start, end, segment in self._log.stretches(piece.start, piece.end):
+        for start, end, segment in self._log.segment_spans(piece.start, piece.end):
             if segment is None:
                 yield from self._row(
                     MISSING, start, end - start, "the files that held it are missing"
@@ -199,7 +198,6 @@ class _LogView:
             "topic": lambda: _null_where(valid_text(topics(data, heads)), broken),
             "storeTimestamp": lambda: _null_where(times(heads.column("store_timestamp")), broken),
             "bornTimestamp": lambda: _null_where(times(heads.column("born_timestamp")), broken),
-            "magic": lambda: _magics(heads.column("magic")),
             "propertiesSize": lambda: pa.array(heads.property_lengths, mask=broken),
             "file": lambda: pa.repeat(pa.scalar(segment.path.name), n),
         }
@@ -207,6 +205,10 @@ class _LogView:
         for name, column in _HEAD_COLUMNS.items():
             if name in self._names:
                 columns[name] = pa.array(heads.column(column), mask=broken)
+        if "magic" in self._names:  # as eight hex digits; few are distinct
+            magics, codes = np.unique(heads.column("magic"), return_inverse=True)
+            digits = pa.array([f"{magic & 0xFFFFFFFF:08x}" for magic in magics.tolist()])
+            columns["magic"] = digits.take(pa.array(codes))
         yield to_batch(self._spec, self._source, columns, n)
 
     def _reasons(self, segment: Segment, data: Bytes, heads: Heads, sound: Mask) -> pa.Array:
@@ -254,10 +256,3 @@ def _null_where(values: pa.Array, mask: Mask | None) -> pa.Array:
     if mask is None:
         return values
     return pc.if_else(pa.array(mask), pa.scalar(None, values.type), values)
-
-
-def _magics(magics: NDArray[np.int32]) -> pa.Array:
-    """Return magics as eight hex digits, string (n,); few are distinct."""
-    distinct, codes = np.unique(magics, return_inverse=True)
-    digits = pa.array([f"{magic & 0xFFFFFFFF:08x}" for magic in distinct.tolist()])
-    return digits.take(pa.array(codes))

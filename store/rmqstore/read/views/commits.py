@@ -11,19 +11,19 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import ViewLimits, ViewPiece, to_batches
+from rmqstore.read.views.pieces import ViewLimits, ViewSlice, to_batches
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.log.commit_history import read_commits
 from rmqstore.storage.recovery.log_end import last_record_before, written_end
 
 
-def plan_commits(_source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
+def plan_commits(_source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewSlice]:
     """Return all commits in one piece."""
-    return [ViewPiece()]
+    return [ViewSlice()]
 
 
 def read_commit_rows(
-    source: StoreParts, spec: ViewSpec, _piece: ViewPiece
+    source: StoreParts, spec: ViewSpec, _piece: ViewSlice
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each commit, in their order."""
     commits = read_commits(source.paths)

@@ -28,7 +28,7 @@ from rmqstore.read.views.pieces import (
     Column,
     CommittedOffsets,
     ViewLimits,
-    ViewPiece,
+    ViewSlice,
     to_batch,
     topics_with_folders,
 )
@@ -43,7 +43,7 @@ _SAME: Final = (
 _NO_GROUP: Final[tuple[str | None, int | None]] = (None, None)
 
 
-def plan_consumed(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_consumed(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return messages in pieces, each with the offsets that groups have committed so far.
 
     Raises:
@@ -66,7 +66,7 @@ def plan_consumed(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> lis
     return pieces
 
 
-def read_consumed(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_consumed(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield a row for each message and each group that has an offset of its topic.
 
     A message whose topic no group has an offset of has a row without a group.

@@ -12,7 +12,7 @@ from rmqstore.errors import CorruptDatabaseError, OffsetOutOfRangeError, RmqStor
 from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import Column, ViewLimits, ViewPiece, reasons, to_batch
+from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, reasons, to_batch
 from rmqstore.read.views.queues import queue_ids, warn_of_rocksdb
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.spans import QueueSlice
@@ -28,9 +28,20 @@ logger = logging.getLogger(__name__)
 _UNITS_AT_ONCE = 1 << 16
 
 
-def plan_units(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_units(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return ranges of units, large ones cut and small ones joined."""
-    slices = [piece for topic in _topics(source, spec) for piece in _slices(source, spec, topic)]
+    paths, in_rocksdb = source.paths, source.ends.in_rocksdb
+    warn_of_rocksdb(source, spec)
+    if are_queues_unreadable(paths):
+        return []
+    known = {*paths.queue_folders.topics()} | (set() if in_rocksdb is None else in_rocksdb.topics())
+    topics = choose_topics(spec.selection, sorted(known))
+    batch = choose_topics(spec.selection, paths.queue_folders.batch_topics())
+    if batch:
+        logger.warning(
+            "%s: units of BatchConsumeQueues are not shown (%s)", paths.root, ", ".join(batch)
+        )
+    slices = [piece for topic in topics for piece in _slices(source, spec, topic)]
     total = sum(piece.end - piece.start for piece in slices) * QUEUE_UNIT.itemsize
     goal = -(-limits.share(total) // QUEUE_UNIT.itemsize)
     pieces: list[list[QueueSlice]] = []
@@ -46,29 +57,13 @@ def plan_units(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[V
             left -= stop - start
             start = stop
     return [
-        ViewPiece(
+        ViewSlice(
             units=tuple(piece),
             log_end=source.ends.log_end,
             n_bytes=sum(part.end - part.start for part in piece) * QUEUE_UNIT.itemsize,
         )
         for piece in pieces
     ]
-
-
-def _topics(source: StoreParts, spec: ViewSpec) -> list[str]:
-    paths = source.paths
-    warn_of_rocksdb(source, spec)
-    if are_queues_unreadable(paths):
-        return []
-    in_rocksdb = source.ends.in_rocksdb
-    known = {*paths.queue_folders.topics()} | (set() if in_rocksdb is None else in_rocksdb.topics())
-    topics = choose_topics(spec.selection, sorted(known))
-    batch = choose_topics(spec.selection, paths.queue_folders.batch_topics())
-    if batch:
-        logger.warning(
-            "%s: units of BatchConsumeQueues are not shown (%s)", paths.root, ", ".join(batch)
-        )
-    return topics
 
 
 def _slices(source: StoreParts, spec: ViewSpec, topic: str) -> Iterator[QueueSlice]:
@@ -96,7 +91,7 @@ def _open(source: StoreParts, topic: str, queue_id: int) -> Queue:
     return ConsumeQueue(paths.queue_folders.queue(topic, queue_id), files)
 
 
-def read_units(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_units(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield the units of some ranges."""
     for units in piece.units:
         queue = _open(source, units.topic, units.queue_id)

@@ -29,7 +29,7 @@ from rmqstore.read.views.messages import (
     queue_fault,
     read_messages,
 )
-from rmqstore.read.views.pieces import Column, ViewLimits, ViewPiece, to_batch, topics_with_folders
+from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, to_batch, topics_with_folders
 from rmqstore.read.views.schema import ViewSpec
 
 DEAD_LETTER, RETRY = "deadLetter", "retry"
@@ -42,7 +42,7 @@ _SAME = (
 _OF_PROPERTIES = ("consumerGroup", "originTopic", "originMsgId")
 
 
-def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return the messages of the topics of retries and dead letters in pieces."""
     topics = [topic for topic in topics_with_folders(source) if is_copy_topic(topic)]
     if spec.consumer_group is not None:
@@ -51,7 +51,7 @@ def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: ViewLimits) ->
 
 
 def read_dead_letters(
-    source: StoreParts, spec: ViewSpec, piece: ViewPiece
+    source: StoreParts, spec: ViewSpec, piece: ViewSlice
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each message."""
     yield from queue_fault(source, spec, piece)

@@ -14,10 +14,10 @@ import pyarrow as pa
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, UnreadableFileError
 from rmqstore.format.layout import INDEX_HEADER, QUEUE_UNIT
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import ViewLimits, ViewPiece, to_batches
+from rmqstore.read.views.pieces import ViewLimits, ViewSlice, to_batches
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.files.paths import name_to_offset
-from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.files.storage import Entry, Storage
 from rmqstore.storage.index_files import index_files, read_header
 from rmqstore.storage.log.commitlog import first_record
 from rmqstore.storage.log.walks import walk_back
@@ -42,12 +42,12 @@ _MAX = (1 << 63) - 1
 _MAX_QUEUE_ID = (1 << 31) - 1
 
 
-def plan_files(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
+def plan_files(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewSlice]:
     """Return all files in one piece."""
-    return [ViewPiece(log_end=source.ends.log_end)]
+    return [ViewSlice(log_end=source.ends.log_end)]
 
 
-def read_files(source: StoreParts, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_files(source: StoreParts, spec: ViewSpec, _piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield one row for each file, by path."""
     yield from to_batches(spec, source, _Files(source, {*spec.schema.names}).rows())
 
@@ -56,6 +56,8 @@ class _Files:
     def __init__(self, source: StoreParts, names: set[str]) -> None:
         self._names = names  # of the columns that are read
         self._source, self._paths, self._storage = source, source.paths, source.paths.storage
+        whole_files = source.log.segments[:-1]
+        self._log_file_bytes = max((segment.size for segment in whole_files), default=0)
 
     def rows(self) -> Iterator[dict[str, object]]:
         paths, root = self._paths, self._paths.root
@@ -66,8 +68,12 @@ class _Files:
             ("consumequeue", paths.consumequeue),
             ("index", paths.index),
         ):
-            is_apart = _is_link(self._storage, part) or not part.is_relative_to(root)
-            if is_apart:  # the walk of the root does not go there
+            beside: list[Entry] = []
+            with suppress(UnreadableFileError):
+                beside = self._storage.list_folder(part.parent)
+            is_link = any(entry.is_link for entry in beside if entry.name == part.name)
+            # The walk of the root goes to none of these.
+            if is_link or not part.is_relative_to(root):
                 folders.append((part, kind))  # type: ignore[arg-type]
         for folder, known_kind in folders:
             for file in _walk(self._storage, folder):
@@ -116,10 +122,6 @@ class _Files:
         """The file that holds the timer wheel: the newest snapshot if there are any."""
         wheel = find_wheel(self._storage, self._paths.root)
         return None if wheel is None else wheel.path
-
-    @cached_property
-    def _log_file_bytes(self) -> int:
-        return max((segment.size for segment in self._source.log.segments[:-1]), default=0)
 
     @cached_property
     def _index_file_bytes(self) -> int:
@@ -214,16 +216,6 @@ def _kind_of(parts: tuple[str, ...]) -> str:
         return f"dledger/{part}" if part in _DLEDGER_PARTS else _OTHER
     name = parts[0].partition(".")[0] if len(parts) == 1 else parts[0]
     return name if name in _KINDS else _OTHER
-
-
-def _is_link(storage: Storage, folder: Path) -> bool:
-    with suppress(UnreadableFileError):
-        return any(
-            entry.is_link
-            for entry in storage.list_folder(folder.parent)
-            if entry.name == folder.name
-        )
-    return False
 
 
 def _walk(storage: Storage, folder: Path) -> Iterator[Path]:

@@ -11,28 +11,24 @@ import pyarrow as pa
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import ViewLimits, ViewPiece, to_batches
+from rmqstore.read.views.pieces import ViewLimits, ViewSlice, to_batches
 from rmqstore.read.views.queues import QueueRow, queue_facts
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.broker.config_files import OFFSETS, warn_without
 from rmqstore.storage.files.paths import can_name_queues
 
 
-def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewPiece]:
+def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewSlice]:
     """Return all groups in one piece."""
-    return [ViewPiece(log_end=source.ends.log_end, recovered=dict(source.ends.recovered))]
+    return [ViewSlice(log_end=source.ends.log_end, recovered=dict(source.ends.recovered))]
 
 
-def read_groups(source: StoreParts, spec: ViewSpec, _piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_groups(source: StoreParts, spec: ViewSpec, _piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield a row for each queue that a group has committed an offset of.
 
     Raises:
         CorruptConfigError: the file with the offsets cannot be parsed.
     """
-    yield from to_batches(spec, source, _rows(source, spec))
-
-
-def _rows(source: StoreParts, spec: ViewSpec) -> Iterator[dict[str, object]]:
     # Groups read their retry topics too.
     selection = replace(spec.selection, include_system_topics=True)
     existing: dict[str, set[int]] = {}
@@ -46,6 +42,7 @@ def _rows(source: StoreParts, spec: ViewSpec) -> Iterator[dict[str, object]]:
             return QueueRow(reason="there is no such queue")
         return queue_facts(source, topic, queue_id, with_bytes=False)
 
+    rows: list[dict[str, object]] = []
     warn_without(source.paths, OFFSETS, "what consumer groups have committed is not known")
     for group, offsets in sorted(source.config.committed_offsets().items()):
         chosen = set(choose_topics(selection, sorted({topic for topic, _ in offsets})))
@@ -59,7 +56,8 @@ def _rows(source: StoreParts, spec: ViewSpec) -> Iterator[dict[str, object]]:
                     "consumerOffset": committed,
                 }
                 facts = facts_of(topic, queue_id)
-                yield progress | _lag(source, topic, queue_id, committed, facts)
+                rows.append(progress | _lag(source, topic, queue_id, committed, facts))
+    yield from to_batches(spec, source, iter(rows))
 
 
 def _lag(

@@ -8,23 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from rmqstore.errors import StoreStateError, UnreadableFileError
-from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT, Mask
+from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.pieces import (
     Column,
     IndexSlice,
     ViewLimits,
-    ViewPiece,
+    ViewSlice,
     reasons,
     times,
     to_batch,
 )
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.files.storage import Storage, StoredFile, path_of
+from rmqstore.storage.files.storage import StoredFile, path_of
 from rmqstore.storage.index_files import IndexSizes, find_sizes_in_any, index_files, read_header
 
 logger = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ logger = logging.getLogger(__name__)
 _ITEMS_AT_ONCE = 1 << 16
 
 
-def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return one piece for each index file, and several for a large one."""
     storage = source.paths.storage
     files = index_files(source.paths.index, storage)
@@ -42,8 +41,25 @@ def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[
         sizes = find_sizes_in_any(files, IndexSizes.of(StoreConfig()), storage)
     except StoreStateError as err:
         logger.warning("%s", err)
-        return [ViewPiece(index=IndexSlice(str(file), 0, 0, 0, str(err))) for file in files]
-    slices = [_whole(storage, file, sizes) for file in files]
+        return [ViewSlice(index=IndexSlice(str(file), 0, 0, 0, str(err))) for file in files]
+    items_position = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
+    slices = []  # of each file, the items that its header counts and its length holds
+    for file in files:
+        whole = IndexSlice(str(file), sizes.n_slots, 1, 1)
+        try:
+            header, length = read_header(file, storage), storage.size(file)
+        except (OSError, UnreadableFileError) as err:
+            slices.append(whole._replace(reason=str(err)))
+            continue
+        count = int(header["index_count"])
+        room = min((length - items_position) // INDEX_ITEM.itemsize, sizes.n_items)
+        reason = ""
+        if count < 0 or count > room:
+            reason = f"its header counts up to item {count}, the file has room for {max(room, 0)}"
+            count = room
+        elif length != sizes.file_size:
+            reason = f"the file has {length} bytes, not {sizes.file_size}"
+        slices.append(whole._replace(end=max(count, 1), reason=reason))
     total = sum(whole.end - whole.start for whole in slices) * INDEX_ITEM.itemsize
     goal = -(-limits.share(total) // INDEX_ITEM.itemsize)
     pieces = []
@@ -53,31 +69,12 @@ def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[
         for start in range(whole.start, max(whole.end, whole.start + 1), goal):
             end = min(start + goal, whole.end)
             part = whole._replace(start=start, end=end, reason=reason)
-            pieces.append(ViewPiece(index=part, n_bytes=(end - start) * INDEX_ITEM.itemsize))
+            pieces.append(ViewSlice(index=part, n_bytes=(end - start) * INDEX_ITEM.itemsize))
             reason = ""
     return pieces
 
 
-def _whole(storage: Storage, path: Path, sizes: IndexSizes) -> IndexSlice:
-    """Return the items of a file that its header counts and its length holds."""
-    whole = IndexSlice(str(path), sizes.n_slots, 1, 1)
-    try:
-        header, length = read_header(path, storage), storage.size(path)
-    except (OSError, UnreadableFileError) as err:
-        return whole._replace(reason=str(err))
-    count = int(header["index_count"])
-    items_position = INDEX_HEADER.itemsize + sizes.n_slots * INDEX_SLOT.itemsize
-    room = min((length - items_position) // INDEX_ITEM.itemsize, sizes.n_items)
-    if count < 0 or count > room:
-        text = f"its header counts up to item {count}, the file has room for {max(room, 0)}"
-        return whole._replace(end=max(room, 1), reason=text)
-    text = ""
-    if length != sizes.file_size:
-        text = f"the file has {length} bytes, not {sizes.file_size}"
-    return whole._replace(end=max(count, 1), reason=text)
-
-
-def read_index(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_index(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield the items of a range of a file.
 
     A row without an item says what is wrong with the file as a whole.
@@ -121,11 +118,26 @@ def _batch(
     }
     numbers = np.arange(start, start + len(items), dtype=np.int64)
     slots = np.maximum(fields["key_hash"], 0) % index.n_slots
-    older = np.where(_leads_back(fields, numbers), fields["previous"], 0).astype(np.int64)
+    previous = fields["previous"]
+    # A sound item leads to an older one, or ends its chain with 0.
+    leads_back = (previous >= 0) & (previous < numbers)
+    older = np.where(leads_back, previous, 0).astype(np.int64)
     older_items = file.read_each(items_position + older * width, width).view(INDEX_ITEM)
     older_hashes = older_items["key_hash"].astype(np.int64)
     older_slots = np.maximum(older_hashes, 0) % index.n_slots
-    faults = _reasons(source, fields, numbers, slots, older_slots)
+    texts = {
+        "never written": (fields["key_hash"] == 0)
+        & (fields["physical_offset"] == 0)
+        & (fields["seconds"] == 0)
+        & (previous == 0)
+        & (numbers > 1),
+        "the hash is negative": fields["key_hash"] < 0,
+        "previous is not an older item": ~leads_back,
+        "previous is an item of another slot": leads_back & (previous > 0) & (older_slots != slots),
+        "the physical offset is negative": fields["physical_offset"] < 0,
+        "its record was deleted with its file": fields["physical_offset"] < source.log.min_offset,
+    }
+    faults = reasons(texts, len(numbers))
     header = file.read(0, INDEX_HEADER.itemsize).view(INDEX_HEADER)[0]
     first_time = np.int64(int(header["begin_timestamp"]))
     stored = first_time + fields["seconds"].astype(np.int64) * 1000
@@ -137,7 +149,7 @@ def _batch(
         "commitLogOffset": fields["physical_offset"],
         "seconds": fields["seconds"],
         "storeTimestamp": times(stored),
-        "previous": fields["previous"],
+        "previous": previous,
         "isValid": faults.is_null(),
         "reason": faults,
     }
@@ -146,43 +158,3 @@ def _batch(
         batch = batch.filter(faults.is_null())
     if batch.num_rows:
         yield batch
-
-
-def _leads_back(fields: dict[str, NDArray[np.int64]], numbers: NDArray[np.int64]) -> Mask:
-    """Return a mask (n,) of the items that lead to an older item or end their chain."""
-    leads_back: Mask = (fields["previous"] >= 0) & (fields["previous"] < numbers)
-    return leads_back
-
-
-def _reasons(
-    source: StoreParts,
-    fields: dict[str, NDArray[np.int64]],
-    numbers: NDArray[np.int64],
-    slots: NDArray[np.int64],
-    older_slots: NDArray[np.int64],
-) -> pa.Array:
-    """Return what is wrong with items (n,), null where nothing is.
-
-    Args:
-        source: the store of the view.
-        fields: fields of the items, by name.
-        numbers: numbers of the items in their file.
-        slots: slots of the items' hashes.
-        older_slots: slots of the older items that they lead to.
-    """
-    previous = fields["previous"]
-    is_older = _leads_back(fields, numbers)
-    is_linked = is_older & (previous > 0)
-    texts = {
-        "never written": (fields["key_hash"] == 0)
-        & (fields["physical_offset"] == 0)
-        & (fields["seconds"] == 0)
-        & (previous == 0)
-        & (numbers > 1),
-        "the hash is negative": fields["key_hash"] < 0,
-        "previous is not an older item": ~is_older,
-        "previous is an item of another slot": is_linked & (older_slots != slots),
-        "the physical offset is negative": fields["physical_offset"] < 0,
-        "its record was deleted with its file": fields["physical_offset"] < source.log.min_offset,
-    }
-    return reasons(texts, len(numbers))

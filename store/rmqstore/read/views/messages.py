@@ -18,7 +18,7 @@ from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
 from rmqstore.read.sampling import Sample
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import Column, ViewLimits, ViewPiece, to_batch
+from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, to_batch
 from rmqstore.read.views.queues import warn_of_rocksdb
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.spans import QueueKey, QueueSlice
@@ -45,7 +45,7 @@ def choose_among(source: StoreParts, spec: ViewSpec, topics: Iterable[str]) -> S
 
 def plan_messages(
     source: StoreParts, spec: ViewSpec, limits: ViewLimits, selection: Selection
-) -> list[ViewPiece]:
+) -> list[ViewSlice]:
     """Return the messages of a selection in pieces, each a part of the log.
 
     A queue that cannot be read is a piece of its own with the reason.
@@ -63,14 +63,14 @@ def plan_messages(
     for part, n_bytes in _cut(source, slices, limits):
         recovered = source.ends.recovered
         keys = {(piece.topic, piece.queue_id) for piece in part}
-        piece = ViewPiece(
+        piece = ViewSlice(
             units=tuple(part),
             log_end=source.ends.log_end,
             recovered={key: recovered[key] for key in keys if key in recovered},
             n_bytes=n_bytes,
         )
         pieces.append(piece)
-    return pieces + [ViewPiece(queues=(key,), reason=reason) for key, reason in faults.items()]
+    return pieces + [ViewSlice(queues=(key,), reason=reason) for key, reason in faults.items()]
 
 
 def _one_by_one(
@@ -126,7 +126,13 @@ def _cut(
     reached = np.searchsorted(np.cumsum(weights[order]), np.arange(1, n_parts) * total / n_parts)
     following = reached + 1  # the first sample of the next part
     cuts = np.unique(offsets[order][following[following < len(order)]])
-    ends = [_ends(piece, samples, cuts) for piece, samples in zip(whole, sampled, strict=True)]
+    ends: list[list[int]] = []  # of each range, the queue offset at which each part of it ends
+    for piece, samples in zip(whole, sampled, strict=True):
+        physical_offsets = [sample.physical_offset for sample in samples]
+        places = np.maximum.accumulate(np.array(physical_offsets, np.int64))
+        queue_offsets = [*(sample.queue_offset for sample in samples), piece.end]
+        parts_until = [queue_offsets[index] for index in np.searchsorted(places, cuts)]
+        ends.append([*parts_until, piece.end])
     starts = [piece.start for piece in whole]
     for number in range(len(cuts) + 1):
         part = []
@@ -139,18 +145,8 @@ def _cut(
             yield part, total // (len(cuts) + 1)
 
 
-def _ends(piece: QueueSlice, samples: Sequence[Sample], cuts: np.ndarray) -> list[int]:
-    """Return the queue offset at which each part of a range ends; the last one is its end."""
-    places = np.maximum.accumulate([sample.physical_offset for sample in samples] or [0])
-    at = np.searchsorted(places, cuts)
-    return [
-        *(samples[index].queue_offset if index < len(samples) else piece.end for index in at),
-        piece.end,
-    ]
-
-
 def read_messages(
-    source: StoreParts, spec: ViewSpec, piece: ViewPiece, columns: Iterable[str]
+    source: StoreParts, spec: ViewSpec, piece: ViewSlice, columns: Iterable[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a piece with some columns, and with :data:`CORRUPT_RECORD`.
 
@@ -177,7 +173,7 @@ def _read_spec(source: StoreParts, spec: ViewSpec, columns: Iterable[str]) -> Re
     )
 
 
-def queue_fault(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def queue_fault(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield the row of a queue that cannot be read, if the piece is one."""
     if piece.reason is not None:
         ((topic, queue_id),) = piece.queues

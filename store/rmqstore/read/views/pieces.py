@@ -48,7 +48,7 @@ class IndexSlice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ViewPiece:
+class ViewSlice:
     """A part of a view that is read in one go, perhaps in another process.
 
     Each view fills in only what it needs.
@@ -141,7 +141,12 @@ def _from_rows(
         elif pa.types.is_integer(kind):
             columns[name] = numbers_where(*_numbers(values, kind))
         elif kind == pa.string():
-            columns[name] = texts_where([_text(value) for value in values])
+            known: list[str | None] = []
+            for value in values:
+                # File names need not be UTF-8, the texts of Arrow are.
+                text = None if value is None else str(value).encode("utf-8", "replace").decode()
+                known.append(text)
+            columns[name] = texts_where(known)
         elif pa.types.is_boolean(kind):
             valid = np.array([value is not None for value in values], np.bool_)
             columns[name] = booleans_where(np.array(values, np.bool_), valid)
@@ -166,25 +171,18 @@ def _times_where(millis: NDArray[np.int64], valid: NDArray[np.bool_]) -> pa.Arra
 def _numbers(
     values: Sequence[object], kind: pa.DataType
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return numbers (n,) that a column can hold, and which there are, (n,)."""
-    known = [_within(value, kind) for value in values]
-    valid = np.array([value is not None for value in known], np.bool_)
-    numbers = np.array([0 if value is None else value for value in known], kind.to_pandas_dtype())
-    return numbers, valid
-
-
-def _within(value: object, kind: pa.DataType) -> object:
-    """Return a number, or None if the column cannot hold it.
+    """Return numbers (n,) that a column can hold, and which there are, (n,).
 
     The JSON of a broker may contain anything.
     """
     limit = 1 << (kind.bit_width - 1)
-    return value if isinstance(value, int) and -limit <= value < limit else None
-
-
-def _text(value: object) -> str | None:
-    """Return text that Arrow can hold: file names need not be UTF-8."""
-    return None if value is None else str(value).encode("utf-8", "replace").decode()
+    numbers = np.zeros(len(values), kind.to_pandas_dtype())
+    valid = np.zeros(len(values), np.bool_)
+    for row, value in enumerate(values):
+        if isinstance(value, int) and -limit <= value < limit:
+            numbers[row] = value
+            valid[row] = True
+    return numbers, valid
 
 
 def reasons(texts: Mapping[str, NDArray[np.bool_]], count: int) -> pa.Array:

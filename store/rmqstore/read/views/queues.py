@@ -14,7 +14,7 @@ from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.topics import is_system_topic
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import ViewLimits, ViewPiece, to_batches, topics_with_folders
+from rmqstore.read.views.pieces import ViewLimits, ViewSlice, to_batches, topics_with_folders
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.topic_table import topic_entry
@@ -114,52 +114,48 @@ def queue_facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bo
     Args:
         with_bytes: whether to add up the sizes of the records, for which all units are read.
     """
+    queues = source.store_queues
+    stored: list[int | None] = []
+    reason = None
     try:
-        return _facts(source, topic, queue_id, with_bytes=with_bytes)
+        start, end = queues.range(topic, queue_id)
+        facts = QueueRow(start, end, 0 if with_bytes else None, messages=0)
+        if start >= end:
+            return facts
+        facts = facts._replace(messages=queues.n_messages(topic, queue_id, start, end))
+        if with_bytes:
+            facts = facts._replace(n_bytes=queues.n_bytes(topic, queue_id, start, end))
+        for queue_offset in (start, end - 1):
+            try:
+                stored.append(queues.stored_at(topic, queue_id, queue_offset))
+            except RmqStoreError as err:
+                stored.append(None)
+                reason = reason or f"queue offset {queue_offset}: {err}"
     except (RmqStoreError, OSError) as err:
         logger.warning("%s-%d: %s", topic, queue_id, err)
         return QueueRow(reason=str(err))
-
-
-def _facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bool) -> QueueRow:
-    queues = source.store_queues
-    start, end = queues.range(topic, queue_id)
-    facts = QueueRow(start, end, 0 if with_bytes else None, messages=0)
-    if start >= end:
-        return facts
-    facts = facts._replace(messages=queues.n_messages(topic, queue_id, start, end))
-    if with_bytes:
-        facts = facts._replace(n_bytes=queues.n_bytes(topic, queue_id, start, end))
-    stored: list[int | None] = []
-    reason = None
-    for queue_offset in (start, end - 1):
-        try:
-            stored.append(queues.stored_at(topic, queue_id, queue_offset))
-        except RmqStoreError as err:
-            stored.append(None)
-            reason = reason or f"queue offset {queue_offset}: {err}"
     return facts._replace(
         first_store_timestamp=stored[0], last_store_timestamp=stored[1], reason=reason
     )
 
 
-def plan_queues(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_queues(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return the queues in groups of about equal work."""
     queues = {key: (key,) for key in chosen_queues(source, spec)}
     groups = _grouped(source, queues, limits)
     return [_piece(source, keys, queues=tuple(keys)) for keys in groups]
 
 
-def plan_topics(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_topics(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return the topics in groups of about equal work."""
-    queues = {
-        topic: tuple((topic, queue_id) for queue_id in queue_ids(source, spec, topic))
-        for topic in chosen_topics(source, spec, known=True)
-    }
-    return [
-        _piece(source, [key for topic in topics for key in queues[topic]], topics=tuple(topics))
-        for topics in _grouped(source, queues, limits)
-    ]
+    queues: dict[str, tuple[QueueKey, ...]] = {}
+    for topic in chosen_topics(source, spec, known=True):
+        queues[topic] = tuple((topic, queue_id) for queue_id in queue_ids(source, spec, topic))
+    pieces = []
+    for topics in _grouped(source, queues, limits):
+        keys = [key for topic in topics for key in queues[topic]]
+        pieces.append(_piece(source, keys, topics=tuple(topics)))
+    return pieces
 
 
 def _grouped(
@@ -194,10 +190,10 @@ def _piece(
     *,
     queues: tuple[QueueKey, ...] = (),
     topics: tuple[str, ...] = (),
-) -> ViewPiece:
+) -> ViewSlice:
     all_recovered = source.ends.recovered
     recovered = {key: all_recovered[key] for key in keys if key in all_recovered}
-    return ViewPiece(
+    return ViewSlice(
         queues=queues,
         topics=topics,
         log_end=source.ends.log_end,
@@ -206,7 +202,7 @@ def _piece(
     )
 
 
-def read_queues(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_queues(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield one row for each queue."""
     with_bytes = "bytes" in spec.schema.names
     rows: list[dict[str, object]] = []
@@ -227,7 +223,7 @@ def read_queues(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterato
     yield from to_batches(spec, source, iter(rows))
 
 
-def read_topics(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_topics(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield one row for each topic."""
     entries: Mapping[str, Mapping[str, Any]] = {}
     fault = None
@@ -237,34 +233,21 @@ def read_topics(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterato
         logger.warning("%s", err)
         fault = str(err)
     own_topics = broker_topics(source)
-    rows = (
-        _settings(entries, topic, fault) | _topic(source, spec, topic, own_topics)
-        for topic in piece.topics
-    )
-    yield from to_batches(spec, source, rows)
-
-
-def _settings(
-    entries: Mapping[str, Mapping[str, Any]], topic: str, fault: str | None
-) -> dict[str, object]:
-    """Return the numbers of queues and the permissions of a topic, or why they are not known.
-
-    Args:
-        entries: those of ``config/topics.json``.
-        topic: topic name.
-        fault: why there are no entries.
-    """
-    if topic not in entries:
-        return {"reason": fault or "config/topics.json has no entry for it"}
-    try:
-        entry = topic_entry(entries[topic])
-    except ValueError as err:
-        return {"reason": f"its entry in config/topics.json: {err}"}
-    return {
-        "readQueueNums": entry.read_queue_nums,
-        "writeQueueNums": entry.write_queue_nums,
-        "perm": entry.perm,
-    }
+    rows: list[dict[str, object]] = []
+    for topic in piece.topics:
+        row: dict[str, object] = {"reason": fault or "config/topics.json has no entry for it"}
+        if topic in entries:
+            try:
+                entry = topic_entry(entries[topic])
+                row = {
+                    "readQueueNums": entry.read_queue_nums,
+                    "writeQueueNums": entry.write_queue_nums,
+                    "perm": entry.perm,
+                }
+            except ValueError as err:
+                row = {"reason": f"its entry in config/topics.json: {err}"}
+        rows.append(row | _topic(source, spec, topic, own_topics))
+    yield from to_batches(spec, source, iter(rows))
 
 
 def _topic(

@@ -19,11 +19,10 @@ from operator import attrgetter
 import numpy as np
 
 from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
-from rmqstore.format.layout import Bytes
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from rmqstore.storage.broker.identity import MASTER_ID, BrokerIdentity
-from rmqstore.storage.log.commitlog import CommitLog, begins_record
+from rmqstore.storage.log.commitlog import begins_record
 from rmqstore.storage.recovery.log_end import find_written_end, last_record_before
 
 logger = logging.getLogger(__name__)
@@ -223,8 +222,12 @@ def _difference(chosen: Member, other: Member, start: int, end: int) -> str | No
         pairs.append((shorter, longer, last))
     n_compared = 0
     for first, second, place in pairs:
-        record = _record_at(first.source.log, place)
-        if record is None:
+        log = first.source.log
+        try:
+            if not begins_record(log, place):
+                continue
+            record = log.record(log.locate(place))
+        except (RmqStoreError, OSError):
             continue
         n_compared += 1
         log = second.source.log
@@ -234,13 +237,3 @@ def _difference(chosen: Member, other: Member, start: int, end: int) -> str | No
             if not np.array_equal(stored, record):
                 return f"their logs differ at physical offset {place}"
     return None if n_compared else "no record of their logs could be compared"
-
-
-def _record_at(log: CommitLog, physical_offset: int) -> Bytes | None:
-    """Return the record at a physical offset, None if the log has none there."""
-    try:
-        return (
-            log.record(log.locate(physical_offset)) if begins_record(log, physical_offset) else None
-        )
-    except (RmqStoreError, OSError):
-        return None

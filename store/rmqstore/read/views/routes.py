@@ -8,8 +8,8 @@ Source: RouteInfoManager.java, BrokerController.java#registerBrokerAll, TopicCon
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 
@@ -85,20 +85,17 @@ def _routes(broker: Broker, spec: ViewSpec) -> Iterator[dict[str, object]]:
     if spec.selection.include_system_topics:
         own_topics = set()
     for topic in choose_topics(spec.selection, sorted(entries.keys() - own_topics)):
-        queue_data = _queue_data(entries[topic], mask, is_limited=is_limited)
-        yield {**common, "topic": topic, **queue_data}
-
-
-def _queue_data(entry: Mapping[str, Any], mask: int, *, is_limited: bool) -> dict[str, object]:
-    try:
-        fields = topic_entry(entry)
-    except ValueError as err:
-        return {"reason": str(err)}
-    return {
-        "readQueueNums": fields.read_queue_nums,
-        "writeQueueNums": fields.write_queue_nums,
-        "perm": fields.perm & mask,
-        # a broker that takes permissions away leaves out the flag when it registers all topics
-        "topicSysFlag": 0 if is_limited else fields.topic_sys_flag,
-        "order": fields.order,
-    }
+        row = {**common, "topic": topic}
+        try:
+            fields = topic_entry(entries[topic])
+        except ValueError as err:
+            yield row | {"reason": str(err)}
+            continue
+        yield row | {
+            "readQueueNums": fields.read_queue_nums,
+            "writeQueueNums": fields.write_queue_nums,
+            "perm": fields.perm & mask,
+            # a broker that takes permissions away leaves out the flag when it registers all topics
+            "topicSysFlag": 0 if is_limited else fields.topic_sys_flag,
+            "order": fields.order,
+        }

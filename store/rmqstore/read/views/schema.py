@@ -47,7 +47,7 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
     "commitlog": {
         BROKER_NAME:           pa.string(),
         "commitLogOffset":     pa.int64(),
-        "storeSize":           pa.int64(),   # bytes of the record, the blank, the stretch
+        "storeSize":           pa.int64(),   # bytes of the record, the blank, the span
         "kind":                pa.string(),  # record, blank, damage, missing, end
         "isValid":             pa.bool_(),
         "reason":              pa.string(),

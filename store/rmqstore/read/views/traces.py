@@ -21,7 +21,7 @@ from rmqstore.read.views.messages import (
 from rmqstore.read.views.pieces import (
     Column,
     ViewLimits,
-    ViewPiece,
+    ViewSlice,
     times,
     to_batch,
     topics_with_folders,
@@ -45,7 +45,7 @@ _OF_MESSAGE: Final = {
 }  # fmt: skip
 
 
-def plan_traces(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewPiece]:
+def plan_traces(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return the messages of the topics of traces in pieces; other topics have to be named."""
     topics = topics_with_folders(source)
     if spec.selection.is_open:
@@ -53,7 +53,7 @@ def plan_traces(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[
     return plan_messages(source, spec, limits, choose_among(source, spec, topics))
 
 
-def read_traces(source: StoreParts, spec: ViewSpec, piece: ViewPiece) -> Iterator[pa.RecordBatch]:
+def read_traces(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
     """Yield a row for each trace; a message has several."""
     yield from queue_fault(source, spec, piece)
     for batch in read_messages(source, spec, piece, ("body", *_OF_MESSAGE.values())):

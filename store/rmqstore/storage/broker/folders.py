@@ -257,7 +257,9 @@ def find_store(
         )
     settings = None if conf is None else read_conf(conf)
     if settings is not None:
-        commitlogs = commitlogs or _those_there(log_folders(settings, base), storage)
+        if not commitlogs:  # the folders that are there, as a broker does; all of them if none is
+            named = log_folders(settings, base)
+            commitlogs = [log for log in named if is_folder(storage, log)] or named
         dledger_logs = dledger_logs or dledger_folders(settings, base)
         dledger_self_id = dledger_self_id or dledger_node(settings)
         consumequeue = consumequeue or _elsewhere(settings, base, "consumequeue", storage)
@@ -290,11 +292,6 @@ def find_store(
 
 
 _OLD_KEYS: Final = {"consumequeue": "storePathConsumeQueue", "index": "storePathIndex"}
-
-
-def _those_there(folders: tuple[Path, ...], storage: Storage) -> tuple[Path, ...]:
-    """Return the folders that are there, as a broker does; all of them if none is."""
-    return tuple(folder for folder in folders if is_folder(storage, folder)) or folders
 
 
 def _elsewhere(conf: BrokerSettings, root: Path, name: str, storage: Storage) -> Path | None:

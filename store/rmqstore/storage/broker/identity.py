@@ -66,7 +66,25 @@ def read_identity(paths: StorePaths, topics: Callable[[], list[str]]) -> BrokerI
     Raises:
         CorruptConfigError: ``broker.conf`` is damaged, or a number in it is not one.
     """
-    identity = _of_settings(paths)
+    identity = BrokerIdentity()
+    file, settings = _settings(paths)
+    if file is not None:
+        try:
+            has_controller = settings.get("enableControllerMode", "").lower() == "true"
+            broker_id = _number(settings, "brokerId", None if has_controller else MASTER_ID)
+            permission = _number(settings, "brokerPermission", READ_AND_WRITE) or 0
+        except ValueError as err:
+            raise CorruptConfigError(str(file), 0, str(err)) from err
+        ip = settings.get("brokerIP1")
+        identity = BrokerIdentity(
+            name=settings.get("brokerName") or None,
+            cluster=settings.get("brokerClusterName") or None,
+            # Of controller mode RocketMQ's own examples say -1: the controller gives the number.
+            broker_id=None if broker_id is not None and broker_id < 0 else broker_id,
+            address=f"{ip}:{settings.get('listenPort') or _DEFAULT_PORT}" if ip else None,
+            permission=permission,
+            is_acting_master=settings.get("enableSlaveActingMaster", "").lower() == "true",
+        )
     stored = _of_metadata(paths)
     if stored.name:
         identity = identity._replace(
@@ -108,29 +126,6 @@ def _of_metadata(paths: StorePaths) -> BrokerIdentity:
     cluster, name, number = parts
     is_id = number.isascii() and number.isdecimal() and len(number) < len(str(_MAX_ID))
     return BrokerIdentity(name, cluster or None, int(number) if is_id else None)
-
-
-def _of_settings(paths: StorePaths) -> BrokerIdentity:
-    """Return what ``broker.conf`` says, if it is given or lies in the store."""
-    file, settings = _settings(paths)
-    if file is None:
-        return BrokerIdentity()
-    try:
-        has_controller = settings.get("enableControllerMode", "").lower() == "true"
-        broker_id = _number(settings, "brokerId", None if has_controller else MASTER_ID)
-        permission = _number(settings, "brokerPermission", READ_AND_WRITE) or 0
-    except ValueError as err:
-        raise CorruptConfigError(str(file), 0, str(err)) from err
-    ip = settings.get("brokerIP1")
-    return BrokerIdentity(
-        name=settings.get("brokerName") or None,
-        cluster=settings.get("brokerClusterName") or None,
-        # In controller mode RocketMQ's own examples say -1, for the controller gives the number.
-        broker_id=None if broker_id is not None and broker_id < 0 else broker_id,
-        address=f"{ip}:{settings.get('listenPort') or _DEFAULT_PORT}" if ip else None,
-        permission=permission,
-        is_acting_master=settings.get("enableSlaveActingMaster", "").lower() == "true",
-    )
 
 
 def _settings(paths: StorePaths) -> tuple[Path | None, Mapping[str, str]]:

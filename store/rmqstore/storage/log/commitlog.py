@@ -62,9 +62,9 @@ _HOSTS_V6 = int(SysFlag.HOSTS_V6)
 _BORN_HOST_V6 = int(SysFlag.BORN_HOST_V6)
 
 
-def first_record(log: CommitLog, segment: Segment) -> Place:
+def first_record(log: CommitLog, segment: Segment) -> SegmentPosition:
     """Return where the first record of a file begins."""
-    return Place(segment, log.framing(segment).head_bytes)
+    return SegmentPosition(segment, log.framing(segment).head_bytes)
 
 
 def records_in(log: CommitLog, frames: Positions) -> Positions:
@@ -113,7 +113,7 @@ def numbers_of(log: CommitLog, physical_offset: int) -> FrameNumbers | None:
     return framing.numbers(log.read(segment, position, framing.head_bytes), 0)
 
 
-def is_blank(log: CommitLog, place: Place) -> bool:
+def is_blank(log: CommitLog, place: SegmentPosition) -> bool:
     """Return whether the blank that closes a file begins at a place."""
     framing = log.framing(place.segment)
     words = log.read(*place, FRAME_HEAD.itemsize)
@@ -124,15 +124,15 @@ def is_blank(log: CommitLog, place: Place) -> bool:
     return framing.is_blank(magic, size, place.segment.size - place.position)
 
 
-class Place(NamedTuple):
+class SegmentPosition(NamedTuple):
     """A physical offset as a file and the position in it."""
 
     segment: Segment
     position: int
 
 
-class Stretch(NamedTuple):
-    """A stretch of the log by physical offset, and the file that holds it; None for a gap."""
+class SegmentSpan(NamedTuple):
+    """A span of the log by physical offset, and the file that holds it; None for a gap."""
 
     start: int
     end: int
@@ -251,7 +251,7 @@ class CommitLog:
             physical_offsets: int64 (n,), rising.
         """
         bounds = [(0, 0)]
-        for low, high, segment in self.stretches(
+        for low, high, segment in self.segment_spans(
             int(physical_offsets[0]), int(physical_offsets[-1])
         ):
             if segment is None:
@@ -274,7 +274,7 @@ class CommitLog:
         """Return the file that covers the offset, None if no file does."""
         return self._files.find(physical_offset)
 
-    def stretches(self, start: int, end: int) -> Iterator[Stretch]:
+    def segment_spans(self, start: int, end: int) -> Iterator[SegmentSpan]:
         """Yield a range of the log file by file, with the gaps before and between them."""
         low = start
         first = bisect_right(self.segments, start, key=attrgetter("end"))
@@ -284,11 +284,11 @@ class CommitLog:
             if segment.end <= low:
                 continue
             if segment.start > low:
-                yield Stretch(low, segment.start, None)
-            yield Stretch(max(low, segment.start), min(end, segment.end), segment)
+                yield SegmentSpan(low, segment.start, None)
+            yield SegmentSpan(max(low, segment.start), min(end, segment.end), segment)
             low = segment.end
 
-    def locate(self, physical_offset: int) -> Place:
+    def locate(self, physical_offset: int) -> SegmentPosition:
         """Return where a physical offset lies.
 
         Raises:
@@ -300,9 +300,9 @@ class CommitLog:
                 f"{self.folders}: no file holds physical offset {physical_offset}; "
                 f"the log reaches from {self.min_offset} to {self.max_offset}"
             )
-        return Place(segment, physical_offset - segment.start)
+        return SegmentPosition(segment, physical_offset - segment.start)
 
-    def record(self, place: Place) -> Bytes:
+    def record(self, place: SegmentPosition) -> Bytes:
         """Return the bytes of the record at a place, by the size in its head.
 
         If the size does not fit the file, these are all bytes up to the end of the file. If no
@@ -416,7 +416,7 @@ def _stored_times(heads: NDArray[np.void], physical_offsets: Positions) -> tuple
     return times, is_right
 
 
-def read_frame(log: CommitLog, place: Place) -> tuple[int, int]:
+def read_frame(log: CommitLog, place: SegmentPosition) -> tuple[int, int]:
     """Return the total size and the magic at a place; zeros too close to the file's end."""
     head = log.read(*place, FRAME_HEAD.itemsize)
     if len(head) < FRAME_HEAD.itemsize:

@@ -42,7 +42,7 @@ from rmqstore.format.columns.walk import (
 from rmqstore.format.framing import FrameNumbers, Framing, StopKind
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, FIXED_PART_V4, Bytes, Mask, Positions
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.log.commitlog import CommitLog, Stretch
+from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 
 _SMALL_BYTES: Final = 1 << 20  # to walk in one file, at most
 _WINDOW_BYTES: Final = 8 << 20  # small enough for the cache
@@ -60,7 +60,7 @@ _WINDOWS_AHEAD: Final = 3  # that a remote storage fetches while one is walked
 class JoinedWindow:
     """All records of some files that follow one another, whose chains are sound to the end."""
 
-    stretches: Sequence[Stretch]
+    spans: Sequence[SegmentSpan]
     data: Bytes  # uint8 (nbytes,)
     starts: Positions  # (n,), positions in the data
     sizes: NDArray[np.int64]  # (n,)
@@ -69,7 +69,7 @@ class JoinedWindow:
     @property
     def end(self) -> int:
         """Physical offset after the last of the files."""
-        return self.stretches[-1].end
+        return self.spans[-1].end
 
     def has_true_sizes(self) -> bool:
         """Return whether every record is whole and has the physical offset where it lies.
@@ -82,7 +82,7 @@ class JoinedWindow:
         """Yield the records batch by batch."""
         for rows in cut_batches(self.sizes, BATCH_ROWS, BATCH_BYTES):
             columns = self.starts[rows], self.sizes[rows], self.bases[rows]
-            yield JoinedWindow(self.stretches, self.data, *columns)
+            yield JoinedWindow(self.spans, self.data, *columns)
 
     def heads(self) -> Iterator[tuple[Positions, Heads, Mask]]:
         """Yield the records in batches: physical offsets, heads, mask of the sound ones.
@@ -95,18 +95,18 @@ class JoinedWindow:
             yield places, heads, whole & (heads.column("physical_offset") == places)
 
 
-def join_stretches(log: CommitLog, start: int, end: int) -> Iterator[Stretch | JoinedWindow]:
-    """Yield a range of the log as :meth:`CommitLog.stretches` does, with small files in windows.
+def join_spans(log: CommitLog, start: int, end: int) -> Iterator[SegmentSpan | JoinedWindow]:
+    """Yield a range of the log as :meth:`CommitLog.segment_spans` does, small files in windows.
 
     The first window is small, for callers that need few records.
     """
-    waiting: list[Stretch] = []
+    waiting: list[SegmentSpan] = []
     sizes: list[int] = []
     n_bytes = 0
     window_bytes = _SMALL_BYTES
-    for stretch in log.stretches(start, end):
-        size = _walked_bytes(log, stretch)
-        is_framed_alike = not waiting or _framing(log, waiting[-1]) is _framing(log, stretch)
+    for span in log.segment_spans(start, end):
+        size = _walked_bytes(log, span)
+        is_framed_alike = not waiting or _framing(log, waiting[-1]) is _framing(log, span)
         if size is None or n_bytes + size > window_bytes or not is_framed_alike:
             if waiting:
                 yield from _join(log, waiting, sizes)
@@ -114,21 +114,21 @@ def join_stretches(log: CommitLog, start: int, end: int) -> Iterator[Stretch | J
             waiting, sizes = [], []
             n_bytes = 0
         if size is None:
-            yield stretch
+            yield span
         else:
-            waiting.append(stretch)
+            waiting.append(span)
             sizes.append(size)
             n_bytes += size
     yield from _join(log, waiting, sizes)
 
 
-def _framing(log: CommitLog, stretch: Stretch) -> Framing | None:
-    return None if stretch.segment is None else log.framing(stretch.segment)
+def _framing(log: CommitLog, span: SegmentSpan) -> Framing | None:
+    return None if span.segment is None else log.framing(span.segment)
 
 
-def _walked_bytes(log: CommitLog, stretch: Stretch) -> int | None:
-    """Return how many bytes a walk over a stretch has to see; None if these are too many."""
-    start, end, segment = stretch
+def _walked_bytes(log: CommitLog, span: SegmentSpan) -> int | None:
+    """Return how many bytes a walk over a span has to see; None if these are too many."""
+    start, end, segment = span
     if segment is None:
         return None
     if end - start <= _SMALL_BYTES:
@@ -145,46 +145,44 @@ def _walked_bytes(log: CommitLog, stretch: Stretch) -> int | None:
 
 
 def _join(
-    log: CommitLog, stretches: Sequence[Stretch], sizes: Sequence[int]
-) -> Iterator[Stretch | JoinedWindow]:
-    """Yield stretches, with those whose chain is sound in windows."""
-    if len(stretches) < 2:
-        yield from stretches
+    log: CommitLog, spans: Sequence[SegmentSpan], sizes: Sequence[int]
+) -> Iterator[SegmentSpan | JoinedWindow]:
+    """Yield spans, with those whose chain is sound in windows."""
+    if len(spans) < 2:
+        yield from spans
         return
     ends: Positions = np.cumsum(np.array(sizes, np.int64))
     firsts: Positions = ends - np.array(sizes, np.int64)
     data = np.empty(int(ends[-1]) + GATHER_SLACK, np.uint8)
     data[-GATHER_SLACK:] = 0
-    is_read = np.zeros(len(stretches), np.bool_)  # whether the file is long enough
-    for row, stretch in enumerate(stretches):
-        segment = stretch.segment
+    is_read = np.zeros(len(spans), np.bool_)  # whether the file is long enough
+    for row, span in enumerate(spans):
+        segment = span.segment
         assert segment is not None
         window = data[int(firsts[row]) : int(ends[row])]
         try:
-            n_read = len(log.read_into(segment, window, stretch.start - segment.start))
+            n_read = len(log.read_into(segment, window, span.start - segment.start))
         except (FileDeletedError, UnreadableFileError):
             n_read = 0
         window[n_read:] = 0
         is_read[row] = n_read == len(window)
-    file_starts = np.array([stretch.start for stretch in stretches], np.int64)
+    file_starts = np.array([span.start for span in spans], np.int64)
     bases = file_starts - firsts
-    left = np.array([stretch.end for stretch in stretches], np.int64) - bases
-    framing = _framing(log, stretches[0])
+    left = np.array([span.end for span in spans], np.int64) - bases
+    framing = _framing(log, spans[0])
     assert framing is not None
     walks = walk_each(data, firsts, ends, left, bases, framing)
     is_sound = walks.is_sound & is_read
     row_bounds = np.concatenate(([0], np.cumsum(walks.counts)))
     changes = np.flatnonzero(np.diff(is_sound)) + 1
-    for run in np.split(np.arange(len(stretches)), changes):
+    for run in np.split(np.arange(len(spans)), changes):
         low, high = int(run[0]), int(run[-1]) + 1
         if not is_sound[low]:
-            yield from stretches[low:high]
+            yield from spans[low:high]
             continue
         rows = slice(int(row_bounds[low]), int(row_bounds[high]))
         own_bases = np.repeat(bases[low:high], walks.counts[low:high])
-        yield JoinedWindow(
-            stretches[low:high], data, walks.starts[rows], walks.sizes[rows], own_bases
-        )
+        yield JoinedWindow(spans[low:high], data, walks.starts[rows], walks.sizes[rows], own_bases)
 
 
 @dataclass(frozen=True)

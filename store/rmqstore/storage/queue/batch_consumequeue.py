@@ -266,16 +266,16 @@ class BatchConsumeQueue:
             # A gap that the units in between cannot cover: the queue is torn there.
             is_torn = batches.starts - previous_ends > MAX_BATCH * np.maximum(steps, 1)
             is_torn[0] |= run is None
-            # A new stretch begins at every torn row.
+            # A new span begins at every torn row.
             firsts = np.unique(np.append(0, np.flatnonzero(is_torn)))
             lasts = np.append(firsts[1:], len(is_torn)) - 1
             for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-                stretch = (int(batches.starts[first]), int(batches.ends[last]))
+                span = (int(batches.starts[first]), int(batches.ends[last]))
                 if not is_torn[first] and run is not None:
-                    stretch = (run[0], stretch[1])
+                    span = (run[0], span[1])
                 elif run is not None:
                     yield from _within(run, start, end)
-                run = stretch
+                run = span
             number = int(batches.numbers[-1])
         if run is not None:
             yield from _within(run, start, end)

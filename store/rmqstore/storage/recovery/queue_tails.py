@@ -45,7 +45,7 @@ from rmqstore.format.layout import (
     Bytes,
     Positions,
 )
-from rmqstore.spans import LostStretch, QueueKey
+from rmqstore.spans import LostSpan, QueueKey
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, walk_back, walk_forward
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 _BY_LOG: Final = "`scan=commitlog`"
 
 _MAX_UNITS = 10_000_000  # 200 MB
-_MAX_LOST = 10_000  # stretches that are named one by one
+_MAX_LOST = 10_000  # spans that are named one by one
 _MAX_UNIT_SIZE = PRE_BLANK_SIZE - 1
 
 
@@ -170,7 +170,7 @@ class RecoveredQueues(NamedTuple):
     """What queues lack and the log has, and the parts of the log that cannot be read for it."""
 
     tails: dict[QueueKey, RecoveredUnits]
-    lost: tuple[LostStretch, ...] = ()
+    lost: tuple[LostSpan, ...] = ()
 
 
 def recover_crashed(
@@ -271,12 +271,12 @@ def _is_built(data: Bytes, head: Heads, open_queue: OpenQueue) -> bool:
         return queue.unit(queue.end() - 1)[0] == place if queue.is_present else False
 
 
-def _start_of(stretch: LostStretch) -> int:
-    return stretch.start
+def _start_of(span: LostSpan) -> int:
+    return span.start
 
 
 class _Recovery:
-    """A scan of the log for the units that queues lack, and the lost stretches on its way."""
+    """A scan of the log for the units that queues lack, and the lost spans on its way."""
 
     def __init__(
         self, log: CommitLog, open_queue: OpenQueue, rules: DispatchRules, log_end: int | None
@@ -287,7 +287,7 @@ class _Recovery:
         self._log_end = log_end
         self._tails: dict[QueueKey, TailBuilder | None] = {}
         self._batch_topics: set[str] = set()  # of those in _tails
-        self._lost: list[LostStretch] = []
+        self._lost: list[LostSpan] = []
         self._n_units = 0
 
     @property
@@ -305,16 +305,16 @@ class _Recovery:
 
     def scan(self, start: int, end: int) -> None:
         """Add the records in ``[start, end)``, and note the parts of the range that hold none."""
-        for low, high, segment in self._log.stretches(start, end):
+        for low, high, segment in self._log.segment_spans(start, end):
             if segment is None:
                 reason = "the files that held it are missing"
-                self._lose(LostStretch(self._log.folders, low, high, reason, is_missing=True))
+                self._lose(LostSpan(self._log.folders, low, high, reason, is_missing=True))
                 continue
             for window in walk_forward(self._log, segment, low, high):
                 self._scan_window(window)
                 if window.damage is not None:
                     path = str(segment.path)
-                    self._lose(LostStretch(path, window.stopped, window.resumed, window.damage))
+                    self._lose(LostSpan(path, window.stopped, window.resumed, window.damage))
 
     def _scan_window(self, window: Window) -> None:
         """Add the records of a walk, and those that a damaged total size hid."""
@@ -334,16 +334,16 @@ class _Recovery:
             self._add(data, window, lmq_heads(data, dispatched, self._batch_topics))
 
     def _lose_bytes(self, segment: Segment, start: int, end: int, reason: str) -> None:
-        """Note a lost stretch by its positions in a file."""
+        """Note a lost span by its positions in a file."""
         base = segment.start
-        self._lose(LostStretch(str(segment.path), base + start, base + end, reason))
+        self._lose(LostSpan(str(segment.path), base + start, base + end, reason))
 
-    def _lose(self, stretch: LostStretch) -> None:
+    def _lose(self, span: LostSpan) -> None:
         if len(self._lost) < _MAX_LOST:
-            insort(self._lost, stretch, key=_start_of)
-        else:  # one stretch stands for all that follow
+            insort(self._lost, span, key=_start_of)
+        else:  # one span stands for all that follow
             last = self._lost[-1]
-            self._lost[-1] = last._replace(end=max(stretch.end, last.end))
+            self._lost[-1] = last._replace(end=max(span.end, last.end))
 
     def _add(self, data: Bytes, window: Window, heads: Heads) -> None:
         if not len(heads):
@@ -418,7 +418,7 @@ class _Recovery:
                     f"{len(rows)} records of a queue from queue offset "
                     f"{int(queue_offsets[rows[0]])} on, where {tail.end} should follow"
                 )
-                self._lose(LostStretch(str(segment.path), start, end, reason))
+                self._lose(LostSpan(str(segment.path), start, end, reason))
                 continue
             if len(rows):
                 added = heads.take(rows)
@@ -437,10 +437,10 @@ class _Recovery:
             longest.give_up()
 
     def _fill_gap(self, tail: TailBuilder, first: int, physical_offset: int) -> bool:
-        """Add units for the missing queue offsets before ``first`` if lost stretches explain them.
+        """Add units for the missing queue offsets before ``first`` if lost spans explain them.
 
         Returns:
-            Whether they do: the stretches lie between the last unit and ``physical_offset``, and
+            Whether they do: the spans lie between the last unit and ``physical_offset``, and
             have room for the missing records.
         """
         before = self._lost[: bisect_left(self._lost, physical_offset, key=_start_of)]
@@ -479,9 +479,9 @@ class _Recovery:
                 "%d units that %d queues lack are taken from the log, as a recovery would",
                 sum(len(tail.units) for tail in tails.values()), len(tails),
             )  # fmt: skip
-        # The stretches that may have held the messages that queues lack. Units in files point at
-        # the earlier stretches, so a read finds those by itself.
+        # The spans that may have held the messages that queues lack. Units in files point at
+        # the earlier spans, so a read finds those by itself.
         lacking = (tail.files_reach for tail in self._open_tails() if tail.lacks_units)
         since = min(lacking, default=self._log.max_offset) if self._tails else -1
-        lost = (stretch for stretch in self._lost if stretch.start >= since)
+        lost = (span for span in self._lost if span.start >= since)
         return RecoveredQueues(tails, tuple(sorted(lost, key=_start_of)))

@@ -53,10 +53,28 @@ class Queues:
         """
         key = (topic, queue_id)
         queue = self._open.get(key)
-        if queue is None:
-            queue = self._open[key] = self._open_queue(topic, queue_id)
-            self._close_oldest(key, queue)
-        self._open.move_to_end(key)
+        if queue is not None:
+            self._open.move_to_end(key)
+            return queue
+        tail = self._ends.recovered.get(key)
+        if tail is None:
+            queue = self._open_files(topic, queue_id)
+        elif tail.is_short:
+            raise StoreStateError(
+                f"{topic}-{queue_id}: its files lack more units than memory should hold; "
+                "read it with `scan=commitlog`, or build the queues with `rmqstore rebuild`"
+            )
+        else:
+            files = self._open_files(topic, queue_id, is_batch=tail.is_batch)
+            queue = RecoveredQueue(files, tail)
+        self._open[key] = queue
+        # Another one is closed if too many are kept. A BatchConsumeQueue keeps units that it read.
+        if queue.is_batch:
+            self._batches[key] = None
+            if len(self._batches) > _BATCH_QUEUES_AT_ONCE:
+                self.drop(self._batches.popitem(last=False)[0])
+        elif len(self._open) > _QUEUES_AT_ONCE:
+            self.drop(next(iter(self._open)))
         return queue
 
     def want_ends(self, queues: Iterable[Queue]) -> None:
@@ -64,27 +82,6 @@ class Queues:
         pairs = [queue.end_files for queue in queues if queue.end_files is not None]
         firsts, lasts = {pair[0] for pair in pairs}, {pair[1] for pair in pairs}
         self._paths.storage.prepare(firsts | lasts, first=firsts, last=lasts)
-
-    def _close_oldest(self, key: QueueKey, queue: Queue) -> None:
-        """Close a queue if too many are kept; a BatchConsumeQueue also keeps units that it read."""
-        if queue.is_batch:
-            self._batches[key] = None
-            if len(self._batches) > _BATCH_QUEUES_AT_ONCE:
-                self.drop(self._batches.popitem(last=False)[0])
-        elif len(self._open) > _QUEUES_AT_ONCE:
-            self.drop(next(iter(self._open)))
-
-    def _open_queue(self, topic: str, queue_id: int) -> Queue:
-        tail = self._ends.recovered.get((topic, queue_id))
-        if tail is None:
-            return self._open_files(topic, queue_id)
-        if tail.is_short:
-            raise StoreStateError(
-                f"{topic}-{queue_id}: its files lack more units than memory should hold; "
-                "read it with `scan=commitlog`, or build the queues with `rmqstore rebuild`"
-            )
-        files = self._open_files(topic, queue_id, is_batch=tail.is_batch)
-        return RecoveredQueue(files, tail)
 
     def _open_files(self, topic: str, queue_id: int, *, is_batch: bool = False) -> Queue:
         if self._in_batches is None:

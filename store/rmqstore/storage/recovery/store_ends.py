@@ -16,7 +16,7 @@ import numpy as np
 from rmqstore.errors import READS_AFTER_END, CorruptRecordError, OffsetOutOfRangeError, spelled
 from rmqstore.format.columns.dispatch_requests import DispatchRules
 from rmqstore.format.topics import is_system_topic
-from rmqstore.spans import FOREVER, LogSlice, LostStretch, QueueKey, QueueSlice
+from rmqstore.spans import FOREVER, LogSlice, LostSpan, QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun, Checkpoint, read_checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
@@ -118,12 +118,9 @@ class StoreEnds:
         self.log_end = log_end
 
     @cached_property
+    @retry_if_deleted
     def log_end(self) -> LogEnd | None:
         """The end of the log of a store with an ``abort`` file; None if the store was closed."""
-        return self._find_log_end()
-
-    @retry_if_deleted
-    def _find_log_end(self) -> LogEnd | None:
         if self._ignore_log_end or not self._paths.has_abort:
             return None
         append_start = read_intent(self._paths)
@@ -211,11 +208,7 @@ class StoreEnds:
         """
         return self._recovered_queues.tails
 
-    @cached_property
-    def _recovered_queues(self) -> RecoveredQueues:
-        return self._recover_queues()
-
-    def lost(self, slices: Iterable[QueueSlice] = ()) -> list[LostStretch]:
+    def lost(self, slices: Iterable[QueueSlice] = ()) -> list[LostSpan]:
         """Return the unreadable parts of the log that may have held messages of recovered queues.
 
         Args:
@@ -225,16 +218,17 @@ class StoreEnds:
         lost = self._recovered_queues.lost
         if not lost:
             return []
-        starts = [stretch.start for stretch in lost]
+        starts = [span.start for span in lost]
         pointed_at: set[int] = set()
         for tail in self.recovered_in(slices).values():
             physical_offsets = tail.units["physical_offset"].astype(np.int64)
             matches = physical_offsets[np.isin(physical_offsets, starts)]
             pointed_at.update(np.unique(matches).tolist())
-        return [stretch for stretch in lost if stretch.start not in pointed_at]
+        return [span for span in lost if span.start not in pointed_at]
 
+    @cached_property
     @retry_if_deleted
-    def _recover_queues(self) -> RecoveredQueues:
+    def _recovered_queues(self) -> RecoveredQueues:
         was_closed = self._ignore_log_end or not self._paths.has_abort
         if are_queues_unreadable(self._paths):
             return RecoveredQueues({})
@@ -266,8 +260,9 @@ class StoreEnds:
             return recover_crashed(self._log, end, open_queue, self._rules())
         if is_newest_built(self._log, open_queue):
             return RecoveredQueues({})
+        end = self._scanned_end()
         return recover_closed(
-            self._log, self._scanned_end(), open_queue, self._rules(), self._end_of_queues
+            self._log, end, open_queue, self._rules(), lambda: self._last_in_queues()[1]
         )
 
     def _rules(self) -> DispatchRules:
@@ -276,10 +271,6 @@ class StoreEnds:
 
     def _scanned_end(self) -> LogEnd:
         return find_log_end(self._log, Checkpoint.all_safe())
-
-    def _end_of_queues(self) -> int:
-        """Return the physical offset after the last record that files of queues point at, or -1."""
-        return self._last_in_queues()[1]
 
     def _last_in_queues(self) -> tuple[int, int]:
         """Return where the last record that files of queues point at begins and ends, or (-1, -1).

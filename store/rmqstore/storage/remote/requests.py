@@ -127,17 +127,18 @@ class RemoteRequests:
             FileNotFoundError: there is no such object.
         """
         self._count(heads=1)
-        return self.repeated(lambda: self._opened(key), name)
 
-    def _opened(self, key: str) -> tuple[Any, Version]:
-        file = self.filesystem.open_input_file(key)
-        size = file.size()
-        stated = file.metadata() or {}
-        mark = stated.get("ETag") or stated.get(b"ETag")
-        if mark:
-            return file, Version(size, mark.decode() if isinstance(mark, bytes) else mark)
-        info = self.filesystem.get_file_info(key)
-        return file, Version(size, str(info.mtime_ns))
+        def opened() -> tuple[Any, Version]:
+            file = self.filesystem.open_input_file(key)
+            size = file.size()
+            stated = file.metadata() or {}
+            mark = stated.get("ETag") or stated.get(b"ETag")
+            if mark:
+                return file, Version(size, mark.decode() if isinstance(mark, bytes) else mark)
+            info = self.filesystem.get_file_info(key)
+            return file, Version(size, str(info.mtime_ns))
+
+        return self.repeated(opened, name)
 
     def begin(self, wanted: Range) -> Future[NDArray[np.uint8]]:
         """Begin to fetch a range of an object."""
