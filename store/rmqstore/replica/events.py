@@ -1,7 +1,7 @@
 """What can happen to a replica, and what it does: values between the decisions and the loop.
 
-Every event has ``at``, the monotonic time at which it happened. The table in ``docs/follow.md`` has
-a row for each class of both kinds, with the first line of its docstring; a test compares them.
+Every event has ``at``, the monotonic time at which it happened; an action has not. The tables in
+``docs/follow-states.md`` are the first lines of the docstrings, which a test compares.
 """
 
 from __future__ import annotations
