@@ -215,6 +215,12 @@ class Follower:
         with named_os_errors(self.state.place.root, self._consequence):
             try:
                 error = self._follow()
+            except BaseException:  # of the end itself, or an interrupt of it
+                if self.state.phase is Phase.ENDED:
+                    self._store.release()
+                else:
+                    self._store.abandon(self._leave)
+                raise
             finally:
                 self._mail.close()
             if error is not None:
@@ -257,6 +263,8 @@ class Follower:
         """Return an error as an event, after both threads have ended what they do."""
         self._store.settle()
         self._mail.take()
+        self._found.clear()  # what they have done is seen from the files
+        self._backlog.clear()
         is_whole = is_whole and self._store.is_whole
         return events.Failed(time.monotonic(), error, is_whole, self._store.end)
 
@@ -283,7 +291,8 @@ class Follower:
                 self._disconnect()
                 self._made, mail = mail, mail.event  # noqa: PLW2901 - the event in it
             elif isinstance(mail, events.Failed):
-                mail = self._failure(mail.error, is_whole=mail.is_whole)  # noqa: PLW2901
+                self._found.append(self._failure(mail.error, is_whole=mail.is_whole))
+                return
             self._found.append(mail)
         if self._stop.is_set() and not self.state.attempts.is_stopping:
             self._found.append(events.StopAsked(now))
