@@ -88,7 +88,7 @@ class InterruptedDisk(Disk):
             self.is_armed = True
 
 
-@pytest.mark.parametrize("change", ["clear_append", "rename", "write"])
+@pytest.mark.parametrize("change", ["flush", "rename", "write"])
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full"), StoreStateError("a link")]
 )

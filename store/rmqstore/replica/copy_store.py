@@ -368,12 +368,17 @@ class _Keeper:
 
     def __init__(self, disk: Disk, paths: StorePaths, epochs: tuple[Epoch, ...]) -> None:
         self._disk, self._paths, self._epochs = disk, paths, epochs
+        self._begins = (-1, -1)  # where the log begins by the last two states
 
     def perform(self, order: LogFlush | events.WriteState) -> Event:
         if isinstance(order, LogFlush):
             order.perform(self._disk)
-            self._disk.close()  # a file that is deleted meanwhile would not free its space
             return events.Flushed(time.monotonic(), order.end, order.number)
+        # Between a state with another begin and the next one, old files were deleted. Those that
+        # are open here would not free their space.
+        if len({*self._begins}) > 1:
+            self._disk.close()
+        self._begins = self._begins[1], order.saved.begin
         if order.epochs != self._epochs:
             note_epochs(self._disk, self._paths, order.epochs)
             self._epochs = order.epochs
