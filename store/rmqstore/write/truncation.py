@@ -14,7 +14,6 @@ from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.storage.files.disk import Disk, clear
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.mapped_file_queue import Segment
-from rmqstore.storage.log.appender import clear_append
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
@@ -92,7 +91,7 @@ class _Truncation:
                     self._disk.write(target, start - position, block)
                 self._disk.flush(target)
                 self._disk.flush_folder(self._copies)
-        clear_append(self._disk, segment.path, position, written_end)
+        self._disk.clear_append(segment.path, position, written_end)
 
 
 def cut_queue(

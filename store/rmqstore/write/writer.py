@@ -208,15 +208,8 @@ class StoreWriter:
         self._truncate, self._checks_log = truncate, check_log
         self._spec = spec or WriteSpec(max_message_size=config.max_message_size)
         self._disk = disk or Disk()
-        self._disk.keep_within(*paths.given_folders())
-        for folder in (
-            *paths.commitlogs,
-            paths.consumequeue,
-            paths.index,
-            paths.config,
-            paths.own.folder,
-        ):
-            self._disk.require_within(folder)
+        changed = (paths.consumequeue, paths.index, paths.config, paths.own.folder)
+        self._disk.keep_within(*paths.given_folders(), checked=(*paths.commitlogs, *changed))
         self._lock = StoreLock(paths.lock)
         try:
             with named_os_errors(self.paths.root, "the store could not be opened"):

@@ -182,16 +182,25 @@ class Disk:
         self._direct_writes: DirectWrites | None = None
         self._last_large = Path()
 
-    def keep_within(self, *folders: Path) -> None:
+    def keep_within(self, *folders: Path, checked: Iterable[Path] = ()) -> None:
         """Refuse any later change outside of these folders, or through a link below them.
 
         A store of unknown origin may hold links to anywhere. The folders themselves were named by
         the user and may be links. A link is deleted or replaced like any other file; its target is
         left alone.
+
+        Args:
+            folders: where changes are allowed.
+            checked: paths that must be allowed, which are looked at now.
+
+        Raises:
+            StoreStateError: one of these is refused.
         """
         self._folders = sorted((folder.parts for folder in folders), key=len, reverse=True)
+        for path in checked:
+            self._require_within(path)
 
-    def require_within(self, path: Path) -> None:
+    def _require_within(self, path: Path) -> None:
         """Refuse a path outside of the folders, and one that is or goes through a link below them.
 
         Raises:
@@ -234,7 +243,7 @@ class Disk:
             like: a folder whose mode it gets.
             is_private: only its owner may use it, if it is new.
         """
-        self.require_within(path)
+        self._require_within(path)
         missing = [*takewhile(lambda folder: not folder.exists(), (path, *path.parents))]
         for folder in reversed(missing):
             folder.mkdir(mode=0o700 if is_private and folder == path else 0o777, exist_ok=True)
@@ -260,7 +269,7 @@ class Disk:
         Raises:
             FileExistsError: the file already exists.
         """
-        self.require_within(path)
+        self._require_within(path)
         descriptor, has_name = open_new(path)
         try:
             with _named(path):
@@ -341,6 +350,17 @@ class Disk:
         if self._direct_writes is not None:
             self._direct_writes.forget()
 
+    def clear_append(self, path: Path, start: int, stop: int) -> None:
+        """Write zeros over an append that was not committed, durably.
+
+        Its first 8 bytes may be a blank, which hides all records after it, so they go last.
+        """
+        first = min(start + 8, stop)
+        clear(self, path, first, stop)
+        self.flush(path)
+        clear(self, path, start, first)
+        self.flush(path)
+
     def scatter(self, path: Path, positions: NDArray[np.int64], values: NDArray[np.void]) -> None:
         """Write values of one width at many positions, (n,) each, where bytes were written before.
 
@@ -383,7 +403,7 @@ class Disk:
 
         def flush_each(names: list[tuple[Path, int]]) -> None:
             for path, flags in names:
-                self.require_within(path)
+                self._require_within(path)
                 descriptor = os.open(path, flags | os.O_CLOEXEC)
                 try:
                     with _named(path):
@@ -410,7 +430,7 @@ class Disk:
 
     def replace(self, path: Path, text: bytes) -> None:
         """Replace a small file atomically: a new file is written, flushed and renamed over it."""
-        self.require_within(path.parent)
+        self._require_within(path.parent)
         fresh = path.with_name(path.name + ".tmp")
         fresh.unlink(missing_ok=True)
         self.create(fresh, 0)
@@ -423,8 +443,8 @@ class Disk:
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename a file or folder, replacing an existing target; a link is refused."""
-        self.require_within(source)
-        self.require_within(target.parent)
+        self._require_within(source)
+        self._require_within(target.parent)
         self._forget(self._last_large)
         self._real_folders.clear()
         for path in [path for path in self._descriptors if path.is_relative_to(source)]:
@@ -433,13 +453,13 @@ class Disk:
 
     def delete(self, path: Path) -> None:
         """Delete a file if it exists; of a link, delete the link itself."""
-        self.require_within(path.parent)
+        self._require_within(path.parent)
         self._forget(path)
         path.unlink(missing_ok=True)
 
     def delete_tree(self, path: Path) -> None:
         """Delete a folder and its contents as far as possible; links in it are not followed."""
-        self.require_within(path.parent)
+        self._require_within(path.parent)
         self._real_folders.clear()
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -467,7 +487,7 @@ class Disk:
         self._settle()
         descriptor = self._descriptors.get(path)
         if descriptor is None:
-            self.require_within(path)
+            self._require_within(path)
             return self._keep(path, open_to_change(path))
         self._descriptors.move_to_end(path)
         return descriptor

@@ -20,7 +20,7 @@ from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, StoreStat
 from rmqstore.format.columns.buffers import windows
 from rmqstore.format.columns.encode import Records
 from rmqstore.format.layout import BLANK_MAGIC, FRAME_HEAD, MIN_BLANK_BYTES, Bytes, Positions
-from rmqstore.storage.files.disk import Disk, clear
+from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths, offset_to_name
 from rmqstore.storage.files.scratch import can_replace
@@ -302,19 +302,7 @@ def _clear(files: LogFiles, start: int, end: int) -> None:
     n_written = min(end, first_file + files.file_size) - start
     if n_written > 0 and LOCAL.exists(path):
         position = start - first_file
-        clear_append(files.disk, path, position, position + n_written)
-
-
-def clear_append(disk: Disk, path: Path, start: int, stop: int) -> None:
-    """Write zeros over an append that was not committed, durably.
-
-    Its first 8 bytes may be a blank, which hides all records after it, so they go last.
-    """
-    first = min(start + 8, stop)
-    clear(disk, path, first, stop)
-    disk.flush(path)
-    clear(disk, path, start, first)
-    disk.flush(path)
+        files.disk.clear_append(path, position, position + n_written)
 
 
 class Placement(NamedTuple):
