@@ -16,13 +16,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.replica.agreement import OVERLAP_BYTES
-from rmqstore.replica.broker import (
-    MAX_FILE_BYTES,
-    MIN_FILE_BYTES,
-    Informant,
-    OrdinaryPort,
-    ReplicaPort,
-)
+from rmqstore.replica.broker import MAX_FILE_BYTES, MIN_FILE_BYTES, OrdinaryPort, ReplicaPort
 from rmqstore.replica.remoting import Address, Credentials, Endpoint
 from rmqstore.replica.retention import FOREVER, Retention, parse_retention
 
@@ -238,7 +232,9 @@ def credentials_of(arguments: FollowArguments) -> Credentials | None:
     return None
 
 
-def informant_of(endpoint: Endpoint, settings: FollowSettings, known_size: int | None) -> Informant:
+def informant_of(
+    endpoint: Endpoint, settings: FollowSettings, known_size: int | None
+) -> OrdinaryPort | ReplicaPort:
     """Return where a broker is asked.
 
     Args:
