@@ -14,6 +14,7 @@ import ctypes
 import mmap
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.planning import QueueSplit
 from pyspark_rmqstore.schema import default_schema
 from rmqstore.format.layout import QUEUE_UNIT
-from rmqstore.read.planning import log_points, take_samples
+from rmqstore.read.planning import log_heads, log_points, take_samples
 from rmqstore.spans import QueueSlice
 
 CHUNK, TOPIC, N_KEYS = 200_000, "bench", 1000
@@ -130,7 +131,7 @@ def narrow_time(path: Path) -> None:
         queues = [queue for topic in store.topics() for queue in store.queues(topic)]
         first = min(queue.first_store_timestamp or 0 for queue in queues)
         last = max(queue.last_store_timestamp or 0 for queue in queues)
-        n_points = len(log_points(store.parts, store.parts.log_heads).places)
+        n_points = len(log_points(store.parts, partial(log_heads, store.parts)).places)
     low = first + (last - first) * 2 // 5
     high = low + (last - first) // 100
     times = [pa.scalar(bound * 1000, pa.timestamp("us", tz="UTC")).as_py() for bound in (low, high)]
@@ -144,7 +145,7 @@ def narrow_time(path: Path) -> None:
         reader = FilteringReader(default_schema(options), options)
         assert not list(reader.pushFilters(pushed))
         started = time.perf_counter()
-        parts = [split for task in reader.partitions() for split in splits_of(task)]
+        parts = [split for task in reader.partitions() for split in splits_of(task, QueueSplit)]
         splits = [split for split in parts if isinstance(split, QueueSplit)]
         figures[f"{name}_seconds"] = time.perf_counter() - started
         pieces = [piece for split in splits for piece in split.slices]

@@ -19,6 +19,7 @@ from interop.rocketmq import RealStore, RocketMQ
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.read_spec import ReadSpec, scan_schema
+from rmqstore.read.reading import read_queues
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.folders import find_store
@@ -243,7 +244,7 @@ def follow(tail: StoreTail, followed: Rows) -> bool:
         for key, end in sorted(tail.ends.items())
         if end > starts.get(key, 0)
     ]
-    for key, rows in by_queue(tail.store.read_queues(slices, SPEC)).items():
+    for key, rows in by_queue(read_queues(tail.store, slices, SPEC)).items():
         followed.setdefault(key, []).extend(rows)
     return bool(slices)
 
