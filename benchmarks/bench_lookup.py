@@ -145,8 +145,7 @@ def narrow_time(path: Path) -> None:
         reader = FilteringReader(default_schema(options), options)
         assert not list(reader.pushFilters(pushed))
         started = time.perf_counter()
-        parts = [split for task in reader.partitions() for split in splits_of(task, QueueSplit)]
-        splits = [split for split in parts if isinstance(split, QueueSplit)]
+        splits = [split for task in reader.partitions() for split in splits_of(task, QueueSplit)]
         figures[f"{name}_seconds"] = time.perf_counter() - started
         pieces = [piece for split in splits for piece in split.slices]
         figures[f"{name}_messages"] = sum(piece.end - piece.start for piece in pieces)

@@ -81,7 +81,10 @@ class StreamOptions:
 @option_names()
 def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     """Parse the options that determine the columns; raises as :func:`parse_read_options` does."""
-    given = _options_of_messages(options)
+    return _column_options(_options_of_messages(options))
+
+
+def _column_options(given: GivenOptions) -> ColumnOptions:
     columns = given["columns"]
     is_kafka = _is_kafka(given)
     if is_kafka:
@@ -99,7 +102,8 @@ def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     elif "includeHeaders" in given:
         raise OptionError("includeHeaders: with columns=kafka only; column properties has them")
     corrupt_column = given["columnNameOfCorruptRecord"]
-    if not corrupt_column or corrupt_column in (*ALL_COLUMNS.names, *PENDING.names):
+    pending_columns = PENDING.names if given["includePending"] else []
+    if not corrupt_column or corrupt_column in (*ALL_COLUMNS.names, *pending_columns):
         raise OptionError(
             f"columnNameOfCorruptRecord {corrupt_column!r}: "
             "must be a name that no column of a message has"
@@ -194,7 +198,7 @@ def _read_options(
         selection = parse_selection(
             **given.arguments(SelectionArguments.__annotations__), streaming=streaming
         )
-    chosen = parse_column_options(options)
+    chosen = _column_options(given)
     wanted = parse_wanted(given["msgKey"], given["msgId"], given["msgTags"])
     of_look_ups = [option.name for option in given.outside("stream")]
     if of_look_ups and not wanted:

@@ -67,7 +67,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
             queue_selector=given["queueSelector"],
             compression=given["compression"],
             compress_over=given["compressMsgBodyOverHowmuch"],
-            store_host=given["storeHost"] or defaults.store_host,
+            store_host=given["storeHost"],
             born_host=given["bornHost"],
             make_uniq_key=given["uniqKey"] == "make",
             allow_system_topics=given["allowSystemTopics"],

@@ -564,3 +564,19 @@ def test_the_time_zone_is_that_of_times_which_name_none() -> None:
     assert in_shanghai.selection.start.timestamp == in_utc.selection.start.timestamp - 8 * 3_600_000
     with pytest.raises(OptionError, match="timeZone 'Mars'"):
         parse_read_options({**given, "timeZone": "Mars"})
+
+
+def test_a_column_for_damaged_records_may_not_have_the_name_of_one_of_pending_messages() -> None:
+    assert parse(columnNameOfCorruptRecord="pending").corrupt_column == "pending"
+    with pytest.raises(OptionError, match="columnNameOfCorruptRecord 'pending'"):
+        parse(columnNameOfCorruptRecord="pending", includePending="true")
+
+
+def test_an_unknown_selector_is_refused_with_those_that_select() -> None:
+    with pytest.raises(OptionError, match=r"queueSelector 'x': .* roundRobin, hash, random$"):
+        parse_write_options({"path": STORE, "queueSelector": "x"})
+
+
+def test_an_empty_host_is_not_taken_for_the_default() -> None:
+    assert parse_write_options({"path": STORE}).spec.store_host == "127.0.0.1:10911"
+    assert parse_write_options({"path": STORE, "storeHost": ""}).spec.store_host == ""

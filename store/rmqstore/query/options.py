@@ -69,12 +69,12 @@ class GivenOptions:
         self, given: Mapping[str, str], table: Iterable[Option], ignored: Iterable[str] = ()
     ) -> None:
         self._known = {option.name: option for option in table}
-        self.texts: dict[str, str] = {}  # as they were given
+        self._texts: dict[str, str] = {}  # as they were given
         spellings = {name.lower(): name for name in self._known}
         for key, value in given.items():
             name = spellings.get(key.lower())
             if name is not None:
-                self.texts[name] = value
+                self._texts[name] = value
             elif key.lower() not in ignored:
                 known = {"path": "path", **spellings}
                 close = get_close_matches(key.lower(), known, n=1)
@@ -83,28 +83,33 @@ class GivenOptions:
                 raise OptionError(f"unknown option {key!r}{suggestion} known options are: {every}")
 
     def __contains__(self, name: str) -> bool:
-        return name in self.texts
+        return name in self._texts
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - as the option's parser returns it
         option = self._known[name]
-        value = self.texts.get(name, option.default)
+        value = self._texts.get(name, option.default)
         return None if value is None else option.parse(name, value)
 
     def arguments(self, names: Container[str]) -> dict[str, Any]:
         """Return a dict from argument to value, of the given options that stand for these."""
-        known = {name: self._known[name].argument for name in self.texts}
+        known = {name: self._known[name].argument for name in self._texts}
         return {argument: self[name] for name, argument in known.items() if argument in names}
 
     def outside(self, scope: Scope) -> list[Option]:
         """Return the given options that have no meaning in a scope."""
-        return [option for name in self.texts if scope not in (option := self._known[name]).scope]
+        return [option for name in self._texts if scope not in (option := self._known[name]).scope]
 
 
-def one_of(*words: str) -> Callable[[str, str], str]:
-    """Return a parser that takes one of these words, whatever its case, and returns it as here."""
+def one_of(*words: str, refused: tuple[str, ...] = ()) -> Callable[[str, str], str]:
+    """Return a parser that takes one of these words, whatever its case, and returns it as here.
+
+    Args:
+        words: the words, which an error about another one names.
+        refused: words that are known too, and refused with a reason where they are used.
+    """
 
     def parse(name: str, text: str) -> str:
-        for word in words:
+        for word in (*words, *refused):
             if text.lower() == word.lower():
                 return word
         raise OptionError(f"{name} {text!r}: must be one of {', '.join(words)}")
@@ -367,7 +372,7 @@ STREAM_OPTIONS: Final = (
         "not under `Trigger.AvailableNow`", None, count,
     ),
     Option(
-        "maxTriggerDelay", "", STREAM, "the longest that a micro-batch waits for these", "", "15m",
+        "maxTriggerDelay", "", STREAM, "the longest that a micro-batch waits for them", "", "15m",
         duration,
     ),
     Option(
@@ -410,15 +415,15 @@ WRITE_OPTIONS: Final = (
     ),
     Option(
         "queueNums", "default_queue_nums", WRITE, "queues of a new topic",
-        "entered in `config/topics.json`, so that a broker serves it", None, count,
-        shown="the topic's there, else 4",
+        "entered there, so that a broker serves it", None, count,
+        shown="the topic's in `config/topics.json`, else 4",
     ),
     Option(
         "queueSelector", "queue_selector", WRITE,
         "how rows without a queueId are spread over the queues of their topic",
         "`roundRobin`, `hash` of `shardingKey` (rows without one in turn), or `random`. "
         "`machineRoom` is refused: RocketMQ's selector of that name selects no queue",
-        "roundRobin", one_of("roundRobin", "hash", "random", "machineRoom"),
+        "roundRobin", one_of("roundRobin", "hash", "random", refused=("machineRoom",)),
     ),
     Option(
         "compression", "compression", WRITE,
@@ -430,7 +435,7 @@ WRITE_OPTIONS: Final = (
         "compressMsgBodyOverHowmuch", "", WRITE, "the bytes from which on bodies are compressed",
         "", "4096", count,
     ),
-    Option("storeHost", "", WRITE, "the broker's address in records", shown="127.0.0.1:10911"),
+    Option("storeHost", "", WRITE, "the broker's address in records", "", "127.0.0.1:10911"),
     Option("bornHost", "", WRITE, "the producer's address in records", shown="this host"),
     Option(
         "uniqKey", "", WRITE,
