@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rmqstore.format.schema import Message
     from rmqstore.read.store_queues import QueueInfo
     from rmqstore.replica.cluster import ClusterProgress, follow, follow_cluster
-    from rmqstore.replica.progress import FollowProgress, follow_cluster_status, follow_status
+    from rmqstore.replica.state import FollowProgress, follow_cluster_status, follow_status
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
     from rmqstore.store.cluster import StoreCluster
     from rmqstore.store.message_store import MessageStore
@@ -92,7 +92,7 @@ __all__ = [
 # none of these.
 _HOMES = {
     "ClusterProgress": "replica.cluster:ClusterProgress",
-    "FollowProgress": "replica.progress:FollowProgress",
+    "FollowProgress": "replica.state:FollowProgress",
     "Message": "format.schema:Message",
     "MessageStore": "store.message_store:MessageStore",
     "QueueInfo": "read.store_queues:QueueInfo",
@@ -105,8 +105,8 @@ _HOMES = {
     "create": "store.opening:create",
     "follow": "replica.cluster:follow",
     "follow_cluster": "replica.cluster:follow_cluster",
-    "follow_cluster_status": "replica.progress:follow_cluster_status",
-    "follow_status": "replica.progress:follow_status",
+    "follow_cluster_status": "replica.state:follow_cluster_status",
+    "follow_status": "replica.state:follow_status",
     "open": "store.opening:open_for",
     "open_cluster": "store.opening:open_cluster",
     "polars": "polars",

@@ -13,9 +13,9 @@ import rmqstore
 from following.fake_master import FakeMaster, content
 from rmqstore.inspect.verify import verify
 from rmqstore.replica.follower import Follower
-from rmqstore.replica.progress import FollowProgress
 from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings, Timing
+from rmqstore.replica.state import FollowProgress
 from store_builder import Store
 
 TIMING = Timing(

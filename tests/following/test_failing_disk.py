@@ -15,11 +15,11 @@ import pytest
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact
 from rmqstore.errors import StoreStateError
-from rmqstore.replica import session
+from rmqstore.replica import replica_state
 from rmqstore.replica.follower import Follower
-from rmqstore.replica.progress import follow_status
 from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings
+from rmqstore.replica.state import follow_status
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.index_files import index_files, read_header
 from store_builder import Store
@@ -88,7 +88,7 @@ class InterruptedDisk(Disk):
             self.is_armed = True
 
 
-@pytest.mark.parametrize("change", ["clear_append", "rename", "write"])
+@pytest.mark.parametrize("change", ["flush", "rename", "write"])
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full"), StoreStateError("a link")]
 )
@@ -254,7 +254,7 @@ class SlowStates(Disk):
 def test_nothing_is_acknowledged_that_the_state_does_not_vouch_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "BATCH_BYTES", 1000)  # so that the thread syncs
+    monkeypatch.setattr(replica_state, "BATCH_BYTES", 1000)  # so that the thread syncs
     log, target = log_of(1000), tmp_path / "copy"
     ahead: list[int] = []
 

@@ -27,10 +27,9 @@ from rmqstore.errors import (
 )
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.ha import NEVER
-from rmqstore.replica.progress import follow_status
 from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings
-from rmqstore.replica.state import copy_paths
+from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write import dispatch
@@ -211,6 +210,7 @@ def test_a_gap_is_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreStateError, match="gap"):
             follow_once(master, target)
     assert files(target) == before
+    assert not (target / "abort").exists()
 
 
 @pytest.mark.parametrize("seed", tiers.split(range(20), 4))

@@ -10,7 +10,9 @@ import pytest
 
 from following.fake_master import FakeMaster, more
 from following.followers import following, wait_for
-from rmqstore.replica.session import Rate
+from following.replicas import streaming
+from rmqstore.replica.decisions import decide
+from rmqstore.replica.events import Received
 from store_builder import Store
 
 
@@ -55,10 +57,15 @@ def test_a_port_for_replicas_that_cannot_be_reached_is_told_once_and_again_after
 
 
 def test_a_rest_earns_one_second_of_bytes() -> None:
-    rate = Rate(1000, 0.0)
-    assert rate.pause(500, 0.0) == 0.5
-    assert rate.pause(500, 0.5) == 0.5
-    assert rate.pause(500, 3600.0) == 0.0
-    assert rate.pause(500, 3600.0) == 0.0
-    assert rate.pause(500, 3600.0) == 0.5
-    assert Rate(None, 0.0).pause(1 << 30, 0.0) == 0.0
+    def paused(max_rate: int | None, *came: tuple[int, float]) -> list[float]:
+        """Return how long a replica does not read after each of some bytes, given the times."""
+        state, pauses, stop = streaming(max_rate=max_rate), [], 0
+        for count, now in came:
+            start, stop = stop, stop + count
+            state, _ = decide(state, Received(now, start, stop))
+            pauses.append(max(state.timers.rate_due - now, 0.0))
+        return pauses
+
+    came = [(500, 0.0), (500, 0.5), (500, 3600.0), (500, 3600.0), (500, 3600.0)]
+    assert paused(1000, *came) == [0.5, 0.5, 0.0, 0.0, 0.5]
+    assert paused(None, (1 << 30, 0.0)) == [0.0]

@@ -25,13 +25,14 @@ from rmqstore.errors import (
     MalformedBytesError,
     OptionError,
 )
-from rmqstore.replica.broker_requests import BrokerClient, ServedSettings
 from rmqstore.replica.remoting import (
     MAX_BODY_BYTES,
     Address,
+    BrokerClient,
     Credentials,
     Endpoint,
     RemotingClient,
+    ServedSettings,
     decode_answer,
     encode_request,
     frame_length,

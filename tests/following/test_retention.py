@@ -22,9 +22,8 @@ from following.followers import (
 )
 from rmqstore.errors import OptionError, StoreStateError
 from rmqstore.inspect.verify import verify
-from rmqstore.replica.progress import follow_cluster_status, follow_status
 from rmqstore.replica.retention import NeededByStreams, Retention, first_needed, parse_retention
-from rmqstore.replica.state import copy_paths
+from rmqstore.replica.state import copy_paths, follow_cluster_status, follow_status
 from store_builder import Record, Store
 
 FILE_BYTES = 1 << 14

@@ -9,20 +9,35 @@ import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
+from following.replicas import streaming
 from following.test_reconnecting import closed_port
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
-from rmqstore.replica.background import Metadata
-from rmqstore.replica.broker import OrdinaryPort
-from rmqstore.replica.cluster import ClusterProgress
-from rmqstore.replica.metrics import FollowMetrics
-from rmqstore.replica.progress import FollowProgress, follow_status
-from rmqstore.replica.remoting import Address, Endpoint
+from rmqstore.replica.broker import TopicKinds
+from rmqstore.replica.cluster import ClusterProgress, FollowMetrics
+from rmqstore.replica.decisions import decide
+from rmqstore.replica.events import (
+    Answered,
+    Ask,
+    BoundsReported,
+    Build,
+    Built,
+    Flushed,
+    Lost,
+    Question,
+    Received,
+    StateWritten,
+    Ticked,
+    Written,
+)
+from rmqstore.replica.remoting import Address, LogBounds
 from rmqstore.replica.settings import FollowSettings, Timing
+from rmqstore.replica.state import FollowProgress, follow_status
 from store_builder import Record, Store
 
 
@@ -33,20 +48,20 @@ def log_of(count: int) -> Store:
 
 
 def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
-    with FakeMaster(log_of(600)) as master:
-        endpoint, settings = Endpoint(Address.parse(master.address), timeout=5.0), FollowSettings()
-        metadata = Metadata(OrdinaryPort(endpoint), settings)
-        metadata.ask()
-        assert metadata.agreed_low() is None
-        metadata.agree(time.monotonic())
-        assert metadata.agreed_low() == 0
-        master.low = 1 << 14
-        metadata.ask()
-        assert metadata.agreed_low() == 0  # of the same broker, whoever has answered since
-        metadata.agree(time.monotonic())
-        assert metadata.agreed_low() == 1 << 14
-        metadata.use_newest()
-        assert metadata.agreed_low() is None
+    state = streaming(now=1.0)
+    assert state.broker.agreed_low == 0
+    reported = BoundsReported(2.0, Question.BOUNDS, LogBounds(1 << 14, 1 << 20), 0, 0)
+    state, _ = decide(state, reported)
+    assert state.broker.agreed_low == 0  # of the same broker, whoever has answered since
+    state, _ = decide(state, Received(3.0, 0, 100))
+    assert state.broker.agreed_low == 1 << 14
+    state, _ = decide(state, Lost(4.0, "closed"))
+    state, _ = decide(state, Ticked(99.0, 0, is_drained=True))
+    facts = state.broker.newest
+    assert facts is not None
+    answered = Answered(100.0, Question.FACTS, facts, state.broker.source, 0)
+    state, _ = decide(state, answered)
+    assert state.broker.agreed_low is None
 
 
 def test_a_stop_does_not_wait_for_an_answer(tmp_path: Path) -> None:
@@ -85,6 +100,34 @@ def test_a_topic_whose_kind_cannot_be_asked_is_not_guessed(
     assert (target / "batchconsumequeue" / "B").is_dir()
     assert not (target / "consumequeue" / "B").exists()
     assert follow_status(target)[0].is_closed
+
+
+def test_a_topic_that_no_table_has_is_asked_for_once() -> None:
+    """The log grows meanwhile, and a table is always older than what came last."""
+
+    def save(end: int, now: float) -> list[Any]:
+        nonlocal state
+        state, _ = decide(state, Written(now, end, 0))
+        state, _ = decide(state, Flushed(now, end, 0))
+        saved = replace(state.copy.saved, end=end)
+        state, actions = decide(state, StateWritten(now, saved, drops_fetched=False))
+        return actions
+
+    state, _ = decide(streaming(), Ticked(1.0, 0, is_drained=True))
+    state, _ = decide(state, Received(1.0, 0, 200))
+    (build,) = [each for each in save(100, 2.0) if isinstance(each, Build)]
+    state, actions = decide(state, Built(3.0, 0, 40, frozenset({"gone"}), 0.1))
+    assert [each.question for each in actions if isinstance(each, Ask)] == [Question.TABLES]
+    save(200, 4.0)
+    facts = state.broker.newest
+    assert facts is not None
+    answer = Answered(5.0, Question.TABLES, facts._replace(asked_at=3.0), None, 0)
+    state, (again,) = decide(state, answer)
+    assert again == build._replace(kinds=TopicKinds(frozenset(), frozenset({"gone"})))
+    state, (again,) = decide(state, Built(6.0, 0, 60, frozenset({"gone too"}), 0.1))
+    assert isinstance(again, Build)  # the table is newer than this part of the log
+    _, (last,) = decide(state, Built(7.0, 100, 100, frozenset(), 0.1))
+    assert (build.end, last.end) == (100, 200)
 
 
 def test_the_times_suit_the_broker() -> None:

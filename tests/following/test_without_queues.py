@@ -11,8 +11,8 @@ import rmqstore
 from following.fake_master import FakeMaster, more, part
 from following.followers import files, follow_once, following, require_exact, wait_for
 from rmqstore.cli import main
-from rmqstore.replica.progress import follow_status
 from rmqstore.replica.retention import parse_retention
+from rmqstore.replica.state import follow_status
 from store_builder import Store
 
 FILE_BYTES = 1 << 14

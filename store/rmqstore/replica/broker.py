@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 from rmqstore.errors import (
     BrokerUnreachableError,
@@ -23,9 +23,17 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.replica.broker_requests import BrokerClient, HeldTable, LogBounds, ServedSettings
 from rmqstore.replica.ha import Connection, ConnectionEndedError, HaStream
-from rmqstore.replica.remoting import Address, Endpoint, RemotingClient
+from rmqstore.replica.remoting import (
+    TOPICS,
+    Address,
+    BrokerClient,
+    Endpoint,
+    HeldTable,
+    LogBounds,
+    RemotingClient,
+    ServedSettings,
+)
 from rmqstore.storage.broker.config_files import (
     BATCH_QUEUES,
     MAX_TABLE_BYTES,
@@ -56,40 +64,11 @@ _NEXT_NAME: Final = re.compile(r'[\s,]*"([^"\\]*)"\s*:\s*')  # no name needs an 
 Mode = Literal["default", "controller"]
 
 
-class Informant(Protocol):
-    """Where a follower learns about its broker. All methods raise what :meth:`ask` raises."""
-
-    @property
-    def tells_all(self) -> bool:
-        """Whether settings, tables and the end of the log are reported."""
-
-    def ask(self) -> Facts:
-        """Return everything that is reported.
-
-        Raises:
-            BrokerUnreachableError: the broker does not answer; a later attempt may succeed.
-            BrokerRefusedError: it refused.
-        """
-
-    def bounds(self, position: int) -> LogBounds:
-        """Return where the log begins and ends.
-
-        Args:
-            position: physical offset at which the broker said by a heartbeat that it continues.
-        """
-
-    def record_at(self, physical_offset: int) -> bytes:
-        """Return the record at a physical offset, empty if it is not returned."""
-
-    def source(self, settings: ServedSettings) -> Source:
-        """Return the broker that settings describe; raises as ``source_of`` does, too."""
-
-    def require_master(self) -> None:
-        """Refuse a broker in controller mode that is now not the master of its group."""
-
-
 class OrdinaryPort:
     """The listen port of a broker.
+
+    All questions raise BrokerUnreachableError if the broker does not answer, and BrokerRefusedError
+    if it refuses; a later attempt may succeed after the first one only.
 
     Args:
         endpoint: the port.
@@ -222,6 +201,13 @@ class ReplicaPort:
         return offset, size
 
 
+class TopicKinds(NamedTuple):
+    """The topics with BatchConsumeQueues, and those that are known to have others."""
+
+    batch: frozenset[str] = frozenset()
+    plain: frozenset[str] = frozenset()
+
+
 class Facts(NamedTuple):
     """What a broker reported at one moment.
 
@@ -232,6 +218,7 @@ class Facts(NamedTuple):
             as far has all that the tables speak of.
         asked_at: monotonic time before the tables were asked for.
         told_at: monotonic time after the last answer.
+        kinds: of the topics in the tables.
     """
 
     settings: ServedSettings
@@ -239,6 +226,21 @@ class Facts(NamedTuple):
     bounds: LogBounds
     asked_at: float
     told_at: float
+    kinds: TopicKinds = TopicKinds()
+
+    def held_once(self, before: Facts | None) -> Facts:
+        """Return the same, with the tables of the time before where these did not change."""
+        old = {} if before is None else before.tables
+        tables = {
+            name: old[name] if old.get(name) == table else table
+            for name, table in self.tables.items()
+        }
+        topics = tables.get(TOPICS)
+        if before is not None and topics is old.get(TOPICS):
+            return self._replace(tables=tables, kinds=before.kinds)
+        are_batch = batch_topics_of(b"" if topics is None else topics.content)
+        batch = frozenset(topic for topic, is_batch in are_batch.items() if is_batch)
+        return self._replace(tables=tables, kinds=TopicKinds(batch, frozenset(are_batch) - batch))
 
 
 def ask(endpoint: Endpoint, *, with_tables: bool) -> Facts:
@@ -260,6 +262,9 @@ def ask_bounds(endpoint: Endpoint) -> LogBounds:
     """Return where the log of a broker begins and ends; raises as :func:`ask` does."""
     with RemotingClient(endpoint) as client:
         return BrokerClient(client, str(endpoint.address)).bounds()
+
+
+Informant = OrdinaryPort | ReplicaPort  # where a follower learns about its broker
 
 
 class Source(NamedTuple):

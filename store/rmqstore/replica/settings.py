@@ -16,7 +16,13 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.replica.agreement import OVERLAP_BYTES
-from rmqstore.replica.broker import MAX_FILE_BYTES, MIN_FILE_BYTES, OrdinaryPort, ReplicaPort
+from rmqstore.replica.broker import (
+    MAX_FILE_BYTES,
+    MIN_FILE_BYTES,
+    Informant,
+    OrdinaryPort,
+    ReplicaPort,
+)
 from rmqstore.replica.remoting import Address, Credentials, Endpoint
 from rmqstore.replica.retention import FOREVER, Retention, parse_retention
 
@@ -232,9 +238,7 @@ def credentials_of(arguments: FollowArguments) -> Credentials | None:
     return None
 
 
-def informant_of(
-    endpoint: Endpoint, settings: FollowSettings, known_size: int | None
-) -> OrdinaryPort | ReplicaPort:
+def informant_of(endpoint: Endpoint, settings: FollowSettings, known_size: int | None) -> Informant:
     """Return where a broker is asked.
 
     Args:

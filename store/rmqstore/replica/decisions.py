@@ -1,0 +1,696 @@
+"""What a replica decides: from its state and an event follow its next state and what it does.
+
+:func:`decide` opens no file and no socket, and reads no clock. The loop in ``follower`` performs
+the actions that it returns, whose results are events again. What concerns the disk of the copy only
+is in ``upkeep``: flushes, the state, queues, old files, the steps of a cut and those of the end.
+
+A master that comes back with a shorter log shows it by bytes that differ, or by a heartbeat before
+the end of the copy (:func:`_take_heartbeat`). Both lead to :func:`_on_differed`, which decides that
+the copy is cut, that more is compared, or that it is the log of another broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from rmqstore.errors import (
+    BrokerRefusedError,
+    CorruptRecordError,
+    RmqStoreError,
+    StoreStateError,
+)
+from rmqstore.replica import events
+from rmqstore.replica.agreement import (
+    Extent,
+    FirstRecord,
+    Verdict,
+    begin_at,
+    compared_from,
+    consistent_point,
+    has_gap,
+    judge,
+    larger,
+    request_at,
+    require_known_begin,
+    served_bounds,
+)
+from rmqstore.replica.events import Action, Event, Question
+from rmqstore.replica.ha import Greeting
+from rmqstore.replica.remoting import LogBounds
+from rmqstore.replica.replica_state import (
+    LONG_AGO,
+    STREAMING,
+    Change,
+    Comparison,
+    Copy,
+    Cutting,
+    Decision,
+    Ending,
+    Phase,
+    ReplicaState,
+    Retaining,
+    Stream,
+    Work,
+    agree,
+    has_arrived,
+    is_stalled,
+    is_write_due,
+    learn_epochs,
+    patience,
+)
+from rmqstore.replica.state import epochs_within, first_state, require_same_source
+from rmqstore.replica.upkeep import (
+    BEGIN_AGAIN,
+    COMPLETE,
+    CUT,
+    HANDLERS,
+    RETAIN,
+    Step,
+    ask,
+    ask_if_due,
+    build_if_due,
+    end_with,
+    flush_if_due,
+    pause,
+    report_if_due,
+    report_progress,
+    retain_if_due,
+    settle_kinds,
+    without_question,
+    write_state_if_due,
+)
+
+_END_SECONDS: Final = 1.0  # between two questions whether the log of the broker ends
+_RETRY_SECONDS: Final = 1.0
+
+
+def decide(state: ReplicaState, event: Event) -> Decision:
+    """Return the next state, and what is done, in this order."""
+    state = state._replace(now=event.at)
+    try:
+        state, actions = _HANDLERS[type(event)](state, event)
+    except RmqStoreError as err:
+        state, actions = end_with(state, err)
+    further: list[Action] = []
+    while (change := state.change) is not None and not state.work.is_busy and not further:
+        step = _steps_of(change)[change.step]
+        state = state._replace(change=change._replace(step=change.step + 1))
+        try:
+            state, further = step(state, change)
+        except RmqStoreError as err:
+            state, further = end_with(state, err)
+        if state.change == change:  # it waits for something
+            break
+    return state, [*actions, *further]
+
+
+# ---- questions and connections
+
+
+def _begin(state: ReplicaState) -> Decision:
+    """Ask the broker for everything, with which each connection begins."""
+    attempts = state.attempts._replace(began=state.now)
+    return ask(state._replace(phase=Phase.ASKING, attempts=attempts), Question.FACTS)
+
+
+def _on_started(state: ReplicaState, _event: events.Started) -> Decision:
+    return _begin(state)
+
+
+def _on_answered(state: ReplicaState, event: events.Answered) -> Decision:
+    facts, before, question = event.facts, state.broker, event.question
+    broker = before._replace(
+        bounds=facts.bounds,
+        bounds_at=facts.told_at,
+        answered_at=event.epoch_ms if state.place.reports_all else 0,
+        newest=facts,
+        untaken=before.untaken or facts,  # one that waits for the copy would wait for ever else
+        asking=before.asking - {question},
+        asked_at=state.now,
+        tables_at=state.now,
+    )
+    if question is not Question.FACTS or state.phase is not Phase.ASKING:
+        return settle_kinds(state._replace(broker=broker))
+    source = event.source
+    assert source is not None
+    timing = state.settings.timing.adapted(source.heartbeat, source.housekeeping)
+    broker = broker._replace(known_source=source, timing=timing, untaken=facts, agreed_low=None)
+    state = state._replace(broker=broker, phase=Phase.CONNECTING)
+    if state.copy.noted is not None:
+        require_same_source(state.place.root, state.copy.saved, source)
+    return _connect(state) if state.copy.is_open else _open(state, facts.bounds, is_new=True)
+
+
+def _open(state: ReplicaState, bounds: LogBounds, *, is_new: bool) -> Decision:
+    source, saved, start = state.broker.source, state.copy.noted, state.settings.start
+    if saved is None:
+        if is_new and not state.place.reports_all:
+            require_known_begin(start, bounds)
+        begin = begin_at(start, bounds, source.file_size, is_new=is_new)
+        saved = first_state(source, state.place.address, begin)
+    return state, [events.Open(saved, source)]
+
+
+def _on_opened(state: ReplicaState, event: events.Opened) -> Decision:
+    saved = event.saved
+    doubted_from = saved.end if saved.end < event.end else None
+    copy = Copy(
+        saved, is_open=True, end=event.end, durable=saved.end, saved_end=saved.end,
+        doubted_from=doubted_from, built=saved.built, last_time=event.last_time,
+        epochs=event.epochs,
+    )  # fmt: skip
+    now = state.now
+    work = Work(written=saved.built, synced_at=now, flush_began=now)
+    state = state._replace(copy=copy, work=work)
+    if state.attempts.begins_anew:
+        return pause(state._replace(attempts=state.attempts._replace(begins_anew=False)), None)
+    return _connect(state)
+
+
+def _connect(state: ReplicaState) -> Decision:
+    """Make a connection; in default mode, it is found out before from where on to compare."""
+    broker, attempts, source = state.broker, state.attempts, state.broker.source
+    goal = attempts.goal
+    if goal is None and state.settings.once and state.place.reports_all:
+        goal = broker.bounds.high
+    attempts = attempts._replace(goal=goal, is_confirmed=False, is_idle=False)
+    state = state._replace(attempts=attempts)
+    if source.mode == "default":
+        state, actions = _plan(state, None)
+    else:
+        state, actions = _reach(state)
+    return state, [events.ForgetBegun(), *actions]
+
+
+def _reach(state: ReplicaState) -> Decision:
+    source, saved = state.broker.source, state.copy.saved
+    saved = replace(saved, n_connections=saved.n_connections + 1)
+    learner_id = saved.learner_id if source.mode == "controller" else None
+    action = events.Connect(source, state.broker.timing.first_header, learner_id)
+    return state._replace(copy=state.copy._replace(noted=saved)), [action]
+
+
+def _plan(state: ReplicaState, greeting: Greeting | None) -> Decision:
+    """Decide from where on the logs are compared; or end, with a copy that is open."""
+    try:
+        return _planned(state, greeting)
+    except RmqStoreError as err:
+        return end_with(state, err)
+
+
+def _planned(state: ReplicaState, greeting: Greeting | None) -> Decision:
+    """Decide from where on the logs are compared, unless a copy has to begin before.
+
+    Raises:
+        StoreStateError: the broker has nothing that the copy could continue with.
+    """
+    copy, source, settings, root = state.copy, state.broker.source, state.settings, state.place.root
+    saved = copy.saved
+    bounds = state.broker.bounds
+    if not state.place.reports_all:  # the log may be longer than is known
+        bounds = bounds._replace(high=max(bounds.high, copy.end))
+    if greeting is not None:
+        bounds = served_bounds(bounds, greeting.epochs, greeting.end, source.file_size)
+    stream = Stream(Comparison(bounds, is_related=True, n_bytes=0), greeting)
+    state = state._replace(stream=stream)
+    if copy.sure_end == saved.begin and not bounds.reach(saved.begin):
+        begin = begin_at(settings.start, bounds, source.file_size, is_new=False)
+        reason = "the broker does not have it"
+        change = Cutting(saved.begin, saved.begin, reason, state.epoch_ms, begins_at=begin)
+        text = f"{root}: the copy has no record yet, and begins at {begin} now"
+        return state._replace(change=change), [events.Log(text)]
+    extent, sure = Extent(saved.begin, copy.end), Extent(saved.begin, copy.sure_end)
+    if has_gap(root, sure, bounds, begins_again=settings.on_gap == "restart"):
+        return end_with(state, None, sets_aside=bounds)
+    common, is_related = copy.end, True
+    if greeting is not None and (own := epochs_within(copy.epochs, *extent)):
+        point = consistent_point(own, copy.end, greeting.epochs, greeting.end)
+        is_related = point is not None
+        common = copy.end if point is None else point
+    n_bytes = max(state.attempts.overlap, settings.overlap + source.least_overlap)
+    wanted = compared_from(sure._replace(end=min(common, sure.end)), bounds, n_bytes)
+    comparison = Comparison(bounds, is_related, n_bytes)
+    state = state._replace(stream=stream._replace(comparison=comparison))
+    return state, [events.FindPlace(wanted, saved.begin, bounds.high)]
+
+
+def _on_place_found(state: ReplicaState, event: events.PlaceFound) -> Decision:
+    copy, stream = state.copy, state.connection
+    comparison = stream.comparison._replace(
+        compared=event.compared, agreed_from=event.agreed_from, first=FirstRecord(copy.end, b"")
+    )
+    state = state._replace(stream=stream._replace(comparison=comparison))
+    bounds = comparison.bounds
+    is_empty = copy.saved.begin == copy.end and copy.doubted_from is None
+    if is_empty and bounds.low <= copy.end < bounds.high:
+        return ask(state, Question.RECORD, copy.end)
+    return _request(state) if stream.greeting is not None else _reach(state)
+
+
+def _on_record_reported(state: ReplicaState, event: events.RecordReported) -> Decision:
+    state = without_question(state, Question.RECORD)
+    stream = state.stream
+    if state.phase is not Phase.CONNECTING or stream is None:
+        return state, []
+    first = stream.comparison.first._replace(record=event.record)
+    stream = stream._replace(comparison=stream.comparison._replace(first=first))
+    state = state._replace(stream=stream)
+    return _request(state) if stream.greeting is not None else _reach(state)
+
+
+def _on_connected(state: ReplicaState, event: events.Connected) -> Decision:
+    if state.phase is not Phase.CONNECTING:
+        return state, [events.Disconnect()]
+    source, actions = state.broker.source, list[Action]()
+    if event.is_public and not state.attempts.is_public:
+        state = state._replace(attempts=state.attempts._replace(is_public=True))
+        text = (
+            f"{source.ha_address} is an address of the public internet, and an HA port has neither "
+            "login nor encryption: use a tunnel"
+        )
+        actions.append(events.Log(text))
+    if event.greeting is None:
+        state, further = _request(state)
+    else:
+        # A master that is demoted says so, and then closes its connections: this one is among them.
+        comparison = Comparison(state.broker.bounds, is_related=True, n_bytes=0)
+        state = state._replace(stream=Stream(comparison, event.greeting))
+        state, further = ask(state, Question.MASTER)
+    return state, [*actions, *further]
+
+
+def _on_master_confirmed(state: ReplicaState, _event: events.MasterConfirmed) -> Decision:
+    state = without_question(state, Question.MASTER)
+    if state.phase is not Phase.CONNECTING or state.stream is None:
+        return state, []
+    return _plan(state, state.stream.greeting)
+
+
+def _request(state: ReplicaState) -> Decision:
+    """Ask for the log, from the place on that is compared."""
+    copy, stream, source = state.copy, state.connection, state.broker.source
+    comparison, greeting = stream.comparison, stream.greeting
+    position = compared = comparison.compared
+    if greeting is None:
+        position = request_at(compared, comparison.bounds, source.file_size)
+    is_comparing = compared < copy.end
+    stream = stream._replace(
+        position=position, received_at=state.now, data_at=state.now,
+        epochs=() if greeting is None else tuple(greeting.epochs),
+    )  # fmt: skip
+    phase = Phase.COMPARING if is_comparing else Phase.APPENDING
+    timers = state.timers._replace(rate_due=state.now)
+    state = state._replace(stream=stream, phase=phase, timers=timers)
+    if not is_comparing:
+        state = agree(state)  # the copy is empty
+    holds_zero = position > compared and not is_comparing
+    return state, [events.Request(position, greeting, holds_zero)]
+
+
+def _on_unanswered(state: ReplicaState, event: events.Unanswered) -> Decision:
+    question, error = event.question, event.error
+    state = without_question(state, question)
+    is_streaming = state.phase in STREAMING and state.change is None
+    if question is Question.END and state.stream is not None and is_streaming:
+        pending = state.stream.pending
+        if isinstance(pending, CorruptRecordError):
+            return end_with(state, pending)
+        if pending is not None or state.phase is Phase.COMPARING:
+            return _lose(state, pending or str(error))
+    is_first = question in (Question.FACTS, Question.RECORD, Question.MASTER)
+    if is_first and state.phase in (Phase.ASKING, Phase.CONNECTING):
+        if isinstance(error, BrokerRefusedError) or not state.settings.reconnect:
+            return end_with(state, error)
+        state, actions = pause(state._replace(stream=None), str(error))
+        return state, [events.Disconnect(), *actions]
+    work = state.work
+    if question is not Question.TABLES or not work.unknown:
+        return state, []
+    state = state._replace(work=work._replace(retry_at=state.now + _RETRY_SECONDS))
+    if work.retry_at > LONG_AGO:
+        return state, []
+    topics = ", ".join(sorted(work.unknown))
+    return state, [events.Log(f"queues wait for the kind of topic {topics}: {error}")]
+
+
+def _on_lost(state: ReplicaState, event: events.Lost) -> Decision:
+    if state.phase not in (Phase.CONNECTING, *STREAMING):
+        return state, []
+    return _lose(state, event.reason)
+
+
+def _lose(state: ReplicaState, reason: str) -> Decision:
+    """End the connection, and make another one after a pause."""
+    source, attempts = state.broker.source, state.attempts
+    actions: list[Action] = [events.Write()] if state.copy.n_held else []
+    if state.phase in STREAMING:
+        attempts = attempts._replace(overlap=state.settings.overlap)
+        if state.stream is not None and state.stream.has_begun:
+            attempts = attempts._replace(reasons=frozenset())
+    reason = f"{source.ha_address}, the HA port: {reason}"
+    state, further = pause(state._replace(attempts=attempts, stream=None), reason)
+    return state, [*actions, events.Disconnect(), *further]
+
+
+# ---- what comes
+
+
+def _on_received(state: ReplicaState, event: events.Received) -> Decision:
+    stream, timers, now = state.stream, state.timers, state.now
+    if stream is None or state.phase not in STREAMING:
+        return state, []
+    start, stop = event.start, event.stop
+    rate = state.settings.max_rate
+    if rate is not None:  # a rest earns no more than one second's bytes
+        rate_due = max(timers.rate_due, now - 1.0) + (stop - start) / rate
+        state = state._replace(timers=timers._replace(rate_due=rate_due))
+    if stop == start:  # a part of a header
+        return state._replace(stream=stream._replace(received_at=now)), []
+    stream = stream._replace(position=stop, received_at=now, data_at=now, has_begun=True)
+    state = state._replace(stream=stream)
+    comparison = stream.comparison
+    if state.phase is Phase.COMPARING:
+        until = min(stop, state.copy.end)
+        return state, [events.Compare(start, until, comparison.compared, None)]
+    if state.attempts.is_idle:
+        state = state._replace(attempts=state.attempts._replace(is_idle=False))
+    if not comparison.first.has_come:
+        expected = comparison.first.expected(start, stop)
+        until = start + len(expected)
+        return state, [events.Compare(start, until, comparison.compared, expected)]
+    return _hold(state, start, stop)
+
+
+def _on_epochs_reported(state: ReplicaState, event: events.EpochsReported) -> Decision:
+    if state.stream is None or state.phase not in STREAMING:
+        return state, []
+    stream = state.stream._replace(epochs=event.epochs, confirm_offset=event.confirm_offset)
+    state = state._replace(stream=stream)
+    return learn_epochs(state) if state.attempts.is_confirmed else state, []
+
+
+def _on_agreed(state: ReplicaState, event: events.Agreed) -> Decision:
+    stream, copy = state.stream, state.copy
+    if stream is None or state.phase not in STREAMING:
+        return state, []
+    if state.phase is Phase.COMPARING:
+        if event.stop < copy.end:
+            return state, []
+        copy = copy._replace(doubted_from=None)
+        return _hold(state._replace(phase=Phase.APPENDING, copy=copy), copy.end, stream.position)
+    comparison = stream.comparison
+    first = comparison.first._replace(n_come=event.stop - comparison.first.begin)
+    stream = stream._replace(comparison=comparison._replace(first=first))
+    return _hold(state._replace(stream=stream), event.start, stream.position)
+
+
+def _hold(state: ReplicaState, start: int, stop: int) -> Decision:
+    """Take the next bytes of the log, which are written with others."""
+    copy, n_bytes = state.copy, stop - start
+    if n_bytes:
+        held_at = copy.held_at if copy.n_held else state.now
+        state = state._replace(copy=copy._replace(n_held=copy.n_held + n_bytes, held_at=held_at))
+    return agree(state), [events.Hold(start, stop)] if n_bytes else []
+
+
+def _on_heartbeat(state: ReplicaState, event: events.HeartbeatCame) -> Decision:
+    stream = state.stream
+    if stream is None or state.phase not in STREAMING or stream.pending is not None:
+        return state, []
+    stream = stream._replace(received_at=state.now, has_begun=True, heartbeat=event.position)
+    state = state._replace(stream=stream)
+    return (state, [events.Write()]) if state.copy.n_held else _take_heartbeat(state)
+
+
+def _take_heartbeat(state: ReplicaState) -> Decision:
+    """Take a heartbeat. It comes at the end of the log, and wherever the broker is slow."""
+    stream, copy = state.connection, state.copy
+    assert stream.heartbeat is not None
+    position = stream.heartbeat
+    stream = stream._replace(heartbeat=None)
+    state = state._replace(stream=stream)
+    # A broker sends heartbeats for ever where it has deleted what would come next. Then no more of
+    # the log can come on this connection.
+    low, high = state.broker.bounds
+    if position < low:
+        text = f"the broker continues at {position}, and its log now begins at {low}"
+        return _lose(state, text)
+    seconds = state.now - stream.data_at
+    if position < high and seconds > patience(state):
+        text = (
+            f"the broker has its log up to {high}, and sent nothing after {position} for "
+            f"{seconds:.0f} s"
+        )
+        # Whether the log has it decides what follows.
+        return _ask_for_end(state._replace(stream=stream._replace(pending=text)), position)
+    is_comparing = state.phase is Phase.COMPARING
+    if not is_comparing:
+        state = agree(state)
+    if not is_comparing and not (state.settings.once and position == copy.end):
+        return state, []
+    quiet = 0.0 if state.settings.ha_mode is None else state.broker.timing.quiet
+    is_soon = state.now - state.timers.end_asked_at < _END_SECONDS
+    if is_soon or seconds < quiet or Question.END in state.broker.asking:
+        return state, []
+    return _ask_for_end(state, position)
+
+
+def _ask_for_end(state: ReplicaState, position: int) -> Decision:
+    """Ask whether the log of the broker ends at a position."""
+    timers = state.timers._replace(end_asked_at=state.now)
+    return ask(state._replace(timers=timers), Question.END, position)
+
+
+def _on_bounds(state: ReplicaState, event: events.BoundsReported) -> Decision:
+    question, bounds, position = event.question, event.bounds, event.position
+    answered_at = event.epoch_ms if state.place.reports_all else 0
+    broker = state.broker._replace(
+        bounds=bounds, bounds_at=state.now, answered_at=answered_at, asked_at=state.now
+    )
+    state = without_question(state._replace(broker=broker), question)
+    stream, copy = state.stream, state.copy
+    if question is not Question.END or stream is None or state.phase not in STREAMING:
+        return state, []
+    is_of_another = state.timers.end_asked_at < state.attempts.began  # connection
+    if state.change is not None or is_of_another:
+        return state, []
+    pending = stream.pending
+    if isinstance(pending, CorruptRecordError):
+        # The log of a new slave may begin anywhere; for 0 it sends its first file, once it has one.
+        # Source: CommitLog.java#getData, MappedFileQueue.java#findMappedFileByOffset.
+        if bounds.low <= copy.saved.begin:
+            return end_with(state, pending)
+        return _lose(state, f"the log of the broker does not begin at {copy.saved.begin}")
+    if pending is not None:
+        return _lose(state, pending)
+    if stream.position != position:  # more has come since
+        return state, []
+    if not bounds.reach(position):  # the next connection begins with these
+        text = (
+            f"the broker continues at {position}, and its log is now from {bounds.low} "
+            f"to {bounds.high}"
+        )
+        return _lose(state, text)
+    served = stream.comparison.bounds
+    comparison = stream.comparison._replace(bounds=served._replace(low=max(served.low, bounds.low)))
+    state = state._replace(stream=stream._replace(comparison=comparison))
+    if position < bounds.high:
+        return state, []
+    if state.phase is Phase.COMPARING:
+        reason = "the broker's log ends here"
+        return state, [events.FindBoundary(position, comparison.compared, reason)]
+    return state._replace(attempts=state.attempts._replace(is_idle=True)), []
+
+
+def _on_differed(state: ReplicaState, event: events.Differed) -> Decision:
+    """Decide what follows from a difference.
+
+    Raises:
+        StoreStateError: nothing is known to be the same.
+    """
+    stream, copy, place = state.stream, state.copy, event.place
+    if stream is None or state.phase not in STREAMING:
+        return state, []
+    comparison = stream.comparison
+    if state.phase is Phase.APPENDING:
+        raise StoreStateError(
+            f"the record at {copy.end} is another one at the HA port than at the "
+            "listen port, so the two are of different brokers. Nothing was copied"
+        )
+    verdict = judge(
+        has_agreed=comparison.agreed_from is not None and place >= comparison.agreed_from,
+        compared=comparison.compared,
+        extent=Extent(copy.saved.begin, copy.end),
+        low=comparison.bounds.low,
+    )
+    if verdict is Verdict.COMPARE_MORE and comparison.is_related:
+        n_bytes = comparison.n_bytes
+        text = f"the logs differ before the last {n_bytes} bytes; more is compared"
+        attempts = state.attempts._replace(overlap=larger(n_bytes), reasons=frozenset())
+        state, actions = pause(state._replace(attempts=attempts), None)
+        return state, [events.Log(text, is_warning=False), events.Disconnect(), *actions]
+    if verdict is not Verdict.CUT:
+        raise StoreStateError(
+            f"the log of the broker and the copy differ at physical offset {place}, and no "
+            f"record from {comparison.compared} on is the same: the broker now has another log. "
+            "Nothing was changed; follow it into a new folder"
+        )
+    return state._replace(change=Cutting(event.boundary, place, event.reason, event.epoch_ms)), []
+
+
+def _on_damaged(state: ReplicaState, event: events.Damaged) -> Decision:
+    copy = state.copy._replace(end=event.end, last_time=event.last_time, n_held=0)
+    state = state._replace(copy=copy)
+    if state.phase is Phase.CLOSING:
+        return state, []
+    if state.phase is not Phase.APPENDING or copy.end > copy.saved.begin or state.stream is None:
+        return end_with(state, event.error)
+    stream = state.stream._replace(pending=event.error)
+    return _ask_for_end(state._replace(stream=stream), copy.end)
+
+
+# ---- what is written, and what is due
+
+
+def _on_written(state: ReplicaState, event: events.Written) -> Decision:
+    copy = state.copy._replace(end=event.end, last_time=event.last_time, n_held=0)
+    state = state._replace(copy=copy)
+    if state.stream is None or state.phase is not Phase.APPENDING:
+        return state, []
+    if is_stalled(state):
+        return _lose(state, "the copy takes too long for what came")
+    if state.stream.heartbeat is not None:
+        state, actions = _take_heartbeat(state)
+        if state.stream is None:
+            return state, actions
+        state, further = flush_if_due(state)
+        return state, [*actions, *further]
+    return flush_if_due(state)
+
+
+def _on_state_written(state: ReplicaState, event: events.StateWritten) -> Decision:
+    """Acknowledge and build what the state on the disk covers."""
+    end, copy = event.saved.end, state.copy
+    work = state.work._replace(flushing=False, synced_at=state.now)
+    state = state._replace(copy=copy._replace(saved_end=end), work=work)
+    actions: list[Action] = []
+    if event.drops_fetched:
+        actions = [events.DropFetched(event.saved.begin, end)]
+    if state.change is not None:
+        return state, actions
+    if state.stream is not None and state.phase is Phase.APPENDING and is_stalled(state):
+        state, further = _lose(state, "the copy takes too long for what came")
+    else:
+        state, further = report_if_due(state)
+    state, builds = build_if_due(state)
+    return state, [*actions, *further, *builds]
+
+
+def _on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
+    timers = state.timers._replace(woke_at=state.now, is_drained=event.is_drained)
+    state = state._replace(epoch_ms=event.epoch_ms, timers=timers)
+    if state.change is not None or state.phase is Phase.ENDED:
+        return state, []
+    if state.attempts.is_stopping:
+        return end_with(state, None)
+    if state.phase is Phase.PAUSING and state.now >= state.attempts.next_at:
+        state, actions = _begin(state)
+    elif state.phase in STREAMING:
+        state, actions = _stream_on(state)
+        if state.phase is Phase.CLOSING:
+            return state, actions
+    else:
+        state, actions = flush_if_due(state)
+    for duty in (settle_kinds, ask_if_due, retain_if_due, write_state_if_due, report_progress):
+        state, further = duty(state)
+        actions += further
+    return state, actions
+
+
+def _stream_on(state: ReplicaState) -> Decision:
+    """Write, flush and report, if it is time; notice silence, and the end that was asked for."""
+    stream = state.connection
+    if has_arrived(state):
+        return end_with(state, None)
+    most = patience(state)
+    if stream.pending is None and state.now - stream.received_at > most:
+        return _lose(state, f"nothing came for {most:.0f} s")
+    actions: list[Action] = []
+    if state.copy.n_held and state.phase is Phase.APPENDING and is_write_due(state):
+        actions = [events.Write()]  # then the flush is looked at again
+    else:
+        state, actions = flush_if_due(state)
+    state, further = report_if_due(state)
+    return state, [*actions, *further]
+
+
+# ---- the last steps of a change
+
+
+def _end_cut(state: ReplicaState, cut: Cutting) -> Decision:
+    """Continue with the bytes of the broker, where the logs part; or make the connection."""
+    # The broker may have lost the end that tables wait for.
+    broker = state.broker._replace(untaken=state.broker.newest, agreed_low=None)
+    state = state._replace(change=None, broker=broker)
+    stream = state.connection
+    if cut.begins_at is not None:
+        return _plan(state, stream.greeting)
+    held = state.copy._replace(n_held=cut.place - cut.end, held_at=state.now)
+    state = state._replace(phase=Phase.APPENDING, copy=held)
+    if is_stalled(state):
+        return _lose(state, "the copy takes too long for what came")
+    return _hold(state, cut.place, stream.position)
+
+
+def _on_set_aside(state: ReplicaState, event: events.SetAside) -> Decision:
+    """Begin a new copy, where the other one was."""
+    ending, end = state.change, state.copy.end
+    assert isinstance(ending, Ending)
+    assert ending.sets_aside is not None
+    bounds = ending.sets_aside
+    text = (
+        f"{state.place.root} ends at {end}, and the broker has nothing to serve before "
+        f"{bounds.low}: it is now {event.path}, and a new copy begins"
+    )
+    attempts = state.attempts._replace(begins_anew=True)
+    state = state._replace(
+        copy=Copy(None), attempts=attempts, change=None, phase=Phase.CONNECTING, work=Work()
+    )
+    try:
+        state, actions = _open(state, bounds, is_new=False)
+    except RmqStoreError as err:  # there is no copy now
+        state, actions = end_with(state, err)
+    return state, [events.Log(text), *actions]
+
+
+def _steps_of(change: Change) -> tuple[Step, ...]:
+    if isinstance(change, Cutting):
+        return (*(CUT if change.begins_at is None else BEGIN_AGAIN), _end_cut)
+    return RETAIN if isinstance(change, Retaining) else COMPLETE
+
+
+_HANDLERS: Final[dict[type, Callable[[ReplicaState, Any], Decision]]] = {
+    **HANDLERS,
+    events.Started: _on_started,
+    events.Ticked: _on_ticked,
+    events.Answered: _on_answered,
+    events.BoundsReported: _on_bounds,
+    events.RecordReported: _on_record_reported,
+    events.MasterConfirmed: _on_master_confirmed,
+    events.Unanswered: _on_unanswered,
+    events.Connected: _on_connected,
+    events.Lost: _on_lost,
+    events.Received: _on_received,
+    events.HeartbeatCame: _on_heartbeat,
+    events.EpochsReported: _on_epochs_reported,
+    events.Opened: _on_opened,
+    events.PlaceFound: _on_place_found,
+    events.Agreed: _on_agreed,
+    events.Differed: _on_differed,
+    events.Written: _on_written,
+    events.Damaged: _on_damaged,
+    events.StateWritten: _on_state_written,
+    events.SetAside: _on_set_aside,
+}

@@ -1,0 +1,225 @@
+"""All orders of up to six events, in a model: what a replica decides is right in each of them.
+
+The copy is always a part of some log that the master had, and nothing is acknowledged that is not
+on the disk. No byte is thrown away without being kept, and the state is never ahead of the disk.
+There is always progress, or an end by name. Each of the defects below is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from following.replica_model import (
+    ControlledWorld,
+    Decide,
+    ViolatedError,
+    World,
+    decide_as_it_is,
+)
+from rmqstore.replica import decisions, events, upkeep
+from rmqstore.replica.events import Question
+from rmqstore.replica.replica_state import Phase
+
+# What may happen, each at most once, in all orders.
+SCENARIOS: dict[str, tuple[type[World], tuple[str, ...]]] = {
+    "shorter": (World, ("append", "flush", "build", "lose", "kill", "wait")),
+    "other": (World, ("append", "flush", "fork", "build", "lose_power", "restart")),
+    "twice": (World, ("fork", "lose", "flush", "append", "kill", "lose_power")),
+    "slow": (World, ("fall_silent", "restart", "append", "flush", "wait", "fork")),
+    "old": (World, ("append", "delete", "commit", "flush", "wait", "fork")),
+    "ends": (World, ("append", "stop", "flush", "build", "fail", "fork")),
+    "switch": (ControlledWorld, ("switch", "flush", "append", "kill", "build", "wait")),
+    "epochs": (
+        ControlledWorld,
+        ("switch", "begin_epoch", "fork", "lose_power", "flush", "restart"),
+    ),
+}
+FAST = 3  # of six events
+
+
+def explore(world: World, names: tuple[str, ...], depth: int, before: tuple[str, ...] = ()) -> int:
+    """Let all orders of some events happen, and the world settle after each; return how many."""
+    try:
+        world.copy().settle()
+    except ViolatedError as err:
+        raise ViolatedError(f"{err}, after {', '.join(before) or 'nothing'}") from err
+    count = 1
+    for name in names if depth else ():
+        then = world.copy()
+        try:
+            then.happen(name)
+        except ViolatedError as err:
+            raise ViolatedError(f"{err}, after {', '.join((*before, name))}") from err
+        rest = tuple(each for each in names if each != name)
+        count += explore(then, rest, depth - 1, (*before, name))
+    return count
+
+
+def begin(kind: type[World], decide: Decide, *, is_complete: bool, **settings: Any) -> World:
+    """Return a world whose copy has begun, or is complete and of several files."""
+    world = kind(decide, n_records=12 if is_complete else 4, **settings)
+    world.run()
+    if is_complete:
+        world.settle()
+    return world
+
+
+@pytest.mark.parametrize("is_complete", [False, True])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("depth", [FAST, pytest.param(6, marks=pytest.mark.slow)])
+def test_every_order_of_events_leaves_a_sound_copy(
+    depth: int, scenario: str, is_complete: bool
+) -> None:
+    kind, names = SCENARIOS[scenario]
+    count = explore(begin(kind, decide_as_it_is, is_complete=is_complete), names, depth)
+    assert count == {3: 157, 6: 1957}[depth]
+
+
+@pytest.mark.parametrize("on_gap", ["fail", "restart"])
+@pytest.mark.parametrize("event", ["restart", "kill"])
+def test_a_gap_begins_a_new_copy_or_ends_by_name(event: str, on_gap: str) -> None:
+    world = begin(World, decide_as_it_is, is_complete=True, on_gap=on_gap)
+    for _ in range(4):
+        world.append(4)
+        world.delete()
+    world.happen(event)
+    world.settle()
+    assert world.is_over == (on_gap == "fail")
+
+
+# ---- defects, each of which the model has to find
+
+
+def on_action(kind: type, change: Callable[..., Any]) -> Callable[[Decide], Decide]:
+    """Return what replaces some actions by others; ``change`` gets the state and the action."""
+
+    def mutant(decide: Decide) -> Decide:
+        def decide_wrongly(state: Any, event: Any) -> Any:
+            state, actions = decide(state, event)
+            changed = [change(state, each) if isinstance(each, kind) else each for each in actions]
+            return state, [each for each in changed if each is not None]
+
+        return decide_wrongly
+
+    return mutant
+
+
+def on_event(kind: type, change: Callable[..., Any]) -> Callable[[Decide], Decide]:
+    """Return what replaces some events by others, or by none."""
+
+    def mutant(decide: Decide) -> Decide:
+        def decide_wrongly(state: Any, event: Any) -> Any:
+            if isinstance(event, kind):
+                event = change(state, event)
+            return (state, []) if event is None else decide(state, event)
+
+        return decide_wrongly
+
+    return mutant
+
+
+def tables_at_once(decide: Decide) -> Decide:
+    def decide_wrongly(state: Any, event: Any) -> Any:
+        state, actions = decide(state, event)
+        facts, work = state.broker.untaken, state.work
+        if isinstance(event, events.Answered) and facts and not work.takes_tables:
+            broker = state.broker._replace(untaken=None)
+            if state.copy.is_open and state.change is None:
+                state = state._replace(broker=broker, work=work._replace(takes_tables=True))
+                actions = [*actions, events.TakeTables(facts)]
+        return state, actions
+
+    return decide_wrongly
+
+
+def swapped(steps: tuple[Any, ...], first: Any, second: Any) -> tuple[Any, ...]:
+    """Return steps of which two are exchanged."""
+    exchanged = {first: second, second: first}
+    return tuple(exchanged.get(step, step) for step in steps)
+
+
+def state_of_all(state: Any, action: Any) -> Any:
+    if state.change is not None:
+        return action
+    return action._replace(saved=upkeep.replace(action.saved, end=state.copy.end))
+
+
+DEFECTS: dict[str, Callable[[Decide], Decide]] = {
+    "acknowledge before flush": on_action(
+        events.Report, lambda state, it: it._replace(offset=max(it.offset, state.copy.end))
+    ),
+    "cut without keeping": on_action(events.Cut, lambda _, it: it._replace(kept_in=None)),
+    "epoch ignored": on_event(events.EpochsReported, lambda *_: None),
+    "epochs of the handshake ignored": on_event(
+        events.Connected,
+        lambda _, it: it._replace(greeting=it.greeting and it.greeting._replace(
+            epochs=it.greeting.epochs[:1]
+        )),
+    ),
+    "state before log": on_action(events.WriteState, state_of_all),
+    "tables before log": tables_at_once,
+    "retention past a checkpoint": on_event(
+        events.OldFilesFound, lambda _, it: it._replace(needed=1 << 40)
+    ),
+    "append without comparing": on_event(
+        events.PlaceFound,
+        lambda state, it: it._replace(compared=state.copy.end, agreed_from=None),
+    ),
+    "cut inside a record": on_event(
+        events.Differed, lambda _, it: it._replace(boundary=it.place)
+    ),
+    "queues before state": on_action(
+        events.Build, lambda state, it: it._replace(end=state.copy.end)
+    ),
+    "connects only once": on_action(
+        events.Ask,
+        lambda state, it: None if it.question is Question.FACTS and state.copy.is_open else it,
+    ),
+    "heartbeat taken for the end": on_event(
+        events.BoundsReported,
+        lambda _, it: it._replace(bounds=it.bounds._replace(high=it.position)),
+    ),
+}  # fmt: skip
+# The same by an exchange of steps, which no wrapper can make.
+EXCHANGED = {
+    "log cut before state": (decisions, "CUT", upkeep._note_cut, upkeep._cut_log),
+    "files deleted before state": (
+        decisions, "RETAIN", upkeep._note_retention, upkeep._delete_old_files
+    ),
+    "closed before the state says so": (
+        decisions, "COMPLETE", upkeep._close_state, upkeep._mark_closed
+    ),
+}  # fmt: skip
+
+
+def found_in(decide: Decide) -> Iterator[str]:
+    """Yield the scenarios in which something is violated."""
+    for name, (kind, names) in SCENARIOS.items():
+        for is_complete in (False, True):
+            try:
+                world = begin(kind, decide, is_complete=is_complete)
+                explore(world, names, FAST)
+            except ViolatedError as err:
+                yield f"{name}: {err}"
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_the_model_finds_a_defect(defect: str) -> None:
+    assert next(found_in(DEFECTS[defect](decide_as_it_is)), None) is not None
+
+
+@pytest.mark.parametrize("defect", EXCHANGED)
+def test_the_model_finds_steps_in_another_order(
+    defect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name, first, second = EXCHANGED[defect]
+    monkeypatch.setattr(module, name, swapped(getattr(module, name), first, second))
+    assert next(found_in(decide_as_it_is), None) is not None
+
+
+def test_decisions_without_a_defect_violate_nothing() -> None:
+    assert list(found_in(decide_as_it_is)) == []
+    assert begin(World, decide_as_it_is, is_complete=True).state.phase is Phase.APPENDING
