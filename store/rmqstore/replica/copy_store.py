@@ -329,6 +329,7 @@ class Worker:
         self._perform, self._put = perform, put
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.error: BaseException | None = None
+        self.failed: Any = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -344,7 +345,7 @@ class Worker:
             try:
                 event = self._perform(order)
             except BaseException as err:  # noqa: BLE001 - raised by the loop
-                self.error = err
+                self.error, self.failed = err, order
                 event = events.Failed(time.monotonic(), err, is_whole=False, end=0)
             self._put(event)
             if self.error is not None:
@@ -368,7 +369,7 @@ class _Keeper:
 
     def __init__(self, disk: Disk, paths: StorePaths, epochs: tuple[Epoch, ...]) -> None:
         self._disk, self._paths, self._epochs = disk, paths, epochs
-        self._begins = (-1, -1)  # where the log begins by the last two states
+        self._begins = ((-1, -1), (-1, -1))  # where the log begins by the last two states
 
     def perform(self, order: LogFlush | events.WriteState) -> Event:
         if isinstance(order, LogFlush):
@@ -378,7 +379,7 @@ class _Keeper:
         # are open here would not free their space.
         if len({*self._begins}) > 1:
             self._disk.close()
-        self._begins = self._begins[1], order.saved.begin
+        self._begins = self._begins[1], (order.saved.begin, order.saved.n_cuts)
         if order.epochs != self._epochs:
             note_epochs(self._disk, self._paths, order.epochs)
             self._epochs = order.epochs
@@ -472,7 +473,9 @@ class CopyStore:
     @property
     def is_whole(self) -> bool:
         """Whether no change of the log is under way, and none has failed."""
-        return self._log is None or self._log.is_whole
+        return (self._log is None or self._log.is_whole) and all(
+            w.error is None for w in self._workers
+        )
 
     @property
     def end(self) -> int:
@@ -645,8 +648,12 @@ class CopyStore:
                 worker.end()
             with suppress(OSError):
                 if self._log is not None and self._workers:
-                    if isinstance(err := self._workers[0].error, OSError):
-                        raise err  # a flush that failed is not repeated
+                    if isinstance(self._workers[0].failed, LogFlush):
+                        raise (
+                            self._workers[0].error
+                            if isinstance(self._workers[0].error, OSError)
+                            else OSError()
+                        )  # a flush that failed is not repeated
                     self._spare.free(self._disk)
                     self._log.begin_flush(self._log.end).perform(self._disk)
                     order = state_of(self._log.end)

@@ -147,6 +147,8 @@ def connect(action: events.Connect, gives_up: Callable[[], bool]) -> _Made | eve
         connection = Connection(source.ha_address, seconds)
     except ConnectionEndedError as err:
         return events.Lost(time.monotonic(), str(err))
+    except BaseException as err:
+        return events.Failed(time.monotonic(), err, is_whole=True, end=0)
     greeting = None
     if learner_id is not None:
         try:
@@ -290,6 +292,12 @@ class Follower:
             if isinstance(mail, _Made):
                 self._disconnect()
                 self._made, mail = mail, mail.event  # noqa: PLW2901 - the event in it
+            elif (
+                isinstance(mail, events.Failed)
+                and mail.is_whole
+                and self.state.phase is Phase.CLOSING
+            ):
+                continue
             elif isinstance(mail, events.Failed):
                 self._found.append(self._failure(mail.error, is_whole=mail.is_whole))
                 return

@@ -269,7 +269,11 @@ class Connection:
             self._socket = socket.create_connection((address.host, address.port), seconds)
         except OSError as err:
             raise ConnectionEndedError(f"no connection: {err}") from err
-        peer = str(self._socket.getpeername()[0]).partition("%")[0]
+        try:
+            peer = str(self._socket.getpeername()[0]).partition("%")[0]
+        except OSError as err:
+            self._socket.close()
+            raise ConnectionEndedError(f"no connection: {err}") from err
         self.is_public = ip_address(peer).is_global
 
     def fileno(self) -> int:

@@ -248,6 +248,8 @@ def retain_if_due(state: ReplicaState) -> Decision:
         return state, []
     if not state.attempts.is_confirmed or state.change is not None:
         return state, []
+    if state.stream is not None and state.stream.pending is not None:
+        return state, []
     return _find_old_files(state)
 
 
