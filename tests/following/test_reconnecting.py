@@ -10,8 +10,7 @@ import pytest
 
 from following.fake_master import FakeMaster, more
 from following.followers import following, wait_for
-from following.replicas import streaming
-from rmqstore.replica.decisions import decide
+from following.replicas import decide, streaming
 from rmqstore.replica.events import Received
 from store_builder import Store
 
@@ -62,7 +61,7 @@ def test_a_rest_earns_one_second_of_bytes() -> None:
         state, pauses, stop = streaming(max_rate=max_rate), [], 0
         for count, now in came:
             start, stop = stop, stop + count
-            state, _ = decide(state, Received(now, start, stop))
+            state, _ = decide(state, now, Received(start, stop))
             pauses.append(max(state.timers.rate_due - now, 0.0))
         return pauses
 

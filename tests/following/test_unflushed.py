@@ -15,7 +15,7 @@ from following.followers import TIMING, follow_once, require_exact, wait_for
 from rmqstore.errors import StoreStateError
 from rmqstore.replica import queue_builder, replica_state, upkeep
 from rmqstore.replica.copy_store import Worker
-from rmqstore.replica.events import Event, Failed
+from rmqstore.replica.events import Failed, Happened
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.log_copy import Unflushed
 from rmqstore.replica.remoting import Address, Endpoint
@@ -72,15 +72,16 @@ def test_an_interrupted_flush_is_repeated_and_a_failed_one_is_not(tmp_path: Path
         raise OSError(errno.EIO, "lost")
 
     disk.before = fail
-    found: list[Event] = []
+    found: list[Happened] = []
     worker = Worker("follow-sync", lambda order: order.perform(disk), found.append)
     worker.give(flush)
     worker.give(flush)
     worker.end()
     assert folder / "a" in unflushed
-    (event,) = found
+    event = found[0].event
+    assert len(found) == 1
     assert isinstance(event, Failed)
-    assert event.error is worker.error
+    assert worker.failed == (flush, event.error)
     assert str(event.error) == "[Errno 5] lost"
     assert not event.is_whole
 

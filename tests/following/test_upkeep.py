@@ -15,12 +15,11 @@ import pytest
 
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
-from following.replicas import streaming
+from following.replicas import asking, decide, streaming
 from following.test_reconnecting import closed_port
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
 from rmqstore.replica.broker import TopicKinds
 from rmqstore.replica.cluster import ClusterProgress, FollowMetrics
-from rmqstore.replica.decisions import decide
 from rmqstore.replica.events import (
     Answered,
     Ask,
@@ -48,19 +47,19 @@ def log_of(count: int) -> Store:
 
 
 def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
-    state = streaming(now=1.0)
+    state = asking(streaming(now=1.0), Question.BOUNDS)
     assert state.broker.agreed_low == 0
-    reported = BoundsReported(2.0, Question.BOUNDS, LogBounds(1 << 14, 1 << 20), 0, 0)
-    state, _ = decide(state, reported)
+    reported = BoundsReported(LogBounds(1 << 14, 1 << 20), 0)
+    state, _ = decide(state, 2.0, reported, Question.BOUNDS)
     assert state.broker.agreed_low == 0  # of the same broker, whoever has answered since
-    state, _ = decide(state, Received(3.0, 0, 100))
+    state, _ = decide(state, 3.0, Received(0, 100))
     assert state.broker.agreed_low == 1 << 14
-    state, _ = decide(state, Lost(4.0, "closed"))
-    state, _ = decide(state, Ticked(99.0, 0, is_drained=True))
+    state, _ = decide(state, 4.0, Lost("closed"))
+    state, _ = decide(state, 99.0, Ticked(is_drained=True))
     facts = state.broker.newest
     assert facts is not None
-    answered = Answered(100.0, Question.FACTS, facts, state.broker.source, 0)
-    state, _ = decide(state, answered)
+    answered = Answered(facts, state.broker.source)
+    state, _ = decide(state, 100.0, answered, Question.FACTS)
     assert state.broker.agreed_low is None
 
 
@@ -107,26 +106,26 @@ def test_a_topic_that_no_table_has_is_asked_for_once() -> None:
 
     def save(end: int, now: float) -> list[Any]:
         nonlocal state
-        state, _ = decide(state, Written(now, end, 0))
-        state, _ = decide(state, Flushed(now, end, 0))
-        saved = replace(state.copy.saved, end=end)
-        state, actions = decide(state, StateWritten(now, saved, drops_fetched=False))
+        state, _ = decide(state, now, Written(end, 0))
+        state, _ = decide(state, now, Flushed(end, 0))
+        state, actions = decide(state, now, StateWritten(replace(state.copy.saved, end=end)))
         return actions
 
-    state, _ = decide(streaming(), Ticked(1.0, 0, is_drained=True))
-    state, _ = decide(state, Received(1.0, 0, 200))
+    state, _ = decide(streaming(), 1.0, Ticked(is_drained=True))
+    state, _ = decide(state, 1.0, Received(0, 200))
     (build,) = [each for each in save(100, 2.0) if isinstance(each, Build)]
-    state, actions = decide(state, Built(3.0, 0, 40, frozenset({"gone"}), 0.1))
-    assert [each.question for each in actions if isinstance(each, Ask)] == [Question.TABLES]
+    state, actions = decide(state, 3.0, Built(0, 40, frozenset({"gone"}), 0.1))
+    asked = [each.asked.question for each in actions if isinstance(each, Ask)]
+    assert asked == [Question.TABLES]
     save(200, 4.0)
     facts = state.broker.newest
     assert facts is not None
-    answer = Answered(5.0, Question.TABLES, facts._replace(asked_at=3.0), None, 0)
-    state, (again,) = decide(state, answer)
+    answer = Answered(facts._replace(asked_at=3.0), None)
+    state, (again,) = decide(state, 5.0, answer, Question.TABLES)
     assert again == build._replace(kinds=TopicKinds(frozenset(), frozenset({"gone"})))
-    state, (again,) = decide(state, Built(6.0, 0, 60, frozenset({"gone too"}), 0.1))
+    state, (again,) = decide(state, 6.0, Built(0, 60, frozenset({"gone too"}), 0.1))
     assert isinstance(again, Build)  # the table is newer than this part of the log
-    _, (last,) = decide(state, Built(7.0, 100, 100, frozenset(), 0.1))
+    _, (last,) = decide(state, 7.0, Built(100, 100, frozenset(), 0.1))
     assert (build.end, last.end) == (100, 200)
 
 

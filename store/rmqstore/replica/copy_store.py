@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -28,11 +28,10 @@ from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.search import know_their_places
 from rmqstore.format.layout import Bytes, Mask
 from rmqstore.replica import events
-from rmqstore.replica.events import Action, Event
+from rmqstore.replica.events import Action, Event, Happened, happened
 from rmqstore.replica.log_copy import LogCopy, LogFlush, RecordStarts
 from rmqstore.replica.queue_builder import QueueBuilder, write_tables
 from rmqstore.replica.retention import OldFiles
-from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import (
     copy_paths,
     cut_folder,
@@ -320,16 +319,15 @@ class Worker:
         put: takes the event.
 
     Attributes:
-        error: what ended it.
+        failed: the order that ended it, and its error; None as long as it runs.
     """
 
     def __init__(
-        self, name: str, perform: Callable[[Any], Event], put: Callable[[Event], None]
+        self, name: str, perform: Callable[[Any], Event], put: Callable[[Happened], None]
     ) -> None:
         self._perform, self._put = perform, put
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.error: BaseException | None = None
-        self.failed: Any = None
+        self.failed: tuple[Any, BaseException] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -345,10 +343,10 @@ class Worker:
             try:
                 event = self._perform(order)
             except BaseException as err:  # noqa: BLE001 - raised by the loop
-                self.error, self.failed = err, order
-                event = events.Failed(time.monotonic(), err, is_whole=False, end=0)
-            self._put(event)
-            if self.error is not None:
+                self.failed = order, err
+                event = events.Failed(err, is_whole=False, end=0)
+            self._put(happened(event))
+            if self.failed is not None:
                 return
 
     def settle(self) -> None:
@@ -364,27 +362,35 @@ class Worker:
         self._thread.join()
 
 
-class _Keeper:
+class _LogOrder(NamedTuple):
+    """An order about the log or the state, and how many times files of the log were deleted."""
+
+    action: LogFlush | events.WriteState
+    n_removals: int
+
+
+class _LogKeeper:
     """Brings the log, the epochs and the state to the disk."""
 
     def __init__(self, disk: Disk, paths: StorePaths, epochs: tuple[Epoch, ...]) -> None:
         self._disk, self._paths, self._epochs = disk, paths, epochs
-        self._begins = ((-1, -1), (-1, -1))  # where the log begins by the last two states
+        self._n_removals = 0
 
-    def perform(self, order: LogFlush | events.WriteState) -> Event:
-        if isinstance(order, LogFlush):
-            order.perform(self._disk)
-            return events.Flushed(time.monotonic(), order.end, order.number)
-        # Between a state with another begin and the next one, old files were deleted. Those that
-        # are open here would not free their space.
-        if len({*self._begins}) > 1:
+    def perform(self, order: _LogOrder) -> Event:
+        # What is open may be deleted: a flush of it says nothing of a new file with its name, and
+        # it takes space.
+        if order.n_removals != self._n_removals:
             self._disk.close()
-        self._begins = self._begins[1], (order.saved.begin, order.saved.n_cuts)
-        if order.epochs != self._epochs:
-            note_epochs(self._disk, self._paths, order.epochs)
-            self._epochs = order.epochs
-        write_state(self._disk, self._paths, order.saved)
-        return events.StateWritten(time.monotonic(), order.saved, order.drops_fetched)
+            self._n_removals = order.n_removals
+        action = order.action
+        if isinstance(action, LogFlush):
+            action.perform(self._disk)
+            return events.Flushed(action.end, action.number)
+        if action.epochs != self._epochs:
+            note_epochs(self._disk, self._paths, action.epochs)
+            self._epochs = action.epochs
+        write_state(self._disk, self._paths, action.saved)
+        return events.StateWritten(action.saved)
 
 
 class _QueueKeeper:
@@ -399,13 +405,12 @@ class _QueueKeeper:
         match action:
             case events.Build(end, is_far, kinds):
                 builder.step(end, kinds, starts, is_far=is_far)
-                now = time.monotonic()
-                return events.Built(now, *builder.reached, seconds=now - began)
+                return events.Built(*builder.reached, seconds=time.monotonic() - began)
             case events.TakeTables(facts):
                 write_tables(self._disk, self._paths, facts.tables)
-                return events.TablesWritten(time.monotonic(), int(time.time() * 1000))
+                return events.TablesWritten()
             case events.PlanCut(end):
-                return events.CutPlanned(time.monotonic(), builder.planned(end))
+                return events.QueuesChanged(builder.planned(end))
             case events.CutQueues(end, is_new):
                 if is_new:
                     builder.begin_again(end)
@@ -416,7 +421,7 @@ class _QueueKeeper:
             case events.Complete(confirm_offset):
                 if confirm_offset is not None:
                     builder.confirm(confirm_offset)
-        return events.QueuesChanged(time.monotonic(), builder.reached.built)
+        return events.QueuesChanged(builder.reached.built)
 
 
 class CopyStore:
@@ -426,7 +431,7 @@ class CopyStore:
         root: its folder, which is made if it does not exist.
         put: takes the events of the threads.
         make_disk: returns a disk to make changes with; each thread has its own.
-        settings: which old files stay, and whether queues are built.
+        old_files: finds the files that need not stay.
 
     Raises:
         StoreStateError: the folder holds something else.
@@ -440,14 +445,14 @@ class CopyStore:
     def __init__(
         self,
         root: Path,
-        put: Callable[[Event], None],
+        put: Callable[[Happened], None],
         make_disk: Callable[[], Disk],
-        settings: FollowSettings,
+        old_files: OldFiles,
     ) -> None:
         self.paths = copy_paths(root)
         if read_state(self.paths) is None:
             require_new(root)
-        self._put, self._make_disk, self._settings = put, make_disk, settings
+        self._put, self._make_disk, self._old_files = put, make_disk, old_files
         self._parts: list[Disk | LogCopy | QueueBuilder] = []  # what is closed at the end
         self._disk = self._new_disk()
         self._disk.make_folder(root, is_private=True)
@@ -473,9 +478,8 @@ class CopyStore:
     @property
     def is_whole(self) -> bool:
         """Whether no change of the log is under way, and none has failed."""
-        return (self._log is None or self._log.is_whole) and all(
-            w.error is None for w in self._workers
-        )
+        is_log_whole = self._log is None or self._log.is_whole
+        return is_log_whole and all(worker.failed is None for worker in self._workers)
 
     @property
     def end(self) -> int:
@@ -498,7 +502,7 @@ class CopyStore:
         disk.make_folder(paths.own.folder)
         was_closed = saved.is_closed and not paths.has_abort
         begin = begin_of_files(paths, saved.begin, saved.end, saved.file_size)
-        saved = saved.opened(begin, builds_queues=self._settings.build_queues)
+        saved = saved.opened(begin, builds_queues=action.builds_queues)
         write_state(disk, paths, saved)  # before anything that makes the folder look like a store
         self._spare.reserve(disk)
         disk.write_new(paths.abort, our_abort())
@@ -506,7 +510,7 @@ class CopyStore:
         for folder in (paths.commitlogs[0], paths.consumequeue, paths.config):
             disk.make_folder(folder)
         end = found_end(paths, saved.end, saved.last_cut)
-        log = LogCopy(disk, paths, saved.file_size, end, f"the log of {saved.address}")
+        log = LogCopy(disk, paths, saved.file_size, end, f"the log of {action.address}")
         self._log = log
         self._parts.append(log)
         folder = cut_folder(paths.root, int(time.time() * 1000))
@@ -529,22 +533,21 @@ class CopyStore:
         builder.recover(built, was_closed=was_closed)
         builder.protect()
         saved = replace(saved, built=start)
-        keeper = _Keeper(self._new_disk(), paths, tuple(epochs))
+        keeper = _LogKeeper(self._new_disk(), paths, tuple(epochs))
         queue_keeper = _QueueKeeper(queue_disk, paths, builder)
         self._workers = (
             Worker("follow-sync", keeper.perform, self._put),
             Worker("follow-queues", queue_keeper.perform, self._put),
         )
-        last_time = log.last_store_timestamp
-        return events.Opened(time.monotonic(), saved, end, last_time, tuple(epochs))
+        return events.Opened(saved, end, log.last_store_timestamp, tuple(epochs))
 
     def _give(self, action: Action) -> None:
         """Give an order to the thread that it is for."""
         flushes, builds = self._workers
         if isinstance(action, events.Flush):
-            flushes.give(self.log.begin_flush(action.end))
+            flushes.give(_LogOrder(self.log.begin_flush(action.end), self.log.n_removals))
         elif isinstance(action, events.WriteState):
-            flushes.give(action)
+            flushes.give(_LogOrder(action, self.log.n_removals))
         elif isinstance(action, events.Build):
             builds.give((action, self.log.starts.until(action.end)))
         else:
@@ -574,7 +577,7 @@ class CopyStore:
             compared = boundary_before(copy.log, begin, wanted)
         compared = max(compared, begin)
         agreed_from = copy.record_end(compared) if compared < copy.end else None
-        return events.PlaceFound(time.monotonic(), compared, agreed_from)
+        return events.PlaceFound(compared, agreed_from)
 
     def boundary(self, place: int, compared: int) -> int:
         """Return the last place up to a physical offset where a record begins."""
@@ -594,37 +597,34 @@ class CopyStore:
         copy.read_last_time()
         if held:
             copy.hold(held)
-        return events.LogCut(time.monotonic(), end, copy.last_store_timestamp)
+        return events.LogCut(end, copy.last_store_timestamp)
 
     def _begin_again(self, action: events.BeginAgain) -> events.LogCut:
         """Let the log, which has no record, begin somewhere else."""
         self.log.begin_again(action.begin)
         self._aside = Unvouched(None)
-        return events.LogCut(time.monotonic(), action.begin, 0)
+        return events.LogCut(action.begin, 0)
 
     def _find_old_files(self, action: events.FindOldFiles) -> events.OldFilesFound:
-        files = OldFiles(self._settings.retention, self._settings.keep_for)
-        return events.OldFilesFound(
-            time.monotonic(), *files.find(self.paths, self.log.log, *action)
-        )
+        return events.OldFilesFound(*self._old_files.find(self.paths, self.log.log, *action))
 
-    def _delete_old_files(self, action: events.DeleteOldFiles) -> events.OldFilesDeleted:
+    def _delete_old_files(self, action: events.DeleteOldFiles) -> events.StepDone:
         """Delete the files of the log before a physical offset."""
         count = self.log.delete_before(action.begin)
         text = "%s: %d files before %d are deleted"
         logger.info(text, self.paths.root, count, action.begin)
-        return events.OldFilesDeleted(time.monotonic())
+        return events.StepDone()
 
     def _drop_fetched(self, action: events.DropFetched) -> None:
         """Delete what was set aside when the copy was opened, if its log has the same bytes."""
         self._aside.drop_if_fetched(self._disk, action, self.log.read)
 
-    def _mark_closed(self, action: events.MarkClosed) -> events.MarkedClosed:
+    def _mark_closed(self, action: events.MarkClosed) -> events.StepDone:
         """Mark the copy as a store that was closed."""
         self.log.log.refresh()
         end = CleanEnd(action.end, action.last_time)
         mark_as_closed(self._disk, self.paths, self.log.log, end)
-        return events.MarkedClosed(time.monotonic())
+        return events.StepDone()
 
     def set_aside(self, end: int) -> Path:
         """Rename the folder, which may then be used again; return its name.
@@ -647,13 +647,7 @@ class CopyStore:
             for worker in self._workers:
                 worker.end()
             with suppress(OSError):
-                if self._log is not None and self._workers:
-                    if isinstance(self._workers[0].failed, LogFlush):
-                        raise (
-                            self._workers[0].error
-                            if isinstance(self._workers[0].error, OSError)
-                            else OSError()
-                        )  # a flush that failed is not repeated
+                if self._log is not None and self._workers and not self._has_lost_bytes():
                     self._spare.free(self._disk)
                     self._log.begin_flush(self._log.end).perform(self._disk)
                     order = state_of(self._log.end)
@@ -661,6 +655,11 @@ class CopyStore:
                         write_state(self._disk, self.paths, order.saved)
         finally:
             self.release()
+
+    def _has_lost_bytes(self) -> bool:
+        """Return whether a flush of the log has failed, after which another one says nothing."""
+        failed = self._workers[0].failed
+        return failed is not None and isinstance(failed[0].action, LogFlush)
 
     def _end(self, _action: events.End) -> None:
         self.release()
@@ -677,6 +676,7 @@ class CopyStore:
         for part in self._parts:
             with suppress(OSError):
                 part.close()
+        self._log = None
 
     # Everything else is an order for one of the threads.
     _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from rmqstore.errors import (
     BrokerRefusedError,
+    BrokerUnreachableError,
     CorruptRecordError,
     RmqStoreError,
     StoreStateError,
@@ -36,7 +37,7 @@ from rmqstore.replica.agreement import (
     require_known_begin,
     served_bounds,
 )
-from rmqstore.replica.events import Action, Event, Question
+from rmqstore.replica.events import Action, Asked, Happened, Question
 from rmqstore.replica.ha import Greeting
 from rmqstore.replica.remoting import LogBounds
 from rmqstore.replica.replica_state import (
@@ -78,19 +79,24 @@ from rmqstore.replica.upkeep import (
     report_progress,
     retain_if_due,
     settle_kinds,
-    without_question,
+    stop_with,
     write_state_if_due,
 )
 
 _END_SECONDS: Final = 1.0  # between two questions whether the log of the broker ends
 _RETRY_SECONDS: Final = 1.0
+_STALLED: Final = "the copy takes too long for what came"
 
 
-def decide(state: ReplicaState, event: Event) -> Decision:
+def decide(state: ReplicaState, happened: Happened) -> Decision:
     """Return the next state, and what is done, in this order."""
-    state = state._replace(now=event.at)
+    at, epoch_ms, event, asked = happened
+    state = state._replace(now=at, epoch_ms=epoch_ms)
     try:
-        state, actions = _HANDLERS[type(event)](state, event)
+        if asked is None:
+            state, actions = _HANDLERS[type(event)](state, event)
+        else:
+            state, actions = _on_answer(state, event, asked)
     except RmqStoreError as err:
         state, actions = end_with(state, err)
     further: list[Action] = []
@@ -109,9 +115,21 @@ def decide(state: ReplicaState, event: Event) -> Decision:
 # ---- questions and connections
 
 
+def _on_answer(state: ReplicaState, event: Any, asked: Asked) -> Decision:  # noqa: ANN401 - an answer
+    """Take an answer, once, and nothing that was asked for the sake of an earlier connection."""
+    broker, question = state.broker, asked.question
+    if asked not in broker.asking:
+        return state, []
+    state = state._replace(broker=broker._replace(asking=broker.asking - {asked}))
+    is_late = asked.connection != state.attempts.number or state.phase is Phase.CLOSING
+    if is_late and question not in (Question.TABLES, Question.BOUNDS):
+        return state, []
+    return _ANSWERS[type(event)](state, event, question)
+
+
 def _begin(state: ReplicaState) -> Decision:
     """Ask the broker for everything, with which each connection begins."""
-    attempts = state.attempts._replace(began=state.now)
+    attempts = state.attempts._replace(began=state.now, number=state.attempts.number + 1)
     return ask(state._replace(phase=Phase.ASKING, attempts=attempts), Question.FACTS)
 
 
@@ -119,19 +137,18 @@ def _on_started(state: ReplicaState, _event: events.Started) -> Decision:
     return _begin(state)
 
 
-def _on_answered(state: ReplicaState, event: events.Answered) -> Decision:
-    facts, before, question = event.facts, state.broker, event.question
+def _on_answered(state: ReplicaState, event: events.Answered, question: Question) -> Decision:
+    facts, before = event.facts, state.broker
     broker = before._replace(
         bounds=facts.bounds,
         bounds_at=facts.told_at,
-        answered_at=event.epoch_ms if state.place.reports_all else 0,
+        answered_at=state.epoch_ms if state.place.reports_all else 0,
         newest=facts,
         untaken=before.untaken or facts,  # one that waits for the copy would wait for ever else
-        asking=before.asking - {question},
         asked_at=state.now,
         tables_at=state.now,
     )
-    if question is not Question.FACTS or state.phase is not Phase.ASKING:
+    if question is not Question.FACTS:
         return settle_kinds(state._replace(broker=broker))
     source = event.source
     assert source is not None
@@ -150,7 +167,7 @@ def _open(state: ReplicaState, bounds: LogBounds, *, is_new: bool) -> Decision:
             require_known_begin(start, bounds)
         begin = begin_at(start, bounds, source.file_size, is_new=is_new)
         saved = first_state(source, state.place.address, begin)
-    return state, [events.Open(saved, source)]
+    return state, [events.Open(saved, source, state.place.address, state.settings.build_queues)]
 
 
 def _on_opened(state: ReplicaState, event: events.Opened) -> Decision:
@@ -188,8 +205,10 @@ def _reach(state: ReplicaState) -> Decision:
     source, saved = state.broker.source, state.copy.saved
     saved = replace(saved, n_connections=saved.n_connections + 1)
     learner_id = saved.learner_id if source.mode == "controller" else None
-    action = events.Connect(source, state.broker.timing.first_header, learner_id)
-    return state._replace(copy=state.copy._replace(noted=saved)), [action]
+    asked, broker = Asked(Question.CONNECTION, state.attempts.number), state.broker
+    broker = broker._replace(asking=broker.asking | {asked})
+    action = events.Connect(asked, source, broker.timing.first_header, learner_id)
+    return state._replace(copy=state.copy._replace(noted=saved), broker=broker), [action]
 
 
 def _plan(state: ReplicaState, greeting: Greeting | None) -> Decision:
@@ -249,20 +268,17 @@ def _on_place_found(state: ReplicaState, event: events.PlaceFound) -> Decision:
     return _request(state) if stream.greeting is not None else _reach(state)
 
 
-def _on_record_reported(state: ReplicaState, event: events.RecordReported) -> Decision:
-    state = without_question(state, Question.RECORD)
-    stream = state.stream
-    if state.phase is not Phase.CONNECTING or stream is None:
-        return state, []
+def _on_record_reported(
+    state: ReplicaState, event: events.RecordReported, _question: Question
+) -> Decision:
+    stream = state.connection
     first = stream.comparison.first._replace(record=event.record)
     stream = stream._replace(comparison=stream.comparison._replace(first=first))
     state = state._replace(stream=stream)
     return _request(state) if stream.greeting is not None else _reach(state)
 
 
-def _on_connected(state: ReplicaState, event: events.Connected) -> Decision:
-    if state.phase is not Phase.CONNECTING:
-        return state, [events.Disconnect()]
+def _on_connected(state: ReplicaState, event: events.Connected, _question: Question) -> Decision:
     source, actions = state.broker.source, list[Action]()
     if event.is_public and not state.attempts.is_public:
         state = state._replace(attempts=state.attempts._replace(is_public=True))
@@ -281,11 +297,10 @@ def _on_connected(state: ReplicaState, event: events.Connected) -> Decision:
     return state, [*actions, *further]
 
 
-def _on_master_confirmed(state: ReplicaState, _event: events.MasterConfirmed) -> Decision:
-    state = without_question(state, Question.MASTER)
-    if state.phase is not Phase.CONNECTING or state.stream is None:
-        return state, []
-    return _plan(state, state.stream.greeting)
+def _on_master_confirmed(
+    state: ReplicaState, _event: events.MasterConfirmed, _question: Question
+) -> Decision:
+    return _plan(state, state.connection.greeting)
 
 
 def _request(state: ReplicaState) -> Decision:
@@ -309,19 +324,15 @@ def _request(state: ReplicaState) -> Decision:
     return state, [events.Request(position, greeting, holds_zero)]
 
 
-def _on_unanswered(state: ReplicaState, event: events.Unanswered) -> Decision:
-    question, error = event.question, event.error
-    state = without_question(state, question)
-    is_streaming = state.phase in STREAMING and state.change is None
-    if question is Question.END and state.stream is not None and is_streaming:
-        pending = state.stream.pending
-        if isinstance(pending, CorruptRecordError):
-            return end_with(state, pending)
-        if pending is not None or state.phase is Phase.COMPARING:
-            return _lose(state, pending or str(error))
-    is_first = question in (Question.FACTS, Question.RECORD, Question.MASTER)
-    if is_first and state.phase in (Phase.ASKING, Phase.CONNECTING):
-        if isinstance(error, BrokerRefusedError) or not state.settings.reconnect:
+def _on_unanswered(state: ReplicaState, event: events.Unanswered, question: Question) -> Decision:
+    error = event.error
+    is_passing = isinstance(error, BrokerUnreachableError)
+    if not is_passing and not isinstance(error, BrokerRefusedError):
+        return stop_with(state, error)
+    if question is Question.END:
+        return _on_unknown_end(state, error, is_passing=is_passing)
+    if question not in (Question.TABLES, Question.BOUNDS):  # no connection can be made
+        if not is_passing or not state.settings.reconnect:
             return end_with(state, error)
         state, actions = pause(state._replace(stream=None), str(error))
         return state, [events.Disconnect(), *actions]
@@ -335,7 +346,21 @@ def _on_unanswered(state: ReplicaState, event: events.Unanswered) -> Decision:
     return state, [events.Log(f"queues wait for the kind of topic {topics}: {error}")]
 
 
-def _on_lost(state: ReplicaState, event: events.Lost) -> Decision:
+def _on_unknown_end(state: ReplicaState, error: BaseException, *, is_passing: bool) -> Decision:
+    """Decide what follows if the broker does not say whether its log ends."""
+    if state.stream is None or state.change is not None:
+        return state, []
+    pending = state.stream.pending
+    if isinstance(pending, CorruptRecordError):
+        return end_with(state, pending)
+    if not is_passing:
+        return end_with(state, error)
+    if pending is not None or state.phase is Phase.COMPARING:
+        return _lose(state, pending or str(error))
+    return state, []
+
+
+def _on_lost(state: ReplicaState, event: events.Lost, _question: Any = None) -> Decision:  # noqa: ANN401
     if state.phase not in (Phase.CONNECTING, *STREAMING):
         return state, []
     return _lose(state, event.reason)
@@ -452,9 +477,14 @@ def _take_heartbeat(state: ReplicaState) -> Decision:
         return state, []
     quiet = 0.0 if state.settings.ha_mode is None else state.broker.timing.quiet
     is_soon = state.now - state.timers.end_asked_at < _END_SECONDS
-    if is_soon or seconds < quiet or Question.END in state.broker.asking:
+    if is_soon or seconds < quiet or _is_end_asked(state):
         return state, []
     return _ask_for_end(state, position)
+
+
+def _is_end_asked(state: ReplicaState) -> bool:
+    """Return whether the broker is being asked whether its log ends where it continues."""
+    return Asked(Question.END, state.attempts.number) in state.broker.asking
 
 
 def _ask_for_end(state: ReplicaState, position: int) -> Decision:
@@ -463,18 +493,15 @@ def _ask_for_end(state: ReplicaState, position: int) -> Decision:
     return ask(state._replace(timers=timers), Question.END, position)
 
 
-def _on_bounds(state: ReplicaState, event: events.BoundsReported) -> Decision:
-    question, bounds, position = event.question, event.bounds, event.position
-    answered_at = event.epoch_ms if state.place.reports_all else 0
+def _on_bounds(state: ReplicaState, event: events.BoundsReported, question: Question) -> Decision:
+    bounds, position = event
+    answered_at = state.epoch_ms if state.place.reports_all else 0
     broker = state.broker._replace(
         bounds=bounds, bounds_at=state.now, answered_at=answered_at, asked_at=state.now
     )
-    state = without_question(state._replace(broker=broker), question)
+    state = state._replace(broker=broker)
     stream, copy = state.stream, state.copy
-    if question is not Question.END or stream is None or state.phase not in STREAMING:
-        return state, []
-    is_of_another = state.timers.end_asked_at < state.attempts.began  # connection
-    if state.change is not None or is_of_another:
+    if question is not Question.END or stream is None or state.change is not None:
         return state, []
     pending = stream.pending
     if isinstance(pending, CorruptRecordError):
@@ -537,18 +564,7 @@ def _on_differed(state: ReplicaState, event: events.Differed) -> Decision:
             f"record from {comparison.compared} on is the same: the broker now has another log. "
             "Nothing was changed; follow it into a new folder"
         )
-    return state._replace(change=Cutting(event.boundary, place, event.reason, event.epoch_ms)), []
-
-
-def _on_damaged(state: ReplicaState, event: events.Damaged) -> Decision:
-    copy = state.copy._replace(end=event.end, last_time=event.last_time, n_held=0)
-    state = state._replace(copy=copy)
-    if state.phase is Phase.CLOSING:
-        return state, []
-    if state.phase is not Phase.APPENDING or copy.end > copy.saved.begin or state.stream is None:
-        return end_with(state, event.error)
-    stream = state.stream._replace(pending=event.error)
-    return _ask_for_end(state._replace(stream=stream), copy.end)
+    return state._replace(change=Cutting(event.boundary, place, event.reason, state.epoch_ms)), []
 
 
 # ---- what is written, and what is due
@@ -557,10 +573,10 @@ def _on_damaged(state: ReplicaState, event: events.Damaged) -> Decision:
 def _on_written(state: ReplicaState, event: events.Written) -> Decision:
     copy = state.copy._replace(end=event.end, last_time=event.last_time, n_held=0)
     state = state._replace(copy=copy)
+    if event.error is not None:
+        return _on_damage(state, event.error)
     if state.stream is None or state.phase is not Phase.APPENDING:
         return state, []
-    if is_stalled(state):
-        return _lose(state, "the copy takes too long for what came")
     if state.stream.heartbeat is not None:
         state, actions = _take_heartbeat(state)
         if state.stream is None:
@@ -570,35 +586,47 @@ def _on_written(state: ReplicaState, event: events.Written) -> Decision:
     return flush_if_due(state)
 
 
+def _on_damage(state: ReplicaState, error: CorruptRecordError) -> Decision:
+    """End, because the broker's log is not a chain of records; unless it does not begin here."""
+    copy, ending = state.copy, state.change
+    if isinstance(ending, Ending):  # these were the last bytes that came
+        is_named = ending.error is not None or copy.end == copy.saved.begin
+        return state._replace(change=ending if is_named else ending._replace(error=error)), []
+    if state.stream is None or copy.end > copy.saved.begin:
+        return end_with(state, error)
+    stream = state.stream._replace(pending=error)
+    return _ask_for_end(state._replace(stream=stream), copy.end)
+
+
 def _on_state_written(state: ReplicaState, event: events.StateWritten) -> Decision:
     """Acknowledge and build what the state on the disk covers."""
-    end, copy = event.saved.end, state.copy
+    was_stalled = is_stalled(state)
     work = state.work._replace(flushing=False, synced_at=state.now)
-    state = state._replace(copy=copy._replace(saved_end=end), work=work)
-    actions: list[Action] = []
-    if event.drops_fetched:
-        actions = [events.DropFetched(event.saved.begin, end)]
+    state = state._replace(copy=state.copy._replace(saved_end=event.saved.end), work=work)
     if state.change is not None:
-        return state, actions
-    if state.stream is not None and state.phase is Phase.APPENDING and is_stalled(state):
-        state, further = _lose(state, "the copy takes too long for what came")
+        return state, []
+    if was_stalled and state.stream is not None and state.phase in STREAMING:
+        state, actions = _lose(state, _STALLED)
     else:
-        state, further = report_if_due(state)
+        state, actions = report_if_due(state)
     state, builds = build_if_due(state)
-    return state, [*actions, *further, *builds]
+    return state, [*actions, *builds]
 
 
 def _on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
-    timers = state.timers._replace(woke_at=state.now, is_drained=event.is_drained)
-    state = state._replace(epoch_ms=event.epoch_ms, timers=timers)
+    was_stalled = is_stalled(state)
+    state = state._replace(timers=state.timers._replace(is_drained=event.is_drained))
     if state.change is not None or state.phase is Phase.ENDED:
         return state, []
+    state = state._replace(timers=state.timers._replace(free_at=state.now))
     if state.attempts.is_stopping:
-        return end_with(state, None)
-    if state.phase is Phase.PAUSING and state.now >= state.attempts.next_at:
+        return end_with(state, state.attempts.error)
+    # A disk that hangs ends the connection, and delays the next one.
+    may_begin = state.now >= state.attempts.next_at and not state.work.flushing
+    if state.phase is Phase.PAUSING and may_begin:
         state, actions = _begin(state)
     elif state.phase in STREAMING:
-        state, actions = _stream_on(state)
+        state, actions = _lose(state, _STALLED) if was_stalled else _stream_on(state)
         if state.phase is Phase.CLOSING:
             return state, actions
     else:
@@ -618,7 +646,9 @@ def _stream_on(state: ReplicaState) -> Decision:
     if stream.pending is None and state.now - stream.received_at > most:
         return _lose(state, f"nothing came for {most:.0f} s")
     actions: list[Action] = []
-    if state.copy.n_held and state.phase is Phase.APPENDING and is_write_due(state):
+    if stream.pending is not None and not _is_end_asked(state):  # the answer came during a change
+        state, actions = _ask_for_end(state, stream.position)
+    elif state.copy.n_held and state.phase is Phase.APPENDING and is_write_due(state):
         actions = [events.Write()]  # then the flush is looked at again
     else:
         state, actions = flush_if_due(state)
@@ -639,8 +669,6 @@ def _end_cut(state: ReplicaState, cut: Cutting) -> Decision:
         return _plan(state, stream.greeting)
     held = state.copy._replace(n_held=cut.place - cut.end, held_at=state.now)
     state = state._replace(phase=Phase.APPENDING, copy=held)
-    if is_stalled(state):
-        return _lose(state, "the copy takes too long for what came")
     return _hold(state, cut.place, stream.position)
 
 
@@ -675,12 +703,6 @@ _HANDLERS: Final[dict[type, Callable[[ReplicaState, Any], Decision]]] = {
     **HANDLERS,
     events.Started: _on_started,
     events.Ticked: _on_ticked,
-    events.Answered: _on_answered,
-    events.BoundsReported: _on_bounds,
-    events.RecordReported: _on_record_reported,
-    events.MasterConfirmed: _on_master_confirmed,
-    events.Unanswered: _on_unanswered,
-    events.Connected: _on_connected,
     events.Lost: _on_lost,
     events.Received: _on_received,
     events.HeartbeatCame: _on_heartbeat,
@@ -690,7 +712,15 @@ _HANDLERS: Final[dict[type, Callable[[ReplicaState, Any], Decision]]] = {
     events.Agreed: _on_agreed,
     events.Differed: _on_differed,
     events.Written: _on_written,
-    events.Damaged: _on_damaged,
     events.StateWritten: _on_state_written,
     events.SetAside: _on_set_aside,
+}
+_ANSWERS: Final[dict[type, Callable[[ReplicaState, Any, Question], Decision]]] = {
+    events.Answered: _on_answered,
+    events.BoundsReported: _on_bounds,
+    events.RecordReported: _on_record_reported,
+    events.MasterConfirmed: _on_master_confirmed,
+    events.Unanswered: _on_unanswered,
+    events.Connected: _on_connected,
+    events.Lost: _on_lost,
 }

@@ -1,16 +1,17 @@
 """What can happen to a replica, and what it does: values between the decisions and the loop.
 
-Every event has ``at``, the monotonic time at which it happened; an action has not. The tables in
+What all events have, such as their time, is in the envelope :class:`Happened`. The tables in
 ``docs/follow-states.md`` are the first lines of the docstrings, which a test compares.
 """
 
 from __future__ import annotations
 
+import time
 from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rmqstore.errors import CorruptRecordError, RmqStoreError
+from rmqstore.errors import CorruptRecordError
 from rmqstore.replica.broker import Facts, Source, TopicKinds
 from rmqstore.replica.ha import Greeting
 from rmqstore.replica.remoting import LogBounds
@@ -19,7 +20,7 @@ from rmqstore.storage.broker.epochs import Epoch
 
 
 class Question(Enum):
-    """What a broker is asked, each in a thread that a stop does not wait for."""
+    """What a broker is asked, each in a thread of its own that a stop does not wait for."""
 
     FACTS = "everything, before a connection is made"
     TABLES = "everything, while the copy grows"
@@ -27,6 +28,35 @@ class Question(Enum):
     END = "whether its log ends where it says by a heartbeat that it continues"
     RECORD = "the first record of a new copy"
     MASTER = "whether it is still the master of its group"
+    CONNECTION = "for a connection to its HA port"
+
+
+class Asked(NamedTuple):
+    """A question that was not answered yet, and the number of the connection that it is for."""
+
+    question: Question
+    connection: int
+
+
+class Happened(NamedTuple):
+    """An event, with what all events have.
+
+    Attributes:
+        at: monotonic time.
+        epoch_ms: the time of the clock.
+        event: what happened.
+        asked: what it answers; None if it is not the answer to a question.
+    """
+
+    at: float
+    epoch_ms: int
+    event: Event
+    asked: Asked | None = None
+
+
+def happened(event: Event, asked: Asked | None = None) -> Happened:
+    """Return an event that happens now."""
+    return Happened(time.monotonic(), int(time.time() * 1000), event, asked)
 
 
 # ---- events
@@ -35,68 +65,50 @@ class Question(Enum):
 class Started(NamedTuple):
     """The follower begins."""
 
-    at: float
-
 
 class Ticked(NamedTuple):
     """Time has passed; this comes after each wait, with what came meanwhile before it."""
 
-    at: float
-    epoch_ms: int
     is_drained: bool  # whether no more bytes can be read at once
 
 
 class StopAsked(NamedTuple):
     """A signal or the caller asks for the end."""
 
-    at: float
-
 
 class Answered(NamedTuple):
     """The broker reported everything: its settings, its tables, and the bounds of its log."""
 
-    at: float
-    question: Question
     facts: Facts
     source: Source | None  # None while the copy grows
-    epoch_ms: int
 
 
 class BoundsReported(NamedTuple):
     """The broker reported where its log begins and ends."""
 
-    at: float
-    question: Question
     bounds: LogBounds
     position: int  # where a heartbeat said that it continues
-    epoch_ms: int
 
 
 class RecordReported(NamedTuple):
     """The listen port returned the first record of a new copy, or nothing."""
 
-    at: float
     record: bytes
 
 
 class MasterConfirmed(NamedTuple):
     """The broker is still the master of its group after the handshake."""
 
-    at: float
-
 
 class Unanswered(NamedTuple):
-    """The broker did not answer a question, or refused it."""
+    """The broker did not answer a question, refused it, or cannot be followed any more."""
 
-    at: float
-    question: Question
-    error: RmqStoreError
+    error: BaseException
 
 
 class Connected(NamedTuple):
     """The HA port accepted a connection, in controller mode also the handshake."""
 
-    at: float
     greeting: Greeting | None
     is_public: bool
 
@@ -104,14 +116,12 @@ class Connected(NamedTuple):
 class Lost(NamedTuple):
     """The connection failed, was closed, or sent what cannot follow: an offset, a size, a state."""
 
-    at: float
     reason: str
 
 
 class Received(NamedTuple):
     """Bytes of the log came."""
 
-    at: float
     start: int
     stop: int
 
@@ -119,14 +129,12 @@ class Received(NamedTuple):
 class HeartbeatCame(NamedTuple):
     """The broker says where it would continue: at the end of its log, or wherever it is slow."""
 
-    at: float
     position: int
 
 
 class EpochsReported(NamedTuple):
     """The stream announced another epoch, or another confirm offset."""
 
-    at: float
     epochs: tuple[Epoch, ...]
     confirm_offset: int
 
@@ -134,7 +142,6 @@ class EpochsReported(NamedTuple):
 class Opened(NamedTuple):
     """The copy is open; records that the state does not cover were found in its log, or none."""
 
-    at: float
     saved: FollowState
     end: int
     last_time: int
@@ -144,7 +151,6 @@ class Opened(NamedTuple):
 class PlaceFound(NamedTuple):
     """A record of the copy begins here; the comparison begins with it."""
 
-    at: float
     compared: int
     agreed_from: int | None  # where the record ends; None if a blank is there
 
@@ -152,7 +158,6 @@ class PlaceFound(NamedTuple):
 class Agreed(NamedTuple):
     """The bytes that came are those of the copy."""
 
-    at: float
     start: int
     stop: int
 
@@ -160,34 +165,22 @@ class Agreed(NamedTuple):
 class Differed(NamedTuple):
     """The broker has other bytes than the copy, or none: its log fell back, or is another one."""
 
-    at: float
     place: int  # the first byte that differs
     boundary: int  # the last place up to there where a record begins
     reason: str
-    epoch_ms: int
 
 
 class Written(NamedTuple):
-    """Whole records are in the files of the log."""
+    """Whole records are in the files of the log; what follows them may be no record."""
 
-    at: float
     end: int
     last_time: int
-
-
-class Damaged(NamedTuple):
-    """The bytes that came are not records that belong here; those before them are written."""
-
-    at: float
-    error: CorruptRecordError
-    end: int
-    last_time: int
+    error: CorruptRecordError | None = None  # says that it is none
 
 
 class Flushed(NamedTuple):
     """The log is on the disk up to here."""
 
-    at: float
     end: int
     number: int  # of the last write that it covers
 
@@ -195,15 +188,12 @@ class Flushed(NamedTuple):
 class StateWritten(NamedTuple):
     """The state is on the disk, and the epochs before it."""
 
-    at: float
     saved: FollowState
-    drops_fetched: bool
 
 
 class Built(NamedTuple):
     """A part of the queues and of the index is built."""
 
-    at: float
     built: int  # on the disk
     written: int
     unknown: frozenset[str]  # topics of the next record whose kind has to be asked for
@@ -213,28 +203,16 @@ class Built(NamedTuple):
 class TablesWritten(NamedTuple):
     """The tables of the broker can be read in the copy."""
 
-    at: float
-    epoch_ms: int
-
 
 class QueuesChanged(NamedTuple):
-    """The queues and the index were cut, or their oldest files were deleted."""
+    """Queues and index were cut or will be, or their oldest files were deleted."""
 
-    at: float
-    built: int
-
-
-class CutPlanned(NamedTuple):
-    """It is known from where on queues and index have to be built again after a cut."""
-
-    at: float
     built: int
 
 
 class LogCut(NamedTuple):
     """The log ends, or begins, somewhere else now."""
 
-    at: float
     end: int
     last_time: int
 
@@ -242,35 +220,24 @@ class LogCut(NamedTuple):
 class OldFilesFound(NamedTuple):
     """It is known which files the retention does not keep, and what streams have not read yet."""
 
-    at: float
     first: int  # physical offset of the first file
     begin: int | None  # where the log begins without them; None if all stay
     needed: int  # physical offset from which on a stream needs everything
 
 
-class OldFilesDeleted(NamedTuple):
-    """The oldest files of the log are gone."""
-
-    at: float
-
-
-class MarkedClosed(NamedTuple):
-    """The copy is a store that was closed."""
-
-    at: float
+class StepDone(NamedTuple):
+    """A step of a change is done that has no other result."""
 
 
 class SetAside(NamedTuple):
     """The folder of the copy has another name now."""
 
-    at: float
     path: Path
 
 
 class Failed(NamedTuple):
-    """The disk is full or fails, a thread ended, or another error came that nobody expects."""
+    """The disk is full or fails, or another error came that nobody expects."""
 
-    at: float
     error: BaseException
     is_whole: bool  # whether the copy can be completed all the same
     end: int  # of the records that are written
@@ -282,7 +249,7 @@ class Failed(NamedTuple):
 class Ask(NamedTuple):
     """Ask the broker, in a thread of its own."""
 
-    question: Question
+    asked: Asked
     position: int = 0
     known: Facts | None = None  # tables that did not change are held once
 
@@ -292,11 +259,14 @@ class Open(NamedTuple):
 
     saved: FollowState
     source: Source
+    address: str  # names the source in errors
+    builds_queues: bool
 
 
 class Connect(NamedTuple):
     """Connect to the HA port, in a thread of its own; shake hands in controller mode."""
 
+    asked: Asked
     source: Source
     seconds: float
     learner_id: int | None
@@ -367,7 +337,6 @@ class WriteState(NamedTuple):
 
     saved: FollowState
     epochs: tuple[Epoch, ...]
-    drops_fetched: bool  # whether it is looked for bytes that were set aside and came again
 
 
 class DropFetched(NamedTuple):

@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
 from rmqstore.errors import (
-    BrokerRefusedError,
-    BrokerUnreachableError,
     CorruptRecordError,
     MalformedBytesError,
 )
@@ -30,7 +28,7 @@ from rmqstore.replica import events
 from rmqstore.replica.broker import Informant
 from rmqstore.replica.copy_store import CopyStore
 from rmqstore.replica.decisions import decide
-from rmqstore.replica.events import Action, Event, Question
+from rmqstore.replica.events import Action, Event, Happened, Question, happened
 from rmqstore.replica.ha import (
     Connection,
     ConnectionEndedError,
@@ -41,6 +39,7 @@ from rmqstore.replica.ha import (
 )
 from rmqstore.replica.remoting import Endpoint
 from rmqstore.replica.replica_state import Phase, Place, first_replica_state, progress_of, wait_of
+from rmqstore.replica.retention import OldFiles
 from rmqstore.replica.settings import FollowSettings, informant_of
 from rmqstore.replica.state import FollowProgress, copy_paths, read_state
 from rmqstore.replica.upkeep import state_to_leave
@@ -60,16 +59,18 @@ def ignore_follow_progress(progress: FollowProgress) -> None:
 class _Made(NamedTuple):
     """A connection, the event that says so, and the stream once it is asked for."""
 
-    event: events.Connected
+    happened: Happened
     connection: Connection
-    stream: HaStream
+    stream: HaStream = HaStream(0)
 
 
 class Mail:
     """Events of other threads, for the loop, which they wake up."""
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque()
+        self._found: deque[Happened | _Made] = deque()
+        self._guard = threading.Lock()
+        self._is_closed = False
         self._reader, self._writer = socket.socketpair()
         self._reader.settimeout(0)
         self._writer.settimeout(0)
@@ -77,11 +78,15 @@ class Mail:
         self._poll.register(self._reader, select.POLLIN)
         self._watched: int | None = None
 
-    def put(self, event: Event) -> None:
-        """Leave an event; whoever is late leaves it to nobody."""
-        self._events.append(event)
-        with suppress(OSError):  # it is awake, or has ended
-            self._writer.send(b"\0")
+    def put(self, found: Happened | _Made) -> None:
+        """Leave an event or a connection; whoever is late leaves it to nobody."""
+        with self._guard:
+            if not self._is_closed:
+                self._found.append(found)
+                with suppress(OSError):  # it is awake
+                    self._writer.send(b"\0")
+            elif isinstance(found, _Made):
+                found.connection.close()
 
     def watch(self, connection: Connection | None) -> None:
         """Let bytes of a connection end a wait, and those of the one before no more."""
@@ -104,64 +109,62 @@ class Mail:
                     pass
         return self._watched in ready
 
-    def take(self) -> list[Event]:
-        """Return all events, in their order."""
+    def take(self) -> list[Happened | _Made]:
+        """Return all that was left, in its order."""
         taken = []
-        while self._events:
-            taken.append(self._events.popleft())
+        while self._found:
+            taken.append(self._found.popleft())
         return taken
 
     def close(self) -> None:
         """Wait for nothing any more."""
+        with self._guard:
+            self._is_closed = True
+        for found in self.take():
+            if isinstance(found, _Made):
+                found.connection.close()
         self._reader.close()
         self._writer.close()
 
 
-def answer_to(action: events.Ask, informant: Informant) -> Event:
+def answer_to(action: events.Ask, informant: Informant) -> Happened:
     """Ask the broker; return its answer as an event."""
-    question, position, known = action
+    asked, position, known = action
+    question = asked.question
+    event: Event
     try:
         if question in (Question.FACTS, Question.TABLES):
             facts = informant.ask().held_once(known)
             is_first = question is Question.FACTS
-            source = informant.source(facts.settings) if is_first else None
-            return events.Answered(time.monotonic(), question, facts, source, _epoch_ms())
-        if question in (Question.BOUNDS, Question.END):
-            bounds = informant.bounds(position)
-            now = time.monotonic()
-            return events.BoundsReported(now, question, bounds, position, _epoch_ms())
-        if question is Question.RECORD:
-            return events.RecordReported(time.monotonic(), informant.record_at(position))
-        informant.require_master()
-        return events.MasterConfirmed(time.monotonic())
-    except (BrokerUnreachableError, BrokerRefusedError) as err:
-        return events.Unanswered(time.monotonic(), question, err)
-    except BaseException as err:  # noqa: BLE001 - raised by the loop
-        return events.Failed(time.monotonic(), err, is_whole=True, end=0)
+            event = events.Answered(facts, informant.source(facts.settings) if is_first else None)
+        elif question in (Question.BOUNDS, Question.END):
+            event = events.BoundsReported(informant.bounds(position), position)
+        elif question is Question.RECORD:
+            event = events.RecordReported(informant.record_at(position))
+        else:
+            informant.require_master()
+            event = events.MasterConfirmed()
+    except BaseException as err:  # noqa: BLE001 - whatever it is, somebody waits for an answer
+        event = events.Unanswered(err)
+    return happened(event, asked)
 
 
-def connect(action: events.Connect, gives_up: Callable[[], bool]) -> _Made | events.Lost:
+def connect(action: events.Connect, gives_up: Callable[[], bool]) -> _Made | Happened:
     """Connect to the HA port, and shake hands if that is asked for."""
-    source, seconds, learner_id = action
+    asked, source, seconds, learner_id = action
+    connection: Connection | None = None
     try:
         connection = Connection(source.ha_address, seconds)
-    except ConnectionEndedError as err:
-        return events.Lost(time.monotonic(), str(err))
-    except BaseException as err:
-        return events.Failed(time.monotonic(), err, is_whole=True, end=0)
-    greeting = None
-    if learner_id is not None:
-        try:
+        greeting = None
+        if learner_id is not None:
             greeting = shake_hands(connection, learner_id, seconds, gives_up)
-        except ConnectionEndedError as err:
+        event = events.Connected(greeting, connection.is_public)
+        return _Made(happened(event, asked), connection)
+    except BaseException as err:  # noqa: BLE001 - whatever it is, somebody waits for a connection
+        if connection is not None:
             connection.close()
-            return events.Lost(time.monotonic(), str(err))
-    event = events.Connected(time.monotonic(), greeting, connection.is_public)
-    return _Made(event, connection, HaStream(0))
-
-
-def _epoch_ms() -> int:
-    return int(time.time() * 1000)
+        is_lost = isinstance(err, ConnectionEndedError)
+        return happened(events.Lost(str(err)) if is_lost else events.Unanswered(err), asked)
 
 
 class Follower:
@@ -194,22 +197,24 @@ class Follower:
         known_size = None if saved is None else saved.file_size
         self._informant = informant_of(endpoint, settings, known_size)
         self._mail = Mail()
+        self._old_files = OldFiles(settings.retention, settings.keep_for)
         try:
-            self._store = CopyStore(root, self._mail.put, make_disk, settings)
+            self._store = CopyStore(root, self._mail.put, make_disk, self._old_files)
         except BaseException:
             self._mail.close()
             raise
         self._made: _Made | None = None
         # What came and has not been decided about, each with its bytes; and those of the present.
-        self._backlog: deque[tuple[Event, list[Piece]]] = deque()
-        self._found: deque[Event] = deque()  # all else that happened
+        self._backlog: deque[tuple[Happened, list[Piece]]] = deque()
+        self._found: deque[Happened] = deque()  # all else that happened
         self._pieces: list[Piece] = []
         rate = settings.max_rate
         portion = _BUFFER_BYTES if rate is None else int(rate * settings.timing.poll)
         self._buffer = memoryview(bytearray(max(min(_BUFFER_BYTES, portion), 1)))
         place = Place(root, str(endpoint.address), self._informant.tells_all)
         self.state = first_replica_state(
-            settings, place, self._store.saved, now=time.monotonic(), epoch_ms=_epoch_ms()
+            settings, place, self._store.saved,
+            now=time.monotonic(), epoch_ms=int(time.time() * 1000),
         )
 
     def run(self) -> FollowProgress:
@@ -224,6 +229,7 @@ class Follower:
                     self._store.abandon(self._leave)
                 raise
             finally:
+                self._disconnect()
                 self._mail.close()
             if error is not None:
                 raise error
@@ -242,44 +248,52 @@ class Follower:
 
     def _follow(self) -> BaseException | None:
         """Perform what is decided until the end; return the error that it ends with."""
-        todo: deque[Event] = deque([events.Started(time.monotonic())])
+        todo: deque[Happened] = deque([happened(events.Started())])
         error: BaseException | None = None
         while self.state.phase is not Phase.ENDED:
             try:
-                event = todo.popleft() if todo else self._next()
-                self._store.note(event)
-                self.state, actions = decide(self.state, event)
+                found = todo.popleft() if todo else self._next()
+                self._store.note(found.event)
+                self.state, actions = decide(self.state, found)
                 results = []
                 for action in actions:
                     if isinstance(action, events.End | events.Abandon):
                         error = action.error
-                    results += self._perform(action)
+                    results += [happened(event) for event in self._perform(action)]
                 todo.extendleft(reversed(results))
             except BaseException as err:
                 if self.state.phase is Phase.ENDED:
                     raise
-                todo = deque([self._failure(err)])
+                todo = deque([happened(self._failure(err))])
         return error
 
-    def _failure(self, error: BaseException, *, is_whole: bool = True) -> events.Failed:
-        """Return an error as an event, after both threads have ended what they do."""
-        self._store.settle()
-        self._mail.take()
-        self._found.clear()  # what they have done is seen from the files
-        self._backlog.clear()
-        is_whole = is_whole and self._store.is_whole
-        return events.Failed(time.monotonic(), error, is_whole, self._store.end)
+    def _failure(self, error: BaseException) -> events.Failed:
+        """Return an error as an event, after both threads have ended what they do.
 
-    def _next(self) -> Event:
-        """Return the next event: of what came already, or after a wait."""
+        What they have done is seen from the files. Answers of the broker are still to be taken.
+        """
+        self._store.settle()
+        self._take_mail()
+        self._found = deque(each for each in self._found if each.asked is not None)
+        self._backlog.clear()
+        return events.Failed(error, self._store.is_whole, self._store.end)
+
+    def _next(self) -> Happened:
+        """Return the next event: of what came already, or after a wait.
+
+        Raises what ended a thread.
+        """
         while True:
             stream = self.state.stream
             if self._found:
-                return self._found.popleft()
+                found = self._found.popleft()
+                if isinstance(found.event, events.Failed):
+                    raise found.event.error
+                return found
             is_free = self.state.change is None and (stream is None or stream.pending is None)
             if self._backlog and is_free:
-                event, self._pieces = self._backlog.popleft()
-                return event
+                found, self._pieces = self._backlog.popleft()
+                return found
             self._wait(wait_of(self.state))
 
     def _wait(self, wait: events.Wait) -> None:
@@ -287,49 +301,49 @@ class Follower:
         made = self._made if wait.reads else None
         connection = None if made is None else made.connection
         has_bytes = self._mail.wait(connection, wait.seconds)
-        now = time.monotonic()
-        for mail in self._mail.take():
-            if isinstance(mail, _Made):
-                self._disconnect()
-                self._made, mail = mail, mail.event  # noqa: PLW2901 - the event in it
-            elif (
-                isinstance(mail, events.Failed)
-                and mail.is_whole
-                and self.state.phase is Phase.CLOSING
-            ):
-                continue
-            elif isinstance(mail, events.Failed):
-                self._found.append(self._failure(mail.error, is_whole=mail.is_whole))
-                return
-            self._found.append(mail)
+        self._take_mail()
         if self._stop.is_set() and not self.state.attempts.is_stopping:
-            self._found.append(events.StopAsked(now))
+            self._found.append(happened(events.StopAsked()))
         count = 0
         if has_bytes and made is not None:
             try:
                 count = made.connection.receive(self._buffer, 0.0)
-                self._backlog += self._parsed(now, made.stream, self._buffer[:count])
+                self._backlog += [
+                    (happened(event), pieces)
+                    for event, pieces in self._parsed(made.stream, self._buffer[:count])
+                ]
             except ConnectionEndedError as err:
-                self._backlog.append((events.Lost(now, str(err)), []))
-        ticked = events.Ticked(now, _epoch_ms(), is_drained=count < len(self._buffer))
+                self._backlog.append((happened(events.Lost(str(err))), []))
+        ticked = happened(events.Ticked(is_drained=count < len(self._buffer)))
         if wait.reads:
             self._backlog.append((ticked, []))
         else:
             self._found.append(ticked)
 
+    def _take_mail(self) -> None:
+        """Take what other threads have found, and a connection if it is the one that is awaited."""
+        for mail in self._mail.take():
+            if not isinstance(mail, _Made):
+                self._found.append(mail)
+            elif mail.happened.asked in self.state.broker.asking:
+                self._disconnect()
+                self._made = mail
+                self._found.append(mail.happened)
+            else:
+                mail.connection.close()
+
     @staticmethod
-    def _parsed(now: float, stream: HaStream, data: memoryview) -> list[tuple[Event, list[Piece]]]:
+    def _parsed(stream: HaStream, data: memoryview) -> list[tuple[Event, list[Piece]]]:
         """Return what bytes of the stream say: parts of the log, and heartbeats."""
         found: list[tuple[Event, list[Piece]]] = []
-        lost: events.Lost | None = None
         before = len(stream.epochs), stream.confirm_offset
         try:
             pieces = stream.feed(data)
         except MalformedBytesError as err:
-            pieces, lost = [], events.Lost(now, err.reason)
+            return [(events.Lost(err.reason), [])]
         if before != (len(stream.epochs), stream.confirm_offset):
             known = tuple(stream.epochs), stream.confirm_offset
-            found.append((events.EpochsReported(now, *known), []))
+            found.append((events.EpochsReported(*known), []))
         run: list[Piece] = []
         for piece in [*pieces, None]:
             if piece is not None and not piece.is_heartbeat:
@@ -337,15 +351,15 @@ class Follower:
                 continue
             if run:
                 stop = run[-1].physical_offset + len(run[-1].data)
-                found.append((events.Received(now, run[0].physical_offset, stop), run))
+                found.append((events.Received(run[0].physical_offset, stop), run))
                 run = []
             if piece is not None:
-                beat = events.HeartbeatCame(now, piece.physical_offset)
+                beat = events.HeartbeatCame(piece.physical_offset)
                 if not found or found[-1][0] != beat:
                     found.append((beat, []))
         if data and not found:  # a part of a header
-            found.append((events.Received(now, stream.position, stream.position), []))
-        return found if lost is None else [(lost, [])]
+            found.append((events.Received(stream.position, stream.position), []))
+        return found
 
     def _disconnect(self) -> None:
         self._backlog.clear()
@@ -367,7 +381,7 @@ class Follower:
         self._beside(lambda: connect(action, self._stop.is_set))
         return []
 
-    def _beside(self, work: Callable[[], Event]) -> None:
+    def _beside(self, work: Callable[[], Happened | _Made]) -> None:
         """Do something in a thread of its own, which a stop does not wait for."""
         threading.Thread(
             target=lambda: self._mail.put(work()), name="follow-question", daemon=True
@@ -388,9 +402,9 @@ class Follower:
     def _set_aside(self, action: events.MoveAside) -> list[Event]:
         path = self._store.set_aside(action.end)
         self._store = CopyStore(
-            self.state.place.root, self._mail.put, self._make_disk, self.state.settings
+            self.state.place.root, self._mail.put, self._make_disk, self._old_files
         )
-        return [events.SetAside(time.monotonic(), path)]
+        return [events.SetAside(path)]
 
     def _abandon(self, _action: events.Abandon) -> list[Event]:
         self._store.abandon(self._leave)
@@ -423,33 +437,33 @@ class Follower:
         try:
             self._made.connection.send(self._made.stream.report(offset))
         except ConnectionEndedError as err:
-            return [events.Lost(time.monotonic(), str(err))]
+            return [events.Lost(str(err))]
         return []
 
     def _write(self, _action: events.Write) -> list[Event]:
         """Write the whole records that are held."""
         log = self._store.log
+        error = None
         try:
             log.write_held()
         except CorruptRecordError as err:
-            now, last_time = time.monotonic(), log.last_store_timestamp
-            return [events.Damaged(now, err, log.end, last_time)]
-        return [events.Written(time.monotonic(), log.end, log.last_store_timestamp)]
+            error = err
+        return [events.Written(log.end, log.last_store_timestamp, error)]
 
     def _hold(self, action: events.Hold) -> list[Event]:
         start, stop = action
         log = self._store.log
-        end = log.end
+        end, error = log.end, None
         try:
             for place, data in self._pieces:
                 low, high = max(start - place, 0), stop - place
                 if low < len(data) and high > 0:
                     log.hold(data[low:high])
         except CorruptRecordError as err:
-            return [events.Damaged(time.monotonic(), err, log.end, log.last_store_timestamp)]
-        if log.end == end:
+            error = err
+        if log.end == end and error is None:
             return []
-        return [events.Written(time.monotonic(), log.end, log.last_store_timestamp)]
+        return [events.Written(log.end, log.last_store_timestamp, error)]
 
     def _compare(self, action: events.Compare) -> list[Event]:
         """Compare bytes with those of the copy, or with a record that the listen port returned."""
@@ -462,14 +476,14 @@ class Follower:
             part, at = data[low:high], place + low
             if expected is not None:
                 if part != expected[at - start : at - start + len(part)]:
-                    return [events.Differed(time.monotonic(), at, at, "", _epoch_ms())]
+                    return [events.Differed(at, at, "")]
             elif (first := log.first_difference(at, part)) is not None:
                 return [self._differed(first, compared, "the broker has other bytes here")]
-        return [events.Agreed(time.monotonic(), start, stop)]
+        return [events.Agreed(start, stop)]
 
     def _differed(self, place: int, compared: int, reason: str) -> events.Differed:
         boundary = self._store.boundary(place, compared)
-        return events.Differed(time.monotonic(), place, boundary, reason, _epoch_ms())
+        return events.Differed(place, boundary, reason)
 
     # Everything else changes the copy only.
     _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {

@@ -168,10 +168,12 @@ class Unflushed:
 
     Attributes:
         folder: the folder of the files.
+        n_removals: how many times files were deleted or may have been.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.n_removals = 0
         self._number = 0  # of the last write
         self._written: dict[Path, int] = {}  # the number of the last write to each file
         self._created = 0  # the number of the write that made the last new file; 0 without one
@@ -195,10 +197,12 @@ class Unflushed:
     def discard(self, path: Path) -> None:
         """Forget a file that was deleted."""
         self._written.pop(path, None)
+        self.n_removals += 1
 
     def clear(self) -> None:
         """Forget all files, which were flushed or deleted."""
         self._written.clear()
+        self.n_removals += 1
 
     def begin(self, end: int) -> LogFlush:
         """Return what a flush is to bring to the disk.
@@ -432,6 +436,11 @@ class LogCopy:
         if self._unflushed.has_new_file:
             self.log.refresh()
         return self._unflushed.begin(end)
+
+    @property
+    def n_removals(self) -> int:
+        """How many times files of the log were deleted, so that open ones may be among them."""
+        return self._unflushed.n_removals
 
     def note_flushed(self, number: int) -> None:
         """Take note that a flush has brought to the disk what it was to."""

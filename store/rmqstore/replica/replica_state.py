@@ -11,7 +11,7 @@ from rmqstore.errors import CorruptRecordError
 from rmqstore.replica import events
 from rmqstore.replica.agreement import FirstRecord
 from rmqstore.replica.broker import Facts, Source
-from rmqstore.replica.events import Action, Question
+from rmqstore.replica.events import Action, Asked, Question
 from rmqstore.replica.ha import NEVER, Greeting
 from rmqstore.replica.remoting import LogBounds
 from rmqstore.replica.settings import FollowSettings, Timing
@@ -89,7 +89,7 @@ class Broker(NamedTuple):
     untaken: Facts | None = None  # whose tables wait for the copy
     agreed_at: float = LONG_AGO  # when its log was last known to be the copy's
     agreed_low: int | None = None  # where it began then; later bounds may be of another broker
-    asking: frozenset[Question] = frozenset()
+    asking: frozenset[Asked] = frozenset()
     asked_at: float = LONG_AGO
     tables_at: float = LONG_AGO
 
@@ -98,6 +98,10 @@ class Broker(NamedTuple):
         """The broker, once it has answered."""
         assert self.known_source is not None
         return self.known_source
+
+    def is_asked(self, *questions: Question) -> bool:
+        """Return whether the answer to one of these is awaited, whichever connection it is for."""
+        return any(asked.question in questions for asked in self.asking)
 
 
 class Comparison(NamedTuple):
@@ -164,8 +168,9 @@ class Work(NamedTuple):
 
 
 class Attempts(NamedTuple):
-    """The connections so far."""
+    """The connections so far, and the end of all of them."""
 
+    number: int = 0  # of the present one
     began: float = LONG_AGO
     next_at: float = LONG_AGO
     overlap: int = 0
@@ -175,13 +180,14 @@ class Attempts(NamedTuple):
     is_idle: bool = False  # the broker said that it has no more
     is_public: bool = False  # whether it was logged that the other side is in the internet
     is_stopping: bool = False
+    error: BaseException | None = None  # why it is
     begins_anew: bool = False  # the copy before was set aside
 
 
 class Timers(NamedTuple):
     """When something was done last, or is due."""
 
-    woke_at: float = LONG_AGO
+    free_at: float = LONG_AGO  # when the loop last had nothing else to do than to wait
     progress_at: float = LONG_AGO
     state_at: float = LONG_AGO
     retained_at: float = LONG_AGO
@@ -204,6 +210,7 @@ class Cutting(NamedTuple):
 class Retaining(NamedTuple):
     """Old files that are deleted, and how many steps are done."""
 
+    first: int  # where the log begins before
     begin: int
     then: Ending | None
     step: int = 0
@@ -258,7 +265,7 @@ def first_replica_state(
 ) -> ReplicaState:
     """Return the state of a replica that begins, of a copy whose state file says something."""
     attempts = Attempts(overlap=settings.overlap, goal=settings.until)
-    timers = Timers(progress_at=now, state_at=now)
+    timers = Timers(free_at=now, progress_at=now, state_at=now)
     return ReplicaState(settings, place, now, epoch_ms, Copy(saved), attempts, timers=timers)
 
 
@@ -271,7 +278,8 @@ def patience(state: ReplicaState) -> float:
 
 def is_stalled(state: ReplicaState) -> bool:
     """Return whether the copy takes too long: a broker keeps files for whoever reports."""
-    return state.now - state.timers.woke_at > state.broker.timing.stall
+    since = min(state.timers.free_at, state.work.flush_began if state.work.flushing else state.now)
+    return state.now - since > state.broker.timing.stall
 
 
 def is_behind(state: ReplicaState) -> bool:
@@ -363,7 +371,8 @@ def wait_of(state: ReplicaState) -> events.Wait:
     rest = state.timers.rate_due - state.now
     if rest > 0 or stream.pending is not None:
         return events.Wait(min(max(rest, 0.01), timing.report / 4, timing.poll), reads=False)
-    seconds = linger(state) if state.copy.n_held else timing.poll
+    is_soon = bool(state.copy.n_held) and not is_behind(state)
+    seconds = linger(state) if is_soon else timing.poll
     return events.Wait(max(min(seconds, _next_due(state) - state.now), 0.0), reads=True)
 
 

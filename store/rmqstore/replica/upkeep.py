@@ -14,7 +14,7 @@ from typing import Any, Final
 from rmqstore.errors import BrokerUnreachableError, RmqStoreError
 from rmqstore.replica import events
 from rmqstore.replica.broker import TopicKinds
-from rmqstore.replica.events import Action, Event, Question
+from rmqstore.replica.events import Action, Asked, Event, Question
 from rmqstore.replica.ha import NEVER
 from rmqstore.replica.remoting import LogBounds
 from rmqstore.replica.replica_state import (
@@ -48,15 +48,10 @@ _IDLE_SECONDS: Final = 0.2  # after which queues that are written are flushed
 
 def ask(state: ReplicaState, question: Question, position: int = 0) -> Decision:
     """Ask the broker a question; the answer is an event."""
-    broker = state.broker._replace(asking=state.broker.asking | {question}, asked_at=state.now)
+    asked = Asked(question, state.attempts.number)
+    broker = state.broker._replace(asking=state.broker.asking | {asked}, asked_at=state.now)
     known = state.broker.newest
-    return state._replace(broker=broker), [events.Ask(question, position, known)]
-
-
-def without_question(state: ReplicaState, question: Question) -> ReplicaState:
-    """Return the state when a question is answered, or was refused."""
-    broker = state.broker
-    return state._replace(broker=broker._replace(asking=broker.asking - {question}))
+    return state._replace(broker=broker), [events.Ask(asked, position, known)]
 
 
 # ---- the log and the state
@@ -92,7 +87,7 @@ def _on_flushed(state: ReplicaState, event: events.Flushed) -> Decision:
     return (state, []) if isinstance(state.change, Cutting) else _write_state(state)
 
 
-def _write_state(state: ReplicaState, *, is_closed: bool = False, drops: bool = False) -> Decision:
+def _write_state(state: ReplicaState, *, is_closed: bool = False) -> Decision:
     """Write the state as it is on the disk."""
     copy, broker = state.copy, state.broker
     saved = copy.saved
@@ -111,7 +106,7 @@ def _write_state(state: ReplicaState, *, is_closed: bool = False, drops: bool = 
     work = state.work._replace(flushing=True)
     timers = state.timers._replace(state_at=state.now)
     state = state._replace(copy=copy._replace(noted=saved), work=work, timers=timers)
-    return state, [events.WriteState(saved, epochs, drops)]
+    return state, [events.WriteState(saved, epochs)]
 
 
 # ---- queues, index and tables
@@ -173,7 +168,7 @@ def settle_kinds(state: ReplicaState) -> Decision:
             for topic in sorted(missing)
         ]
     elif missing and (facts is None or facts.asked_at < work.order.at):
-        is_asked = {Question.FACTS, Question.TABLES} & state.broker.asking
+        is_asked = state.broker.is_asked(Question.FACTS, Question.TABLES)
         if is_asked or state.now < work.retry_at:
             return state, []
         return ask(state, Question.TABLES)
@@ -198,10 +193,10 @@ def _take_tables_if_due(state: ReplicaState) -> Decision:
     return state._replace(broker=broker, work=work), [events.TakeTables(facts)]
 
 
-def _on_tables_written(state: ReplicaState, event: events.TablesWritten) -> Decision:
+def _on_tables_written(state: ReplicaState, _event: events.TablesWritten) -> Decision:
     """Take note of when the tables were taken."""
     copy = state.copy
-    saved = replace(copy.saved, tables_at=event.epoch_ms)
+    saved = replace(copy.saved, tables_at=state.epoch_ms)
     work = state.work._replace(takes_tables=False)
     return state._replace(copy=copy._replace(noted=saved), work=work), []
 
@@ -216,7 +211,7 @@ def ask_if_due(state: ReplicaState) -> Decision:
         return state, []
     pause = broker.timing.bounds
     pause = min(pause, interval) if interval else pause
-    is_asked = {Question.FACTS, Question.TABLES, Question.BOUNDS} & broker.asking
+    is_asked = broker.is_asked(Question.FACTS, Question.TABLES, Question.BOUNDS)
     if is_asked or state.now - broker.asked_at < pause:
         return state, []
     if interval and state.now - broker.tables_at >= interval:
@@ -230,7 +225,13 @@ def write_state_if_due(state: ReplicaState) -> Decision:
     if not is_due or not state.copy.is_open or state.work.flushing or state.change is not None:
         return state, []
     work = state.work._replace(flush_began=state.now)
-    return _write_state(state._replace(work=work), drops=True)
+    state, actions = _write_state(state._replace(work=work))
+    return state, [_drop_fetched(state), *actions]
+
+
+def _drop_fetched(state: ReplicaState) -> events.DropFetched:
+    """Return what deletes bytes that were set aside, if the state on the disk covers them again."""
+    return events.DropFetched(state.copy.saved.begin, state.copy.saved_end)
 
 
 def report_progress(state: ReplicaState) -> Decision:
@@ -242,15 +243,19 @@ def report_progress(state: ReplicaState) -> Decision:
 
 
 def retain_if_due(state: ReplicaState) -> Decision:
-    """Look for old files now and then, but not while the logs are being compared."""
+    """Look for old files now and then, but not while the logs are being compared.
+
+    Nor while an answer is awaited that decides about the connection.
+    """
     settings, since = state.settings, state.now - state.timers.retained_at
     if settings.retention.is_forever or since < state.broker.timing.retention:
         return state, []
     if not state.attempts.is_confirmed or state.change is not None:
         return state, []
-    if state.stream is not None and state.stream.pending is not None:
-        return state, []
-    return _find_old_files(state)
+    is_streaming = state.stream is not None and state.stream.pending is None
+    if state.phase is Phase.PAUSING or (state.phase is Phase.APPENDING and is_streaming):
+        return _find_old_files(state)
+    return state, []
 
 
 def _find_old_files(state: ReplicaState) -> Decision:
@@ -270,7 +275,7 @@ def _on_old_files_found(state: ReplicaState, event: events.OldFilesFound) -> Dec
     begin = min(event.begin, event.needed - event.needed % saved.file_size)
     if begin <= event.first:
         return state, []
-    return state._replace(change=Retaining(begin, ending)), []
+    return state._replace(change=Retaining(event.first, begin, ending)), []
 
 
 # ---- an end that is cut
@@ -303,12 +308,6 @@ def _plan_cut(state: ReplicaState, cut: Cutting) -> Decision:
     """Find out from where on queues and index will have to be built again."""
     work = state.work._replace(changes_queues=True)
     return state._replace(work=work), [events.PlanCut(cut.end)]
-
-
-def _on_cut_planned(state: ReplicaState, event: events.CutPlanned) -> Decision:
-    """Let the state say so, before they are cut."""
-    copy = state.copy._replace(built=event.built)
-    return state._replace(copy=copy, work=state.work._replace(changes_queues=False)), []
 
 
 def _note_cut(state: ReplicaState, cut: Cutting) -> Decision:
@@ -374,8 +373,13 @@ def _on_queues_changed(state: ReplicaState, event: events.QueuesChanged) -> Deci
 
 
 def _note_retention(state: ReplicaState, retaining: Retaining) -> Decision:
-    """Write where the log begins, before anything of it is missing."""
+    """Write where the log begins, before anything of it is missing.
+
+    Queues that are not built any more and end before the log then begins are deleted as a whole.
+    """
     copy = state.copy
+    if not copy.saved.builds_queues and copy.built < retaining.begin:
+        copy = copy._replace(built=retaining.first)
     saved = replace(copy.saved, begin=max(copy.saved.begin, retaining.begin))
     return _write_state(state._replace(copy=copy._replace(noted=saved)))
 
@@ -454,9 +458,9 @@ def _retain_at_end(state: ReplicaState, ending: Ending) -> Decision:
     if ending.gave_up or copy.doubted_from is not None:
         what = "built into their queues" if ending.gave_up else "compared"
         text = f"{state.place.root} is not closed: the last messages were not {what}"
-        state, actions = _write_state(state, drops=True)
+        state, actions = _write_state(state)
         last = ending._replace(step=len(COMPLETE) - 1)
-        return state._replace(change=last), [events.Log(text), *actions]
+        return state._replace(change=last), [events.Log(text), _drop_fetched(state), *actions]
     is_forever = settings.retention.is_forever
     if is_forever or not state.attempts.is_confirmed or ending.sets_aside is not None:
         return state, []
@@ -472,7 +476,8 @@ def _complete(state: ReplicaState, _ending: Ending) -> Decision:
 
 
 def _close_state(state: ReplicaState, _ending: Ending) -> Decision:
-    return _write_state(state, is_closed=True, drops=True)
+    state, actions = _write_state(state, is_closed=True)
+    return state, [_drop_fetched(state), *actions]
 
 
 def _mark_closed(state: ReplicaState, _ending: Ending) -> Decision:
@@ -481,7 +486,7 @@ def _mark_closed(state: ReplicaState, _ending: Ending) -> Decision:
 
 def _leave(state: ReplicaState, ending: Ending) -> Decision:
     if ending.sets_aside is not None:
-        return state, [events.MoveAside(state.copy.end)]
+        return state, [events.MoveAside(state.copy.durable)]
     return state._replace(phase=Phase.ENDED, change=None), [events.End(ending.error)]
 
 
@@ -492,7 +497,15 @@ def _go_ahead(state: ReplicaState, _event: Event) -> Decision:
 
 def _on_stop_asked(state: ReplicaState, _event: events.StopAsked) -> Decision:
     """End when no change is under way."""
-    return state._replace(attempts=state.attempts._replace(is_stopping=True)), []
+    return stop_with(state, None)
+
+
+def stop_with(state: ReplicaState, error: BaseException | None) -> Decision:
+    """End when no change is under way; the first reason counts."""
+    attempts = state.attempts
+    if not attempts.is_stopping:
+        attempts = attempts._replace(is_stopping=True, error=error)
+    return state._replace(attempts=attempts), []
 
 
 def _on_failed(state: ReplicaState, event: events.Failed) -> Decision:
@@ -564,12 +577,10 @@ HANDLERS: Final[dict[type, Callable[[ReplicaState, Any], Decision]]] = {
     events.Flushed: _on_flushed,
     events.Built: _on_built,
     events.TablesWritten: _on_tables_written,
-    events.CutPlanned: _on_cut_planned,
     events.LogCut: _on_log_cut,
     events.QueuesChanged: _on_queues_changed,
     events.OldFilesFound: _on_old_files_found,
-    events.OldFilesDeleted: _go_ahead,
-    events.MarkedClosed: _go_ahead,
+    events.StepDone: _go_ahead,
     events.StopAsked: _on_stop_asked,
     events.Failed: _on_failed,
 }
