@@ -2,28 +2,50 @@
 
 Every record has 10 bytes and every file 5 records. A record is a number that no other one has, and
 its epoch. A master may append, lose its end, go on differently, delete its first file, fall silent,
-restart and switch; a follower may be killed, with or without the power, or stopped. Orders for the
-two threads are performed only when the explorer says so.
+restart and switch; a follower may be killed, with or without the power, or stopped.
+
+The performer is modelled too. Orders for the two threads are performed only when the explorer says
+so, and their answers may come later than that. Questions are answered at the next wait, late, not
+at all, or twice. Each order and each change of the disk may fail, and an interrupt may come before
+any action: then both threads end what they do, and only answers of the broker are still taken. What
+is abandoned is flushed, and its state is written, unless a flush has failed.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from following.replicas import SOURCE
-from rmqstore.errors import RmqStoreError
+from rmqstore.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    CorruptRecordError,
+    RmqStoreError,
+    StoreStateError,
+)
 from rmqstore.replica import decisions, events
 from rmqstore.replica.broker import Facts, TopicKinds
-from rmqstore.replica.events import Action, Event, Question
+from rmqstore.replica.events import Action, Asked, Event, Happened, Question
 from rmqstore.replica.ha import NEVER, Greeting
 from rmqstore.replica.remoting import LogBounds, ServedSettings
-from rmqstore.replica.replica_state import Phase, Place, ReplicaState, first_replica_state, wait_of
+from rmqstore.replica.replica_state import (
+    STREAMING,
+    Ending,
+    Phase,
+    Place,
+    ReplicaState,
+    first_replica_state,
+    wait_of,
+)
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowState, epochs_within
+from rmqstore.replica.upkeep import state_to_leave
 from rmqstore.storage.broker.epochs import Epoch
 
 RECORD = 10
@@ -31,7 +53,16 @@ FILE = 50
 ROOT = Path("/copy")
 _MOST_TURNS = 40
 
-Decide = Callable[[ReplicaState, Event], tuple[ReplicaState, list[Action]]]
+# What an order for one of the threads is, and which one.
+_FLUSHES = (events.Flush, events.WriteState)
+_FLUSHED = (events.Flushed, events.StateWritten)
+_BUILT = (events.Built, events.TablesWritten, events.QueuesChanged)
+_BUILDS = (
+    events.Build, events.TakeTables, events.PlanCut, events.CutQueues, events.DeleteOldQueues,
+    events.Complete,
+)  # fmt: skip
+
+Decide = Callable[[ReplicaState, Happened], tuple[ReplicaState, list[Action]]]
 Mutant = Callable[[Decide], Decide]
 
 
@@ -52,6 +83,19 @@ class Connection(NamedTuple):
 
 class ViolatedError(AssertionError):
     """What must never be."""
+
+
+class FaultError(Exception):
+    """What the loop met instead of the result of an action.
+
+    Attributes:
+        error: the error.
+        is_whole: whether no change of the log was under way.
+    """
+
+    def __init__(self, error: BaseException, *, is_whole: bool) -> None:
+        super().__init__(error)
+        self.error, self.is_whole = error, is_whole
 
 
 def require(is_so: object, text: str) -> None:
@@ -95,10 +139,17 @@ class World:
         self.held, self.held_of = 0, self.sent
         self.flushes: tuple[tuple[Action, int], ...] = ()  # and the end when each was given
         self.builds: tuple[Action, ...] = ()
-        self.todo: tuple[Event, ...] = ()
+        self.mail: tuple[Happened, ...] = ()  # of the threads, which the loop has not taken
+        self.asked: tuple[events.Ask | events.Connect, ...] = ()
+        self.answers: tuple[Happened, ...] = ()  # the last ones
+        self.todo: tuple[Happened, ...] = ()
         self.reads: tuple[Event, ...] = ()
+        self.backlog: tuple[Happened, ...] = ()  # what was read and has not been decided about
         self.error: BaseException | None = None
-        self.fails_next = False
+        self.faults: frozenset[str] = frozenset()
+        self.is_late = False  # whether neither the broker nor a thread is heard
+        self.is_lost = False  # whether a flush has failed
+        self.is_new_topic = False
         self.append(n_records)
         self.start()
 
@@ -170,7 +221,7 @@ class World:
         """The connection ends."""
         if self.connection is not None:
             self.connection = None
-            self.reads = (*self.reads, events.Lost(self.now, "closed"))
+            self.reads = (*self.reads, events.Lost("closed"))
 
     def kill(self) -> None:
         """The follower is killed, and started again."""
@@ -183,23 +234,57 @@ class World:
 
     def stop(self) -> None:
         """Somebody asks for the end."""
-        self.todo += (events.StopAsked(self.now),)
+        self.todo += (self._happened(events.StopAsked()),)
 
-    def fail(self) -> None:
-        """The next flush fails, as on a full disk."""
-        self.fails_next = True
+    def without_queues(self) -> None:
+        """The follower is killed, and started again so that it builds no queues."""
+        self.settings = replace(self.settings, build_queues=False)
+        self.start()
 
     def flush(self) -> None:
         """The thread that flushes performs an order."""
-        if self.flushes:
+        if self.flushes and not self.is_failed:
             given, self.flushes = self.flushes[0], self.flushes[1:]
-            self.todo += (self._flushed(*given),)
+            self._send_mail(self._flushed, given)
 
     def build(self) -> None:
         """The thread that builds performs an order."""
-        if self.builds:
+        if self.builds and not self.is_failed:
             order, self.builds = self.builds[0], self.builds[1:]
-            self.todo += (self._changed(order),)
+            self._send_mail(self._changed, order)
+
+    def _send_mail(self, perform: Callable[[Any], Event], order: Any) -> None:
+        try:
+            event = perform(order)
+        except FaultError as fault:
+            event = events.Failed(fault.error, is_whole=False, end=0)
+            self.is_failed = True
+        self.mail += (self._happened(event),)
+
+    def be_late(self) -> None:
+        """From here on the loop hears nothing of the threads and of the broker; or it does."""
+        self.is_late = not self.is_late
+
+    def repeat(self) -> None:
+        """The last answers come again."""
+        self.todo += self.answers
+
+    def ask_in_vain(self) -> None:
+        """All that is asked is not answered."""
+        self._answer_by(lambda _: events.Unanswered(BrokerUnreachableError("b", "gone")))
+
+    def refuse(self) -> None:
+        """All that is asked is refused."""
+        self._answer_by(lambda _: events.Unanswered(BrokerRefusedError("b", 1, "no")))
+
+    def become_another(self) -> None:
+        """All that is asked finds a broker that cannot be followed."""
+        self._answer_by(lambda _: events.Unanswered(StoreStateError("it is no broker")))
+
+    def new_topic(self) -> None:
+        """The next records are of a topic that no table has."""
+        self.is_new_topic = True
+        self.append(1)
 
     def wait(self) -> None:
         """Some time passes."""
@@ -207,30 +292,47 @@ class World:
 
     # ---- how it goes on
 
+    is_failed = is_abandoned = False
+
     def start(self) -> None:
         """Start a follower on what the disk has."""
         if self.saved is not None:
             require(self.saved.end <= self.end, "the state is ahead of the log")
             require(self.saved.built <= self.built, "the state is ahead of the queues")
         self.connection, self.held, self.error = None, 0, None
-        self.flushes = self.builds = self.reads = ()
-        self.fails_next = self.is_closed = False
+        self.flushes = self.builds = self.reads = self.backlog = ()
+        self.mail = self.asked = self.answers = ()
+        self.is_late = self.is_lost = self.is_failed = self.is_closed = False
+        self.is_abandoned = False
+        self.faults = frozenset()
         self.durable = min(self.durable, self.end)
         place = Place(ROOT, "127.0.0.1:1", reports_all=True)
         self.state = first_replica_state(
             self.settings, place, self.saved, now=self.now, epoch_ms=self.epoch_ms
         )
-        self.todo = (events.Started(self.now),)
+        self.todo = (self._happened(events.Started()),)
+
+    def _happened(self, event: Event, asked: Asked | None = None) -> Happened:
+        return Happened(self.now, self.epoch_ms, event, asked)
+
 
     @property
     def epoch_ms(self) -> int:
         return int(self.now * 1000)
 
     def happen(self, name: str) -> None:
-        """Let one thing happen, and the replica do what follows until it waits."""
-        if not self.is_over:
+        """Let one thing happen, and the replica do what follows until it waits.
+
+        A name that begins with ``fail:`` lets the next action of some kind fail.
+        """
+        if self.is_over and name not in ("kill", "lose_power"):
+            return
+        kind, _, fault = name.partition(":")
+        if kind == "fail":
+            self.faults |= {fault}
+        else:
             getattr(self, name)()
-            self.run()
+        self.run()
 
     def run(self) -> None:
         for turn in range(_MOST_TURNS):
@@ -240,60 +342,144 @@ class World:
         raise ViolatedError("the replica never waits")
 
     def _decide(self) -> None:
-        while self.todo and not self.is_over:
-            event, self.todo = self.todo[0], self.todo[1:]
+        while not self.is_over:
+            stream = self.state.stream
+            is_free = self.state.change is None and (stream is None or stream.pending is None)
+            if not self.todo and is_free:
+                self.todo, self.backlog = self.backlog[:1], self.backlog[1:]
+            if not self.todo:
+                return
+            found, self.todo = self.todo[0], self.todo[1:]
+            if isinstance(found.event, events.Failed) and self.is_failed:
+                found = self._failure(found.event.error, is_whole=False)
             self.now += 0.001
-            self.state, actions = self.decide(self.state, event._replace(at=self.now))
-            found: tuple[Event, ...] = ()
-            for action in actions:
-                found += tuple(self._perform(action))
-            self.todo = found + self.todo
+            found = found._replace(at=self.now, epoch_ms=self.epoch_ms)
+            self.state, actions = self.decide(self.state, found)
+            results: tuple[Happened, ...] = ()
+            try:
+                for action in actions:
+                    results += tuple(map(self._happened, self._perform(action)))
+            except FaultError as fault:
+                self.todo = (self._failure(fault.error, is_whole=fault.is_whole),)
+            else:
+                self.todo = results + self.todo
+
+    def _failure(self, error: BaseException, *, is_whole: bool) -> Happened:
+        """Let both threads end what they do, and forget all but what the broker answers."""
+        is_whole = is_whole and not self.is_failed
+        for perform, orders in ((self._flushed, self.flushes), (self._changed, self.builds)):
+            for order in orders:
+                with suppress(FaultError):  # the last one is not noticed
+                    if not self.is_failed:
+                        perform(order)
+        self.flushes = self.builds = self.mail = self.reads = self.backlog = ()
+        self.todo = tuple(found for found in self.todo if found.asked is not None)
+        self.is_failed = False
+        return self._happened(events.Failed(error, is_whole, self.end))
+
+    def _meet(self, fault: str, error: BaseException, *, is_whole: bool = False) -> None:
+        if fault in self.faults:
+            self.faults -= {fault}
+            raise FaultError(error, is_whole=is_whole)
 
     def _send(self) -> bool:
         """Let the master send what it has, and some time pass; return whether anything came."""
+        self._require_that_something_is_awaited()
         wait = wait_of(self.state)
         come: list[Event] = []
+        has_come = False
+        if not self.is_late:
+            has_come = bool(self.mail or self.asked)
+            self.todo, self.mail = self.todo + self.mail, ()
+            self._answer_by(self._answer)
         if wait.reads:
             come, self.reads = list(self.reads), ()
         if wait.reads and self.connection is not None and not come:
             request, position, n_epochs = self.connection
             stop = min(request + RECORD, self.high) if self.is_slow else self.high
             if n_epochs != len(self.epochs):
-                come.append(events.EpochsReported(self.now, self.epochs, position))
+                come.append(events.EpochsReported(self.epochs, position))
             if self.low <= position < stop:
                 self.sent = self.log
-                come.append(events.Received(self.now, position, stop))
+                come.append(events.Received(position, stop))
             else:
                 stop = position
-                come.append(events.HeartbeatCame(self.now, position))
+                come.append(events.HeartbeatCame(position))
             self.connection = Connection(request, stop, len(self.epochs))
-        has_come = any(not isinstance(each, events.HeartbeatCame) for each in come)
+        has_come |= any(not isinstance(each, events.HeartbeatCame) for each in come)
         self.now += 0.1
-        self.todo += (*come, events.Ticked(self.now, self.epoch_ms, is_drained=True))
+        found = tuple(map(self._happened, (*come, events.Ticked(is_drained=True))))
+        if wait.reads:
+            self.backlog += found
+        else:
+            self.todo += found
         return has_come
 
+    def _answer_by(self, answer: Callable[[Action], Event]) -> None:
+        """Answer all that is asked."""
+        if self.asked:
+            self.answers = tuple(self._happened(answer(each), each.asked) for each in self.asked)
+            self.todo, self.asked = self.todo + self.answers, ()
+
+    def _require_that_something_is_awaited(self) -> None:
+        """Require that the replica waits for what will come, and that nothing will come twice."""
+        state, work = self.state, self.state.work
+        asked = {each.asked for each in self.asked}
+        require(state.broker.asking <= asked, "an answer is awaited that cannot come")
+        has_mail = [found.event for found in self.mail]
+        is_flushing = bool(self.flushes) or any(isinstance(each, _FLUSHED) for each in has_mail)
+        is_building = bool(self.builds) or any(isinstance(each, _BUILT) for each in has_mail)
+        is_failed = any(isinstance(each, events.Failed) for each in has_mail)
+        builds = work.building or work.takes_tables or work.changes_queues
+        require(work.flushing == is_flushing or is_failed, "a flush is awaited that is not ordered")
+        require(builds == is_building or is_failed, "queues are awaited that are not ordered")
+        if state.change is not None:
+            is_asked = isinstance(state.change, Ending) and bool(work.unknown)
+            require(work.is_busy or is_asked, "a change waits for nothing")
+        elif state.phase in (Phase.ASKING, Phase.CONNECTING):
+            present = {each for each in asked if each.connection == state.attempts.number}
+            kinds = {each.question for each in present} - {Question.TABLES, Question.BOUNDS}
+            require(kinds or state.attempts.is_stopping, f"{state.phase} waits for nothing")
+        elif state.phase in STREAMING:
+            require(self.connection is not None or self.reads, "a stream without a connection")
+            is_read = wait_of(state).reads or state.connection.pending is not None
+            require(is_read or state.timers.rate_due > state.now, "a stream that nobody reads")
+
     def settle(self) -> None:
-        """Let nothing else happen: the copy has to become the master's log, or to end by name."""
-        self.is_slow = False
+        """Let nothing else happen: the copy has to become the master's log, or to end by name.
+
+        After an error of the disk, or an interrupt, the follower is started once more.
+        """
+        self.is_slow = self.is_late = False
+        self.faults = frozenset()
+        self.run()
         for _ in range(_MOST_TURNS):
             if self.is_over:
-                is_named = self.error is None or isinstance(self.error, (RmqStoreError, OSError))
-                require(is_named, f"it ends with {self.error!r}")
-                is_left = (
-                    isinstance(self.error, OSError) or self.state.copy.doubted_from is not None
-                )
-                require(self.is_closed or is_left, "it ends, and the copy is not closed")
-                return
+                if not self._may_continue():
+                    return
+                self.start()
             for name in ("flush", "build", "flush", "build", "wait"):
                 self.happen(name)
             if self._is_exact() and self.state.change is None:
                 return
         raise ViolatedError(f"no progress: {self.state.phase}, {self.state.change}")
 
+    def _may_continue(self) -> bool:
+        """Return whether the same call continues a copy that has ended, which has to end by name."""
+        error, state = self.error, self.state
+        is_ours = error is None or isinstance(error, RmqStoreError)
+        require(is_ours or isinstance(error, (OSError, KeyboardInterrupt)), f"it ends: {error!r}")
+        is_left = self.is_abandoned or state.copy.doubted_from is not None or self.is_new_topic
+        require(self.is_closed or is_left or self.saved is None, "it ends, and is not closed")
+        require(not (self.connection and self.is_closed), "a connection is left open")
+        return self.is_abandoned
+
     def _is_exact(self) -> bool:
         own = self.log[self.begin // RECORD :]
         saved = self.saved
-        return saved is not None and self.files == own and saved.end == saved.built == self.end
+        if saved is None or self.files != own or saved.end != self.end:
+            return False
+        return saved.built == saved.end or not saved.builds_queues
 
     # ---- what is performed, and what must hold then
 
@@ -304,27 +490,39 @@ class World:
 
     def _perform(self, action: Action) -> list[Event]:
         name = type(action).__name__
+        if not isinstance(action, (events.End, events.Abandon)):
+            self._meet("interrupt", KeyboardInterrupt(), is_whole=True)
         perform = getattr(self, f"_on_{name}", None)
         if perform is not None:
             event = perform(action)
             return [] if event is None else [event]
-        if name in ("Flush", "WriteState"):
+        if isinstance(action, (*_FLUSHES, *_BUILDS)):
+            self._meet("order", KeyboardInterrupt(), is_whole=True)
+        if isinstance(action, _FLUSHES):
+            require(not self.flushes, "an order while another one is performed")
             self.flushes += ((action, self.end),)
-        elif name in ("Build", "TakeTables", "PlanCut", "CutQueues", "DeleteOldQueues", "Complete"):
+        elif isinstance(action, _BUILDS):
             self.builds += (action,)
+        elif name in ("Ask", "Connect"):
+            self.asked += (action,)
         else:
             require(name in ("Log", "ReportProgress", "DropFetched"), f"{name} is not known")
         return []
 
-    def _flushed(self, order: Action, end: int) -> Event:
-        if self.fails_next:
-            self.flushes = ()
-            error = OSError(28, "No space left on device")
-            return events.Failed(self.now, error, is_whole=False, end=self.end)
+    def _flushed(self, given: tuple[Action, int]) -> Event:
+        order, end = given
         if isinstance(order, events.Flush):
+            if "flush" in self.faults:
+                self.is_lost = True
+            self._meet("flush", OSError(5, "Input/output error"))
             require(order.end <= self.end, "a flush of more than there is")
             self.durable = end  # of all that was written, also of what is in doubt
-            return events.Flushed(self.now, order.end, 0)
+            return events.Flushed(order.end, 0)
+        self._meet("state", OSError(28, "No space left on device"))
+        self._write_state(order)
+        return events.StateWritten(order.saved)
+
+    def _write_state(self, order: events.WriteState) -> None:
         saved, epochs = order.saved, order.epochs
         require(saved.end <= self.durable, "the state is ahead of the disk")
         require(saved.built <= self.built, "the state is ahead of the queues")
@@ -332,7 +530,6 @@ class World:
         if self.is_controlled:
             self._check_epochs(saved, epochs)
         self.saved, self.noted_epochs = saved, epochs
-        return events.StateWritten(self.now, saved, order.drops_fetched)
 
     is_controlled = False
 
@@ -347,26 +544,39 @@ class World:
         require(noted == numbers or not is_sure, "an epoch is not noted")
 
     def _changed(self, order: Action) -> Event:
+        self._meet("queues", OSError(28, "No space left on device"))
+        saved = self.saved
+        assert saved is not None
         if isinstance(order, events.Build):
-            assert self.saved is not None
-            require(order.end <= self.saved.end, "queues of what the state does not cover")
-            self.built = order.end
-            return events.Built(self.now, self.built, self.built, frozenset(), 0.0)
+            require(order.end <= saved.end, "queues of what the state does not cover")
+            unknown = {"N"} - order.kinds.plain if self.is_new_topic else set()
+            if not unknown:
+                self.is_new_topic = False
+                self.built = max(self.built, order.end)
+            return events.Built(self.built, self.built, frozenset(unknown), 0.0)
         if isinstance(order, events.TakeTables):
             high = order.facts.bounds.high
-            require(high <= self.built, "tables that speak of more than the copy has")
+            end = self.built if saved.builds_queues else saved.end
+            require(high <= end, "tables that speak of more than the copy has")
             self.tables = high
-            return events.TablesWritten(self.now, self.epoch_ms)
+            return events.TablesWritten()
         if isinstance(order, events.PlanCut):
-            return events.CutPlanned(self.now, min(self.built, order.end))
+            return events.QueuesChanged(min(self.built, order.end))
         if isinstance(order, events.CutQueues):
-            assert self.saved is not None
-            require(self.saved.built <= order.end, "queues are cut before the state says so")
+            require(saved.built <= order.end, "queues are cut before the state says so")
             self.built = order.end if order.is_new else min(self.built, order.end)
-        return events.QueuesChanged(self.now, self.built)
+        if isinstance(order, events.DeleteOldQueues) and self.built < order.begin:
+            require(saved.built <= self.begin, "queues are deleted before the state says so")
+            self.built = self.begin
+        return events.QueuesChanged(self.built)
 
-    def _on_Ask(self, action: events.Ask) -> Event:  # noqa: N802 - by the name of the action
-        question, position, _ = action
+    def _answer(self, action: Any) -> Event:
+        question = action.asked.question
+        if question is Question.CONNECTION:
+            if not self.is_controlled:
+                return events.Connected(None, is_public=False)
+            require(action.learner_id, "no handshake")
+            return events.Connected(Greeting(self.high, list(self.epochs)), is_public=False)
         bounds = LogBounds(self.low, self.high)
         if question in (Question.FACTS, Question.TABLES):
             tables: Any = {"topics.json": self.n_made}
@@ -374,23 +584,25 @@ class World:
             facts = Facts(ServedSettings({}, ()), tables, bounds, self.now, self.now, kinds)
             mode = "controller" if self.is_controlled else "default"
             source = SOURCE._replace(file_size=FILE, mode=mode)  # type: ignore[arg-type]
-            return events.Answered(self.now, question, facts, source, self.epoch_ms)
+            return events.Answered(facts, source)
         if question is Question.RECORD:
-            return events.RecordReported(self.now, b"")
+            return events.RecordReported(b"")
         if question is Question.MASTER:
-            return events.MasterConfirmed(self.now)
-        return events.BoundsReported(self.now, question, bounds, position, self.epoch_ms)
+            return events.MasterConfirmed()
+        return events.BoundsReported(bounds, action.position)
 
     def _on_Open(self, action: events.Open) -> Event:  # noqa: N802
-        saved = action.saved.opened(action.saved.begin, builds_queues=True)
+        builds = action.builds_queues
+        begin = max(action.saved.begin, self.begin) if self.files else action.saved.begin
+        saved = action.saved.opened(begin, builds_queues=builds)
         if self.saved is None:
             self.begin = self.durable = self.built = saved.begin
         end = saved.end if saved.end == saved.last_cut else self.end
         self._cut_files(end, is_kept=True)
         self.built = min(saved.built, saved.end)
-        saved = self.saved = saved.opened(saved.begin, builds_queues=True)
+        self.saved = saved
         epochs = tuple(epochs_within(self.noted_epochs, saved.begin, saved.end))
-        return events.Opened(self.now, saved, self.end, 0, epochs)
+        return events.Opened(saved, self.end, 0, epochs)
 
     def _cut_files(self, end: int, *, is_kept: bool) -> None:
         left = (end - self.begin) // RECORD
@@ -404,17 +616,9 @@ class World:
         wanted, begin, _ = action
         compared = max(min(wanted - -wanted % -RECORD, self.end), begin)
         is_record = compared < self.end
-        return events.PlaceFound(self.now, compared, compared + RECORD if is_record else None)
-
-    def _on_Connect(self, action: events.Connect) -> Event:  # noqa: N802
-        greeting = None
-        if self.is_controlled:
-            require(action.learner_id, "no handshake")
-            greeting = Greeting(self.high, list(self.epochs))
-        return events.Connected(self.now, greeting, is_public=False)
+        return events.PlaceFound(compared, compared + RECORD if is_record else None)
 
     def _on_Request(self, action: events.Request) -> None:  # noqa: N802
-        require(self.low <= action.position <= self.high, "a request for what the master has not")
         self.connection = Connection(action.position, action.position, len(self.epochs))
         if action.holds_zero:
             self.held += 1
@@ -426,7 +630,7 @@ class World:
         require(action.offset <= self.durable, "what is acknowledged is not on the disk")
 
     def _on_Disconnect(self, _: events.Disconnect) -> None:  # noqa: N802
-        self.connection, self.reads = None, ()
+        self.connection, self.reads, self.backlog = None, (), ()
 
     def _on_ForgetBegun(self, _: events.ForgetBegun) -> None:  # noqa: N802
         self.held = 0
@@ -439,24 +643,29 @@ class World:
                 if self.sent[place // RECORD] != own:
                     inside = max(place + RECORD // 2, start)
                     reason = "other bytes"
-                    return events.Differed(self.now, inside, place, reason, self.epoch_ms)
-        return events.Agreed(self.now, start, stop)
+                    return events.Differed(inside, place, reason)
+        return events.Agreed(start, stop)
 
     def _on_FindBoundary(self, action: events.FindBoundary) -> Event:  # noqa: N802
         place = action.place
         boundary = place - place % RECORD
-        return events.Differed(self.now, place, boundary, action.reason, self.epoch_ms)
+        return events.Differed(place, boundary, action.reason)
 
     def _on_Hold(self, action: events.Hold) -> None:  # noqa: N802
         require(action.start == self.end + self.held, "other bytes than those that follow")
         self.held, self.held_of = self.held + action.stop - action.start, self.sent
 
     def _on_Write(self, _: events.Write) -> Event:  # noqa: N802
+        self._meet("write", OSError(28, "No space left on device"))
+        if "damage" in self.faults:
+            self.faults -= {"damage"}
+            self.held = 0
+            return events.Written(self.end, 0, CorruptRecordError("log", self.end, "no record"))
         count, self.held = divmod(self.held, RECORD)
         first = self.end // RECORD
         self.files += self.held_of[first : first + count]
         self._check_log()
-        return events.Written(self.now, self.end, 0)
+        return events.Written(self.end, 0)
 
     def _on_Cut(self, action: events.Cut) -> Event:  # noqa: N802
         assert self.saved is not None
@@ -466,48 +675,60 @@ class World:
         if action.is_lost and len(self.log) > first:
             is_other = self.log[first] != self.files[(action.end - self.begin) // RECORD]
             require(is_other, "a record is cut that the master has")
+        self._meet("cut", OSError(5, "Input/output error"))
         self._cut_files(action.end, is_kept=action.kept_in is not None)
         self.durable, self.held = min(self.durable, self.end), action.place - action.end
-        return events.LogCut(self.now, self.end, 0)
+        return events.LogCut(self.end, 0)
 
     def _on_BeginAgain(self, action: events.BeginAgain) -> Event:  # noqa: N802
         require(not self.files, "a log with records begins again")
         self.begin = self.durable = action.begin
-        return events.LogCut(self.now, action.begin, 0)
+        return events.LogCut(action.begin, 0)
 
     def _on_FindOldFiles(self, action: events.FindOldFiles) -> Event:  # noqa: N802
         low = min(action.source_begin or 0, action.built)
         begin = min(low - low % FILE, self.end - self.end % FILE)
         found = begin if begin > self.begin else None
-        return events.OldFilesFound(self.now, self.begin, found, min(self.needed, action.built))
+        return events.OldFilesFound(self.begin, found, min(self.needed, action.built))
 
     def _on_DeleteOldFiles(self, action: events.DeleteOldFiles) -> Event:  # noqa: N802
         assert self.saved is not None
         require(self.saved.begin >= action.begin, "files go before the state says so")
-        require(action.begin <= self.saved.built, "files go whose queues are not built")
+        is_built = action.begin <= self.saved.built or not self.saved.builds_queues
+        require(is_built, "files go whose queues are not built")
+        is_over = not self.begin < self.built < action.begin
+        require(is_over, "files go after which the queues have a gap")
+        self._meet("delete", OSError(5, "Input/output error"))
         require(action.begin <= self.needed, "files go that a stream needs")
         self.files = self.files[(action.begin - self.begin) // RECORD :]
         self.begin = action.begin
-        return events.OldFilesDeleted(self.now)
+        return events.StepDone()
 
     def _on_MarkClosed(self, action: events.MarkClosed) -> Event:  # noqa: N802
         saved = self.saved
         assert saved is not None
-        is_right = saved.is_closed and saved.end == saved.built == action.end == self.end
+        is_built = saved.built == saved.end or not saved.builds_queues
+        is_right = saved.is_closed and saved.end == action.end == self.end and is_built
         require(is_right, "a store is marked as closed that is not complete")
         self.is_closed = True
-        return events.MarkedClosed(self.now)
+        return events.StepDone()
 
     def _on_MoveAside(self, _: events.MoveAside) -> Event:  # noqa: N802
+        self._meet("rename", OSError(5, "Input/output error"))
         self.kept |= {*self.files}
         self.files, self.saved, self.noted_epochs = (), None, ()
-        return events.SetAside(self.now, ROOT.with_name("aside"))
+        return events.SetAside(ROOT.with_name("aside"))
 
     def _on_End(self, action: events.End) -> None:  # noqa: N802
         self.error = action.error
 
     def _on_Abandon(self, action: events.Abandon) -> None:  # noqa: N802
-        self.error = action.error
+        self.error, self.is_abandoned = action.error, True
+        if self.state.copy.is_open and not self.is_lost:
+            self.durable = self.end
+            _, order = state_to_leave(self.state, self.end)
+            assert order is not None
+            self._write_state(order)
 
 
 class ControlledWorld(World):
@@ -519,6 +740,6 @@ class ControlledWorld(World):
         super().__init__(decide, **{"acknowledge": "never", **settings})
 
 
-def decide_as_it_is(state: ReplicaState, event: Event) -> tuple[ReplicaState, list[Action]]:
+def decide_as_it_is(state: ReplicaState, found: Happened) -> tuple[ReplicaState, list[Action]]:
     """Decide, also after a step was exchanged for another one."""
-    return decisions.decide(state, event)
+    return decisions.decide(state, found)

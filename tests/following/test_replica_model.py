@@ -30,7 +30,20 @@ SCENARIOS: dict[str, tuple[type[World], tuple[str, ...]]] = {
     "twice": (World, ("fork", "lose", "flush", "append", "kill", "lose_power")),
     "slow": (World, ("fall_silent", "restart", "append", "flush", "wait", "fork")),
     "old": (World, ("append", "delete", "commit", "flush", "wait", "fork")),
-    "ends": (World, ("append", "stop", "flush", "build", "fail", "fork")),
+    "ends": (World, ("append", "stop", "flush", "build", "fail:flush", "fork")),
+    # What the performer may meet.
+    "full": (World, ("append", "fail:write", "fail:state", "flush", "fork", "stop")),
+    "failing": (World, ("append", "fork", "fail:flush", "fail:cut", "fail:queues", "flush")),
+    "interrupted": (World, ("append", "fork", "fail:interrupt", "fail:order", "flush", "build")),
+    "late": (World, ("be_late", "fork", "flush", "build", "stop", "repeat")),
+    "unanswered": (World, ("ask_in_vain", "be_late", "fork", "flush", "restart", "become_another")),
+    "refused": (World, ("refuse", "be_late", "fork", "repeat", "kill", "append")),
+    "hanging": (World, ("append", "wait", "fork", "restart", "flush", "fail:state")),
+    "old and late": (World, ("be_late", "commit", "delete", "fail:delete", "flush", "wait")),
+    "unbuilt": (World, ("without_queues", "commit", "delete", "kill", "build", "wait")),
+    "topics": (World, ("new_topic", "ask_in_vain", "be_late", "build", "flush", "stop")),
+    "damaged": (World, ("fail:damage", "append", "stop", "flush", "fork", "kill")),
+    "handshakes": (ControlledWorld, ("switch", "be_late", "repeat", "ask_in_vain", "stop", "flush")),
     "switch": (ControlledWorld, ("switch", "flush", "append", "kill", "build", "wait")),
     "epochs": (
         ControlledWorld,
@@ -44,14 +57,14 @@ def explore(world: World, names: tuple[str, ...], depth: int, before: tuple[str,
     """Let all orders of some events happen, and the world settle after each; return how many."""
     try:
         world.copy().settle()
-    except ViolatedError as err:
+    except AssertionError as err:
         raise ViolatedError(f"{err}, after {', '.join(before) or 'nothing'}") from err
     count = 1
     for name in names if depth else ():
         then = world.copy()
         try:
             then.happen(name)
-        except ViolatedError as err:
+        except AssertionError as err:
             raise ViolatedError(f"{err}, after {', '.join((*before, name))}") from err
         rest = tuple(each for each in names if each != name)
         count += explore(then, rest, depth - 1, (*before, name))
@@ -111,10 +124,10 @@ def on_event(kind: type, change: Callable[..., Any]) -> Callable[[Decide], Decid
     """Return what replaces some events by others, or by none."""
 
     def mutant(decide: Decide) -> Decide:
-        def decide_wrongly(state: Any, event: Any) -> Any:
-            if isinstance(event, kind):
-                event = change(state, event)
-            return (state, []) if event is None else decide(state, event)
+        def decide_wrongly(state: Any, found: Any) -> Any:
+            if isinstance(found.event, kind):
+                found = found._replace(event=change(state, found.event))
+            return (state, []) if found.event is None else decide(state, found)
 
         return decide_wrongly
 
@@ -122,10 +135,10 @@ def on_event(kind: type, change: Callable[..., Any]) -> Callable[[Decide], Decid
 
 
 def tables_at_once(decide: Decide) -> Decide:
-    def decide_wrongly(state: Any, event: Any) -> Any:
-        state, actions = decide(state, event)
+    def decide_wrongly(state: Any, found: Any) -> Any:
+        state, actions = decide(state, found)
         facts, work = state.broker.untaken, state.work
-        if isinstance(event, events.Answered) and facts and not work.takes_tables:
+        if isinstance(found.event, events.Answered) and facts and not work.takes_tables:
             broker = state.broker._replace(untaken=None)
             if state.copy.is_open and state.change is None:
                 state = state._replace(broker=broker, work=work._replace(takes_tables=True))
@@ -176,7 +189,7 @@ DEFECTS: dict[str, Callable[[Decide], Decide]] = {
     ),
     "connects only once": on_action(
         events.Ask,
-        lambda state, it: None if it.question is Question.FACTS and state.copy.is_open else it,
+        lambda state, it: None if it.asked.question is Question.FACTS and state.copy.is_open else it,
     ),
     "heartbeat taken for the end": on_event(
         events.BoundsReported,
@@ -202,7 +215,7 @@ def found_in(decide: Decide) -> Iterator[str]:
             try:
                 world = begin(kind, decide, is_complete=is_complete)
                 explore(world, names, FAST)
-            except ViolatedError as err:
+            except AssertionError as err:
                 yield f"{name}: {err}"
 
 

@@ -220,9 +220,9 @@ class Ending(NamedTuple):
     """The end, and how many steps are done."""
 
     error: BaseException | None
-    began: float
     sets_aside: LogBounds | None = None  # what the broker serves when a new copy has to begin
-    gave_up: bool = False  # the kind of a topic is not known
+    unknown_since: float | None = None  # the kind of a topic, which the broker is asked for
+    gave_up: bool = False  # it has not answered
     step: int = 0
 
 

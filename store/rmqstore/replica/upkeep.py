@@ -115,8 +115,9 @@ def _write_state(state: ReplicaState, *, is_closed: bool = False) -> Decision:
 def build_if_due(state: ReplicaState) -> Decision:
     """Begin to build what the state on the disk covers, if it is time; then tables may be taken."""
     copy, work = state.copy, state.work
-    is_ending = isinstance(state.change, Ending)
-    if not copy.is_open or work.changes_queues or not (state.change is None or is_ending):
+    change = state.change
+    is_ending = isinstance(change, Ending) and not change.gave_up
+    if not copy.is_open or work.changes_queues or not (change is None or is_ending):
         return state, []
     state, actions = _take_tables_if_due(state)
     if not copy.saved.builds_queues or work.building or work.unknown:
@@ -423,7 +424,7 @@ def end_with(
     actions.append(events.Disconnect())
     if state.copy.is_open:
         actions.append(events.ForgetBegun())
-    change = Ending(error, state.now, sets_aside)
+    change = Ending(error, sets_aside)
     return state._replace(phase=Phase.CLOSING, stream=None, change=change), actions
 
 
@@ -439,13 +440,16 @@ def _flush_at_end(state: ReplicaState, ending: Ending) -> Decision:
 def _build_at_end(state: ReplicaState, ending: Ending) -> Decision:
     """Build what is missing, and take the tables; a broker may be asked, but not for long."""
     copy = state.copy
-    is_late = state.now - ending.began > state.broker.timing.last_answer
-    if state.work.unknown and is_late:
-        work = state.work._replace(unknown=frozenset())
-        return state._replace(work=work, change=ending._replace(gave_up=True)), []
-    waits = state._replace(change=ending)  # this step is asked for again
     if ending.gave_up:
         return state, []
+    since = None
+    if state.work.unknown:
+        since = state.now if ending.unknown_since is None else ending.unknown_since
+        if state.now - since > state.broker.timing.last_answer:
+            work = state.work._replace(unknown=frozenset())
+            return state._replace(work=work, change=ending._replace(gave_up=True)), []
+    # This step is asked for again.
+    waits = state._replace(change=ending._replace(unknown_since=since))
     if copy.saved.builds_queues and copy.built < copy.saved_end:
         return settle_kinds(waits)
     taken, actions = _take_tables_if_due(waits)
