@@ -7,15 +7,14 @@ restart and switch; a follower may be killed, with or without the power, or stop
 The performer is modelled too. Orders for the two threads are performed only when the explorer says
 so, and their answers may come later than that. Questions are answered at the next wait, late, not
 at all, or twice. Each order and each change of the disk may fail, and an interrupt may come before
-any action: then both threads end what they do, and only answers of the broker are still taken. What
-is abandoned is flushed, and its state is written, unless a flush has failed.
+any action: then both threads end what they do, and no answer is taken any more. What is abandoned
+is flushed, and its state is written, unless a flush has failed.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +60,13 @@ _BUILDS = (
     events.Build, events.TakeTables, events.PlanCut, events.CutQueues, events.DeleteOldQueues,
     events.Complete,
 )  # fmt: skip
+
+# How a question may end without an answer.
+UNANSWERED = {
+    "answer": BrokerUnreachableError("b", "gone"),
+    "refused": BrokerRefusedError("b", 1, "no"),
+    "another": StoreStateError("it is no broker"),
+}
 
 Decide = Callable[[ReplicaState, Happened], tuple[ReplicaState, list[Action]]]
 Mutant = Callable[[Decide], Decide]
@@ -150,6 +156,7 @@ class World:
         self.is_late = False  # whether neither the broker nor a thread is heard
         self.is_lost = False  # whether a flush has failed
         self.is_new_topic = False
+        self.n_greeted = 0  # epochs that the last handshake told
         self.append(n_records)
         self.start()
 
@@ -269,18 +276,6 @@ class World:
         """The last answers come again."""
         self.todo += self.answers
 
-    def ask_in_vain(self) -> None:
-        """All that is asked is not answered."""
-        self._answer_by(lambda _: events.Unanswered(BrokerUnreachableError("b", "gone")))
-
-    def refuse(self) -> None:
-        """All that is asked is refused."""
-        self._answer_by(lambda _: events.Unanswered(BrokerRefusedError("b", 1, "no")))
-
-    def become_another(self) -> None:
-        """All that is asked finds a broker that cannot be followed."""
-        self._answer_by(lambda _: events.Unanswered(StoreStateError("it is no broker")))
-
     def new_topic(self) -> None:
         """The next records are of a topic that no table has."""
         self.is_new_topic = True
@@ -298,7 +293,7 @@ class World:
         """Start a follower on what the disk has."""
         if self.saved is not None:
             require(self.saved.end <= self.end, "the state is ahead of the log")
-            require(self.saved.built <= self.built, "the state is ahead of the queues")
+            self._check_queues(self.saved)
         self.connection, self.held, self.error = None, 0, None
         self.flushes = self.builds = self.reads = self.backlog = ()
         self.mail = self.asked = self.answers = ()
@@ -314,7 +309,6 @@ class World:
 
     def _happened(self, event: Event, asked: Asked | None = None) -> Happened:
         return Happened(self.now, self.epoch_ms, event, asked)
-
 
     @property
     def epoch_ms(self) -> int:
@@ -360,21 +354,20 @@ class World:
                 for action in actions:
                     results += tuple(map(self._happened, self._perform(action)))
             except FaultError as fault:
+                if self.is_over:  # an interrupt of the end itself
+                    self.error, self.is_abandoned = fault.error, True
                 self.todo = (self._failure(fault.error, is_whole=fault.is_whole),)
             else:
                 self.todo = results + self.todo
 
     def _failure(self, error: BaseException, *, is_whole: bool) -> Happened:
-        """Let both threads end what they do, and forget all but what the broker answers."""
-        is_whole = is_whole and not self.is_failed
+        """Let both threads end what they do, and forget what they and the broker have answered."""
         for perform, orders in ((self._flushed, self.flushes), (self._changed, self.builds)):
             for order in orders:
-                with suppress(FaultError):  # the last one is not noticed
-                    if not self.is_failed:
-                        perform(order)
+                if not self.is_failed:
+                    self._send_mail(perform, order)
         self.flushes = self.builds = self.mail = self.reads = self.backlog = ()
-        self.todo = tuple(found for found in self.todo if found.asked is not None)
-        self.is_failed = False
+        is_whole, self.is_failed = is_whole and not self.is_failed, False
         return self._happened(events.Failed(error, is_whole, self.end))
 
     def _meet(self, fault: str, error: BaseException, *, is_whole: bool = False) -> None:
@@ -391,7 +384,7 @@ class World:
         if not self.is_late:
             has_come = bool(self.mail or self.asked)
             self.todo, self.mail = self.todo + self.mail, ()
-            self._answer_by(self._answer)
+            self._answer_all()
         if wait.reads:
             come, self.reads = list(self.reads), ()
         if wait.reads and self.connection is not None and not come:
@@ -415,10 +408,12 @@ class World:
             self.todo += found
         return has_come
 
-    def _answer_by(self, answer: Callable[[Action], Event]) -> None:
+    def _answer_all(self) -> None:
         """Answer all that is asked."""
         if self.asked:
-            self.answers = tuple(self._happened(answer(each), each.asked) for each in self.asked)
+            self.answers = tuple(
+                self._happened(self._answer(each), each.asked) for each in self.asked
+            )
             self.todo, self.asked = self.todo + self.answers, ()
 
     def _require_that_something_is_awaited(self) -> None:
@@ -465,7 +460,7 @@ class World:
         raise ViolatedError(f"no progress: {self.state.phase}, {self.state.change}")
 
     def _may_continue(self) -> bool:
-        """Return whether the same call continues a copy that has ended, which has to end by name."""
+        """Return whether the same call continues a copy, which has to have ended by name."""
         error, state = self.error, self.state
         is_ours = error is None or isinstance(error, RmqStoreError)
         require(is_ours or isinstance(error, (OSError, KeyboardInterrupt)), f"it ends: {error!r}")
@@ -525,11 +520,15 @@ class World:
     def _write_state(self, order: events.WriteState) -> None:
         saved, epochs = order.saved, order.epochs
         require(saved.end <= self.durable, "the state is ahead of the disk")
-        require(saved.built <= self.built, "the state is ahead of the queues")
+        self._check_queues(saved)
         require(saved.begin <= saved.end, "the state has no log")
         if self.is_controlled:
             self._check_epochs(saved, epochs)
         self.saved, self.noted_epochs = saved, epochs
+
+    def _check_queues(self, saved: FollowState) -> None:
+        is_empty = saved.begin == saved.end  # so no queue has anything
+        require(is_empty or saved.built <= self.built, "the state is ahead of the queues")
 
     is_controlled = False
 
@@ -572,7 +571,13 @@ class World:
 
     def _answer(self, action: Any) -> Event:
         question = action.asked.question
+        for fault in self.faults & UNANSWERED.keys():
+            self.faults -= {fault}
+            error = UNANSWERED[fault]
+            is_lost = question is Question.CONNECTION and isinstance(error, BrokerUnreachableError)
+            return events.Lost("nobody") if is_lost else events.Unanswered(error)
         if question is Question.CONNECTION:
+            self.n_greeted = len(self.epochs)
             if not self.is_controlled:
                 return events.Connected(None, is_public=False)
             require(action.learner_id, "no handshake")
@@ -619,7 +624,7 @@ class World:
         return events.PlaceFound(compared, compared + RECORD if is_record else None)
 
     def _on_Request(self, action: events.Request) -> None:  # noqa: N802
-        self.connection = Connection(action.position, action.position, len(self.epochs))
+        self.connection = Connection(action.position, action.position, self.n_greeted)
         if action.holds_zero:
             self.held += 1
 

@@ -270,11 +270,11 @@ class Follower:
     def _failure(self, error: BaseException) -> events.Failed:
         """Return an error as an event, after both threads have ended what they do.
 
-        What they have done is seen from the files. Answers of the broker are still to be taken.
+        What they have done is seen from the files. What is asked is asked again if it is needed.
         """
         self._store.settle()
         self._take_mail()
-        self._found = deque(each for each in self._found if each.asked is not None)
+        self._found.clear()
         self._backlog.clear()
         return events.Failed(error, self._store.is_whole, self._store.end)
 

@@ -525,7 +525,8 @@ def _on_failed(state: ReplicaState, event: events.Failed) -> Decision:
     work = state.work._replace(
         flushing=False, building=False, takes_tables=False, changes_queues=False
     )
-    return end_with(state._replace(copy=copy, work=work, change=None), error)
+    broker = state.broker._replace(asking=frozenset())  # some may not have been asked
+    return end_with(state._replace(copy=copy, work=work, broker=broker, change=None), error)
 
 
 def report_if_due(state: ReplicaState) -> Decision:
