@@ -1,0 +1,384 @@
+"""Errors and delays in the threads of a follower: none is lost, and none ends a copy by mistake."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import struct
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from following.fake_master import FakeMaster, more, part
+from following.followers import (
+    TIMING,
+    Following,
+    follow_once,
+    following,
+    require_exact,
+    wait_for,
+)
+from following.replicas import asking, decide, streaming
+from rmqstore.errors import BrokerUnreachableError, CorruptRecordError, StoreStateError
+from rmqstore.replica import decisions, events
+from rmqstore.replica.events import Asked, Happened, Question
+from rmqstore.replica.ha import Greeting
+from rmqstore.replica.remoting import Address, LogBounds
+from rmqstore.replica.replica_state import Phase, ReplicaState
+from rmqstore.replica.retention import Retention
+from rmqstore.replica.state import follow_status
+from rmqstore.storage.files.disk import Disk
+from store_builder import Store
+
+FILE_BYTES = 1 << 14
+
+
+def log_of(count: int) -> Store:
+    log = Store(segment_bytes=FILE_BYTES)
+    more(log, count)
+    return log
+
+
+def is_log(path: Path) -> bool:
+    return path.parent.name == "commitlog"
+
+
+class FailingDisk(Disk):
+    """A disk whose flushes of the log wait, then fail, once that is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_armed, self.began = False, threading.Event()
+        self.may_go_on = threading.Event()
+
+    def flush(self, path: Path) -> None:
+        if is_log(path) and self.is_armed:
+            self.began.set()
+            self.may_go_on.wait(10)
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        super().flush(path)
+
+
+# ---- the thread that flushes
+
+
+def test_files_are_flushed_that_are_there_after_a_cut(tmp_path: Path) -> None:
+    """The thread has files open that were deleted; others have their names now."""
+    stale: list[str] = []
+
+    class WatchedDisk(Disk):
+        def flush(self, path: Path) -> None:
+            super().flush(path)
+            if is_log(path) and os.fstat(self._open(path)).st_ino != path.stat().st_ino:
+                stale.append(path.name)
+
+    longer, other = part(log_of(60), 150, 200)
+    assert longer.end > 2 * FILE_BYTES
+    target = tmp_path / "copy"
+    with (
+        FakeMaster(longer) as master,
+        following(master.address, target, make_disk=WatchedDisk) as run,
+    ):
+        for _ in range(4):  # the state is written several times
+            more(longer, 20)
+            wait_for(lambda: run.follower._now().end == longer.end)
+        master.log = other
+        master.cut_connections()
+        wait_for(lambda: run.follower._now().n_cuts == 1 and run.follower._now().end == other.end)
+    require_exact(target, other)
+    assert stale == []
+
+
+def test_an_interrupt_while_a_flush_fails_ends_the_follower(tmp_path: Path) -> None:
+    """The copy cannot be completed, since the thread that would flush it has ended."""
+    log, target, disk = log_of(100), tmp_path / "copy", FailingDisk()
+
+    def interrupt(_: Any) -> None:
+        if disk.began.is_set():
+            threading.Timer(0.1, disk.may_go_on.set).start()
+            raise KeyboardInterrupt
+
+    with FakeMaster(log) as master:
+        disk.is_armed = True
+        run = Following(master.address, target, make_disk=lambda: disk)
+        run.follower._progress = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            run.wait()
+        assert follow_status(target)[0].end == 0
+        follow_once(master, target)
+    require_exact(target, log)
+
+
+def test_another_broker_while_a_flush_fails_ends_the_follower(tmp_path: Path) -> None:
+    log, target, disk = log_of(100), tmp_path / "copy", FailingDisk()
+
+    def refuse(_: Any) -> None:
+        threading.Timer(0.1, disk.may_go_on.set).start()
+        raise StoreStateError("the broker is a slave now")
+
+    with FakeMaster(log) as master:
+        run = Following(master.address, target, make_disk=lambda: disk)
+        wait_for(lambda: run.follower._now().queues_end == log.end)
+        disk.is_armed = True
+        run.follower._informant.source = refuse  # type: ignore[assignment, method-assign]
+        more(log, 10)
+        assert disk.began.wait(10)
+        master.cut_connections()
+        disk.may_go_on.set()
+        with pytest.raises(StoreStateError):
+            run.wait()
+    assert not follow_status(target)[0].is_closed
+
+
+def test_a_state_that_a_full_disk_has_no_space_for_gets_what_was_kept_for_it(
+    tmp_path: Path,
+) -> None:
+    log, target = log_of(100), tmp_path / "copy"
+
+    class FullDisk(Disk):
+        is_full = False
+
+        def replace(self, path: Path, text: bytes) -> None:
+            self.is_full |= path.name == "follow.json" and json.loads(text)["end"] > 0
+            if self.is_full and (path.parent / "spare").exists():
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+            super().replace(path, text)
+
+    with FakeMaster(log) as master:
+        run = Following(master.address, target, make_disk=FullDisk)
+        with pytest.raises(StoreStateError, match="the disk is full"):
+            run.wait()
+        assert follow_status(target)[0].end > 0
+        assert not (target / ".rmqstore" / "spare").exists()
+        follow_once(master, target)
+    require_exact(target, log)
+
+
+def test_a_flush_that_hangs_ends_the_connection_and_delays_the_next_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker keeps its files for whoever reports."""
+    log, target = log_of(50), tmp_path / "copy"
+    is_slow, may_go_on = threading.Event(), threading.Event()
+
+    class SlowDisk(Disk):
+        def flush(self, path: Path) -> None:
+            if is_log(path) and is_slow.is_set():
+                may_go_on.wait(10)
+            super().flush(path)
+
+    timing = replace(TIMING, stall=0.2)
+    with (
+        FakeMaster(log) as master,
+        following(master.address, target, make_disk=SlowDisk, timing=timing) as run,
+    ):
+        wait_for(lambda: run.follower._now().end == log.end)
+        is_slow.set()
+        more(log, 5)
+        wait_for(lambda: "the copy takes too long" in caplog.text)
+        n_connections = run.follower._now().n_connections
+        time.sleep(0.5)
+        assert run.follower._now().n_connections == n_connections
+        may_go_on.set()
+        wait_for(lambda: run.follower._now().end == log.end)
+    require_exact(target, log)
+
+
+def test_a_flush_that_was_too_slow_is_not_reported() -> None:
+    state = streaming(acknowledge="synced")
+    state, _ = decide(state, 1.0, events.Received(0, 100))
+    state, actions = decide(state, 1.0, events.Written(100, 0))
+    assert actions == [events.Flush(100)]
+    state, (writing,) = decide(state, 3.0, events.Flushed(100, 1))
+    late, actions = decide(state, 13.0, events.StateWritten(writing.saved))
+    assert late.phase is Phase.PAUSING
+    assert not [each for each in actions if isinstance(each, events.Report)]
+    _, actions = decide(state, 4.0, events.StateWritten(writing.saved))
+    assert events.Report(100) in actions
+
+
+# ---- the thread that connects
+
+
+def test_an_address_that_cannot_be_one_ends_the_follower(tmp_path: Path) -> None:
+    with FakeMaster(log_of(20)) as master:
+        nowhere = Address.parse("a..b:10912")
+        run = Following(master.address, tmp_path / "copy", ha_address=nowhere)
+        with pytest.raises(UnicodeError):
+            run.wait()
+
+
+def test_a_connection_that_is_reset_at_once_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the socket has no other side any more, whose address could be asked for."""
+    connect = socket.create_connection
+    with FakeMaster(log_of(20)) as master, socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    reset = struct.pack("ii", 1, 0)
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+                    connection.close()
+
+        def connect_slowly(address: tuple[str, int], *args: Any) -> socket.socket:
+            made = connect(address, *args)
+            if address[1] == port:
+                time.sleep(0.05)
+            return made
+
+        threading.Thread(target=accept, daemon=True).start()
+        monkeypatch.setattr(socket, "create_connection", connect_slowly)
+        address = Address("127.0.0.1", port)
+        with following(master.address, tmp_path / "copy", ha_address=address) as run:
+            wait_for(lambda: run.follower._now().n_connections > 2)
+
+
+def test_a_connection_that_comes_after_the_end_is_closed(tmp_path: Path) -> None:
+    log = log_of(20)
+    with FakeMaster(log) as master:
+        run = Following(master.address, tmp_path / "copy")
+        wait_for(lambda: run.follower._now().end == log.end)
+        mail = run.follower._mail
+        made = run.follower._made
+        assert made is not None
+        run.end()
+        assert made.connection.fileno() == -1
+        late = made._replace(connection=type(made.connection)(
+            Address("127.0.0.1", int(master.settings["haListenPort"])), 5.0
+        ))  # fmt: skip
+        mail.put(late)
+        assert late.connection.fileno() == -1
+
+
+# ---- questions
+
+
+def test_a_question_that_fails_while_the_copy_is_completed_leaves_it_closed(
+    tmp_path: Path,
+) -> None:
+    log, target = log_of(100), tmp_path / "copy"
+    is_asked, may_fail = threading.Event(), threading.Event()
+
+    class SlowStates(Disk):
+        def replace(self, path: Path, text: bytes) -> None:
+            if is_asked.is_set():
+                time.sleep(0.2)
+            super().replace(path, text)
+
+    def refuse(_: Any) -> None:
+        is_asked.set()
+        may_fail.wait(10)
+        raise StoreStateError("the broker is a slave now")
+
+    with FakeMaster(log) as master:
+        run = Following(master.address, target, make_disk=SlowStates)
+        wait_for(lambda: run.follower._now().queues_end == log.end)
+        run.follower._informant.source = refuse  # type: ignore[assignment, method-assign]
+        master.cut_connections()
+        assert is_asked.wait(10)
+        run.stop.set()
+        wait_for(lambda: run.follower.state.phase is Phase.CLOSING)
+        may_fail.set()
+        run.wait()
+    require_exact(target, log)
+    assert follow_status(target)[0].is_closed
+
+
+def idle(**settings: Any) -> ReplicaState:
+    """Return a replica that has all of a log of four files, and whose broker has more."""
+    end = 4 * FILE_BYTES
+    state = streaming(**settings)
+    copy = state.copy._replace(end=end, durable=end, saved_end=end, built=end)
+    broker = state.broker._replace(bounds=LogBounds(0, 2 * end), agreed_low=0)
+    stream = state.connection._replace(position=end, has_begun=True)
+    return state._replace(copy=copy, broker=broker, stream=stream)
+
+
+def test_old_files_stay_while_an_answer_decides_about_the_connection() -> None:
+    state = idle(retention=Retention(max_bytes=1))
+    position = state.connection.position
+    state = state._replace(timers=state.timers._replace(free_at=30.0))
+    state, actions = decide(state, 30.0, events.HeartbeatCame(position))
+    assert [each.asked.question for each in actions] == [Question.END]
+    state, actions = decide(state, 30.01, events.Ticked(is_drained=True))
+    assert not [each for each in actions if isinstance(each, events.FindOldFiles)]
+    reported = events.BoundsReported(LogBounds(0, 1 << 17), position)
+    state, _ = decide(state, 30.02, reported, Question.END)
+    assert state.phase is Phase.PAUSING
+    state, actions = decide(state, 30.03, events.Ticked(is_drained=True))
+    assert [each for each in actions if isinstance(each, events.FindOldFiles)]
+
+
+def test_an_answer_that_decides_about_the_connection_is_asked_for_again_if_it_is_lost() -> None:
+    state = idle()
+    state = state._replace(stream=state.connection._replace(pending="nothing came"))
+    state, actions = decide(state, 1.0, events.Ticked(is_drained=True))
+    assert Question.END in [each.asked.question for each in actions if isinstance(each, events.Ask)]
+    state, _ = decide(state, 2.0, events.BoundsReported(LogBounds(0, 9), 0), Question.END)
+    assert state.phase is Phase.PAUSING
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (Question.END, events.Unanswered(BrokerUnreachableError("b", "gone"))),
+        (Question.END, events.BoundsReported(LogBounds(0, 1), 1)),
+        (Question.RECORD, events.RecordReported(b"1")),
+        (Question.MASTER, events.MasterConfirmed()),
+        (Question.CONNECTION, events.Connected(Greeting(0, []), is_public=False)),
+        (Question.CONNECTION, events.Lost("closed")),
+    ],
+)
+@pytest.mark.parametrize("is_awaited", [True, False])
+def test_an_answer_for_an_earlier_connection_decides_nothing(
+    is_awaited: bool, question: Question, answer: Any
+) -> None:
+    state = streaming()._replace(phase=Phase.COMPARING)
+    if is_awaited:
+        state = asking(state, question)
+    number = state.attempts.number
+    state = state._replace(attempts=state.attempts._replace(number=number + 1))
+    late = Happened(1.0, 1000, answer, Asked(question, number))
+    after, actions = decisions.decide(state, late)
+    assert not actions
+    assert (after.phase, after.stream) == (Phase.COMPARING, state.stream)
+    assert not after.broker.asking
+
+
+@pytest.mark.parametrize("phase", [Phase.APPENDING, Phase.COMPARING])
+def test_a_second_answer_decides_nothing(phase: Phase) -> None:
+    state = asking(streaming()._replace(phase=phase), Question.END)
+    answer = events.Unanswered(CorruptRecordError("x", 0, "y"))
+    state, _ = decide(state, 1.0, answer, Question.END)
+    assert state.attempts.is_stopping
+    state = state._replace(attempts=state.attempts._replace(is_stopping=False))
+    state, _ = decide(state, 1.0, answer, Question.END)
+    assert not state.attempts.is_stopping
+
+
+# ---- the end
+
+
+@pytest.mark.parametrize("n_whole", [0, 3])
+def test_damage_in_the_last_bytes_before_a_stop_is_an_error(n_whole: int) -> None:
+    """But for the first bytes of a copy: the log of the broker may begin somewhere else."""
+    state = streaming()
+    state, _ = decide(state, 1.0, events.Received(0, 100))
+    state, _ = decide(state, 1.0, events.StopAsked())
+    state, actions = decide(state, 1.0, events.Ticked(is_drained=True))
+    assert events.Write() in actions
+    error = CorruptRecordError("the log", 30, "no record")
+    state, _ = decide(state, 1.0, events.Written(n_whole * 10, 0, error))
+    assert state.change is not None
+    assert state.change.error is (error if n_whole else None)  # type: ignore[union-attr]
