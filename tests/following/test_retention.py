@@ -231,6 +231,20 @@ def test_nothing_is_deleted_while_a_checkpoint_does_not_tell(
     assert "nothing is deleted" in caplog.text
 
 
+def test_a_checkpoint_that_does_not_tell_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, log = tmp_path / "copy", log_of(600)
+    settings: dict[str, Any] = {
+        "retention": Retention(max_bytes=FILE_BYTES),
+        "keep_for": (tmp_path / "none",),
+    }
+    with FakeMaster(log) as master, following(master.address, target, **settings) as run:
+        wait_for(lambda: "nothing is deleted" in caplog.text)
+        run.stop.wait(0.5)  # it is looked at every 0.05 seconds
+    assert caplog.text.count("nothing is deleted") == 1
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [
