@@ -174,10 +174,6 @@ class World:
         """Physical offset of the end of the master's log."""
         return RECORD * len(self.log)
 
-    @property
-    def is_over(self) -> bool:
-        return self.state.phase is Phase.ENDED
-
     # ---- what may happen
 
     def append(self, count: int = 2) -> None:
@@ -287,7 +283,7 @@ class World:
 
     # ---- how it goes on
 
-    is_failed = is_abandoned = False
+    is_over = is_failed = is_abandoned = False
 
     def start(self) -> None:
         """Start a follower on what the disk has."""
@@ -298,7 +294,7 @@ class World:
         self.flushes = self.builds = self.reads = self.backlog = ()
         self.mail = self.asked = self.answers = ()
         self.is_late = self.is_lost = self.is_failed = self.is_closed = False
-        self.is_abandoned = False
+        self.is_over = self.is_abandoned = False
         self.faults = frozenset()
         self.durable = min(self.durable, self.end)
         place = Place(ROOT, "127.0.0.1:1", reports_all=True)
@@ -349,6 +345,7 @@ class World:
             self.now += 0.001
             found = found._replace(at=self.now, epoch_ms=self.epoch_ms)
             self.state, actions = self.decide(self.state, found)
+            self.is_over = self.state.phase is Phase.ENDED
             results: tuple[Happened, ...] = ()
             try:
                 for action in actions:
@@ -356,6 +353,10 @@ class World:
             except FaultError as fault:
                 if self.is_over:  # an interrupt of the end itself
                     self.error, self.is_abandoned = fault.error, True
+                elif isinstance(found.event, events.Failed):  # or of what an error leads to
+                    self._failure(fault.error, is_whole=False)
+                    self.is_over = True
+                    self._on_Abandon(events.Abandon(fault.error))
                 self.todo = (self._failure(fault.error, is_whole=fault.is_whole),)
             else:
                 self.todo = results + self.todo

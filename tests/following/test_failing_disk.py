@@ -5,19 +5,24 @@ from __future__ import annotations
 import copy
 import errno
 import json
+import random
+import shutil
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from following.fake_master import FakeMaster, more
-from following.followers import TIMING, follow_once, require_exact
+import tiers
+from following.fake_master import FakeMaster, content, more, part
+from following.followers import TIMING, files, follow_once, require_exact
 from rmqstore.errors import StoreStateError
 from rmqstore.replica import replica_state
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.remoting import Address, Endpoint
+from rmqstore.replica.retention import Retention
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import follow_status
 from rmqstore.storage.files.disk import Disk
@@ -114,6 +119,65 @@ def test_a_cut_that_does_not_return_leaves_the_lower_end_and_a_store_that_is_ope
     require_exact(target, other)
 
 
+CHANGES = (
+    "create", "write", "flush", "flush_folder", "flush_all", "make_folder", "rename", "delete",
+    "replace", "write_new", "clear_append", "scatter", "delete_tree",
+)  # fmt: skip
+
+
+class FickleDisk(Disk):
+    """A disk at one of whose changes, by any thread, an interrupt or an error comes once."""
+
+    def __init__(self, at: int, error: BaseException | None) -> None:
+        super().__init__()
+        self.n_changes, self._at, self._error = 0, at, error
+        self._guard = threading.RLock()
+        for name in CHANGES:
+            setattr(self, name, self._counted(getattr(self, name)))
+
+    def _counted(self, change: Any) -> Any:
+        def changed(*args: Any, **settings: Any) -> Any:
+            with self._guard:
+                self.n_changes += 1
+                if self.n_changes == self._at and self._error is not None:
+                    raise self._error
+                return change(*args, **settings)
+
+        return changed
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "lost"), MemoryError()])
+@pytest.mark.parametrize("n_places", tiers.sampled(8, 80))
+def test_an_error_at_any_change_of_the_disk_ends_the_follower_and_the_copy_goes_on(
+    n_places: int, error: BaseException, tmp_path: Path
+) -> None:
+    base, common = tmp_path / "base", log_of(100)
+    longer, other = part(common, 100, 200)
+    with FakeMaster(longer) as master:
+        follow_once(master, base)
+    with FakeMaster(other) as master:
+        settings: dict[str, Any] = {
+            "retention": Retention(max_bytes=FILE_BYTES), "sync_bytes": 4000, "sync_seconds": 0.01,
+        }  # fmt: skip
+        counted = FickleDisk(0, None)
+        follow_with(counted, master, shutil.copytree(base, tmp_path / "count"), **settings)
+        dice = random.Random(tiers.FIRST_SEED)
+        for at in dice.sample(range(1, counted.n_changes + 1), n_places):
+            target = shutil.copytree(base, tmp_path / f"at-{at}")
+            kinds = (KeyboardInterrupt, StoreStateError, MemoryError)
+            with suppress(*kinds):
+                follow_with(FickleDisk(at, error), master, target, **settings)
+            state, is_running = follow_status(target)
+            assert not is_running
+            assert state.built <= state.end
+            follow_once(master, target, **settings)
+            begin = follow_status(target)[0].begin
+            assert begin == other.end - other.end % FILE_BYTES
+            last = {name: data for name, data in content(other).items() if int(name) >= begin}
+            assert files(target) == last
+            shutil.rmtree(target)
+
+
 def test_the_state_is_not_written_after_the_lock_was_released(tmp_path: Path) -> None:
     target, log = tmp_path / "copy", log_of(50)
     was_locked = []
@@ -207,9 +271,9 @@ class SmallDisk(Disk):
 def test_the_state_is_written_although_the_disk_is_full(tmp_path: Path) -> None:
     log, target = log_of(1000), tmp_path / "copy"
     with FakeMaster(log) as master:
-        for files in (2, 3, 100):
-            disk = SmallDisk(files * FILE_BYTES)
-            if files < 100:
+        for n_files in (2, 3, 100):
+            disk = SmallDisk(n_files * FILE_BYTES)
+            if n_files < 100:
                 with pytest.raises(StoreStateError, match=r"the disk is full.* bytes more"):
                     follow_with(disk, master, target)
                 state, _ = follow_status(target)

@@ -248,7 +248,8 @@ class Follower:
 
     def _follow(self) -> BaseException | None:
         """Perform what is decided until the end; return the error that it ends with."""
-        todo: deque[Happened] = deque([happened(events.Started())])
+        found = happened(events.Started())
+        todo = deque([found])
         error: BaseException | None = None
         while self.state.phase is not Phase.ENDED:
             try:
@@ -262,7 +263,7 @@ class Follower:
                     results += [happened(event) for event in self._perform(action)]
                 todo.extendleft(reversed(results))
             except BaseException as err:
-                if self.state.phase is Phase.ENDED:
+                if self.state.phase is Phase.ENDED or isinstance(found.event, events.Failed):
                     raise
                 todo = deque([happened(self._failure(err))])
         return error
