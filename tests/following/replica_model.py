@@ -678,18 +678,16 @@ class World:
         require(self.saved.end <= action.end, "the log is cut before the state says so")
         require(action.end % RECORD == 0, "a record is cut in two")
         first = action.end // RECORD
-        if action.is_lost and len(self.log) > first:
+        if action.begins_at is None and len(self.log) > first:
             is_other = self.log[first] != self.files[(action.end - self.begin) // RECORD]
             require(is_other, "a record is cut that the master has")
         self._meet("cut", OSError(5, "Input/output error"))
         self._cut_files(action.end, is_kept=action.kept_in is not None)
         self.durable, self.held = min(self.durable, self.end), action.place - action.end
+        if action.begins_at is not None:
+            require(not self.files, "a log with records begins again")
+            self.begin = self.durable = action.begins_at
         return events.LogCut(self.end, 0)
-
-    def _on_BeginAgain(self, action: events.BeginAgain) -> Event:  # noqa: N802
-        require(not self.files, "a log with records begins again")
-        self.begin = self.durable = action.begin
-        return events.LogCut(action.begin, 0)
 
     def _on_FindOldFiles(self, action: events.FindOldFiles) -> Event:  # noqa: N802
         low = min(action.source_begin or 0, action.built)

@@ -588,22 +588,19 @@ class CopyStore:
 
     def _cut(self, action: events.Cut) -> events.LogCut:
         """Cut the log; what is cut is kept, and what agrees of a record stays held."""
-        end, place, reason, folder, is_lost = action
+        end, place, reason, folder, begins_at = action
         copy = self.log
-        if is_lost:
+        if begins_at is None:
             warn_of_cut(self.paths.root, copy.log, (end, copy.end), reason, folder)
         held = copy.read(end, place - end).tobytes() if place > end else b""
         copy.cut(end, reason, folder)
         copy.read_last_time()
         if held:
             copy.hold(held)
-        return events.LogCut(end, copy.last_store_timestamp)
-
-    def _begin_again(self, action: events.BeginAgain) -> events.LogCut:
-        """Let the log, which has no record, begin somewhere else."""
-        self.log.begin_again(action.begin)
-        self._aside = Unvouched(None)
-        return events.LogCut(action.begin, 0)
+        if begins_at is not None:
+            copy.begin_again(begins_at)
+            self._aside = Unvouched(None)
+        return events.LogCut(copy.end, copy.last_store_timestamp)
 
     def _find_old_files(self, action: events.FindOldFiles) -> events.OldFilesFound:
         return events.OldFilesFound(*self._old_files.find(self.paths, self.log.log, *action))
@@ -684,7 +681,6 @@ class CopyStore:
         events.FindPlace: _find_place,
         events.ForgetBegun: _forget_begun,
         events.Cut: _cut,
-        events.BeginAgain: _begin_again,
         events.FindOldFiles: _find_old_files,
         events.DeleteOldFiles: _delete_old_files,
         events.DropFetched: _drop_fetched,

@@ -373,13 +373,7 @@ class Cut(NamedTuple):
     place: int
     reason: str
     kept_in: Path
-    is_lost: bool  # whether the broker has lost it, which is reported
-
-
-class BeginAgain(NamedTuple):
-    """Let the log, which has no record, begin at another physical offset."""
-
-    begin: int
+    begins_at: int | None  # where the log, which has no record then, begins again
 
 
 class CutQueues(NamedTuple):

@@ -213,8 +213,11 @@ class Follower:
         self._buffer = memoryview(bytearray(max(min(_BUFFER_BYTES, portion), 1)))
         place = Place(root, str(endpoint.address), self._informant.tells_all)
         self.state = first_replica_state(
-            settings, place, self._store.saved,
-            now=time.monotonic(), epoch_ms=int(time.time() * 1000),
+            settings,
+            place,
+            self._store.saved,
+            now=time.monotonic(),
+            epoch_ms=int(time.time() * 1000),
         )
 
     def run(self) -> FollowProgress:

@@ -219,10 +219,13 @@ class RemotingClient:
 
     Raises:
         BrokerUnreachableError: the broker cannot be connected to.
+
+    Attributes:
+        endpoint: where it leads.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint, self._opaque = endpoint, 0
+        self.endpoint, self._opaque = endpoint, 0
         address = endpoint.address
         try:
             self._socket = socket.create_connection((address.host, address.port), endpoint.timeout)
@@ -258,7 +261,7 @@ class RemotingClient:
         Raises:
             BrokerUnreachableError: no answer came in time, or what came is not an answer.
         """
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         given = dict(fields or {})
         if endpoint.credentials is not None:
             given = endpoint.credentials.signed(given, _NO_OFFSET)
@@ -464,8 +467,8 @@ _SETTINGS: Final[tuple[str, ...]] = (
 class BrokerClient:
     """The requests of a follower, on one connection."""
 
-    def __init__(self, client: RemotingClient, address: str) -> None:
-        self._client, self._address = client, address
+    def __init__(self, client: RemotingClient) -> None:
+        self._client, self._address = client, str(client.endpoint.address)
 
     def settings(self) -> ServedSettings:
         """Return the settings of the broker.

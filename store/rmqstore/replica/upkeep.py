@@ -323,21 +323,14 @@ def _note_cut(state: ReplicaState, cut: Cutting) -> Decision:
 def _cut_log(state: ReplicaState, cut: Cutting) -> Decision:
     """Keep the end of the log aside, and cut it."""
     folder = cut_folder(state.place.root, cut.epoch_ms)
-    is_lost = cut.begins_at is None
-    return state, [events.Cut(cut.end, cut.place, cut.reason, folder, is_lost)]
-
-
-def _move_log(state: ReplicaState, cut: Cutting) -> Decision:
-    """Let the log, which is empty, begin where the broker has a file."""
-    assert cut.begins_at is not None
-    return state, [events.BeginAgain(cut.begins_at)]
+    return state, [events.Cut(cut.end, cut.place, cut.reason, folder, cut.begins_at)]
 
 
 def _on_log_cut(state: ReplicaState, event: events.LogCut) -> Decision:
     """Take note of where the log ends, or begins."""
     copy = state.copy
     saved = copy.saved
-    if isinstance(state.change, Cutting) and state.change.begins_at == event.end:
+    if isinstance(state.change, Cutting) and state.change.begins_at is not None:
         saved = replace(saved, begin=event.end)
         copy = copy._replace(epochs=(), built=event.end)
     epochs = tuple(epochs_within(copy.epochs, saved.begin, event.end))
@@ -576,7 +569,7 @@ CUT: Final[tuple[Step, ...]] = (
     _flush_first, _plan_cut, _note_cut, _cut_log, _note_again, _cut_queues
 )  # fmt: skip
 BEGIN_AGAIN: Final[tuple[Step, ...]] = (
-    _plan_cut, _cut_log, _move_log, _note_again, _cut_queues
+    _plan_cut, _cut_log, _note_again, _cut_queues
 )  # fmt: skip
 HANDLERS: Final[dict[type, Callable[[ReplicaState, Any], Decision]]] = {
     events.Flushed: _on_flushed,
