@@ -544,10 +544,11 @@ class CopyStore:
     def _give(self, action: Action) -> None:
         """Give an order to the thread that it is for."""
         flushes, builds = self._workers
+        n_removals = self.log.unflushed.n_removals
         if isinstance(action, events.Flush):
-            flushes.give(_LogOrder(self.log.begin_flush(action.end), self.log.n_removals))
+            flushes.give(_LogOrder(self.log.begin_flush(action.end), n_removals))
         elif isinstance(action, events.WriteState):
-            flushes.give(_LogOrder(action, self.log.n_removals))
+            flushes.give(_LogOrder(action, n_removals))
         elif isinstance(action, events.Build):
             builds.give((action, self.log.starts.until(action.end)))
         else:

@@ -168,7 +168,8 @@ class Unflushed:
 
     Attributes:
         folder: the folder of the files.
-        n_removals: how many times files were deleted or may have been.
+        n_removals: how many times files were deleted, or may have been; whoever has files open
+            closes them then.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -245,6 +246,7 @@ class LogCopy:
             unless :meth:`read_last_time` was called.
         is_whole: whether no change is under way; a change that failed is for ever.
         starts: where the last records begin.
+        unflushed: its files, as far as the disk may not have them.
     """
 
     def __init__(
@@ -260,7 +262,7 @@ class LogCopy:
         self._buffer = np.empty(_MAX_RECORD_BYTES + _BUFFER_BYTES, np.uint8)
         self._n_held = 0
         self._begun = _Begun()
-        self._unflushed = Unflushed(paths.commitlogs[0])
+        self.unflushed = Unflushed(paths.commitlogs[0])
 
     @property
     def position(self) -> int:
@@ -275,7 +277,7 @@ class LogCopy:
         """
         for _, _, segment in self.log.segment_spans(sure_end, self.end):
             if segment is not None:
-                self._unflushed.add(segment.path, is_new=True)
+                self.unflushed.add(segment.path, is_new=True)
 
     def forget_begun(self) -> None:
         """Forget the record or blank that has begun, because the connection ended."""
@@ -284,7 +286,7 @@ class LogCopy:
             path, first = self._path(self.end), self.end % self._file_size
             self.is_whole = False
             if LOCAL.exists(path):
-                self._unflushed.add(path, is_new=False)
+                self.unflushed.add(path, is_new=False)
                 clear(self._disk, path, first, first + n_come)
             self.is_whole = True
         self._n_held, self._begun = 0, _Begun()
@@ -418,33 +420,28 @@ class LogCopy:
 
     def _path(self, physical_offset: int) -> Path:
         start = physical_offset - physical_offset % self._file_size
-        return self._unflushed.folder / offset_to_name(start)
+        return self.unflushed.folder / offset_to_name(start)
 
     def _write(self, physical_offset: int, data: Bytes) -> None:
         """Write bytes into one file of the log."""
         path = self._path(physical_offset)
-        is_new = path not in self._unflushed and not LOCAL.exists(path)
+        is_new = path not in self.unflushed and not LOCAL.exists(path)
         if is_new:
             self._disk.create(path, self._file_size)
-        self._unflushed.add(path, is_new=is_new)
+        self.unflushed.add(path, is_new=is_new)
         position = physical_offset % self._file_size
         for first in range(0, len(data), _WRITE_BYTES):
             self._disk.write(path, position + first, data[first : first + _WRITE_BYTES])
 
     def begin_flush(self, end: int) -> LogFlush:
         """Return what brings the records before a physical offset to the disk."""
-        if self._unflushed.has_new_file:
+        if self.unflushed.has_new_file:
             self.log.refresh()
-        return self._unflushed.begin(end)
-
-    @property
-    def n_removals(self) -> int:
-        """How many times files of the log were deleted, so that open ones may be among them."""
-        return self._unflushed.n_removals
+        return self.unflushed.begin(end)
 
     def note_flushed(self, number: int) -> None:
         """Take note that a flush has brought to the disk what it was to."""
-        self._unflushed.forget(number)
+        self.unflushed.forget(number)
 
     def read(self, start: int, size: int) -> Bytes:
         """Return bytes of the copy, all of which lie in one file and before the end."""
@@ -494,10 +491,10 @@ class LogCopy:
         self.starts.clear()
         self.log.refresh()
         truncate_log(self._disk, self.log, LogEnd(end, str(self._path(end)), reason, 0), copies)
-        self._unflushed.clear()
-        self._disk.flush_folder(self._unflushed.folder)
+        self.unflushed.clear()
+        self._disk.flush_folder(self.unflushed.folder)
         self.log.close()
-        self.log = CommitLog([self._unflushed.folder])  # files of the same names are made again
+        self.log = CommitLog([self.unflushed.folder])  # files of the same names are made again
         self.is_whole = True
 
     def begin_again(self, begin: int) -> None:
@@ -506,10 +503,10 @@ class LogCopy:
         self.log.refresh()
         for segment in self.log.segments:  # zeros
             self._disk.delete(segment.path)
-        self._unflushed.clear()
-        self._disk.flush_folder(self._unflushed.folder)
+        self.unflushed.clear()
+        self._disk.flush_folder(self.unflushed.folder)
         self.log.close()
-        self.log = CommitLog([self._unflushed.folder])
+        self.log = CommitLog([self.unflushed.folder])
         self.end = begin
         self.is_whole = True
 
@@ -522,8 +519,8 @@ class LogCopy:
         gone = [segment.path for segment in self.log.segments if segment.end <= begin]
         for path in gone:
             self._disk.delete(path)
-            self._unflushed.discard(path)
-            self._disk.flush_folder(self._unflushed.folder)
+            self.unflushed.discard(path)
+            self._disk.flush_folder(self.unflushed.folder)
         if gone:
             self.log.refresh()
         return len(gone)
