@@ -356,7 +356,7 @@ class World:
                 elif isinstance(found.event, events.Failed):  # or of what an error leads to
                     self._failure(fault.error, is_whole=False)
                     self.is_over = True
-                    self._on_Abandon(events.Abandon(fault.error))
+                    self._on_End(events.End(fault.error, is_whole=False))
                 self.todo = (self._failure(fault.error, is_whole=fault.is_whole),)
             else:
                 self.todo = results + self.todo
@@ -486,7 +486,7 @@ class World:
 
     def _perform(self, action: Action) -> list[Event]:
         name = type(action).__name__
-        if not isinstance(action, (events.End, events.Abandon)):
+        if not isinstance(action, events.End):
             self._meet("interrupt", KeyboardInterrupt(), is_whole=True)
         perform = getattr(self, f"_on_{name}", None)
         if perform is not None:
@@ -724,11 +724,8 @@ class World:
         return events.SetAside(ROOT.with_name("aside"))
 
     def _on_End(self, action: events.End) -> None:  # noqa: N802
-        self.error = action.error
-
-    def _on_Abandon(self, action: events.Abandon) -> None:  # noqa: N802
-        self.error, self.is_abandoned = action.error, True
-        if self.state.copy.is_open and not self.is_lost:
+        self.error, self.is_abandoned = action.error, not action.is_whole
+        if self.is_abandoned and self.state.copy.is_open and not self.is_lost:
             self.durable = self.end
             _, order = state_to_leave(self.state, self.end)
             assert order is not None

@@ -486,11 +486,10 @@ class CopyStore:
         """Physical offset after the last whole record in the files."""
         return 0 if self._log is None else self._log.end
 
-    def perform(self, action: Action) -> list[Event]:
+    def perform(self, action: Action) -> Event | None:
         """Do what is decided; return what follows at once."""
         perform = self._PERFORMED.get(type(action), CopyStore._give)
-        event = perform(self, action)
-        return [] if event is None else [event]
+        return perform(self, action)
 
     def _open(self, action: events.Open) -> events.Opened:
         """Open the copy to be continued, or make it.
@@ -659,9 +658,6 @@ class CopyStore:
         failed = self._workers[0].failed
         return failed is not None and isinstance(failed[0].action, LogFlush)
 
-    def _end(self, _action: events.End) -> None:
-        self.release()
-
     def release(self) -> None:
         """End the threads, close all files and release the lock."""
         self._stop_using()
@@ -686,5 +682,4 @@ class CopyStore:
         events.DeleteOldFiles: _delete_old_files,
         events.DropFetched: _drop_fetched,
         events.MarkClosed: _mark_closed,
-        events.End: _end,
     }

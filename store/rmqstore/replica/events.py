@@ -445,15 +445,10 @@ class Wait(NamedTuple):
 
 
 class End(NamedTuple):
-    """Leave the copy as it is, and end, with an error or without."""
+    """End, with an error or without; after some errors, bring to the disk what is whole before."""
 
     error: BaseException | None
-
-
-class Abandon(NamedTuple):
-    """Bring to the disk what is whole, as far as possible, and end with an error."""
-
-    error: BaseException
+    is_whole: bool = True  # whether the copy is left as it is
 
 
 Event = Any  # one of the events above

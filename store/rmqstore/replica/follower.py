@@ -261,9 +261,11 @@ class Follower:
                 self.state, actions = decide(self.state, found)
                 results = []
                 for action in actions:
-                    if isinstance(action, events.End | events.Abandon):
+                    if isinstance(action, events.End):
                         error = action.error
-                    results += [happened(event) for event in self._perform(action)]
+                    event = self._perform(action)
+                    if event is not None:
+                        results.append(happened(event))
                 todo.extendleft(reversed(results))
             except BaseException as err:
                 if self.state.phase is Phase.ENDED or isinstance(found.event, events.Failed):
@@ -372,18 +374,16 @@ class Follower:
             self._made.connection.close()
         self._made = None
 
-    def _perform(self, action: Action) -> list[Event]:
+    def _perform(self, action: Action) -> Event | None:
         """Do what is decided; return what follows at once."""
         perform = self._PERFORMED.get(type(action))
         return self._store.perform(action) if perform is None else perform(self, action)
 
-    def _ask(self, action: events.Ask) -> list[Event]:
+    def _ask(self, action: events.Ask) -> None:
         self._beside(lambda: answer_to(action, self._informant))
-        return []
 
-    def _connect(self, action: events.Connect) -> list[Event]:
+    def _connect(self, action: events.Connect) -> None:
         self._beside(lambda: connect(action, self._stop.is_set))
-        return []
 
     def _beside(self, work: Callable[[], Happened | _Made]) -> None:
         """Do something in a thread of its own, which a stop does not wait for."""
@@ -391,38 +391,37 @@ class Follower:
             target=lambda: self._mail.put(work()), name="follow-question", daemon=True
         ).start()
 
-    def _close(self, _action: events.Disconnect) -> list[Event]:
+    def _close(self, _action: events.Disconnect) -> None:
         self._disconnect()
-        return []
 
-    def _report_progress(self, _action: events.ReportProgress) -> list[Event]:
+    def _report_progress(self, _action: events.ReportProgress) -> None:
         self._progress(self._now())
-        return []
 
-    def _log(self, action: events.Log) -> list[Event]:
+    def _log(self, action: events.Log) -> None:
         logger.log(logging.WARNING if action.is_warning else logging.INFO, "%s", action.text)
-        return []
 
-    def _set_aside(self, action: events.MoveAside) -> list[Event]:
+    def _set_aside(self, action: events.MoveAside) -> events.SetAside:
         path = self._store.set_aside(action.end)
         self._store = CopyStore(
             self.state.place.root, self._mail.put, self._make_disk, self._old_files
         )
-        return [events.SetAside(path)]
+        return events.SetAside(path)
 
-    def _abandon(self, _action: events.Abandon) -> list[Event]:
-        self._store.abandon(self._leave)
-        return []
+    def _end(self, action: events.End) -> None:
+        if action.is_whole:
+            self._store.release()
+        else:
+            self._store.abandon(self._leave)
 
-    def _find_boundary(self, action: events.FindBoundary) -> list[Event]:
-        return [self._differed(*action)]
+    def _find_boundary(self, action: events.FindBoundary) -> events.Differed:
+        return self._differed(*action)
 
     def _leave(self, end: int) -> events.WriteState | None:
         """Return what the state file has to say of a log that ends somewhere."""
         self.state, order = state_to_leave(self.state, end)
         return order
 
-    def _request(self, action: events.Request) -> list[Event]:
+    def _request(self, action: events.Request) -> events.Lost | None:
         position, greeting, holds_zero = action
         stream = HaStream(position)
         if greeting is not None:
@@ -433,18 +432,18 @@ class Follower:
             self._store.log.hold(b"\0")
         return self._send(position)
 
-    def _report(self, action: events.Report) -> list[Event]:
+    def _report(self, action: events.Report) -> events.Lost | None:
         return self._send(action.offset)
 
-    def _send(self, offset: int) -> list[Event]:
+    def _send(self, offset: int) -> events.Lost | None:
         assert self._made is not None
         try:
             self._made.connection.send(self._made.stream.report(offset))
         except ConnectionEndedError as err:
-            return [events.Lost(str(err))]
-        return []
+            return events.Lost(str(err))
+        return None
 
-    def _write(self, _action: events.Write) -> list[Event]:
+    def _write(self, _action: events.Write) -> events.Written:
         """Write the whole records that are held."""
         log = self._store.log
         error = None
@@ -452,9 +451,9 @@ class Follower:
             log.write_held()
         except CorruptRecordError as err:
             error = err
-        return [events.Written(log.end, log.last_store_timestamp, error)]
+        return events.Written(log.end, log.last_store_timestamp, error)
 
-    def _hold(self, action: events.Hold) -> list[Event]:
+    def _hold(self, action: events.Hold) -> events.Written | None:
         start, stop = action
         log = self._store.log
         end, error = log.end, None
@@ -466,10 +465,10 @@ class Follower:
         except CorruptRecordError as err:
             error = err
         if log.end == end and error is None:
-            return []
-        return [events.Written(log.end, log.last_store_timestamp, error)]
+            return None
+        return events.Written(log.end, log.last_store_timestamp, error)
 
-    def _compare(self, action: events.Compare) -> list[Event]:
+    def _compare(self, action: events.Compare) -> events.Agreed | events.Differed:
         """Compare bytes with those of the copy, or with a record that the listen port returned."""
         start, stop, compared, expected = action
         log = self._store.log
@@ -480,10 +479,10 @@ class Follower:
             part, at = data[low:high], place + low
             if expected is not None:
                 if part != expected[at - start : at - start + len(part)]:
-                    return [events.Differed(at, at, "")]
+                    return events.Differed(at, at, "")
             elif (first := log.first_difference(at, part)) is not None:
-                return [self._differed(first, compared, "the broker has other bytes here")]
-        return [events.Agreed(start, stop)]
+                return self._differed(first, compared, "the broker has other bytes here")
+        return events.Agreed(start, stop)
 
     def _differed(self, place: int, compared: int, reason: str) -> events.Differed:
         boundary = self._store.boundary(place, compared)
@@ -503,5 +502,5 @@ class Follower:
         events.ReportProgress: _report_progress,
         events.Log: _log,
         events.MoveAside: _set_aside,
-        events.Abandon: _abandon,
+        events.End: _end,
     }

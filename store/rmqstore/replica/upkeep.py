@@ -512,7 +512,7 @@ def _on_failed(state: ReplicaState, event: events.Failed) -> Decision:
     is_whole = event.is_whole and not isinstance(state.change, Cutting)
     if not is_ours or not is_whole or state.phase is Phase.CLOSING:
         state = state._replace(phase=Phase.ENDED, change=None)
-        return state, [events.Disconnect(), events.Abandon(error)]
+        return state, [events.Disconnect(), events.End(error, is_whole=False)]
     copy = state.copy._replace(end=event.end, n_held=0) if state.copy.is_open else state.copy
     # The threads have ended what they did, which may not have been noted.
     work = state.work._replace(
