@@ -62,83 +62,48 @@ Read = Callable[[int, int], Bytes]
 _MOST_TOPICS_NAMED: Final = 10
 
 
-class SpareSpace:
-    """Space that is freed when the disk is full, so that the state can still be written.
+def reserve_spare(disk: Disk, path: Path) -> None:
+    """Take space that is given back when the disk is full, so that the state can be written.
 
     A state that lags behind the log would make the next follower move sound bytes aside, for
     which a full disk has no space either.
 
-    Args:
-        path: the file that takes the space.
+    Raises:
+        OSError: there is none.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def reserve(self, disk: Disk) -> None:
-        """Take the space; raises OSError if there is none."""
-        if not LOCAL.exists(self._path):
-            disk.create(self._path, 0)
-            disk.reserve(self._path, 0, _SPARE_BYTES)
-
-    def free(self, disk: Disk) -> None:
-        """Give the space back."""
-        disk.delete(self._path)
+    if not LOCAL.exists(path):
+        disk.create(path, 0)
+        disk.reserve(path, 0, _SPARE_BYTES)
 
 
-class Unvouched:
-    """Bytes after the end of a state, which were moved aside when a copy was opened again.
+def is_fetched_again(folder: Path, begin: int, end: int, read: Read) -> bool | None:
+    """Return whether the log of a copy again has the bytes that were set aside when it was opened.
 
     The broker nearly always sends the same bytes again. Then they need not be kept twice.
 
     Args:
-        folder: where they are, in files named ``FILE`` or ``FILE.OFFSET``; None without any.
+        folder: where they are, in files named ``FILE`` or ``FILE.OFFSET``.
+        begin: where the log begins.
+        end: up to where it is on the disk.
+        read: returns bytes of the log, given a physical offset and how many.
+
+    Returns:
+        None if the log has not come as far.
     """
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-
-    @property
-    def folder(self) -> Path:
-        """Where they are."""
-        assert self._folder is not None
-        return self._folder
-
-    def drop_if_fetched(self, disk: Disk, extent: tuple[int, int], read: Read) -> None:
-        """Delete the bytes once the log of the copy has all of them again.
-
-        If the broker has sent others, they stay.
-
-        Args:
-            disk: deletes them.
-            extent: where the log of the copy begins, and up to where it is on the disk.
-            read: returns bytes of the log, given a physical offset and how many.
-        """
-        if self._folder is None:
-            return
-        is_fetched = self._is_fetched(self._folder, extent, read)
-        if is_fetched:
-            disk.delete_tree(self._folder)
-        if is_fetched is not None:
-            self._folder = None
-
-    def _is_fetched(self, folder: Path, extent: tuple[int, int], read: Read) -> bool | None:
-        """Return whether the log has the same bytes; None if it has not come as far."""
-        begin, end = extent
-        for entry in LOCAL.list_folder(folder):
-            with LOCAL.open(folder / entry.name) as file:
-                name, _, offset = entry.name.partition(".")
-                start, size = int(offset or name), file.written_end(file.size)
-                if start < begin:
+    for entry in LOCAL.list_folder(folder):
+        with LOCAL.open(folder / entry.name) as file:
+            name, _, offset = entry.name.partition(".")
+            start, size = int(offset or name), file.written_end(file.size)
+            if start < begin:
+                return False
+            if start + size > end:
+                return None
+            for done in range(0, size, _BLOCK_BYTES):
+                block = np.empty(min(_BLOCK_BYTES, size - done), np.uint8)
+                file.read_into(block, done)
+                if not np.array_equal(block, read(start + done, len(block))):
                     return False
-                if start + size > end:
-                    return None
-                for done in range(0, size, _BLOCK_BYTES):
-                    block = np.empty(min(_BLOCK_BYTES, size - done), np.uint8)
-                    file.read_into(block, done)
-                    if not np.array_equal(block, read(start + done, len(block))):
-                        return False
-        return True
+    return True
 
 
 def begin_of_files(paths: StorePaths, begin: int, end: int, file_size: int) -> int:
@@ -459,8 +424,8 @@ class CopyStore:
         self._lock = StoreLock(self.paths.lock)
         self.saved = read_state(self.paths)
         self._log: LogCopy | None = None
-        self._spare = SpareSpace(self.paths.own.folder / "spare")
-        self._aside = Unvouched(None)
+        self._spare = self.paths.own.folder / "spare"
+        self._aside: Path | None = None  # what was set aside, and is not known to have come again
         self._workers: tuple[Worker, ...] = ()
 
     def _new_disk(self) -> Disk:
@@ -503,7 +468,7 @@ class CopyStore:
         begin = begin_of_files(paths, saved.begin, saved.end, saved.file_size)
         saved = saved.opened(begin, builds_queues=action.builds_queues)
         write_state(disk, paths, saved)  # before anything that makes the folder look like a store
-        self._spare.reserve(disk)
+        reserve_spare(disk, self._spare)
         disk.write_new(paths.abort, our_abort())
         disk.delete(paths.own.clean_end)
         for folder in (paths.commitlogs[0], paths.consumequeue, paths.config):
@@ -512,9 +477,8 @@ class CopyStore:
         log = LogCopy(disk, paths, saved.file_size, end, f"the log of {action.address}")
         self._log = log
         self._parts.append(log)
-        folder = cut_folder(paths.root, int(time.time() * 1000))
-        self._aside = Unvouched(folder)
-        log.cut(end, "what follows may not be whole", folder)
+        self._aside = cut_folder(paths.root, int(time.time() * 1000))
+        log.cut(end, "what follows may not be whole", self._aside)
         log.doubt(saved.end)  # until it is compared
         stored = noted_epochs(paths)
         epochs = epochs_within(stored, begin, saved.end)
@@ -552,7 +516,7 @@ class CopyStore:
             builds.give((action, self.log.starts.until(action.end)))
         else:
             if isinstance(action, events.Complete):
-                self._spare.free(self._disk)
+                self._disk.delete(self._spare)
             builds.give((action, RecordStarts()))
 
     def note(self, event: Event) -> None:
@@ -599,7 +563,7 @@ class CopyStore:
             copy.hold(held)
         if begins_at is not None:
             copy.begin_again(begins_at)
-            self._aside = Unvouched(None)
+            self._aside = None
         return events.LogCut(copy.end, copy.last_store_timestamp)
 
     def _find_old_files(self, action: events.FindOldFiles) -> events.OldFilesFound:
@@ -614,7 +578,13 @@ class CopyStore:
 
     def _drop_fetched(self, action: events.DropFetched) -> None:
         """Delete what was set aside when the copy was opened, if its log has the same bytes."""
-        self._aside.drop_if_fetched(self._disk, action, self.log.read)
+        if self._aside is None:
+            return
+        is_fetched = is_fetched_again(self._aside, *action, self.log.read)
+        if is_fetched:
+            self._disk.delete_tree(self._aside)
+        if is_fetched is not None:  # other bytes stay
+            self._aside = None
 
     def _mark_closed(self, action: events.MarkClosed) -> events.StepDone:
         """Mark the copy as a store that was closed."""
@@ -645,7 +615,7 @@ class CopyStore:
                 worker.end()
             with suppress(OSError):
                 if self._log is not None and self._workers and not self._has_lost_bytes():
-                    self._spare.free(self._disk)
+                    self._disk.delete(self._spare)
                     self._log.begin_flush(self._log.end).perform(self._disk)
                     order = state_of(self._log.end)
                     if order is not None:

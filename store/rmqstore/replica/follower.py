@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -191,15 +192,16 @@ class Follower:
         progress: FollowCallback = ignore_follow_progress,
         make_disk: Callable[[], Disk] = Disk,
     ) -> None:
-        self._stop, self._progress, self._make_disk = stop, progress, make_disk
+        self._stop, self._progress = stop, progress
         root = LOCAL.full_path(target)
         saved = read_state(copy_paths(root))
         known_size = None if saved is None else saved.file_size
         self._informant = informant_of(endpoint, settings, known_size)
         self._mail = Mail()
-        self._old_files = OldFiles(settings.retention, settings.keep_for)
+        old_files = OldFiles(settings.retention, settings.keep_for)
+        self._make_store = partial(CopyStore, root, self._mail.put, make_disk, old_files)
         try:
-            self._store = CopyStore(root, self._mail.put, make_disk, self._old_files)
+            self._store = self._make_store()
         except BaseException:
             self._mail.close()
             raise
@@ -402,9 +404,7 @@ class Follower:
 
     def _set_aside(self, action: events.MoveAside) -> events.SetAside:
         path = self._store.set_aside(action.end)
-        self._store = CopyStore(
-            self.state.place.root, self._mail.put, self._make_disk, self._old_files
-        )
+        self._store = self._make_store()
         return events.SetAside(path)
 
     def _end(self, action: events.End) -> None:
