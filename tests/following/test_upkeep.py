@@ -35,6 +35,7 @@ from rmqstore.replica.events import (
     Written,
 )
 from rmqstore.replica.remoting import Address, LogBounds
+from rmqstore.replica.replica_state import wait_of
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowProgress, follow_status
 from store_builder import Record, Store
@@ -236,3 +237,14 @@ def test_units_that_the_state_does_not_vouch_for_are_told_in_one_line(
     text = f"the queues are cut at physical offset {built}: 30 units of 3 queues are removed"
     assert told == [f"{target}: {text}"]
     require_exact(target, log)
+
+
+@pytest.mark.parametrize("acknowledge", ["never", "synced"])
+def test_who_is_far_behind_waits_for_more_bytes_without_looking_again_and_again(
+    acknowledge: str,
+) -> None:
+    state, _ = decide(streaming(acknowledge=acknowledge), 1.0, Received(0, 100))
+    assert wait_of(state).seconds <= 0.005  # nobody has to wait for these
+    bounds = LogBounds(0, 1 << 30)
+    state = state._replace(broker=state.broker._replace(bounds=bounds))
+    assert wait_of(state).seconds == Timing().poll

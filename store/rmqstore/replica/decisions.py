@@ -89,7 +89,11 @@ _STALLED: Final = "the copy takes too long for what came"
 
 
 def decide(state: ReplicaState, happened: Happened) -> Decision:
-    """Return the next state, and what is done, in this order."""
+    """Return the next state, and what is done, in this order.
+
+    Raises:
+        RmqStoreError: during a change of several steps. The loop makes an event of it.
+    """
     at, epoch_ms, event, asked = happened
     state = state._replace(now=at, epoch_ms=epoch_ms)
     try:
@@ -98,15 +102,14 @@ def decide(state: ReplicaState, happened: Happened) -> Decision:
         else:
             state, actions = _on_answer(state, event, asked)
     except RmqStoreError as err:
+        if state.change is not None:  # of which a step may be under way
+            raise
         state, actions = end_with(state, err)
     further: list[Action] = []
     while (change := state.change) is not None and not state.work.is_busy and not further:
         step = _steps_of(change)[change.step]
         state = state._replace(change=change._replace(step=change.step + 1))
-        try:
-            state, further = step(state, change)
-        except RmqStoreError as err:
-            state, further = end_with(state, err)
+        state, further = step(state, change)
         if state.change == change:  # it waits for something
             break
     return state, [*actions, *further]

@@ -243,6 +243,37 @@ def report_progress(state: ReplicaState) -> Decision:
     return state._replace(timers=timers), [events.ReportProgress()]
 
 
+def report_if_due(state: ReplicaState) -> Decision:
+    """Report: never more than the broker has and the state on the disk covers."""
+    stream, settings = state.stream, state.settings
+    if stream is None or state.phase not in STREAMING or not stream.has_begun:
+        return state, []
+    end = NEVER if settings.acknowledge == "never" else min(stream.position, state.copy.saved_end)
+    # Producers wait 3 seconds for what is acknowledged.
+    has_more = state.timers.is_drained and end > stream.reported
+    if not has_more and state.now - stream.reported_at < state.broker.timing.report:
+        return state, []
+    stream = stream._replace(reported=end, reported_at=state.now)
+    return state._replace(stream=stream), [events.Report(end)]
+
+
+def pause(state: ReplicaState, reason: str | None) -> Decision:
+    """Wait before the next connection. Each reason is logged once until there has been one."""
+    if reason is not None and not state.settings.reconnect:
+        return end_with(state, BrokerUnreachableError(state.place.address, reason))
+    attempts, seconds = state.attempts, state.settings.timing.pause
+    # The pause is counted from the request on: a long connection needs none at its end.
+    next_at = state.now + max(seconds - (state.now - attempts.began), seconds / 5)
+    attempts = attempts._replace(next_at=next_at)
+    actions: list[Action] = []
+    if reason is not None:
+        if reason not in attempts.reasons:
+            actions = [events.Log(f"{reason}; connecting again and again")]
+        reasons = attempts.reasons if len(attempts.reasons) < _MOST_REASONS else frozenset[str]()
+        attempts = attempts._replace(reasons=reasons | {reason})
+    return state._replace(attempts=attempts, phase=Phase.PAUSING, stream=None), actions
+
+
 def retain_if_due(state: ReplicaState) -> Decision:
     """Look for old files now and then, but not while the logs are being compared.
 
@@ -520,37 +551,6 @@ def _on_failed(state: ReplicaState, event: events.Failed) -> Decision:
     )
     broker = state.broker._replace(asking=frozenset())  # some may not have been asked
     return end_with(state._replace(copy=copy, work=work, broker=broker, change=None), error)
-
-
-def report_if_due(state: ReplicaState) -> Decision:
-    """Report: never more than the broker has and the state on the disk covers."""
-    stream, settings = state.stream, state.settings
-    if stream is None or state.phase not in STREAMING or not stream.has_begun:
-        return state, []
-    end = NEVER if settings.acknowledge == "never" else min(stream.position, state.copy.saved_end)
-    # Producers wait 3 seconds for what is acknowledged.
-    has_more = state.timers.is_drained and end > stream.reported
-    if not has_more and state.now - stream.reported_at < state.broker.timing.report:
-        return state, []
-    stream = stream._replace(reported=end, reported_at=state.now)
-    return state._replace(stream=stream), [events.Report(end)]
-
-
-def pause(state: ReplicaState, reason: str | None) -> Decision:
-    """Wait before the next connection. Each reason is logged once until there has been one."""
-    if reason is not None and not state.settings.reconnect:
-        return end_with(state, BrokerUnreachableError(state.place.address, reason))
-    attempts, seconds = state.attempts, state.settings.timing.pause
-    # The pause is counted from the request on: a long connection needs none at its end.
-    next_at = state.now + max(seconds - (state.now - attempts.began), seconds / 5)
-    attempts = attempts._replace(next_at=next_at)
-    actions: list[Action] = []
-    if reason is not None:
-        if reason not in attempts.reasons:
-            actions = [events.Log(f"{reason}; connecting again and again")]
-        reasons = attempts.reasons if len(attempts.reasons) < _MOST_REASONS else frozenset[str]()
-        attempts = attempts._replace(reasons=reasons | {reason})
-    return state._replace(attempts=attempts, phase=Phase.PAUSING, stream=None), actions
 
 
 Step = Callable[[ReplicaState, Any], Decision]
