@@ -370,6 +370,16 @@ def test_a_second_answer_decides_nothing(phase: Phase) -> None:
 # ---- the end
 
 
+def test_damage_before_the_connection_ended_is_the_error() -> None:
+    state, _ = decide(streaming(reconnect=False), 1.0, events.Received(0, 100))
+    state, actions = decide(state, 1.0, events.Lost("closed"))
+    assert actions[0] == events.Write()
+    error = CorruptRecordError("the log", 30, "no record")
+    state, _ = decide(state, 1.0, events.Written(30, 0, error))
+    assert state.change is not None
+    assert state.change.error is error  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("n_whole", [0, 3])
 def test_damage_in_the_last_bytes_before_a_stop_is_an_error(n_whole: int) -> None:
     """But for the first bytes of a copy: the log of the broker may begin somewhere else."""

@@ -593,8 +593,10 @@ def _on_damage(state: ReplicaState, error: CorruptRecordError) -> Decision:
     """End, because the broker's log is not a chain of records; unless it does not begin here."""
     copy, ending = state.copy, state.change
     if isinstance(ending, Ending):  # these were the last bytes that came
-        is_named = ending.error is not None or copy.end == copy.saved.begin
-        return state._replace(change=ending if is_named else ending._replace(error=error)), []
+        is_worse = ending.error is None or isinstance(ending.error, BrokerUnreachableError)
+        if is_worse and copy.end > copy.saved.begin:
+            ending = ending._replace(error=error)
+        return state._replace(change=ending), []
     if state.stream is None or copy.end > copy.saved.begin:
         return end_with(state, error)
     stream = state.stream._replace(pending=error)
