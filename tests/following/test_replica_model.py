@@ -59,7 +59,6 @@ SCENARIOS: dict[str, tuple[type[World], tuple[str, ...]]] = {
 }
 FAST = 3  # of six events
 ALL_NAMES = sorted({name for kind, names in SCENARIOS.values() if kind is World for name in names})
-ACKNOWLEDGED = {World: "synced", ControlledWorld: "never"}
 
 
 def explore(world: World, names: tuple[str, ...], depth: int, before: tuple[str, ...] = ()) -> int:
@@ -110,13 +109,19 @@ def test_random_orders_of_all_events_leave_a_sound_copy(n_orders: int, kind: typ
     )
     for seed in tiers.seeds(n_orders):
         dice = random.Random(seed)
-        settings: dict[str, Any] = {"on_gap": dice.choice(["fail", "restart"])}
-        settings |= {"once": dice.random() < 0.3, "acknowledge": ACKNOWLEDGED[kind]}
-        world = kind(decide_as_it_is, n_records=dice.choice([4, 12]), **settings)
+        settings: dict[str, Any] = {
+            "on_gap": dice.choice(["fail", "restart"]),
+            "once": dice.random() < 0.3,
+            "until": dice.choice([None, None, 60]),
+            "reconnect": dice.random() < 0.85,
+            "build_queues": dice.random() < 0.8,
+            "tables_seconds": dice.choice([0, 5.0]),
+        }
+        world = kind(decide_as_it_is, n_records=dice.choice([0, 1, 4, 12]), **settings)
         before: list[str] = []
         try:
             world.run()
-            for _ in range(dice.randrange(16)):
+            for _ in range(dice.randrange(25)):
                 is_work = dice.random() < 0.4
                 before.append(dice.choice(["flush", "build"] if is_work else names))
                 world.happen(before[-1])

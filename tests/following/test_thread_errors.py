@@ -370,6 +370,15 @@ def test_a_second_answer_decides_nothing(phase: Phase) -> None:
 # ---- the end
 
 
+def test_what_came_before_the_connection_ended_is_in_a_copy_that_is_closed() -> None:
+    state, _ = decide(streaming(reconnect=False), 1.0, events.Received(0, 100))
+    state, actions = decide(state, 1.0, events.Lost("closed"))
+    assert events.Write() in actions
+    assert not [each for each in actions if isinstance(each, events.Flush)]
+    _, actions = decide(state, 1.0, events.Written(100, 0))
+    assert actions == [events.Flush(100)]
+
+
 def test_damage_before_the_connection_ended_is_the_error() -> None:
     state, _ = decide(streaming(reconnect=False), 1.0, events.Received(0, 100))
     state, actions = decide(state, 1.0, events.Lost("closed"))

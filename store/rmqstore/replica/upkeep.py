@@ -404,7 +404,7 @@ def _note_retention(state: ReplicaState, retaining: Retaining) -> Decision:
     """
     copy = state.copy
     if not copy.saved.builds_queues and copy.built < retaining.begin:
-        copy = copy._replace(built=retaining.first)
+        copy = copy._replace(built=min(copy.built, retaining.first))
     saved = replace(copy.saved, begin=max(copy.saved.begin, retaining.begin))
     return _write_state(state._replace(copy=copy._replace(noted=saved)))
 
@@ -441,8 +441,8 @@ def end_with(
 ) -> Decision:
     """Complete the copy, and end with an error or without, or begin a new copy."""
     actions: list[Action] = []
-    if state.copy.n_held and state.stream is not None and state.phase is Phase.APPENDING:
-        actions = [events.Write()]
+    if state.copy.n_held and state.phase is Phase.APPENDING:
+        actions = [events.Write()]  # which the first step waits for
     else:
         state = state._replace(copy=state.copy._replace(n_held=0))
     actions.append(events.Disconnect())
