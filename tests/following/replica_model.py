@@ -128,6 +128,7 @@ class World:
         self.histories: tuple[tuple[Record, ...], ...] = ()
         self.n_made = 0
         self.is_slow = False
+        self.portion = 1 << 20  # bytes that come at once
         self.needed = 0  # of the log, by a stream
         # The disk.
         self.begin = 0
@@ -219,6 +220,10 @@ class World:
     def fall_silent(self) -> None:
         """The master sends one record more on each connection, and heartbeats only."""
         self.is_slow = not self.is_slow
+
+    def fall_to_pieces(self) -> None:
+        """Each read is of some bytes only, which end inside of a record."""
+        self.portion = RECORD - 3
 
     def restart(self) -> None:
         """The connection ends."""
@@ -391,6 +396,7 @@ class World:
         if wait.reads and self.connection is not None and not come:
             request, position, n_epochs = self.connection
             stop = min(request + RECORD, self.high) if self.is_slow else self.high
+            stop = min(stop, position + self.portion)
             if n_epochs != len(self.epochs):
                 come.append(events.EpochsReported(self.epochs, position))
             if self.low <= position < stop:
@@ -447,6 +453,7 @@ class World:
         After an error of the disk, or an interrupt, the follower is started once more.
         """
         self.is_slow = self.is_late = False
+        self.portion = 1 << 20
         self.faults = frozenset()
         self.run()
         for _ in range(_MOST_TURNS):
@@ -646,11 +653,9 @@ class World:
         start, stop, _, expected = action
         if expected is None:
             for place in range(start - start % RECORD, stop, RECORD):
-                own = self.files[(place - self.begin) // RECORD]
-                if self.sent[place // RECORD] != own:
-                    inside = max(place + RECORD // 2, start)
-                    reason = "other bytes"
-                    return events.Differed(inside, place, reason)
+                own, inside = self.files[(place - self.begin) // RECORD], place + RECORD // 2
+                if start <= inside < stop and self.sent[place // RECORD] != own:
+                    return events.Differed(inside, place, "other bytes")
         return events.Agreed(start, stop)
 
     def _on_FindBoundary(self, action: events.FindBoundary) -> Event:  # noqa: N802

@@ -51,6 +51,7 @@ SCENARIOS: dict[str, tuple[type[World], tuple[str, ...]]] = {
     "old and late": (World, ("be_late", "commit", "delete", "fail:delete", "flush", "wait")),
     "unbuilt": (World, ("without_queues", "commit", "delete", "kill", "build", "wait")),
     "topics": (World, ("new_topic", "fail:answer", "be_late", "build", "flush", "stop")),
+    "pieces": (World, ("fall_to_pieces", "append", "fork", "restart", "flush", "stop")),
     "damaged": (World, ("fail:damage", "append", "stop", "flush", "fork", "kill")),
     "handshakes": (
         ControlledWorld,

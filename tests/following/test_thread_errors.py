@@ -191,6 +191,19 @@ def test_a_flush_that_hangs_ends_the_connection_and_delays_the_next_one(
     require_exact(target, log)
 
 
+@pytest.mark.parametrize("n_missing", [100, 1 << 30])
+def test_a_slow_flush_ends_no_connection_while_there_is_much_to_copy(n_missing: int) -> None:
+    state, _ = decide(streaming(), 1.0, events.Received(0, 100))
+    bounds = LogBounds(0, n_missing)
+    state = state._replace(broker=state.broker._replace(bounds=bounds))
+    state, actions = decide(state, 1.0, events.Written(100, 0))
+    assert actions == [events.Flush(100)]
+    for now in range(2, 13):
+        state, _ = decide(state, float(now), events.Received(now * 10, now * 10 + 10))
+        state, _ = decide(state, float(now), events.Ticked(is_drained=True))
+    assert (state.phase is Phase.PAUSING) == (n_missing == 100)
+
+
 def test_a_flush_that_was_too_slow_is_not_reported() -> None:
     state = streaming(acknowledge="synced")
     state, _ = decide(state, 1.0, events.Received(0, 100))

@@ -277,9 +277,13 @@ def patience(state: ReplicaState) -> float:
 
 
 def is_stalled(state: ReplicaState) -> bool:
-    """Return whether the copy takes too long: a broker keeps files for whoever reports."""
-    since = min(state.timers.free_at, state.work.flush_began if state.work.flushing else state.now)
-    return state.now - since > state.broker.timing.stall
+    """Return whether the copy takes too long: a broker keeps files for whoever reports.
+
+    The log may take its time to come to the disk while there is much to copy.
+    """
+    work, stall = state.work, state.broker.timing.stall
+    hangs = work.flushing and state.now - work.flush_began > stall and not is_behind(state)
+    return hangs or state.now - state.timers.free_at > stall
 
 
 def is_behind(state: ReplicaState) -> bool:
