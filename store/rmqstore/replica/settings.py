@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 from rmqstore.errors import (
     OptionError,
@@ -32,12 +32,16 @@ Start = Literal["earliest", "last-file"] | int
 HaMode = Literal["default", "controller"]
 Acknowledge = Literal["never", "synced"]
 OnGap = Literal["fail", "restart"]
+# Those of :class:`FollowArguments` that are no settings, or have another form there.
+_OTHER_ARGUMENTS: Final = {
+    "access_key", "secret_key", "security_token", "tls", "stop", "retain", "keep_for",
+}  # fmt: skip
 
 
 class FollowArguments(TypedDict, total=False):
     """The keyword arguments of :func:`rmqstore.follow` that are the same for every broker.
 
-    The defaults are those of :func:`settings_of`.
+    The defaults are those of :class:`FollowSettings`.
     """
 
     once: bool
@@ -203,24 +207,17 @@ def settings_of(
     Raises:
         OptionError: an argument means nothing.
     """
+    given: dict[str, Any] = {
+        name: value for name, value in arguments.items() if name not in _OTHER_ARGUMENTS
+    }
     return FollowSettings(
-        once=arguments.get("once", False),
         until=until,
-        start=arguments.get("start", "earliest"),
-        acknowledge=arguments.get("acknowledge", "never"),
-        allow_sync_master=arguments.get("allow_sync_master", False),
-        reconnect=arguments.get("reconnect", True),
-        max_rate=arguments.get("max_rate"),
         ha_address=None if ha_address is None else Address.parse(ha_address),
         ha_mode=ha_mode,
         file_size=file_size,
-        build_queues=arguments.get("build_queues", True),
-        tables_seconds=arguments.get("tables_seconds", 60.0),
-        sync_seconds=arguments.get("sync_seconds", 1.0),
-        sync_bytes=arguments.get("sync_bytes", 64 << 20),
         retention=parse_retention("retain", arguments.get("retain", FOREVER)),
         keep_for=tuple(map(Path, arguments.get("keep_for", ()))),
-        on_gap=arguments.get("on_gap", "fail"),
+        **given,
     )
 
 
