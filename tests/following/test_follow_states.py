@@ -1,4 +1,4 @@
-"""The page of the manual on what a follower decides has every phase, event and action."""
+"""The page of the manual on what a follower decides has every phase, question, event and action."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def tables() -> dict[str, list[str]]:
     steps = {name: [step.__name__.lstrip("_") for step in each] for name, each in changes.items()}
     return {
         "Phases": table("phase", {phase.name: phase.value for phase in Phase}),
+        "Questions": table("question", {each.name: each.value for each in events.Question}),
         "What can happen": table("event", {kind.__name__: first_line(kind) for kind in happen}),
         "What is done": table("action", {kind.__name__: first_line(kind) for kind in done}),
         "Steps of a change": [

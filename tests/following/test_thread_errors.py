@@ -342,17 +342,30 @@ def test_an_answer_that_decides_about_the_connection_is_asked_for_again_if_it_is
     assert state.phase is Phase.PAUSING
 
 
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [
-        (Question.END, events.Unanswered(BrokerUnreachableError("b", "gone"))),
-        (Question.END, events.BoundsReported(LogBounds(0, 1), 1)),
-        (Question.RECORD, events.RecordReported(b"1")),
-        (Question.MASTER, events.MasterConfirmed()),
-        (Question.CONNECTION, events.Connected(Greeting(0, []), is_public=False)),
-        (Question.CONNECTION, events.Lost("closed")),
-    ],
-)
+ANSWERS = [
+    (Question.FACTS, events.Unanswered(StoreStateError("it is a slave now"))),
+    (Question.END, events.Unanswered(BrokerUnreachableError("b", "gone"))),
+    (Question.END, events.BoundsReported(LogBounds(0, 1), 1)),
+    (Question.RECORD, events.RecordReported(b"1")),
+    (Question.MASTER, events.MasterConfirmed()),
+    (Question.CONNECTION, events.Connected(Greeting(0, []), is_public=False)),
+    (Question.CONNECTION, events.Lost("closed")),
+]
+
+
+@pytest.mark.parametrize(("question", "answer"), ANSWERS)
+def test_an_answer_decides_nothing_while_the_copy_is_completed(
+    question: Question, answer: Any
+) -> None:
+    state, _ = decide(asking(streaming(), question), 1.0, events.StopAsked())
+    state, _ = decide(state, 1.0, events.Ticked(is_drained=True))
+    assert state.phase is Phase.CLOSING
+    after, actions = decide(state, 2.0, answer, question)
+    assert not actions
+    assert (after.phase, after.change) == (Phase.CLOSING, state.change)
+
+
+@pytest.mark.parametrize(("question", "answer"), ANSWERS)
 @pytest.mark.parametrize("is_awaited", [True, False])
 def test_an_answer_for_an_earlier_connection_decides_nothing(
     is_awaited: bool, question: Question, answer: Any
