@@ -28,7 +28,7 @@ class Question(Enum):
     END = "whether its log ends where it says by a heartbeat that it continues"
     RECORD = "the first record of a new copy"
     MASTER = "whether it is still the master of its group"
-    CONNECTION = "for a connection to its HA port"
+    CONNECTION = "for a connection to its HA port, in controller mode also for the handshake"
 
 
 class Asked(NamedTuple):
