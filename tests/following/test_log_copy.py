@@ -55,6 +55,20 @@ def files(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()}
 
 
+def test_bytes_that_have_no_place_leave_nothing_whole_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_copy, "_MAX_RECORD_BYTES", 4000)
+    monkeypatch.setattr(log_copy, "_BUFFER_BYTES", 1000)
+    log = log_of(2)
+    data = joined(log)
+    with open_copy(tmp_path / "copy") as copy:
+        copy.hold(data[:4900])
+        assert copy.end == 0
+        copy.hold(data[4900:])
+        assert copy.end == log.end
+
+
 @pytest.mark.parametrize("seed", tiers.split(range(40), 8))
 def test_any_portions_give_the_same_files(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

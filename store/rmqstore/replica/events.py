@@ -312,7 +312,7 @@ class FindBoundary(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Append bytes that came, in memory."""
+    """Append bytes that came, in memory; where there is no place, all that is whole is written."""
 
     start: int
     stop: int

@@ -297,8 +297,11 @@ class LogCopy:
         self.write_held()
 
     def hold(self, data: memoryview | bytes) -> None:
-        """Take the next bytes of the log, which are written later; raises as that does."""
-        taken = np.frombuffer(data, np.uint8)
+        """Take the next bytes of the log, which are written later; raises as that does.
+
+        They are written at once, as far as they are whole, if there is no place for all of them.
+        """
+        taken, end = np.frombuffer(data, np.uint8), self.end
         while len(taken):
             start = self._n_held
             part = taken[: len(self._buffer) - start]
@@ -307,6 +310,8 @@ class LogCopy:
             taken = taken[len(part) :]
             if self._n_held == len(self._buffer):
                 self.write_held()
+        if self.end != end:
+            self.write_held()
 
     def write_held(self) -> None:
         """Write the whole records among the bytes that are held; the rest stays held.
