@@ -26,12 +26,14 @@ from rmqstore.replica.events import (
     BoundsReported,
     Build,
     Built,
+    Flush,
     Flushed,
     Lost,
     Question,
     Received,
     StateWritten,
     Ticked,
+    WriteState,
     Written,
 )
 from rmqstore.replica.remoting import Address, LogBounds
@@ -248,3 +250,16 @@ def test_who_is_far_behind_waits_for_more_bytes_without_looking_again_and_again(
     bounds = LogBounds(0, 1 << 30)
     state = state._replace(broker=state.broker._replace(bounds=bounds))
     assert wait_of(state).seconds == Timing().poll
+
+
+def test_the_log_is_flushed_by_time_although_the_state_is_written_more_often() -> None:
+    state, _ = decide(streaming(sync_seconds=12.0), 1.0, Received(0, 100))
+    state, _ = decide(state, 1.0, Written(100, 0))
+    flushed = []
+    for now in range(1, 30):
+        state, actions = decide(state, now + 0.5, Ticked(is_drained=False))
+        flushed += [now for each in actions if isinstance(each, Flush)]
+        for order in actions:
+            if isinstance(order, WriteState):
+                state, _ = decide(state, now + 0.6, StateWritten(order.saved))
+    assert flushed == [12]

@@ -606,8 +606,10 @@ def _on_damage(state: ReplicaState, error: CorruptRecordError) -> Decision:
 def _on_state_written(state: ReplicaState, event: events.StateWritten) -> Decision:
     """Acknowledge and build what the state on the disk covers."""
     was_stalled = is_stalled(state)
-    work = state.work._replace(flushing=False, synced_at=state.now)
-    state = state._replace(copy=state.copy._replace(saved_end=event.saved.end), work=work)
+    copy, work = state.copy, state.work._replace(flushing=False)
+    if event.saved.end > copy.saved_end:  # else the log was not flushed before
+        work = work._replace(synced_at=state.now)
+    state = state._replace(copy=copy._replace(saved_end=event.saved.end), work=work)
     if state.change is not None:
         return state, []
     if was_stalled and state.stream is not None and state.phase in STREAMING:
