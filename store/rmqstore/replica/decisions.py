@@ -370,16 +370,20 @@ def _on_lost(state: ReplicaState, event: events.Lost, _question: Any = None) -> 
 
 
 def _lose(state: ReplicaState, reason: str) -> Decision:
-    """End the connection, and make another one after a pause."""
+    """End the connection, and make another one after a pause, unless what came is all."""
     source, attempts = state.broker.source, state.attempts
-    actions: list[Action] = [events.Write()] if state.copy.n_held else []
+    if state.copy.n_held and state.phase is Phase.APPENDING:
+        stream = state.connection._replace(waiting=events.Lost(reason))
+        return state._replace(stream=stream), [events.Write()]
+    if has_arrived(state):
+        return end_with(state, None)
     if state.phase in STREAMING:
         attempts = attempts._replace(overlap=state.settings.overlap)
         if state.stream is not None and state.stream.has_begun:
             attempts = attempts._replace(reasons=frozenset())
     reason = f"{source.ha_address}, the HA port: {reason}"
-    state, further = pause(state._replace(attempts=attempts, stream=None), reason)
-    return state, [*actions, events.Disconnect(), *further]
+    state, actions = pause(state._replace(attempts=attempts, stream=None), reason)
+    return state, [events.Disconnect(), *actions]
 
 
 # ---- what comes
@@ -423,6 +427,8 @@ def _on_agreed(state: ReplicaState, event: events.Agreed) -> Decision:
     stream, copy = state.stream, state.copy
     if stream is None or state.phase not in STREAMING:
         return state, []
+    if event.seconds > state.broker.timing.stall:
+        return _lose(state, _STALLED)
     if state.phase is Phase.COMPARING:
         if event.stop < copy.end:
             return state, []
@@ -447,18 +453,15 @@ def _on_heartbeat(state: ReplicaState, event: events.HeartbeatCame) -> Decision:
     stream = state.stream
     if stream is None or state.phase not in STREAMING or stream.pending is not None:
         return state, []
-    stream = stream._replace(received_at=state.now, has_begun=True, heartbeat=event.position)
-    state = state._replace(stream=stream)
-    return (state, [events.Write()]) if state.copy.n_held else _take_heartbeat(state)
+    stream = stream._replace(received_at=state.now, has_begun=True)
+    if state.copy.n_held:
+        return state._replace(stream=stream._replace(waiting=event)), [events.Write()]
+    return _take_heartbeat(state._replace(stream=stream), event.position)
 
 
-def _take_heartbeat(state: ReplicaState) -> Decision:
+def _take_heartbeat(state: ReplicaState, position: int) -> Decision:
     """Take a heartbeat. It comes at the end of the log, and wherever the broker is slow."""
     stream, copy = state.connection, state.copy
-    assert stream.heartbeat is not None
-    position = stream.heartbeat
-    stream = stream._replace(heartbeat=None)
-    state = state._replace(stream=stream)
     # A broker sends heartbeats for ever where it has deleted what would come next. Then no more of
     # the log can come on this connection.
     low, high = state.broker.bounds
@@ -578,15 +581,22 @@ def _on_written(state: ReplicaState, event: events.Written) -> Decision:
     state = state._replace(copy=copy)
     if event.error is not None:
         return _on_damage(state, event.error)
-    if state.stream is None or state.phase is not Phase.APPENDING:
+    stream = state.stream
+    if stream is None or state.phase is not Phase.APPENDING:
         return state, []
-    if state.stream.heartbeat is not None:
-        state, actions = _take_heartbeat(state)
+    state, actions = state._replace(stream=stream._replace(waiting=None)), list[Action]()
+    if has_arrived(state):
+        return end_with(state, None)
+    if event.seconds > state.broker.timing.stall:
+        return _lose(state, _STALLED)
+    if isinstance(stream.waiting, events.Lost):
+        return _lose(state, stream.waiting.reason)
+    if stream.waiting is not None:
+        state, actions = _take_heartbeat(state, stream.waiting.position)
         if state.stream is None:
             return state, actions
-        state, further = flush_if_due(state)
-        return state, [*actions, *further]
-    return flush_if_due(state)
+    state, further = flush_if_due(state)
+    return state, [*actions, *further]
 
 
 def _on_damage(state: ReplicaState, error: CorruptRecordError) -> Decision:
@@ -597,7 +607,8 @@ def _on_damage(state: ReplicaState, error: CorruptRecordError) -> Decision:
         if is_worse and copy.end > copy.saved.begin:
             ending = ending._replace(error=error)
         return state._replace(change=ending), []
-    if state.stream is None or copy.end > copy.saved.begin:
+    is_lost = state.stream is None or isinstance(state.stream.waiting, events.Lost)
+    if is_lost or copy.end > copy.saved.begin:
         return end_with(state, error)
     stream = state.stream._replace(pending=error)
     return _ask_for_end(state._replace(stream=stream), copy.end)
@@ -625,7 +636,6 @@ def _on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
     state = state._replace(timers=state.timers._replace(is_drained=event.is_drained))
     if state.change is not None or state.phase is Phase.ENDED:
         return state, []
-    state = state._replace(timers=state.timers._replace(free_at=state.now))
     if state.attempts.is_stopping:
         return end_with(state, state.attempts.error)
     # A disk that hangs ends the connection, and delays the next one.

@@ -160,6 +160,7 @@ class Agreed(NamedTuple):
 
     start: int
     stop: int
+    seconds: float = 0.0
 
 
 class Differed(NamedTuple):
@@ -176,6 +177,7 @@ class Written(NamedTuple):
     end: int
     last_time: int
     error: CorruptRecordError | None = None  # says that it is none
+    seconds: float = 0.0
 
 
 class Flushed(NamedTuple):

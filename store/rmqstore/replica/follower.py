@@ -446,17 +446,18 @@ class Follower:
     def _write(self, _action: events.Write) -> events.Written:
         """Write the whole records that are held."""
         log = self._store.log
-        error = None
+        error, began = None, time.monotonic()
         try:
             log.write_held()
         except CorruptRecordError as err:
             error = err
-        return events.Written(log.end, log.last_store_timestamp, error)
+        seconds = time.monotonic() - began
+        return events.Written(log.end, log.last_store_timestamp, error, seconds)
 
     def _hold(self, action: events.Hold) -> events.Written | None:
         start, stop = action
         log = self._store.log
-        end, error = log.end, None
+        end, error, began = log.end, None, time.monotonic()
         try:
             for place, data in self._pieces:
                 low, high = max(start - place, 0), stop - place
@@ -466,12 +467,13 @@ class Follower:
             error = err
         if log.end == end and error is None:
             return None
-        return events.Written(log.end, log.last_store_timestamp, error)
+        seconds = time.monotonic() - began
+        return events.Written(log.end, log.last_store_timestamp, error, seconds)
 
     def _compare(self, action: events.Compare) -> events.Agreed | events.Differed:
         """Compare bytes with those of the copy, or with a record that the listen port returned."""
         start, stop, compared, expected = action
-        log = self._store.log
+        log, began = self._store.log, time.monotonic()
         for place, data in self._pieces:
             low, high = max(start - place, 0), stop - place
             if low >= len(data) or high <= 0:
@@ -482,7 +484,7 @@ class Follower:
                     return events.Differed(at, at, "")
             elif (first := log.first_difference(at, part)) is not None:
                 return self._differed(first, compared, "the broker has other bytes here")
-        return events.Agreed(start, stop)
+        return events.Agreed(start, stop, time.monotonic() - began)
 
     def _differed(self, place: int, compared: int, reason: str) -> events.Differed:
         boundary = self._store.boundary(place, compared)

@@ -128,7 +128,8 @@ class Stream(NamedTuple):
     reported: int = NEVER
     reported_at: float = LONG_AGO
     has_begun: bool = False  # whether the broker has answered in this protocol
-    heartbeat: int | None = None  # which waits until what is held is written
+    # What is decided about when what is held is written.
+    waiting: events.HeartbeatCame | events.Lost | None = None
     # What follows once the broker has said where its log ends: this ends the connection.
     pending: str | CorruptRecordError | None = None
 
@@ -187,7 +188,6 @@ class Attempts(NamedTuple):
 class Timers(NamedTuple):
     """When something was done last, or is due."""
 
-    free_at: float = LONG_AGO  # when the loop last had nothing else to do than to wait
     progress_at: float = LONG_AGO
     state_at: float = LONG_AGO
     retained_at: float = LONG_AGO
@@ -265,7 +265,7 @@ def first_replica_state(
 ) -> ReplicaState:
     """Return the state of a replica that begins, of a copy whose state file says something."""
     attempts = Attempts(overlap=settings.overlap, goal=settings.until)
-    timers = Timers(free_at=now, progress_at=now, state_at=now)
+    timers = Timers(progress_at=now, state_at=now)
     return ReplicaState(settings, place, now, epoch_ms, Copy(saved), attempts, timers=timers)
 
 
@@ -277,13 +277,12 @@ def patience(state: ReplicaState) -> float:
 
 
 def is_stalled(state: ReplicaState) -> bool:
-    """Return whether the copy takes too long: a broker keeps files for whoever reports.
+    """Return whether a flush takes too long: a broker keeps files for whoever reports.
 
     The log may take its time to come to the disk while there is much to copy.
     """
     work, stall = state.work, state.broker.timing.stall
-    hangs = work.flushing and state.now - work.flush_began > stall and not is_behind(state)
-    return hangs or state.now - state.timers.free_at > stall
+    return work.flushing and state.now - work.flush_began > stall and not is_behind(state)
 
 
 def is_behind(state: ReplicaState) -> bool:

@@ -259,7 +259,7 @@ def report_if_due(state: ReplicaState) -> Decision:
 
 def pause(state: ReplicaState, reason: str | None) -> Decision:
     """Wait before the next connection. Each reason is logged once until there has been one."""
-    if reason is not None and not state.settings.reconnect:
+    if reason is not None and (state.attempts.is_stopping or not state.settings.reconnect):
         return end_with(state, BrokerUnreachableError(state.place.address, reason))
     attempts, seconds = state.attempts, state.settings.timing.pause
     # The pause is counted from the request on: a long connection needs none at its end.
@@ -439,7 +439,12 @@ def _end_retention(state: ReplicaState, retaining: Retaining) -> Decision:
 def end_with(
     state: ReplicaState, error: BaseException | None, *, sets_aside: LogBounds | None = None
 ) -> Decision:
-    """Complete the copy, and end with an error or without, or begin a new copy."""
+    """Complete the copy, and end with an error or without, or begin a new copy.
+
+    A connection that ends after the stop is no error.
+    """
+    if state.attempts.is_stopping and isinstance(error, BrokerUnreachableError):
+        error = state.attempts.error
     actions: list[Action] = []
     if state.copy.n_held and state.phase is Phase.APPENDING:
         actions = [events.Write()]  # which the first step waits for
