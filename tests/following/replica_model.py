@@ -338,9 +338,7 @@ class World:
 
     def _decide(self) -> None:
         while not self.is_over:
-            stream = self.state.stream
-            is_free = self.state.change is None and (stream is None or stream.pending is None)
-            if not self.todo and is_free:
+            if not self.todo and self.state.takes_bytes:
                 self.todo, self.backlog = self.backlog[:1], self.backlog[1:]
             if not self.todo:
                 return

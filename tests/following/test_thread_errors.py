@@ -31,7 +31,7 @@ from rmqstore.replica import decisions, events
 from rmqstore.replica.events import Asked, Happened, Question
 from rmqstore.replica.ha import Greeting
 from rmqstore.replica.remoting import Address, LogBounds
-from rmqstore.replica.replica_state import Ending, Phase, ReplicaState
+from rmqstore.replica.replica_state import Decision, Ending, Phase, ReplicaState, wait_of
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.state import follow_status
 from rmqstore.storage.files.disk import Disk
@@ -332,6 +332,59 @@ def test_old_files_stay_while_an_answer_decides_about_the_connection() -> None:
     assert state.phase is Phase.PAUSING
     state, actions = decide(state, 30.03, events.Ticked(is_drained=True))
     assert [each for each in actions if isinstance(each, events.FindOldFiles)]
+
+
+def saved(state: ReplicaState, now: float, start: int, stop: int) -> Decision:
+    """Let bytes come to the disk; return what the replica does then."""
+    state, _ = decide(state, now, events.Received(start, stop))
+    state, _ = decide(state, now, events.Ticked(is_drained=True))
+    state, _ = decide(state, now, events.Written(stop, 0))
+    state, (writing,) = decide(state, now, events.Flushed(stop, 1))
+    return decide(state, now, events.StateWritten(writing.saved))
+
+
+def retaining() -> ReplicaState:
+    """Return a replica that is to delete old files, while its queues are being built."""
+    state = streaming(acknowledge="synced", retention=Retention(max_bytes=1))
+    state, _ = saved(state, 1.0, 0, 100)
+    assert state.work.building
+    state, _ = decide(state, 2.0, events.OldFilesFound(0, FILE_BYTES, 2 * FILE_BYTES))
+    return state
+
+
+def test_the_stream_goes_on_while_old_files_wait_for_the_queues() -> None:
+    state = retaining()
+    assert wait_of(state).reads
+    state, actions = saved(state, 3.0, 100, 200)
+    assert actions == [events.Report(200)]
+    state, (writing,) = decide(state, 4.0, events.Built(100, 100, frozenset(), 3.0))
+    assert writing.saved.begin == FILE_BYTES
+    assert wait_of(state).reads
+    state, actions = decide(state, 4.0, events.StateWritten(writing.saved))
+    assert actions[-1] == events.DeleteOldFiles(FILE_BYTES)
+
+
+def test_old_files_are_deleted_before_the_end() -> None:
+    state = retaining()
+    state, _ = decide(state, 3.0, events.StopAsked())
+    state, _ = decide(state, 3.0, events.Ticked(is_drained=True))
+    for now in (3.1, 3.2):
+        state, actions = decide(state, now, events.Ticked(is_drained=True))
+        assert (state.phase, actions) == (Phase.CLOSING, [])
+    state, (writing,) = decide(state, 4.0, events.Built(100, 100, frozenset(), 3.0))
+    assert writing.saved.begin == FILE_BYTES
+    for event in (events.StateWritten(writing.saved), events.StepDone()):
+        state, actions = decide(state, 4.0, event)
+    state, actions = decide(state, 4.0, events.StateWritten(actions[0].saved))
+    assert actions == [events.DeleteOldQueues(FILE_BYTES)]
+    state, actions = decide(state, 4.0, events.QueuesChanged(100))
+    assert isinstance(actions[0], events.Flush)
+
+
+def test_no_connection_begins_before_old_files_are_deleted() -> None:
+    state, _ = decide(retaining(), 3.0, events.Lost("closed"))
+    state, _ = decide(state, 99.0, events.Ticked(is_drained=True))
+    assert state.phase is Phase.PAUSING
 
 
 def test_an_answer_that_decides_about_the_connection_is_asked_for_again_if_it_is_lost() -> None:

@@ -58,6 +58,7 @@ def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
     state, _ = decide(state, 3.0, Received(0, 100))
     assert state.broker.agreed_low == 1 << 14
     state, _ = decide(state, 4.0, Lost("closed"))
+    state, _ = decide(state, 4.0, Written(100, 0))
     state, _ = decide(state, 99.0, Ticked(is_drained=True))
     facts = state.broker.newest
     assert facts is not None

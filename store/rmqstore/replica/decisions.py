@@ -351,7 +351,7 @@ def _on_unanswered(state: ReplicaState, event: events.Unanswered, question: Ques
 
 def _on_unknown_end(state: ReplicaState, error: BaseException, *, is_passing: bool) -> Decision:
     """Decide what follows if the broker does not say whether its log ends."""
-    if state.stream is None or state.change is not None:
+    if state.stream is None or state.is_held_up:
         return state, []
     pending = state.stream.pending
     if isinstance(pending, CorruptRecordError):
@@ -507,7 +507,7 @@ def _on_bounds(state: ReplicaState, event: events.BoundsReported, question: Ques
     )
     state = state._replace(broker=broker)
     stream, copy = state.stream, state.copy
-    if question is not Question.END or stream is None or state.change is not None:
+    if question is not Question.END or stream is None or state.is_held_up:
         return state, []
     pending = stream.pending
     if isinstance(pending, CorruptRecordError):
@@ -601,12 +601,11 @@ def _on_written(state: ReplicaState, event: events.Written) -> Decision:
 
 def _on_damage(state: ReplicaState, error: CorruptRecordError) -> Decision:
     """End, because the broker's log is not a chain of records; unless it does not begin here."""
-    copy, ending = state.copy, state.change
+    copy, change = state.copy, state.change
+    ending = change.then if isinstance(change, Retaining) else change
     if isinstance(ending, Ending):  # these were the last bytes that came
         is_worse = ending.error is None or isinstance(ending.error, BrokerUnreachableError)
-        if is_worse and copy.end > copy.saved.begin:
-            ending = ending._replace(error=error)
-        return state._replace(change=ending), []
+        return end_with(state, error) if is_worse and copy.end > copy.saved.begin else (state, [])
     is_lost = state.stream is None or isinstance(state.stream.waiting, events.Lost)
     if is_lost or copy.end > copy.saved.begin:
         return end_with(state, error)
@@ -621,7 +620,7 @@ def _on_state_written(state: ReplicaState, event: events.StateWritten) -> Decisi
     if event.saved.end > copy.saved_end:  # else the log was not flushed before
         work = work._replace(synced_at=state.now)
     state = state._replace(copy=copy._replace(saved_end=event.saved.end), work=work)
-    if state.change is not None:
+    if state.is_held_up:
         return state, []
     if was_stalled and state.stream is not None and state.phase in STREAMING:
         state, actions = _lose(state, _STALLED)
@@ -634,12 +633,13 @@ def _on_state_written(state: ReplicaState, event: events.StateWritten) -> Decisi
 def _on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
     was_stalled = is_stalled(state)
     state = state._replace(timers=state.timers._replace(is_drained=event.is_drained))
-    if state.change is not None or state.phase is Phase.ENDED:
+    if state.is_held_up or state.phase in (Phase.CLOSING, Phase.ENDED):
         return state, []
     if state.attempts.is_stopping:
         return end_with(state, state.attempts.error)
     # A disk that hangs ends the connection, and delays the next one.
-    may_begin = state.now >= state.attempts.next_at and not state.work.flushing
+    is_busy = state.work.flushing or state.change is not None
+    may_begin = state.now >= state.attempts.next_at and not is_busy
     if state.phase is Phase.PAUSING and may_begin:
         state, actions = _begin(state)
     elif state.phase in STREAMING:

@@ -292,14 +292,12 @@ class Follower:
         Raises what ended a thread.
         """
         while True:
-            stream = self.state.stream
             if self._found:
                 found = self._found.popleft()
                 if isinstance(found.event, events.Failed):
                     raise found.event.error
                 return found
-            is_free = self.state.change is None and (stream is None or stream.pending is None)
-            if self._backlog and is_free:
+            if self._backlog and self.state.takes_bytes:
                 found, self._pieces = self._backlog.popleft()
                 return found
             self._wait(wait_of(self.state))

@@ -208,11 +208,11 @@ class Cutting(NamedTuple):
 
 
 class Retaining(NamedTuple):
-    """Old files that are deleted, and how many steps are done."""
+    """Old files that are deleted, and how many steps are done; the stream goes on beside it."""
 
     first: int  # where the log begins before
     begin: int
-    then: Ending | None
+    then: Ending | None  # what follows
     step: int = 0
 
 
@@ -244,6 +244,17 @@ class ReplicaState(NamedTuple):
     work: Work = Work()
     timers: Timers = Timers()
     change: Change | None = None
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether what comes has to wait: an end is cut, or it is the end."""
+        return not (self.change is None or isinstance(self.change, Retaining))
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether it can be decided about the next bytes that came."""
+        is_pending = self.stream is not None and self.stream.pending is not None
+        return not (self.is_held_up or is_pending)
 
     @property
     def connection(self) -> Stream:
@@ -369,7 +380,7 @@ def linger(state: ReplicaState) -> float:
 def wait_of(state: ReplicaState) -> events.Wait:
     """Return how the loop waits when there is nothing else to do."""
     timing, stream = state.broker.timing, state.stream
-    if stream is None or state.phase not in STREAMING or state.change is not None:
+    if stream is None or state.phase not in STREAMING or state.is_held_up:
         return events.Wait(timing.poll, reads=False)
     rest = state.timers.rate_due - state.now
     if rest > 0 or stream.pending is not None:

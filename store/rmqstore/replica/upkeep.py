@@ -83,8 +83,10 @@ def _flush(state: ReplicaState) -> Decision:
 def _on_flushed(state: ReplicaState, event: events.Flushed) -> Decision:
     """Write the state, now that the log is on the disk as far as it says."""
     copy = state.copy._replace(durable=event.end)
-    state = state._replace(copy=copy, work=state.work._replace(flushing=False))
-    return (state, []) if isinstance(state.change, Cutting) else _write_state(state)
+    state = state._replace(copy=copy)
+    if isinstance(state.change, Cutting):
+        return state._replace(work=state.work._replace(flushing=False)), []
+    return _write_state(state)
 
 
 def _write_state(state: ReplicaState, *, is_closed: bool = False) -> Decision:
@@ -103,7 +105,9 @@ def _write_state(state: ReplicaState, *, is_closed: bool = False) -> Decision:
         updated_at=state.epoch_ms,
         epoch=epochs[-1].number if epochs else -1,
     )
-    work = state.work._replace(flushing=True)
+    work = state.work
+    if not work.flushing:
+        work = work._replace(flushing=True, flush_began=state.now)
     timers = state.timers._replace(state_at=state.now)
     state = state._replace(copy=copy._replace(noted=saved), work=work, timers=timers)
     return state, [events.WriteState(saved, epochs)]
@@ -225,8 +229,7 @@ def write_state_if_due(state: ReplicaState) -> Decision:
     is_due = state.now - state.timers.state_at >= _STATE_SECONDS
     if not is_due or not state.copy.is_open or state.work.flushing or state.change is not None:
         return state, []
-    work = state.work._replace(flush_began=state.now)
-    state, actions = _write_state(state._replace(work=work))
+    state, actions = _write_state(state)
     return state, [_drop_fetched(state), *actions]
 
 
@@ -453,8 +456,11 @@ def end_with(
     actions.append(events.Disconnect())
     if state.copy.is_open:
         actions.append(events.ForgetBegun())
-    change = Ending(error, sets_aside)
-    return state._replace(phase=Phase.CLOSING, stream=None, change=change), actions
+    change, ending = state.change, Ending(error, sets_aside)
+    state = state._replace(phase=Phase.CLOSING, stream=None)
+    if isinstance(change, Retaining):  # which is done before
+        return state._replace(change=change._replace(then=ending)), actions
+    return state._replace(change=ending), actions
 
 
 def _flush_at_end(state: ReplicaState, ending: Ending) -> Decision:
