@@ -32,10 +32,6 @@ Start = Literal["earliest", "last-file"] | int
 HaMode = Literal["default", "controller"]
 Acknowledge = Literal["never", "synced"]
 OnGap = Literal["fail", "restart"]
-# Those of :class:`FollowArguments` that are no settings, or have another form there.
-_OTHER_ARGUMENTS: Final = {
-    "access_key", "secret_key", "security_token", "tls", "stop", "retain", "keep_for",
-}  # fmt: skip
 
 
 class FollowArguments(TypedDict, total=False):
@@ -62,6 +58,12 @@ class FollowArguments(TypedDict, total=False):
     security_token: str | None
     tls: ssl.SSLContext | None
     stop: threading.Event | None
+
+
+# The others are no settings, or have another form there.
+_SAME_ARGUMENTS: Final = FollowArguments.__optional_keys__ - {
+    "access_key", "secret_key", "security_token", "tls", "stop", "retain", "keep_for",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +210,7 @@ def settings_of(
         OptionError: an argument means nothing.
     """
     given: dict[str, Any] = {
-        name: value for name, value in arguments.items() if name not in _OTHER_ARGUMENTS
+        name: value for name, value in arguments.items() if name in _SAME_ARGUMENTS
     }
     return FollowSettings(
         until=until,
