@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,16 @@ from following.followers import (
 )
 from following.replicas import asking, decide, streaming
 from rmqstore.errors import BrokerUnreachableError, CorruptRecordError, StoreStateError
-from rmqstore.replica import decisions, events
+from rmqstore.replica import copy_store, decisions, events, follower
 from rmqstore.replica.events import Asked, Happened, Question
 from rmqstore.replica.ha import Greeting
 from rmqstore.replica.remoting import Address, LogBounds
 from rmqstore.replica.replica_state import Decision, Ending, Phase, ReplicaState, wait_of
 from rmqstore.replica.retention import Retention
-from rmqstore.replica.state import follow_status
+from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.log.clean_end import CleanEnd, read_clean_end
+from rmqstore.storage.log.commitlog import CommitLog
 from store_builder import Store
 
 FILE_BYTES = 1 << 14
@@ -276,7 +278,100 @@ def test_a_connection_that_comes_after_the_end_is_closed(tmp_path: Path) -> None
         assert late.connection.fileno() == -1
 
 
+def test_a_connection_that_comes_while_the_copy_is_completed_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, target = log_of(20), tmp_path / "copy"
+    is_cut, is_asked = threading.Event(), threading.Event()
+    may_connect, may_close = threading.Event(), threading.Event()
+    made: list[Any] = []
+    connect = follower.connect
+
+    class SlowStates(Disk):
+        def replace(self, path: Path, text: bytes) -> None:
+            if is_asked.is_set():
+                may_close.wait(10)
+            super().replace(path, text)
+
+    def connect_slowly(*args: Any) -> Any:
+        if is_cut.is_set():
+            is_asked.set()
+            may_connect.wait(10)
+        made.append(connect(*args))
+        return made[-1]
+
+    monkeypatch.setattr(follower, "connect", connect_slowly)
+    with FakeMaster(log) as master:
+        run = Following(master.address, target, make_disk=SlowStates)
+        wait_for(lambda: run.follower._now().queues_end == log.end)
+        is_cut.set()
+        master.cut_connections()
+        try:
+            assert is_asked.wait(10)
+            run.stop.set()
+            wait_for(lambda: run.follower.state.phase is Phase.CLOSING)
+            n_made = len(made)
+            may_connect.set()
+            wait_for(lambda: len(made) > n_made and made[-1].connection.fileno() == -1, 5)
+            assert run.follower.state.phase is Phase.CLOSING
+        finally:
+            may_close.set()
+            run.end()
+    require_exact(target, log)
+
+
+def test_the_first_thread_ends_if_there_is_no_second_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = copy_store.Worker
+
+    def start_one(name: str, *args: Any) -> copy_store.Worker:
+        if name == "follow-queues":
+            raise RuntimeError("can't start new thread")
+        return start(name, *args)
+
+    monkeypatch.setattr(copy_store, "Worker", start_one)
+    with FakeMaster(log_of(20)) as master, pytest.raises(RuntimeError, match="new thread"):
+        follow_once(master, tmp_path / "copy")
+    assert "follow-sync" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_an_interrupt_after_a_write_leaves_a_note_of_the_last_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = follower.Follower._PERFORMED[events.Write]
+
+    def write_and_interrupt(run: follower.Follower, action: events.Write) -> None:
+        write(run, action)
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(follower.Follower._PERFORMED, events.Write, write_and_interrupt)
+    log, target = log_of(20), tmp_path / "copy"
+    with FakeMaster(log) as master, pytest.raises(KeyboardInterrupt):
+        follow_once(master, target)
+    require_exact(target, log)
+    paths = copy_paths(target)
+    with closing(CommitLog(paths.commitlogs)) as copied:
+        end = read_clean_end(paths, copied)
+    assert end == CleanEnd(log.end, log.placed[-1].record.store_timestamp)
+
+
 # ---- questions
+
+
+def test_a_question_that_is_asked_again_and_again_leaves_time_for_others() -> None:
+    state, asked = idle(once=True, tables_seconds=5.0), list[Question]()
+    state = state._replace(attempts=state.attempts._replace(goal=None))
+    position = state.connection.position
+    reported = events.BoundsReported(LogBounds(0, 1 << 17), position)
+    for now in range(1, 10):
+        state, actions = decide(state, now, events.HeartbeatCame(position))
+        asked += [each.asked.question for each in actions]
+        state, _ = decide(state, now, reported, Question.END)
+        state, actions = decide(state, now, events.Ticked(is_drained=True))
+        asked += [each.asked.question for each in actions if isinstance(each, events.Ask)]
+    assert asked.count(Question.END) == 9
+    assert asked.count(Question.TABLES) == 1
 
 
 def test_a_question_that_fails_while_the_copy_is_completed_leaves_it_closed(

@@ -309,7 +309,7 @@ class Worker:
                 event = self._perform(order)
             except BaseException as err:  # noqa: BLE001 - raised by the loop
                 self.failed = order, err
-                event = events.Failed(err, is_whole=False, end=0)
+                event = events.Failed(err, is_whole=False)
             self._put(happened(event))
             if self.failed is not None:
                 return
@@ -451,6 +451,11 @@ class CopyStore:
         """Physical offset after the last whole record in the files."""
         return 0 if self._log is None else self._log.end
 
+    @property
+    def last_time(self) -> int:
+        """When the last record before the end was stored, epoch ms; 0 if unknown."""
+        return 0 if self._log is None else self._log.last_store_timestamp
+
     def perform(self, action: Action) -> Event | None:
         """Do what is decided; return what follows at once."""
         perform = self._PERFORMED.get(type(action), CopyStore._give)
@@ -498,10 +503,9 @@ class CopyStore:
         saved = replace(saved, built=start)
         keeper = _LogKeeper(self._new_disk(), paths, tuple(epochs))
         queue_keeper = _QueueKeeper(queue_disk, paths, builder)
-        self._workers = (
-            Worker("follow-sync", keeper.perform, self._put),
-            Worker("follow-queues", queue_keeper.perform, self._put),
-        )
+        # One by one: the first has to be ended if there is no thread for the second.
+        self._workers = (Worker("follow-sync", keeper.perform, self._put),)
+        self._workers += (Worker("follow-queues", queue_keeper.perform, self._put),)
         return events.Opened(saved, end, log.last_store_timestamp, tuple(epochs))
 
     def _give(self, action: Action) -> None:

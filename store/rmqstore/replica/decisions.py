@@ -502,9 +502,7 @@ def _ask_for_end(state: ReplicaState, position: int) -> Decision:
 def _on_bounds(state: ReplicaState, event: events.BoundsReported, question: Question) -> Decision:
     bounds, position = event
     answered_at = state.epoch_ms if state.place.reports_all else 0
-    broker = state.broker._replace(
-        bounds=bounds, bounds_at=state.now, answered_at=answered_at, asked_at=state.now
-    )
+    broker = state.broker._replace(bounds=bounds, bounds_at=state.now, answered_at=answered_at)
     state = state._replace(broker=broker)
     stream, copy = state.stream, state.copy
     if question is not Question.END or stream is None or state.is_held_up:
@@ -606,10 +604,11 @@ def _on_damage(state: ReplicaState, error: CorruptRecordError) -> Decision:
     if isinstance(ending, Ending):  # these were the last bytes that came
         is_worse = ending.error is None or isinstance(ending.error, BrokerUnreachableError)
         return end_with(state, error) if is_worse and copy.end > copy.saved.begin else (state, [])
-    is_lost = state.stream is None or isinstance(state.stream.waiting, events.Lost)
-    if is_lost or copy.end > copy.saved.begin:
+    stream = state.stream
+    is_lost = stream is not None and isinstance(stream.waiting, events.Lost)
+    if stream is None or is_lost or copy.end > copy.saved.begin:
         return end_with(state, error)
-    stream = state.stream._replace(pending=error)
+    stream = stream._replace(pending=error)
     return _ask_for_end(state._replace(stream=stream), copy.end)
 
 

@@ -69,7 +69,7 @@ class Started(NamedTuple):
 class Ticked(NamedTuple):
     """Time has passed; this comes after each wait, with what came meanwhile before it."""
 
-    is_drained: bool  # whether no more bytes can be read at once
+    is_drained: bool  # whether no more bytes could be read at once, the last time
 
 
 class StopAsked(NamedTuple):
@@ -242,7 +242,8 @@ class Failed(NamedTuple):
 
     error: BaseException
     is_whole: bool  # whether the copy can be completed all the same
-    end: int  # of the records that are written
+    end: int = 0  # of the records that are written
+    last_time: int = 0  # of the last of them
 
 
 # ---- actions

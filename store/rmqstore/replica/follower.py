@@ -284,7 +284,8 @@ class Follower:
         self._take_mail()
         self._found.clear()
         self._backlog.clear()
-        return events.Failed(error, self._store.is_whole, self._store.end)
+        store = self._store
+        return events.Failed(error, store.is_whole, store.end, store.last_time)
 
     def _next(self) -> Happened:
         """Return the next event: of what came already, or after a wait.
@@ -320,7 +321,8 @@ class Follower:
                 ]
             except ConnectionEndedError as err:
                 self._backlog.append((happened(events.Lost(str(err))), []))
-        ticked = happened(events.Ticked(is_drained=count < len(self._buffer)))
+        is_drained = count < len(self._buffer) if wait.reads else self.state.timers.is_drained
+        ticked = happened(events.Ticked(is_drained))
         if wait.reads:
             self._backlog.append((ticked, []))
         else:
@@ -328,10 +330,11 @@ class Follower:
 
     def _take_mail(self) -> None:
         """Take what other threads have found, and a connection if it is the one that is awaited."""
+        is_awaited = self.state.phase is Phase.CONNECTING
         for mail in self._mail.take():
             if not isinstance(mail, _Made):
                 self._found.append(mail)
-            elif mail.happened.asked in self.state.broker.asking:
+            elif is_awaited and mail.happened.asked in self.state.broker.asking:
                 self._disconnect()
                 self._made = mail
                 self._found.append(mail.happened)

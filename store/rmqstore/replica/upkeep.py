@@ -49,8 +49,10 @@ _IDLE_SECONDS: Final = 0.2  # after which queues that are written are flushed
 def ask(state: ReplicaState, question: Question, position: int = 0) -> Decision:
     """Ask the broker a question; the answer is an event."""
     asked = Asked(question, state.attempts.number)
-    broker = state.broker._replace(asking=state.broker.asking | {asked}, asked_at=state.now)
-    known = state.broker.newest
+    broker = state.broker._replace(asking=state.broker.asking | {asked})
+    if question is not Question.END:  # which may be asked again and again
+        broker = broker._replace(asked_at=state.now)
+    known = broker.newest
     return state._replace(broker=broker), [events.Ask(asked, position, known)]
 
 
@@ -555,7 +557,9 @@ def _on_failed(state: ReplicaState, event: events.Failed) -> Decision:
     if not is_ours or not is_whole or state.phase is Phase.CLOSING:
         state = state._replace(phase=Phase.ENDED, change=None)
         return state, [events.Disconnect(), events.End(error, is_whole=False)]
-    copy = state.copy._replace(end=event.end, n_held=0) if state.copy.is_open else state.copy
+    copy = state.copy
+    if copy.is_open:
+        copy = copy._replace(end=event.end, last_time=event.last_time, n_held=0)
     # The threads have ended what they did, which may not have been noted.
     work = state.work._replace(
         flushing=False, building=False, takes_tables=False, changes_queues=False
