@@ -34,6 +34,7 @@ from rmqstore.replica.ha import NEVER, Greeting
 from rmqstore.replica.remoting import LogBounds, ServedSettings
 from rmqstore.replica.replica_state import (
     STREAMING,
+    Cutting,
     Ending,
     Phase,
     Place,
@@ -50,6 +51,7 @@ from rmqstore.storage.broker.epochs import Epoch
 RECORD = 10
 FILE = 50
 ROOT = Path("/copy")
+BUFFER = 40  # bytes that can be held
 _MOST_TURNS = 40
 
 # What an order for one of the threads is, and which one.
@@ -129,6 +131,9 @@ class World:
         self.n_made = 0
         self.is_slow = False
         self.portion = 1 << 20  # bytes that come at once
+        self.is_closing = False  # whether the connection ends with the log
+        self.is_drained = True  # whether a read returns all that there is
+        self.flushed_at = self.now  # or since when there is something to flush
         self.needed = 0  # of the log, by a stream
         # The disk.
         self.begin = 0
@@ -224,6 +229,14 @@ class World:
     def fall_to_pieces(self) -> None:
         """Each read is of some bytes only, which end inside of a record."""
         self.portion = RECORD - 3
+
+    def close(self) -> None:
+        """Each connection ends as soon as the log does; or it does not."""
+        self.is_closing = not self.is_closing
+
+    def flood(self) -> None:
+        """There is always more to read; or there is not."""
+        self.is_drained = not self.is_drained
 
     def restart(self) -> None:
         """The connection ends."""
@@ -347,6 +360,12 @@ class World:
                 found = self._failure(found.event.error, is_whole=False)
             self.now += 0.001
             found = found._replace(at=self.now, epoch_ms=self.epoch_ms)
+            event = found.event
+            if (
+                isinstance(event, events.StateWritten)
+                and event.saved.end > self.state.copy.saved_end
+            ):
+                self.flushed_at = self.now
             self.state, actions = self.decide(self.state, found)
             self.is_over = self.state.phase is Phase.ENDED
             results: tuple[Happened, ...] = ()
@@ -404,9 +423,12 @@ class World:
                 stop = position
                 come.append(events.HeartbeatCame(position))
             self.connection = Connection(request, stop, len(self.epochs))
+            if self.is_closing and stop == self.high:
+                self.restart()
         has_come |= any(not isinstance(each, events.HeartbeatCame) for each in come)
         self.now += 0.1
-        found = tuple(map(self._happened, (*come, events.Ticked(is_drained=True))))
+        ticked = events.Ticked(self.is_drained)
+        found = tuple(map(self._happened, (*come, ticked)))
         if wait.reads:
             self.backlog += found
         else:
@@ -433,6 +455,13 @@ class World:
         builds = work.building or work.takes_tables or work.changes_queues
         require(work.flushing == is_flushing or is_failed, "a flush is awaited that is not ordered")
         require(builds == is_building or is_failed, "queues are awaited that are not ordered")
+        if state.phase in STREAMING and not isinstance(state.change, Cutting):
+            require(self.connection is not None or self.reads, "a stream without a connection")
+            is_read = wait_of(state).reads or state.connection.pending is not None
+            require(is_read or state.timers.rate_due > state.now, "a stream that nobody reads")
+            is_ordered = bool(self.flushes or self.mail) or state.phase is Phase.COMPARING
+            is_late = state.now - self.flushed_at > self.settings.sync_seconds + 1
+            require(self.end <= self.durable or is_ordered or not is_late, "a flush is too late")
         if state.change is not None:
             is_asked = isinstance(state.change, Ending) and bool(work.unknown)
             require(work.is_busy or is_asked, "a change waits for nothing")
@@ -440,17 +469,14 @@ class World:
             present = {each for each in asked if each.connection == state.attempts.number}
             kinds = {each.question for each in present} - {Question.TABLES, Question.BOUNDS}
             require(kinds or state.attempts.is_stopping, f"{state.phase} waits for nothing")
-        elif state.phase in STREAMING:
-            require(self.connection is not None or self.reads, "a stream without a connection")
-            is_read = wait_of(state).reads or state.connection.pending is not None
-            require(is_read or state.timers.rate_due > state.now, "a stream that nobody reads")
 
     def settle(self) -> None:
         """Let nothing else happen: the copy has to become the master's log, or to end by name.
 
         After an error of the disk, or an interrupt, the follower is started once more.
         """
-        self.is_slow = self.is_late = False
+        self.is_slow = self.is_late = self.is_closing = False
+        self.is_drained = True
         self.portion = 1 << 20
         self.faults = frozenset()
         self.run()
@@ -604,7 +630,7 @@ class World:
         return events.BoundsReported(bounds, action.position)
 
     def _on_Open(self, action: events.Open) -> Event:  # noqa: N802
-        builds = action.builds_queues
+        builds, self.flushed_at = action.builds_queues, self.now
         begin = max(action.saved.begin, self.begin) if self.files else action.saved.begin
         saved = action.saved.opened(begin, builds_queues=builds)
         if self.saved is None:
@@ -661,9 +687,10 @@ class World:
         boundary = place - place % RECORD
         return events.Differed(place, boundary, action.reason)
 
-    def _on_Hold(self, action: events.Hold) -> None:  # noqa: N802
+    def _on_Hold(self, action: events.Hold) -> Event | None:  # noqa: N802
         require(action.start == self.end + self.held, "other bytes than those that follow")
         self.held, self.held_of = self.held + action.stop - action.start, self.sent
+        return self._on_Write(events.Write()) if self.held >= BUFFER else None
 
     def _on_Write(self, _: events.Write) -> Event:  # noqa: N802
         self._meet("write", OSError(28, "No space left on device"))
@@ -672,6 +699,8 @@ class World:
             self.held = 0
             return events.Written(self.end, 0, CorruptRecordError("log", self.end, "no record"))
         count, self.held = divmod(self.held, RECORD)
+        if self.durable >= self.end:
+            self.flushed_at = self.now
         first = self.end // RECORD
         self.files += self.held_of[first : first + count]
         self._check_log()
@@ -729,6 +758,11 @@ class World:
 
     def _on_End(self, action: events.End) -> None:  # noqa: N802
         self.error, self.is_abandoned = action.error, not action.is_whole
+        attempts = self.state.attempts
+        is_complete = attempts.goal is not None and self.end >= attempts.goal
+        is_unreachable = isinstance(self.error, BrokerUnreachableError)
+        is_wrong = is_complete and is_unreachable and attempts.is_confirmed
+        require(not is_wrong, "an error of a copy that is complete")
         if self.is_abandoned and self.state.copy.is_open and not self.is_lost:
             self.durable = self.end
             _, order = state_to_leave(self.state, self.end)

@@ -17,6 +17,7 @@ import pytest
 
 import tiers
 from following.replica_model import (
+    RECORD,
     ControlledWorld,
     Decide,
     ViolatedError,
@@ -25,7 +26,7 @@ from following.replica_model import (
 )
 from rmqstore.replica import decisions, events, upkeep
 from rmqstore.replica.events import Question
-from rmqstore.replica.replica_state import Phase
+from rmqstore.replica.replica_state import Phase, ReplicaState
 
 # What may happen, each at most once, in all orders.
 SCENARIOS: dict[str, tuple[type[World], tuple[str, ...]]] = {
@@ -52,6 +53,7 @@ SCENARIOS: dict[str, tuple[type[World], tuple[str, ...]]] = {
     "unbuilt": (World, ("without_queues", "commit", "delete", "kill", "build", "wait")),
     "topics": (World, ("new_topic", "fail:answer", "be_late", "build", "flush", "stop")),
     "pieces": (World, ("fall_to_pieces", "append", "fork", "restart", "flush", "stop")),
+    "closing": (World, ("close", "flood", "append", "wait", "flush", "stop")),
     "damaged": (World, ("fail:damage", "append", "stop", "flush", "fork", "kill")),
     "handshakes": (
         ControlledWorld,
@@ -312,6 +314,73 @@ def test_the_model_finds_steps_in_another_order(
     module, name, first, second = EXCHANGED[defect]
     monkeypatch.setattr(module, name, swapped(getattr(module, name), first, second))
     assert is_found(defect, decide_as_it_is)
+
+
+def state_taken_for_a_flush(decide: Decide) -> Decide:
+    def decide_wrongly(state: Any, found: Any) -> Any:
+        state, actions = decide(state, found)
+        if isinstance(found.event, events.StateWritten):
+            state = state._replace(work=state.work._replace(synced_at=state.now))
+        return state, actions
+
+    return decide_wrongly
+
+
+def goal_looked_at_by_time(decide: Decide) -> Decide:
+    def decide_wrongly(state: Any, found: Any) -> Any:
+        goal = state.attempts.goal
+        if isinstance(found.event, (events.Written, events.Lost)):
+            state = state._replace(attempts=state.attempts._replace(goal=None))
+        state, actions = decide(state, found)
+        return state._replace(attempts=state.attempts._replace(goal=goal)), actions
+
+    return decide_wrongly
+
+
+class HalfWritten(World):
+    """What is written because there is no place for all leaves a record, of which nobody knows."""
+
+    def _on_Hold(self, action: Any) -> Any:  # noqa: N802
+        place = max(action.start, action.stop - RECORD)
+        event = super()._on_Hold(action._replace(stop=place))
+        self.held += action.stop - place
+        return event
+
+
+def happen_all(world: World, names: list[str]) -> None:
+    for name in names:
+        world.happen(name)
+    world.settle()
+
+
+TIMES = ["flood", *["append", "wait", "flush", "flush"] * 8]
+
+
+def test_the_model_finds_a_log_that_is_not_flushed_by_time() -> None:
+    happen_all(World(decide_as_it_is, sync_seconds=17.0), TIMES)
+    with pytest.raises(ViolatedError, match="a flush is too late"):
+        happen_all(World(state_taken_for_a_flush(decide_as_it_is), sync_seconds=17.0), TIMES)
+
+
+def test_the_model_finds_a_record_that_nobody_writes() -> None:
+    happen_all(World(decide_as_it_is, n_records=12), [])
+    with pytest.raises(ViolatedError, match="no progress"):
+        happen_all(HalfWritten(decide_as_it_is, n_records=12), [])
+
+
+def test_the_model_finds_an_error_of_a_copy_that_is_complete() -> None:
+    settings: dict[str, Any] = {"n_records": 3, "until": 30, "reconnect": False}
+    happen_all(World(decide_as_it_is, **settings), ["close"])
+    with pytest.raises(ViolatedError, match="a copy that is complete"):
+        happen_all(World(goal_looked_at_by_time(decide_as_it_is), **settings), ["close"])
+
+
+def test_the_model_finds_a_stream_that_waits_for_old_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, names = SCENARIOS["old"]
+    is_changed = property(lambda state: state.change is not None)
+    monkeypatch.setattr(ReplicaState, "is_held_up", is_changed)
+    with pytest.raises(ViolatedError, match="nobody reads"):
+        explore(begin(kind, decide_as_it_is, is_complete=True), names, FAST)
 
 
 def test_a_copy_is_followed_on() -> None:
