@@ -208,7 +208,7 @@ class Cutting(NamedTuple):
 
 
 class Retaining(NamedTuple):
-    """Old files that are deleted, and how many steps are done; the stream goes on beside it."""
+    """Old files that are deleted, and how many steps are done; the stream continues."""
 
     first: int  # where the log begins before
     begin: int
