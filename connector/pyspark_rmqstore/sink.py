@@ -89,7 +89,14 @@ def join(root: str, job_id: str) -> None:
     disk = disk_of(root)
     folder = job_folder(root, job_id)
     with named_os_errors(Path(root), "the job wrote nothing and can be repeated"):
-        _make_folder(disk, folder)
+        for n_left in reversed(range(_MAX_RETRIES)):
+            try:
+                disk.make_folder(folder)
+            except (FileExistsError, FileNotFoundError):  # an ended job removes empty folders
+                if not n_left:
+                    raise
+            else:
+                break
         for other in folder.parent.iterdir():
             if other == folder:
                 continue
@@ -101,17 +108,6 @@ def join(root: str, job_id: str) -> None:
             if now - changed > _ABANDONED_SECONDS:
                 logger.warning("%s was left by a job that never ended; it is removed", other)
                 disk.delete_tree(other)
-
-
-def _make_folder(disk: Disk, folder: Path) -> None:
-    for n_left in reversed(range(_MAX_RETRIES)):
-        try:
-            disk.make_folder(folder)
-        except (FileExistsError, FileNotFoundError):  # a job that has ended removes empty folders
-            if not n_left:
-                raise
-        else:
-            return
 
 
 def disk_of(root: str) -> Disk:

@@ -340,14 +340,6 @@ def _n_messages(slices: Iterable[QueueSlice]) -> int:
     return sum(piece.end - piece.start for piece in slices)
 
 
-def _require_places(start: int | None, end: int | None) -> None:
-    for name, offset in (("starting_physical_offset", start), ("ending_physical_offset", end)):
-        if offset is not None and offset < 0:
-            raise OptionError(f"`{name}` {offset}: must not be negative")
-    if start is not None and end is not None and start > end:
-        raise OptionError(f"`starting_physical_offset` {start}: lies after the end {end}")
-
-
 def parse_scan(
     selection: Selection,
     *,
@@ -382,7 +374,12 @@ def parse_scan(
         corrupt_column=corrupt_column,
     )
     known = known_columns(schema, include_pending=include_pending)
-    _require_places(*places)
+    start, end = places
+    for name, offset in (("starting_physical_offset", start), ("ending_physical_offset", end)):
+        if offset is not None and offset < 0:
+            raise OptionError(f"`{name}` {offset}: must not be negative")
+    if start is not None and end is not None and start > end:
+        raise OptionError(f"`starting_physical_offset` {start}: lies after the end {end}")
     condition = within_places(parse_where(where, known), *places)
     tag_set = parse_tags(tags)
     spec = ReadSpec(
