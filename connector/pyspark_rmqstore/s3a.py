@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ def s3a_options(spark: SparkSession) -> str:
     def setting(name: str) -> str | None:
         return spark.conf.get(_PREFIX + name, None)
 
+    return json.dumps(_options(setting))
+
+
+def _options(setting: Callable[[str], str | None]) -> dict[str, str]:
     options = {ours: value for theirs, ours in _NAMES.items() if (value := setting(theirs))}
     endpoint = options.get("endpoint", "")
     if endpoint and "://" not in endpoint:
@@ -38,4 +43,4 @@ def s3a_options(spark: SparkSession) -> str:
         options["virtual_addressing"] = "true"
     if _ANONYMOUS in (setting("aws.credentials.provider") or ""):
         options["anonymous"] = "true"
-    return json.dumps(options)
+    return options

@@ -8,6 +8,7 @@ Source: KafkaRecordToRowConverter of Spark.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -40,7 +41,6 @@ from rmqstore.format.schema import (
     select_columns,
 )
 
-_RESERVED: Final = pa.array(RESERVED_PROPERTIES)
 LOG_APPEND_TIME: Final = 1  # Kafka's TimestampType: the time at which the broker stored the record
 
 _HEADERS: Final = "headers"
@@ -138,7 +138,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
     if name != _HEADERS:
         return column
     # The properties that a producer has set, null for a message without any.
-    is_header = pc.invert(pc.is_in(column.keys, value_set=_RESERVED))
+    is_header = pc.invert(pc.is_in(column.keys, value_set=_reserved()))
     kept = np.concatenate(([0], np.cumsum(is_header.to_numpy(zero_copy_only=False))))
     offsets = kept[column.offsets.to_numpy()].astype(np.int32)
     headers = pa.StructArray.from_arrays(
@@ -148,6 +148,11 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
     return pa.ListArray.from_arrays(
         pa.array(offsets), headers, mask=pa.array(offsets[1:] == offsets[:-1])
     )
+
+
+@cache
+def _reserved() -> pa.Array:
+    return pa.array(RESERVED_PROPERTIES)
 
 
 def default_schema(options: ColumnOptions) -> StructType:

@@ -389,14 +389,7 @@ class LogDirs(Closing):
             committed = committed_offsets(self, groups_of(selection), spec)
             spans = ((each, span_of(each, selection, committed)) for each in chosen.values())
             for key, batch in read_spans(spans, spec, last, progress):
-                place = dict(zip((field.name for field in PLACE), key, strict=True))
-                arrays = [
-                    pa.repeat(pa.scalar(place[field.name], field.type), batch.num_rows)
-                    if field.name in place
-                    else batch.column(field.name)
-                    for field in schema
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+                yield _placed(batch, key, schema)
 
         has_look_ups = spec.is_committed or has_times(selection) or groups_of(selection)
         is_quick = not has_look_ups and all(each.is_clean for each in chosen.values())
@@ -486,6 +479,17 @@ class LogDirs(Closing):
         Source: GroupMetadataManager.java, OffsetMetadataManager.java.
         """
         return read_consumer_groups(self._partitions.values(), mode)
+
+
+def _placed(batch: pa.RecordBatch, key: TopicPartition, schema: pa.Schema) -> pa.RecordBatch:
+    places = {field.name: value for field, value in zip(PLACE, key, strict=True)}
+    arrays = [
+        pa.repeat(pa.scalar(places[field.name], field.type), batch.num_rows)
+        if field.name in places
+        else batch.column(field.name)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def open_log_dirs(

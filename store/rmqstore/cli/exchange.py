@@ -56,6 +56,7 @@ from rmqstore.storage.files.storage import is_folder, path_of
 from rmqstore.storage.remote.location import is_uri
 from rmqstore.store.opening import created, is_store, open_for
 from rmqstore.write.messages import SELECTORS, WriteSpec
+from rmqstore.write.writer import StoreWriter
 
 _STDIO = Path("-")
 
@@ -243,10 +244,7 @@ def import_messages(
             )
         confirm(planned, "", dry_run=True)
     if _STDIO not in sources and must_ask(yes=yes):
-        kind = "the store" if is_there else "a new store"
-        text = f"{path}: all rows of {', '.join(map(str, sources))} are appended to {kind}"
-        if total is not None:
-            text += f"; rows: {'at most ' if from_kafka else ''}{total:,}"
+        text = _question(path, sources, total, is_there=is_there, from_kafka=from_kafka)
         confirm([text], "Import?", dry_run=False)
     with places.in_errors():
         first = next(batches, None)
@@ -260,12 +258,17 @@ def import_messages(
                 stack.enter_context(writer)
             else:
                 writer = stack.enter_context(created(path, spec=spec, conf=given.conf))
-        n_rows = 0
-        for batch in counted(chain([first], batches), f"importing into {path}", total):
-            writer.append(batch, verbatim=verbatim, first_row=n_rows + 1)
-            n_rows += len(batch)
-        with err_console.status("building queues and index"):
-            writer.flush()
+        _append(writer, counted(chain([first], batches), f"importing into {path}", total), verbatim)
+
+
+def _question(
+    path: Path, sources: tuple[Path, ...], total: int | None, *, is_there: bool, from_kafka: bool
+) -> str:
+    """Return what an import does, for the person who is asked."""
+    kind = "the store" if is_there else "a new store"
+    text = f"{path}: all rows of {', '.join(map(str, sources))} are appended to {kind}"
+    rows = "at most " if from_kafka else ""
+    return text if total is None else f"{text}; rows: {rows}{total:,}"
 
 
 def _rows_of_kafka(
@@ -290,6 +293,15 @@ def _note(places: RowOrigins, records: pa.RecordBatch) -> None:
     topic, partition = (records.column(name)[0].as_py() for name in ("topic", "partition"))
     offsets: Any = records.column("offset").to_numpy()
     places.note(f"{topic}-{partition}", "offset", [offsets])
+
+
+def _append(writer: StoreWriter, batches: Iterator[pa.RecordBatch], verbatim: bool) -> None:
+    n_rows = 0
+    for batch in batches:
+        writer.append(batch, verbatim=verbatim, first_row=n_rows + 1)
+        n_rows += len(batch)
+    with err_console.status("building queues and index"):
+        writer.flush()
 
 
 _OF_KAFKA = (

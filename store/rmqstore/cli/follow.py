@@ -359,9 +359,6 @@ def follow_brokers(
         },
         of_many={"--cluster": cluster, "--prefer-slave": prefer_slave or None},
     )
-    secret = None if access_key is None else environ.get(_SECRET_VARIABLE)
-    if secret_key is not None:
-        secret = secret_key.read().strip()
     arguments: FollowArguments = {
         "once": once,
         "start": start,
@@ -377,7 +374,7 @@ def follow_brokers(
         "sync_seconds": sync_seconds,
         "sync_bytes": sync_bytes,
         "access_key": access_key,
-        "secret_key": secret,
+        "secret_key": _secret(access_key, secret_key),
         "tls": _tls(with_tls, tls_ca, tls_cert, tls_key, any_host=tls_any_host),
         "stop": (stop := threading.Event()),
     }
@@ -460,6 +457,13 @@ def _metrics_of(address: str | None, file: Path | None) -> FollowMetrics | None:
                 f"--metrics-file {file}: cannot be written: {err.strerror or err}"
             ) from err
     return metrics
+
+
+def _secret(access_key: str | None, file: TextIO | None) -> str | None:
+    """Return the secret of an access key, from a file or the environment."""
+    if file is not None:
+        return file.read().strip()
+    return None if access_key is None else environ.get(_SECRET_VARIABLE)
 
 
 def _tls(

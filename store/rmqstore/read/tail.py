@@ -304,15 +304,7 @@ class StoreTail:
         try:
             # The order matters: a broker may build the missing units between the two calls.
             is_behind = recovered is not None and not recovered.are_in(queue)
-            log_end = self._seen.position
-            end = queue.end()
-            physical_offset, size, _ = queue.unit(end - 1) if end else (-1, 0, 0)
-            if size <= 0 or not 0 <= physical_offset < log_end:
-                end = queue.cut(queue.begin, end, log_end)
-            if self._run.is_open:
-                end = confirmed_end(self.store.log, queue, key, end, log_end)
-            self._note_first(queue, key, end)
-            last = queue.unit(end - 1)[0] if end > queue.begin else -1
+            end, last = self._in_files(queue, key)
             if recovered is not None and is_behind:
                 if len(recovered.units):
                     last = int(recovered.units["physical_offset"][-1])
@@ -322,6 +314,17 @@ class StoreTail:
         if recovered is not None:
             self.store.forget_recovered(key)
         return end, last
+
+    def _in_files(self, queue: Queue, key: QueueKey) -> tuple[int, int]:
+        log_end = self._seen.position
+        end = queue.end()
+        physical_offset, size, _ = queue.unit(end - 1) if end else (-1, 0, 0)
+        if size <= 0 or not 0 <= physical_offset < log_end:
+            end = queue.cut(queue.begin, end, log_end)
+        if self._run.is_open:
+            end = confirmed_end(self.store.log, queue, key, end, log_end)
+        self._note_first(queue, key, end)
+        return end, queue.unit(end - 1)[0] if end > queue.begin else -1
 
     def _note_first(self, queue: Queue, key: QueueKey, end: int) -> None:
         if not queue.is_present:

@@ -210,10 +210,7 @@ class RemoteRequests:
             except FileNotFoundError:
                 raise
             except (OSError, ArrowException) as err:
-                reason = str(err)
-                for secret in self._secrets:
-                    reason = reason.replace(secret, "***")
-                reason = _SIGNATURE.sub(r"\1***", reason)
+                reason = self._without_secrets(str(err))
                 if check is not None:
                     check()
                 said = _NAMES.sub("", reason).lower()
@@ -226,6 +223,11 @@ class RemoteRequests:
                 logger.log(level, "%s: %s; trying again", what, reason)
                 sleep(_FIRST_PAUSE_SECONDS * 2**attempt * random.uniform(0.5, 1))  # noqa: S311
         raise AssertionError("the last attempt returns or raises")
+
+    def _without_secrets(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return _SIGNATURE.sub(r"\1***", text)
 
     def _count(self, **more: int) -> None:
         with self._guard:
