@@ -1,4 +1,4 @@
-"""A client of a broker's listen port: frames, signatures, and a connection for requests.
+"""A client of brokers and name servers: frames, signatures, and a connection for requests.
 
 Whatever the other side sends, no more is held in memory than one frame may have, and no call takes
 longer than its time-out. Only the JSON form of headers is written and read. A broker answers in the
@@ -14,6 +14,7 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import socket
 import ssl
 import struct
@@ -21,7 +22,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, NamedTuple, Self
 
 from rmqstore.errors import BrokerUnreachableError, MalformedBytesError, OptionError
@@ -37,6 +38,7 @@ _HEADER_LENGTH: Final = (1 << _TYPE_SHIFT) - 1
 _IS_ANSWER: Final = 1
 _INT: Final = struct.Struct(">i")
 _MAX_REMARK_CHARACTERS: Final = 500
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 TIMEOUT_SECONDS: Final = 15.0
 # No request has a body that a broker reads. An HA port takes the last 8 bytes that come
@@ -55,12 +57,25 @@ class Answer(NamedTuple):
         opaque: the number of the request.
         remark: why the request failed, empty if it did not.
         body: the bytes after the header.
+        fields: what the header says besides.
     """
 
     code: int
     opaque: int
     remark: str
     body: bytes
+    fields: Mapping[str, str] = MappingProxyType({})
+
+    def number(self, name: str) -> int:
+        """Return a field that holds an integer.
+
+        Raises:
+            MalformedBytesError: there is no such field, or it holds none of 64 bits.
+        """
+        text = self.fields.get(name, "")
+        if not _NUMBER.fullmatch(text) or not -(1 << 63) <= int(text) < 1 << 63:
+            raise MalformedBytesError(0, f"field {name} of the answer is {text[:50]!r}")
+        return int(text)
 
 
 def encode_request(
@@ -129,7 +144,11 @@ def decode_answer(frame: bytes | bytearray) -> Answer | None:
     if not flag & _IS_ANSWER:
         return None
     remark = str(header.get("remark") or "")[:_MAX_REMARK_CHARACTERS]
-    return Answer(code, opaque, remark, bytes(memoryview(frame)[stop:]))
+    fields = header.get("extFields")
+    if not isinstance(fields, dict):
+        fields = {}
+    given = {name: str(value) for name, value in fields.items()}
+    return Answer(code, opaque, remark, bytes(memoryview(frame)[stop:]), given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,30 +254,66 @@ class RemotingClient:
         with suppress(OSError):
             self._socket.close()
 
-    def request(self, code: int, fields: Mapping[str, str] | None = None) -> Answer:
+    def request(
+        self, code: int, fields: Mapping[str, str] | None = None, body: bytes = _NO_OFFSET
+    ) -> Answer:
         """Send a request and return its answer, whatever its code is.
 
         Raises:
             BrokerUnreachableError: no answer came in time, or what came is not an answer.
         """
+        until = time.monotonic() + self._endpoint.timeout
+        try:
+            opaque = self.send(code, fields, body)
+            while True:
+                answer = self.receive(until)
+                if answer.opaque == opaque:
+                    return answer
+        except BrokerUnreachableError as err:
+            reason = f"no answer to request {code}: {err.reason}"
+            raise BrokerUnreachableError(err.address, reason) from err
+
+    def send(
+        self, code: int, fields: Mapping[str, str] | None = None, body: bytes = _NO_OFFSET
+    ) -> int:
+        """Send a request and return its number, which its answer has too.
+
+        Answers come in any order, so several requests may be on their way at once.
+
+        Raises:
+            BrokerUnreachableError: the connection is broken, or takes nothing.
+        """
         endpoint = self._endpoint
         given = dict(fields or {})
         if endpoint.credentials is not None:
-            given = endpoint.credentials.signed(given, _NO_OFFSET)
+            given = endpoint.credentials.signed(given, body)
         self._opaque += 1
-        until = time.monotonic() + endpoint.timeout
         try:
             self._socket.settimeout(endpoint.timeout)
-            self._socket.sendall(encode_request(code, self._opaque, given, _NO_OFFSET))
+            self._socket.sendall(encode_request(code, self._opaque, given, body))
+        except OSError as err:
+            raise BrokerUnreachableError(
+                str(endpoint.address), f"a request could not be sent: {err}"
+            ) from err
+        return self._opaque
+
+    def receive(self, until: float) -> Answer:
+        """Return the answer to any request, the next one that comes.
+
+        Args:
+            until: monotonic time at which waiting ends.
+
+        Raises:
+            BrokerUnreachableError: none came in time, or what came is not an answer.
+        """
+        try:
             while True:
                 length = frame_length(self._receive(LENGTH_BYTES, until))
                 answer = decode_answer(self._receive(length, until))
-                if answer is not None and answer.opaque == self._opaque:
+                if answer is not None:
                     return answer
         except (OSError, MalformedBytesError) as err:
-            raise BrokerUnreachableError(
-                str(endpoint.address), f"no answer to request {code}: {err}"
-            ) from err
+            raise BrokerUnreachableError(str(self._endpoint.address), str(err)) from err
 
     def _receive(self, count: int, until: float) -> bytearray:
         """Return the next bytes; memory is taken as they come, whatever their number is."""
