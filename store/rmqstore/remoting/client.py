@@ -1,11 +1,11 @@
 """A client of brokers and name servers: frames, signatures, and a connection for requests.
 
 Whatever the other side sends, no more is held in memory than one frame may have, and no call takes
-longer than its time-out. Only the JSON form of headers is written and read. A broker answers in the
-form of the request.
+longer than its time-out. Headers are written as JSON. A server answers in the form that it was
+started with, which may be the binary one.
 
-Source: RemotingCommand.java; RemotingSerializable.java; NettyDecoder.java; AclClientRPCHook.java;
-AclUtils.java; AclSigner.java; SessionCredentials.java.
+Source: RemotingCommand.java; RemotingSerializable.java; RocketMQSerializable.java;
+NettyDecoder.java; AclClientRPCHook.java; AclUtils.java; AclSigner.java; SessionCredentials.java.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ MAX_BODY_BYTES: Final = 64 << 20
 MAX_HEADER_BYTES: Final = 1 << 20
 _MAX_FRAME_BYTES: Final = LENGTH_BYTES + MAX_HEADER_BYTES + MAX_BODY_BYTES
 _JSON: Final = 0
+_BINARY: Final = 1
 _TYPE_SHIFT: Final = 24
 _HEADER_LENGTH: Final = (1 << _TYPE_SHIFT) - 1
 _IS_ANSWER: Final = 1
+_SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
+_FIXED_HEADER: Final = struct.Struct(">hbhiii")  # code, language, version, opaque, flag, remark
 _MAX_REMARK_CHARACTERS: Final = 500
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
@@ -123,17 +126,29 @@ def decode_answer(frame: bytes | bytearray) -> Answer | None:
         None if the frame is a request, such as a broker sends to its clients.
 
     Raises:
-        MalformedBytesError: the bytes are not a frame with a JSON header.
+        MalformedBytesError: the bytes are not a frame with a header.
     """
     marked: int = _INT.unpack_from(frame)[0]
     kind, size = marked >> _TYPE_SHIFT & 0xFF, marked & _HEADER_LENGTH
-    if kind != _JSON:
-        raise MalformedBytesError(0, f"a header of type {kind}, and JSON is expected")
+    if kind not in (_JSON, _BINARY):
+        raise MalformedBytesError(0, f"a header of type {kind}; JSON is 0, ROCKETMQ 1")
     if size > min(len(frame) - LENGTH_BYTES, MAX_HEADER_BYTES):
         raise MalformedBytesError(0, f"a header of {size} bytes in a frame of {len(frame)}")
     stop = LENGTH_BYTES + size
+    header = memoryview(frame)[LENGTH_BYTES:stop]
+    code, opaque, flag, remark, fields = (_json if kind == _JSON else _binary)(bytes(header))
+    if not flag & _IS_ANSWER:
+        return None
+    remark = remark[:_MAX_REMARK_CHARACTERS]
+    return Answer(code, opaque, remark, bytes(memoryview(frame)[stop:]), fields)
+
+
+_Header = tuple[int, int, int, str, dict[str, str]]  # code, opaque, flag, remark, fields
+
+
+def _json(stored: bytes) -> _Header:
     try:
-        header = json.loads(frame[LENGTH_BYTES:stop])
+        header = json.loads(stored)
     except (ValueError, RecursionError) as err:
         raise MalformedBytesError(LENGTH_BYTES, f"the header is not JSON: {err}") from err
     if not isinstance(header, dict):
@@ -141,14 +156,39 @@ def decode_answer(frame: bytes | bytearray) -> Answer | None:
     code, opaque, flag = (header.get(name) for name in ("code", "opaque", "flag"))
     if not (type(code) is int and type(opaque) is int and type(flag) is int):
         raise MalformedBytesError(LENGTH_BYTES, "the header has no code, opaque and flag")
-    if not flag & _IS_ANSWER:
-        return None
-    remark = str(header.get("remark") or "")[:_MAX_REMARK_CHARACTERS]
     fields = header.get("extFields")
-    if not isinstance(fields, dict):
+    given = {name: str(value) for name, value in fields.items()} if isinstance(fields, dict) else {}
+    return code, opaque, flag, str(header.get("remark") or ""), given
+
+
+def _binary(stored: bytes) -> _Header:
+    """Return a header of type ROCKETMQ, in which a server may be set to answer.
+
+    Source: RocketMQSerializable.java.
+    """
+    try:
+        code, _, _, opaque, flag, length = _FIXED_HEADER.unpack_from(stored)
+        at = _FIXED_HEADER.size
+        remark, at = _text(stored, at, length)
+        (length,) = _INT.unpack_from(stored, at)
+        at += _INT.size
+        end = at + max(length, 0)
         fields = {}
-    given = {name: str(value) for name, value in fields.items()}
-    return Answer(code, opaque, remark, bytes(memoryview(frame)[stop:]), given)
+        while at < end:
+            (length,) = _SHORT.unpack_from(stored, at)
+            name, at = _text(stored, at + _SHORT.size, length)
+            (length,) = _INT.unpack_from(stored, at)
+            fields[name], at = _text(stored, at + _INT.size, length)
+    except (struct.error, UnicodeDecodeError) as err:
+        raise MalformedBytesError(LENGTH_BYTES, f"the header cannot be read: {err}") from err
+    return code, opaque, flag, remark, fields
+
+
+def _text(stored: bytes, at: int, length: int) -> tuple[str, int]:
+    """Return a text and the position after it."""
+    if not 0 <= length <= len(stored) - at:
+        raise MalformedBytesError(LENGTH_BYTES + at, f"a text of {length} bytes in the header")
+    return stored[at : at + length].decode(), at + length
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +288,11 @@ class RemotingClient:
         _trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def timeout(self) -> float:
+        """The seconds that a request may take."""
+        return self._endpoint.timeout
 
     def close(self) -> None:
         """Close the connection."""

@@ -1,0 +1,353 @@
+"""Pulls of ranges of queues from one broker, with many requests on their way.
+
+A broker answers a pull with some of the messages that were asked for, at most 32 by default, and
+with the queue offset at which the next pull continues. So a range is cut into requests before any
+of them is answered, and what an answer leaves of its request is asked for again.
+
+Each answer says by its status why it holds no message: the same code may mean that a filter let
+nothing through, or that messages are gone.
+
+Source: PullMessageProcessor.java; PullMessageRequestHeader.java; PullSysFlag.java;
+DefaultMessageStore.java#getMessage; GetMessageStatus.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, MalformedBytesError
+from rmqstore.format.columns.buffers import GATHER_SLACK
+from rmqstore.format.columns.heads import read_heads
+from rmqstore.live.broker import SUCCESS, SYSTEM_BUSY, LiveBroker
+from rmqstore.remoting.client import Answer
+from rmqstore.spans import QueueSlice
+
+logger = logging.getLogger(__name__)
+
+_PULL: Final = 11
+_SYSTEM_ERROR: Final = 1
+_NOT_FOUND: Final = 19
+_RETRY_IMMEDIATELY: Final = 20
+_OFFSET_MOVED: Final = 21
+_GO_AWAY: Final = 1500
+_WITHOUT_MESSAGES: Final = (_NOT_FOUND, _RETRY_IMMEDIATELY, _OFFSET_MOVED)
+_PASSING: Final = (_SYSTEM_ERROR, SYSTEM_BUSY, _GO_AWAY)  # another attempt may succeed
+_REMOVING: Final = "MESSAGE_WAS_REMOVING"
+_HAS_SUBSCRIPTION: Final = 1 << 2
+
+_AT_ONCE: Final = 32  # requests on their way to a broker
+_FIRST_COUNT: Final = 32  # messages of a request: a broker's limit by default
+_MOST_MESSAGES: Final = 1024
+_FILTERED_COUNT: Final = 4096  # messages that a broker looks at for a request with a filter
+_HELD_BYTES: Final = 64 << 20  # of answers that wait for those before them
+_PATIENCE_SECONDS: Final = 90.0  # for a broker that is gone or busy, without any answer between
+_PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_FRUITLESS_SECONDS: Final = 3.0  # of answers that say nothing, before the read fails
+
+
+class Pulled(NamedTuple):
+    """The answer for a span of a queue.
+
+    Attributes:
+        number: the number of the range.
+        start: the first queue offset of the span.
+        end: the queue offset after it.
+        following: where the broker continues: ``end``, or after it where a record holds several
+            messages or a filter looks further.
+        records: the records, one after the other; empty if the broker does not have them, or a
+            filter lets none through.
+        loss: why the messages of the span are gone, empty if they are not.
+    """
+
+    number: int
+    start: int
+    end: int
+    following: int
+    records: bytes = b""
+    loss: str = ""
+
+
+@dataclass
+class _Range:
+    """A range that is being pulled.
+
+    Attributes:
+        number: its number.
+        piece: what is pulled.
+        head: everything before this queue offset was handed on.
+        asked: everything before this one was asked for.
+        count: how many messages the next request asks for.
+        again: spans that have to be asked for once more.
+        arrived: answers by their first offset, until those before them have come.
+        fruitless_since: when answers began to say nothing, None if the last one did.
+    """
+
+    number: int
+    piece: QueueSlice
+    head: int
+    asked: int
+    count: int
+    again: deque[tuple[int, int]] = field(default_factory=deque)
+    arrived: dict[int, Pulled] = field(default_factory=dict)
+    fruitless_since: float | None = None
+
+    def next_request(self) -> tuple[int, int] | None:
+        """Return the next span to ask for, None if everything is asked for."""
+        if self.again:
+            return self.again.popleft()
+        start = self.asked
+        if start >= self.piece.end:
+            return None
+        self.asked = min(start + self.count, self.piece.end)
+        return start, self.asked
+
+    def ready(self) -> Iterator[Pulled]:
+        """Yield the answers that follow on what was handed on."""
+        while (pulled := self.arrived.pop(self.head, None)) is not None:
+            self.head = pulled.end
+            yield pulled
+
+    def is_hopeless(self) -> bool:
+        """Return whether answers have said nothing for long; called after one more did."""
+        now = time.monotonic()
+        if self.fruitless_since is None:
+            self.fruitless_since = now
+        return now - self.fruitless_since > _FRUITLESS_SECONDS
+
+    def begin_again(self) -> None:
+        """Ask again for all whose answers were lost with a connection."""
+        self.again.clear()
+        at = self.head
+        for pulled in sorted(self.arrived.values()):
+            if at < pulled.start:
+                self.again.append((at, pulled.start))
+            at = pulled.end
+        self.asked = at
+
+
+def pull_fields(broker: LiveBroker, wanted: QueueSlice, subscription: str = "*") -> dict[str, str]:
+    """Return the fields of a request for messages of a queue, in which no offset is committed."""
+    return {
+        "consumerGroup": broker.location.consumer_group,
+        "topic": wanted.topic,
+        "queueId": str(wanted.queue_id),
+        "queueOffset": str(wanted.start),
+        "maxMsgNums": str(wanted.end - wanted.start),
+        "sysFlag": str(_HAS_SUBSCRIPTION),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": subscription,
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+
+
+class RecordHead(NamedTuple):
+    """What a record says of itself: its size, its place in the log, and when it was stored, ms."""
+
+    size: int
+    physical_offset: int
+    store_timestamp: int
+
+
+def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[RecordHead | None]:
+    """Return the first record of each of some ranges of queues, None where it is gone.
+
+    Raises:
+        BrokerUnreachableError: the broker does not answer.
+        BrokerRefusedError: it refuses.
+    """
+    asked = [pull_fields(broker, piece._replace(end=piece.start + 1)) for piece in wanted]
+    answers = broker.ask(_PULL, asked, allowed=(SUCCESS, *_WITHOUT_MESSAGES))
+    return [record_head(answer.body) if answer.code == SUCCESS else None for answer in answers]
+
+
+def record_head(body: bytes) -> RecordHead | None:
+    """Return the head of the record that an answer begins with, None if there is no whole one."""
+    buffer = np.frombuffer(body + bytes(GATHER_SLACK), np.uint8)[: -GATHER_SLACK or None]
+    heads, whole = read_heads(buffer, np.zeros(1, np.int64))
+    if not whole[0]:
+        return None
+    names = ("total_size", "physical_offset", "store_timestamp")
+    return RecordHead(*(int(heads.column(name)[0]) for name in names))
+
+
+class Pulls:
+    """Pulls ranges of queues from one broker.
+
+    Args:
+        broker: the broker.
+        slices: the ranges. The messages of each are handed on in their order, those of several as
+            they come.
+        tags: a broker leaves out messages whose tag has another hash than all of these, if given.
+    """
+
+    def __init__(
+        self, broker: LiveBroker, slices: Sequence[QueueSlice], tags: frozenset[str] | None = None
+    ) -> None:
+        self._broker = broker
+        self._subscription = "*" if tags is None else " || ".join(sorted(tags))
+        self._is_filtered = tags is not None
+        count = _FILTERED_COUNT if self._is_filtered else _FIRST_COUNT
+        self._ranges = [
+            _Range(number, piece, piece.start, piece.start, count)
+            for number, piece in enumerate(slices)
+        ]
+        self._waiting: dict[int, tuple[_Range, int, int]] = {}
+        self._failed_at: float | None = None  # when the broker first failed to answer
+        self._n_failures = 0
+
+    def __iter__(self) -> Iterator[Pulled]:
+        """Yield what comes.
+
+        Raises:
+            BrokerUnreachableError: the broker did not answer for a long time.
+            BrokerRefusedError: it refuses.
+        """
+        unfinished = deque(each for each in self._ranges if each.head < each.piece.end)
+        while unfinished:
+            try:
+                self._send(unfinished)
+                answered = self._receive()
+            except BrokerUnreachableError as err:
+                self._broker.close()
+                self._waiting.clear()
+                for each in self._ranges:
+                    each.begin_again()
+                self._pause(str(err), err)
+                continue
+            if answered is not None:
+                yield from answered.ready()
+                if answered.head >= answered.piece.end:
+                    unfinished.remove(answered)
+
+    def _send(self, unfinished: deque[_Range]) -> None:
+        """Send as many requests as may be on their way."""
+        client = self._broker.client()
+        held = sum(len(one.records) for each in unfinished for one in each.arrived.values())
+        for _ in range(len(unfinished)):
+            each = unfinished[0]
+            # The answer that others wait for is always asked for.
+            while len(self._waiting) < _AT_ONCE and (held < _HELD_BYTES or each.again):
+                span = each.next_request()
+                if span is None:
+                    break
+                start, until = span
+                wanted = each.piece._replace(start=start, end=until)
+                fields = pull_fields(self._broker, wanted, self._subscription)
+                self._waiting[client.send(_PULL, fields, b"")] = each, start, until
+            if len(self._waiting) >= _AT_ONCE:
+                return
+            unfinished.rotate(-1)
+
+    def _receive(self) -> _Range | None:
+        """Take one answer, and return the range that has it now; None if it says nothing."""
+        client = self._broker.client()
+        answer = client.receive(time.monotonic() + client.timeout)
+        request = self._waiting.pop(answer.opaque, None)
+        if request is None:
+            return None
+        each, start, until = request
+        if answer.code in _PASSING:
+            each.again.appendleft((start, until))
+            self._pause(f"{self._broker}: {answer.remark or f'code {answer.code}'}")
+            return None
+        pulled = self._pulled(answer, each, start, until)
+        if pulled is None:
+            each.again.appendleft((start, until))
+            if each.is_hopeless():
+                raise BrokerRefusedError(
+                    str(self._broker),
+                    answer.code,
+                    f"{answer.remark}: pulls of {each.piece.topic}-{each.piece.queue_id} from "
+                    f"{start} on give nothing, and do not say why",
+                )
+            time.sleep(_PAUSES[0])
+            return None
+        self._failed_at, self._n_failures, each.fruitless_since = None, 0, None
+        each.arrived[start] = pulled
+        if pulled.end < until:
+            each.again.appendleft((pulled.end, until))
+        if pulled.records and not self._is_filtered:
+            # A broker limits answers by messages and by bytes, and does not say how.
+            came = pulled.end - start
+            is_full = pulled.end == until and came >= each.count
+            each.count = min(2 * each.count, _MOST_MESSAGES) if is_full else came
+        return each
+
+    def _pulled(self, answer: Answer, each: _Range, start: int, until: int) -> Pulled | None:
+        """Return what an answer says of a span, None if the same has to be asked again.
+
+        Raises:
+            BrokerRefusedError: the broker refuses the request.
+            BrokerUnreachableError: what came is not an answer to it.
+        """
+        if answer.code != SUCCESS and answer.code not in _WITHOUT_MESSAGES:
+            raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
+        try:
+            following, first, last = (
+                answer.number(name) for name in ("nextBeginOffset", "minOffset", "maxOffset")
+            )
+        except MalformedBytesError as err:
+            raise BrokerUnreachableError(str(self._broker), err.reason) from err
+        end = min(following, until)
+        if answer.code == SUCCESS and answer.body and following > start:
+            return Pulled(each.number, start, end, following, answer.body)
+        if answer.code == _RETRY_IMMEDIATELY and following > start:
+            if _REMOVING in answer.remark:
+                return Pulled(each.number, start, end, following, loss="their files are deleted")
+            if self._is_filtered:
+                return Pulled(each.number, start, end, following)
+        if answer.code in (_NOT_FOUND, _OFFSET_MOVED):
+            return _lost(answer, each, (start, until), (following, first, last))
+        return None
+
+    def _pause(self, why: str, err: BrokerUnreachableError | None = None) -> None:
+        """Wait for a broker that does not answer.
+
+        Raises:
+            BrokerUnreachableError: this has lasted too long.
+        """
+        now = time.monotonic()
+        if self._failed_at is None:
+            self._failed_at = now
+        if now - self._failed_at > _PATIENCE_SECONDS:
+            raise err or BrokerUnreachableError(str(self._broker), why)
+        logger.info("%s; trying again", why)
+        time.sleep(_PAUSES[min(self._n_failures, len(_PAUSES) - 1)])
+        self._n_failures += 1
+
+
+def _lost(
+    answer: Answer, each: _Range, span: tuple[int, int], told: tuple[int, int, int]
+) -> Pulled | None:
+    """Return what is gone of a span, by an answer without messages; None if it does not say.
+
+    Args:
+        answer: the answer.
+        each: the range.
+        span: what was asked for.
+        told: where the broker would continue, and where the queue begins and ends.
+    """
+    start, until = span
+    following, first, last = told
+    status = answer.remark or f"code {answer.code}"
+    if start < first:
+        end = min(first, until)
+        text = f"they are deleted: the queue begins at {first} now"
+        return Pulled(each.number, start, end, end, loss=text)
+    # A broker may not have brought the queue back yet after its start.
+    if start >= last and each.is_hopeless():
+        text = f"they are cut off: the queue ends at {last} now ({status})"
+        return Pulled(each.number, start, until, until, loss=text)
+    if start < following <= last:  # a unit that cannot be read; the rest of its file goes too
+        end = min(following, until)
+        return Pulled(each.number, start, end, following, loss=f"unreadable ({status})")
+    return None
