@@ -201,6 +201,7 @@ class Pulls:
             for number, piece in enumerate(slices)
         ]
         self._waiting: dict[int, tuple[_Range, int, int]] = {}
+        self._n_held = 0  # bytes of answers that wait for others
         self._failed_at: float | None = None  # when the broker first failed to answer
         self._n_failures = 0
 
@@ -224,28 +225,38 @@ class Pulls:
                 self._pause(str(err), err)
                 continue
             if answered is not None:
-                yield from answered.ready()
+                for pulled in answered.ready():
+                    self._n_held -= len(pulled.records)
+                    yield pulled
                 if answered.head >= answered.piece.end:
                     unfinished.remove(answered)
 
     def _send(self, unfinished: deque[_Range]) -> None:
-        """Send as many requests as may be on their way."""
-        client = self._broker.client()
-        held = sum(len(one.records) for each in unfinished for one in each.arrived.values())
+        """Send requests if many more may be on their way, together."""
+        if len(self._waiting) > _AT_ONCE // 2:
+            return
+        spans: list[tuple[_Range, int, int]] = []
         for _ in range(len(unfinished)):
             each = unfinished[0]
-            # The answer that others wait for is always asked for.
-            while len(self._waiting) < _AT_ONCE and (held < _HELD_BYTES or each.again):
+            # What others wait for is always asked for.
+            while len(self._waiting) + len(spans) < _AT_ONCE and (
+                self._n_held < _HELD_BYTES or each.again
+            ):
                 span = each.next_request()
                 if span is None:
                     break
-                start, until = span
-                wanted = each.piece._replace(start=start, end=until)
-                fields = pull_fields(self._broker, wanted, self._subscription)
-                self._waiting[client.send(_PULL, fields, b"")] = each, start, until
-            if len(self._waiting) >= _AT_ONCE:
-                return
+                spans.append((each, *span))
+            if len(self._waiting) + len(spans) >= _AT_ONCE:
+                break
             unfinished.rotate(-1)
+        if not spans:
+            return
+        requests = [
+            (pull_fields(self._broker, _part(each, start, until), self._subscription), b"")
+            for each, start, until in spans
+        ]
+        sent = self._broker.client().send_all(_PULL, requests)
+        self._waiting |= zip(sent, spans, strict=True)
 
     def _receive(self) -> _Range | None:
         """Take one answer, and return the range that has it now; None if it says nothing."""
@@ -273,6 +284,7 @@ class Pulls:
             return None
         self._failed_at, self._n_failures, each.fruitless_since = None, 0, None
         each.arrived[start] = pulled
+        self._n_held += len(pulled.records)
         if pulled.end < until:
             each.again.appendleft((pulled.end, until))
         if pulled.records and not self._is_filtered:
@@ -323,6 +335,10 @@ class Pulls:
         logger.info("%s; trying again", why)
         time.sleep(_PAUSES[min(self._n_failures, len(_PAUSES) - 1)])
         self._n_failures += 1
+
+
+def _part(each: _Range, start: int, until: int) -> QueueSlice:
+    return each.piece._replace(start=start, end=until)
 
 
 def _lost(

@@ -13,17 +13,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
 import re
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
 from typing import Final, NamedTuple, Self
+
+import orjson
 
 from rmqstore.errors import BrokerUnreachableError, MalformedBytesError, OptionError
 
@@ -88,7 +89,7 @@ def encode_request(
 
     The body begins at a multiple of 8 bytes: the header has spaces before its end.
     """
-    header = json.dumps(
+    header = orjson.dumps(
         {
             "code": code,
             "flag": 0,
@@ -97,9 +98,8 @@ def encode_request(
             "version": 0,
             "serializeTypeCurrentRPC": "JSON",
             "extFields": dict(fields or {}),
-        },
-        separators=(",", ":"),
-    ).encode()
+        }
+    )
     header = header[:-1] + b" " * (-len(header) % 8) + header[-1:]
     length = LENGTH_BYTES + len(header) + len(body)
     return _INT.pack(length) + _INT.pack(_JSON << _TYPE_SHIFT | len(header)) + header + body
@@ -148,8 +148,8 @@ _Header = tuple[int, int, int, str, dict[str, str]]  # code, opaque, flag, remar
 
 def _json(stored: bytes) -> _Header:
     try:
-        header = json.loads(stored)
-    except (ValueError, RecursionError) as err:
+        header = orjson.loads(stored)
+    except ValueError as err:
         raise MalformedBytesError(LENGTH_BYTES, f"the header is not JSON: {err}") from err
     if not isinstance(header, dict):
         raise MalformedBytesError(LENGTH_BYTES, "the header is not a JSON object")
@@ -265,9 +265,11 @@ class RemotingClient:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint, self._opaque = endpoint, 0
+        self._received = bytearray()  # what came and was not taken yet
         address = endpoint.address
         try:
             self._socket = socket.create_connection((address.host, address.port), endpoint.timeout)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if endpoint.tls is not None:
                 plain = self._socket
                 try:
@@ -321,26 +323,37 @@ class RemotingClient:
     def send(
         self, code: int, fields: Mapping[str, str] | None = None, body: bytes = _NO_OFFSET
     ) -> int:
-        """Send a request and return its number, which its answer has too.
+        """Send a request and return its number; see :meth:`send_all`."""
+        return self.send_all(code, [(fields or {}, body)])[0]
+
+    def send_all(self, code: int, requests: Iterable[tuple[Mapping[str, str], bytes]]) -> list[int]:
+        """Send requests of one kind together, and return their numbers, which their answers have.
 
         Answers come in any order, so several requests may be on their way at once.
+
+        Args:
+            code: of the requests.
+            requests: the fields and the body of each.
 
         Raises:
             BrokerUnreachableError: the connection is broken, or takes nothing.
         """
         endpoint = self._endpoint
-        given = dict(fields or {})
-        if endpoint.credentials is not None:
-            given = endpoint.credentials.signed(given, body)
-        self._opaque += 1
+        frames = []
+        for fields, body in requests:
+            self._opaque += 1
+            given = fields
+            if endpoint.credentials is not None:
+                given = endpoint.credentials.signed(fields, body)
+            frames.append(encode_request(code, self._opaque, given, body))
         try:
             self._socket.settimeout(endpoint.timeout)
-            self._socket.sendall(encode_request(code, self._opaque, given, body))
+            self._socket.sendall(b"".join(frames))
         except OSError as err:
             raise BrokerUnreachableError(
                 str(endpoint.address), f"a request could not be sent: {err}"
             ) from err
-        return self._opaque
+        return list(range(self._opaque - len(frames) + 1, self._opaque + 1))
 
     def receive(self, until: float) -> Answer:
         """Return the answer to any request, the next one that comes.
@@ -362,14 +375,16 @@ class RemotingClient:
 
     def _receive(self, count: int, until: float) -> bytearray:
         """Return the next bytes; memory is taken as they come, whatever their number is."""
-        received = bytearray()
+        received = self._received
         while len(received) < count:
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError("timed out")
             self._socket.settimeout(left)
-            piece = self._socket.recv(min(count - len(received), _PIECE_BYTES))
+            piece = self._socket.recv(_PIECE_BYTES)
             if not piece:
                 raise ConnectionError("the broker closed the connection")
             received += piece
-        return received
+        taken = received[:count]
+        del received[:count]
+        return taken
