@@ -271,6 +271,10 @@ class SplitReader:
 
     def spec(self, store: StoreParts) -> ReadSpec:
         """Return the specification by which messages of a store are read."""
+        return self.spec_of(store.broker_name)
+
+    def spec_of(self, broker_name: str) -> ReadSpec:
+        """Return the specification by which messages of a broker are read."""
         options = self._options
         return ReadSpec(
             schema=self.schema,
@@ -280,7 +284,7 @@ class SplitReader:
             fail_on_data_loss=options.fail_on_data_loss,
             tags=self.pushed.pruning.tagged(options.tags),
             filter=options.filter,
-            broker_name=store.broker_name,
+            broker_name=broker_name,
         )
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
@@ -502,7 +506,11 @@ class SplitReader:
 
     def rows(self, store: StoreParts, split: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task from its store."""
-        for batch in self._read_split(store, split, self.spec(store)):
+        return self.matching(self._read_split(store, split, self.spec(store)))
+
+    def matching(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that meet the pushed filters, with the columns that Spark asks for."""
+        for batch in batches:
             matches = self.pushed.keep(batch)
             if matches.num_rows:
                 yield as_kafka(matches, self._names) if self._options.is_kafka else matches

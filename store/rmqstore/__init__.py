@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from rmqstore.replica.progress import FollowProgress, follow_cluster_status, follow_status
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
     from rmqstore.store.cluster import StoreCluster
+    from rmqstore.store.live_cluster import LiveCluster
     from rmqstore.store.message_store import MessageStore
-    from rmqstore.store.opening import create, open_cluster
+    from rmqstore.store.opening import create, open_cluster, open_live
     from rmqstore.store.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
     from rmqstore.store.scan import Scan
     from rmqstore.write.messages import WriteSpec
@@ -57,6 +58,7 @@ __all__ = [
     "CorruptRecordError",
     "FollowProgress",
     "IllegalMessageError",
+    "LiveCluster",
     "Message",
     "MessageNotFoundError",
     "MessageStore",
@@ -84,6 +86,7 @@ __all__ = [
     "follow_status",
     "open",
     "open_cluster",
+    "open_live",
     "polars",
     "read_properties",
 ]
@@ -93,6 +96,7 @@ __all__ = [
 _HOMES = {
     "ClusterProgress": "replica.cluster:ClusterProgress",
     "FollowProgress": "replica.progress:FollowProgress",
+    "LiveCluster": "store.live_cluster:LiveCluster",
     "Message": "format.schema:Message",
     "MessageStore": "store.message_store:MessageStore",
     "QueueInfo": "read.store_queues:QueueInfo",
@@ -109,6 +113,7 @@ _HOMES = {
     "follow_status": "replica.progress:follow_status",
     "open": "store.opening:open_for",
     "open_cluster": "store.opening:open_cluster",
+    "open_live": "store.opening:open_live",
     "polars": "polars",
     "read_properties": "storage.broker.store_config:read_properties",
 }

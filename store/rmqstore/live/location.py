@@ -11,9 +11,9 @@ from typing import Final
 
 from rmqstore.errors import OptionError
 from rmqstore.remoting.client import TIMEOUT_SECONDS, Address, Credentials, Endpoint
-from rmqstore.storage.remote.location import boolean, number
+from rmqstore.storage.remote.location import RUNNING_BROKERS, boolean, number
 
-_SCHEME: Final = "rocketmq://"
+_SCHEME: Final = f"{RUNNING_BROKERS}://"
 _NAME_SERVER_PORT: Final = 9876
 _SECRET_VARIABLE: Final = "ROCKETMQ_SECRET_KEY"  # noqa: S105 - the name of a variable
 _MOST_SECONDS: Final = 3600.0
@@ -32,7 +32,9 @@ LIVE_OPTIONS: Final = (
 
 def is_live(path: object) -> bool:
     """Return whether a path is the address of name servers."""
-    return isinstance(path, str | os.PathLike) and os.fspath(path).lower().startswith("rocketmq:")
+    return isinstance(path, str | os.PathLike) and os.fspath(path).lower().startswith(
+        f"{RUNNING_BROKERS}:"
+    )
 
 
 @dataclass(frozen=True, slots=True)

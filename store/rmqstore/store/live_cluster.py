@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Unpack
+from typing import Any, Final, Unpack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +16,7 @@ from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.reading import LiveScan
 from rmqstore.progress import Progress, Tally, ignore_progress
-from rmqstore.query.arguments import Mode, SelectionArguments, spells_out
+from rmqstore.query.arguments import Mode, ScanArguments, ScanOrder, SelectionArguments, spells_out
 from rmqstore.query.conditions import NO_PRUNING
 from rmqstore.query.selection import parse_selection, require_arguments
 from rmqstore.read.message_scan import MessageScan, parse_scan
@@ -26,7 +26,26 @@ from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.storage import Closing
 from rmqstore.store.scan import Scan
 
-TAGS_CODE = "tagsCode"
+TAGS_CODE: Final = "tagsCode"
+_UNSET: Final = (None, False, "queue")  # values of arguments that ask for nothing
+
+
+class _SelectionArguments(SelectionArguments, total=False):
+    """Which messages; and arguments that only the files of a store can answer."""
+
+    scan: ScanOrder
+    msg_key: str | Sequence[str] | None
+    msg_id: str | Sequence[str] | None
+    msg_tags: str | Sequence[str] | None
+    index_only: bool
+    include_pending: bool
+    starting_physical_offset: int | None
+    ending_physical_offset: int | None
+
+
+_OF_FILES: Final = tuple(
+    _SelectionArguments.__annotations__.keys() - SelectionArguments.__annotations__.keys()
+)
 
 
 class LiveCluster(Closing):
@@ -95,8 +114,9 @@ class LiveCluster(Closing):
         fail_on_data_loss: bool = True,
         limit: int | None = None,
         last: int | None = None,
+        verbatim: bool = False,
         progress: Progress = ignore_progress,
-        **selection: Unpack[SelectionArguments],
+        **selection: Unpack[_SelectionArguments],
     ) -> Scan:
         """Return the chosen messages, which are read when they are asked for.
 
@@ -113,10 +133,12 @@ class LiveCluster(Closing):
             column_name_of_corrupt_record: the column with the damage in mode PERMISSIVE.
             check_crc: whether to check CRCs.
             fail_on_data_loss: whether it is an error if chosen messages are gone.
+            verbatim: return fields exactly as stored, for copies.
             limit: return only this many messages, the first ones; reading stops then.
             last: return only the newest messages: this many of each queue.
             progress: called while the scan is read, with the messages that are done and the total.
             selection: topics and bounds; ``query.selection.parse_selection`` lists the arguments.
+                The other arguments of ``MessageStore.scan`` are refused by name.
 
         Raises:
             OptionError: arguments that contradict one another.
@@ -124,10 +146,11 @@ class LiveCluster(Closing):
             BrokerUnreachableError, BrokerRefusedError: while reading.
             OffsetOutOfRangeError: chosen messages are gone and ``fail_on_data_loss`` holds.
         """
-        names = {*SelectionArguments.__annotations__}
-        require_arguments(selection, names)
+        require_arguments(selection, ScanArguments.__annotations__ | {"columns": ...})
+        given: dict[str, Any] = {**selection}
+        require_served(name for name in _OF_FILES if given.pop(name, False) not in _UNSET)
         request = parse_scan(
-            parse_selection(**selection),
+            parse_selection(**given),
             where=where,
             sql92=filter,
             tags=tags,
@@ -137,9 +160,11 @@ class LiveCluster(Closing):
             check_crc=check_crc,
             fail_on_data_loss=fail_on_data_loss,
             last=last,
+            verbatim=verbatim,
             progress=progress,
         )
-        require_served(request.spec.schema)
+        if TAGS_CODE in request.spec.schema.names:
+            require_served([f"column {TAGS_CODE}"])
         return Scan(
             request.schema,
             lambda: self._rows(request),
@@ -149,7 +174,7 @@ class LiveCluster(Closing):
         )
 
     def count(
-        self, *, columns: str | Iterable[str] = "queueOffset", **options: Unpack[SelectionArguments]
+        self, *, columns: str | Iterable[str] = "queueOffset", **options: Unpack[ScanArguments]
     ) -> int:
         """Return how many messages a scan gives, by reading them."""
         return self.scan(columns=columns, **options).count()
@@ -191,14 +216,17 @@ class LiveCluster(Closing):
         yield from rows.select(spec.schema.names).to_batches()
 
 
-def require_served(schema: pa.Schema) -> None:
-    """Refuse a column that only the files of a store have.
+def require_served(asked: Iterable[str]) -> None:
+    """Refuse what only the files of a store can answer.
+
+    Args:
+        asked: names of arguments or columns that were given.
 
     Raises:
         UnsupportedFeatureError: there is one.
     """
-    if TAGS_CODE in schema.names:
+    if names := list(asked):
         raise UnsupportedFeatureError(
-            f"column {TAGS_CODE} is in the files of queues, which brokers do not serve: read the "
-            "store, or leave the column out"
+            f"{', '.join(names)}: running brokers do not serve this; read the files of a store, "
+            "or of a copy that `rmqstore follow` keeps"
         )

@@ -14,7 +14,9 @@ from rmqstore.errors import (
     OptionError,
     StoreStateError,
     UnsupportedFeatureError,
+    marked,
 )
+from rmqstore.live.location import LiveLocation, is_live
 from rmqstore.query.arguments import FolderArguments, spells_out
 from rmqstore.query.selection import require_arguments
 from rmqstore.read.opening import open_parts
@@ -39,6 +41,7 @@ from rmqstore.storage.remote.location import (
     taken_by,
 )
 from rmqstore.store.cluster import StoreCluster
+from rmqstore.store.live_cluster import LiveCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
@@ -106,7 +109,7 @@ def open_for(
     storage_options: Mapping[str, object] | None = None,
     filesystem: object = None,
     **folders: Unpack[FolderArguments],
-) -> MessageStore | StoreCluster | StoreWriter:
+) -> MessageStore | StoreCluster | StoreWriter | LiveCluster:
     """Open the store at ``path``: to read (``mode="r"``) or to append to (``mode="a"``).
 
     Several stores, named by a list, are read as one.
@@ -114,9 +117,10 @@ def open_for(
     Args:
         path: the folder that holds ``commitlog/``, or the DLedger log ``dledger-*/data``. A reader
             also takes the URI of a folder in object storage or HDFS, such as ``s3://bucket/store``.
-            A folder of tiered storage is read alone. A list of paths and patterns such as
-            ``/data/*/store``, or a table of them by broker name, is for :func:`open_cluster`. It
-            may be left out with ``conf``.
+            A folder of tiered storage is read alone. The address of name servers, such as
+            ``rocketmq://ns1:9876;ns2:9876``, opens running brokers (:func:`open_live`). A list of
+            paths and patterns such as ``/data/*/store``, or a table of them by broker name, is for
+            :func:`open_cluster`. It may be left out with ``conf``.
         mode: a reader changes nothing and may be opened beside a running broker. A writer holds the
             store's lock, and first repairs what a crash has left.
         broker_name: value of column ``brokerName``; by default it is read from the store.
@@ -158,6 +162,14 @@ def open_for(
         }  # fmt: skip
         _require_reads(mode, [name for name, value in of_one.items() if value])
         return open_cluster(path, ignore_log_end=ignore_log_end, storage_options=storage_options)
+    if is_live(path):
+        of_stores = {
+            "broker_name": broker_name, "ignore_log_end": ignore_log_end, "tiered": tiered,
+            "filesystem": filesystem, "config": config, "truncate": truncate, **folders,
+        }  # fmt: skip
+        if given := [name for name, value in of_stores.items() if value]:
+            raise OptionError(f"{marked(given)}: running brokers take none of it")
+        return open_live(os.fspath(path or ""), storage_options=storage_options)
     path = root_of(path, folders.get("conf"))
     if is_pattern(path) and not is_uri(path) and not LOCAL.exists(os.fspath(path)):
         raise NotAStoreError(
@@ -187,6 +199,19 @@ def open_for(
         check_log=check_log,
         broker_stopped=broker_stopped,
     )
+
+
+def open_live(path: str, *, storage_options: Mapping[str, object] | None = None) -> LiveCluster:
+    """Open the running brokers of a cluster for reading; :func:`open_for` does so too.
+
+    Args:
+        path: the address of its name servers, such as ``rocketmq://ns1:9876;ns2:9876``.
+        storage_options: how they are talked to, such as ``access_key``; see ``docs/live.md``.
+
+    Raises:
+        OptionError: it is not such an address, or an option is unknown.
+    """
+    return LiveCluster(LiveLocation.parse(path, storage_options))
 
 
 def _require_appendable(path: AnyPath, mode: str, tiered: str | os.PathLike[str] | None) -> None:
