@@ -14,7 +14,7 @@ from functools import partial
 
 from rmqstore.errors import OptionError
 from rmqstore.live.broker import LiveBroker
-from rmqstore.live.pulls import first_records
+from rmqstore.live.pulls import RecordHead, first_records
 from rmqstore.query.selection import Selection
 from rmqstore.read.bounds import BoundResolver
 from rmqstore.read.time_search import FoundTimes
@@ -59,64 +59,94 @@ def _at_time(
     timestamp: int,
     span: tuple[int, int],
     *,
-    tolerant: bool,  # noqa: ARG001 - a broker returns nothing that is damaged so far
+    tolerant: bool,  # noqa: ARG001 - a record that cannot be read is passed over
 ) -> int:
-    key = (topic, queue_id)
-    return _search(broker, [_Search(key, timestamp, *span)])[key, timestamp]
+    return first_at(broker, (topic, queue_id), timestamp, span)
+
+
+def first_at(broker: LiveBroker, key: QueueKey, timestamp: int, span: tuple[int, int]) -> int:
+    """Return the queue offset of the first message at or after a store time, ms."""
+    search = _Search(key, *span, timestamp=timestamp)
+    _guess(broker, [search])
+    _run(broker, [search])
+    return search.low
+
+
+def first_behind(broker: LiveBroker, key: QueueKey, place: int, span: tuple[int, int]) -> int:
+    """Return the queue offset of the first message at or after a physical offset."""
+    search = _Search(key, *span, place=place)
+    _run(broker, [search])
+    return search.low
 
 
 def search_times(broker: LiveBroker, spans: Spans, resolver: BoundResolver) -> FoundTimes:
     """Return the offsets for all times that a selection names, found side by side."""
     searches = [
-        _Search(key, timestamp, *span)
+        _Search(key, *span, timestamp=timestamp)
         for key, span in spans.items()
         for timestamp in sorted(resolver.times(*key))
     ]
-    return _search(broker, searches)
+    _guess(broker, searches)
+    _run(broker, searches)
+    return {(each.key, each.timestamp): each.low for each in searches}
 
 
 @dataclass
 class _Search:
-    """A search for the first message at or after a time.
+    """A search for the first message at or after a store time or a physical offset.
 
     Attributes:
         key: the queue.
-        timestamp: the time, ms.
         low: all messages before this queue offset are earlier.
         high: the message at this one is not, or it is the end of the queue.
-        probe: the offset whose store time is asked for next.
+        timestamp: the time, ms.
+        place: the physical offset.
+        probe: the offset whose record is asked for next, -1 for the middle.
         n_probes: how many were asked for.
     """
 
     key: QueueKey
-    timestamp: int
     low: int
     high: int
-    probe: int = 0
+    timestamp: int = 0
+    place: int = 0
+    probe: int = -1
     n_probes: int = 0
 
-    def learn(self, store_time: int | None) -> None:
-        """Take the store time of the message at the probe, None if it was deleted meanwhile."""
-        self.n_probes += 1
-        if store_time is None or store_time < self.timestamp:
-            self.low = neighbour = self.probe + 1
+    def next_probe(self) -> int:
+        """Return the offset whose record decides how to go on."""
+        if not self.low <= self.probe < self.high:
+            self.probe = (self.low + self.high) // 2
+        return self.probe
+
+    def learn(self, record: RecordHead | None) -> None:
+        """Take the record at the probe, None if it is gone."""
+        probe, self.n_probes = self.probe, self.n_probes + 1
+        is_earlier = record is None or (
+            record.store_timestamp < self.timestamp or record.physical_offset < self.place
+        )
+        if is_earlier:
+            self.low = self.probe = probe + 1
         else:
-            self.high = self.probe
-            neighbour = self.probe - 1
-        # The neighbour shows whether the broker was right. If it was not, this is a bisection.
-        self.probe = neighbour if self.n_probes == 1 else (self.low + self.high) // 2
+            self.high, self.probe = probe, probe - 1
+        if self.n_probes > 1:  # the neighbour has not confirmed what the broker found
+            self.probe = -1
 
 
-def _search(broker: LiveBroker, searches: Sequence[_Search]) -> dict[tuple[QueueKey, int], int]:
-    unfinished = [each for each in searches if each.low < each.high]
-    for topic in dict.fromkeys(each.key[0] for each in unfinished):
-        mine = [each for each in unfinished if each.key[0] == topic]
+def _guess(broker: LiveBroker, searches: Sequence[_Search]) -> None:
+    """Begin searches by time with what the broker finds."""
+    open_searches = [each for each in searches if each.low < each.high]
+    for topic in dict.fromkeys(each.key[0] for each in open_searches):
+        mine = [each for each in open_searches if each.key[0] == topic]
         guesses = broker.at_times(topic, [(each.key[1], each.timestamp) for each in mine])
         for each, guess in zip(mine, guesses, strict=True):
             each.probe = min(max(guess, each.low), each.high - 1)
-    while unfinished:
-        asked = [QueueSlice(*each.key, each.probe, each.probe + 1) for each in unfinished]
-        for each, record in zip(unfinished, first_records(broker, asked), strict=True):
-            each.learn(None if record is None else record.store_timestamp)
-        unfinished = [each for each in unfinished if each.low < each.high]
-    return {(each.key, each.timestamp): each.low for each in searches}
+
+
+def _run(broker: LiveBroker, searches: Sequence[_Search]) -> None:
+    """Bring searches to their ends, a step of all of them at a time."""
+    while unfinished := [each for each in searches if each.low < each.high]:
+        probes = [(each, each.next_probe()) for each in unfinished]
+        wanted = [QueueSlice(*each.key, probe, probe + 1) for each, probe in probes]
+        for each, record in zip(unfinished, first_records(broker, wanted), strict=True):
+            each.learn(record)

@@ -102,8 +102,15 @@ class LiveBrokers(Closing):
             known = self._brokers[name] = LiveBroker(name, address, self.location)
         return known
 
-    def spans(self, selection: Selection, pruning: Pruning = NO_PRUNING) -> list[BrokerSpans]:
+    def spans(
+        self, selection: Selection, pruning: Pruning = NO_PRUNING, *, must_exist: bool = True
+    ) -> list[BrokerSpans]:
         """Return where the chosen queues of each broker begin and end, by the broker's name.
+
+        Args:
+            selection: topics and queues.
+            pruning: conditions on topics, queues and brokers; it may have others.
+            must_exist: whether topics and queues that are named must exist.
 
         Raises:
             OptionError: a topic or queue that is named does not exist.
@@ -116,7 +123,8 @@ class LiveBrokers(Closing):
         else:
             topics = sorted({*(selection.subscribe or ()), *(selection.assign or {})})
         routes = {topic: self._readable(topic) for topic in topics}
-        self._require_named(selection, routes)
+        if must_exist:
+            self._require_named(selection, routes)
         by_broker: dict[str, dict[QueueKey, tuple[int, int]]] = {}
         brokers: dict[str, LiveBroker] = {}
         for topic, route in routes.items():

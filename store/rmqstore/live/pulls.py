@@ -32,6 +32,7 @@ from rmqstore.spans import QueueSlice
 logger = logging.getLogger(__name__)
 
 _PULL: Final = 11
+_VIEW_MESSAGE: Final = 33
 _SYSTEM_ERROR: Final = 1
 _NOT_FOUND: Final = 19
 _RETRY_IMMEDIATELY: Final = 20
@@ -167,6 +168,16 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
     asked = [pull_fields(broker, piece._replace(end=piece.start + 1)) for piece in wanted]
     answers = broker.ask(_PULL, asked, allowed=(SUCCESS, *_WITHOUT_MESSAGES))
     return [record_head(answer.body) if answer.code == SUCCESS else None for answer in answers]
+
+
+def record_at(broker: LiveBroker, physical_offset: int) -> RecordHead | None:
+    """Return the record at a physical offset; None, or another one, if none begins there.
+
+    Source: QueryMessageProcessor.java#viewMessageById.
+    """
+    fields = {"offset": str(physical_offset)}
+    (answer,) = broker.ask(_VIEW_MESSAGE, [fields], allowed=(SUCCESS, _SYSTEM_ERROR))
+    return record_head(answer.body) if answer.code == SUCCESS else None
 
 
 def record_head(body: bytes) -> RecordHead | None:
