@@ -78,7 +78,12 @@ class RmqStoreDataSource(DataSource):
             raise UnsupportedFeatureError(
                 'a store is a log, which can only be appended to: write with mode("append")'
             )
-        return RmqStoreWriter(schema, parse_write_options(self.options))
+        options = parse_write_options(self.options)
+        if options.live is not None:
+            from pyspark_rmqstore.live_sink import RmqLiveWriter
+
+            return RmqLiveWriter(schema, options)
+        return RmqStoreWriter(schema, options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return a writer of one micro-batch of these columns. Runs on the driver."""

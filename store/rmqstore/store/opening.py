@@ -17,6 +17,7 @@ from rmqstore.errors import (
     marked,
 )
 from rmqstore.live.location import LiveLocation, is_live
+from rmqstore.live.writer import LiveWriter
 from rmqstore.query.arguments import FolderArguments, spells_out
 from rmqstore.query.selection import require_arguments
 from rmqstore.read.opening import open_parts
@@ -109,7 +110,7 @@ def open_for(
     storage_options: Mapping[str, object] | None = None,
     filesystem: object = None,
     **folders: Unpack[FolderArguments],
-) -> MessageStore | StoreCluster | StoreWriter | LiveCluster:
+) -> MessageStore | StoreCluster | StoreWriter | LiveCluster | LiveWriter:
     """Open the store at ``path``: to read (``mode="r"``) or to append to (``mode="a"``).
 
     Several stores, named by a list, are read as one.
@@ -165,11 +166,13 @@ def open_for(
     if is_live(path):
         of_stores = {
             "broker_name": broker_name, "ignore_log_end": ignore_log_end, "tiered": tiered,
-            "filesystem": filesystem, "config": config, "truncate": truncate, **folders,
+            "filesystem": filesystem, "config": config, "truncate": truncate,
+            "check_log": check_log, "broker_stopped": broker_stopped, **folders,
         }  # fmt: skip
         if given := [name for name, value in of_stores.items() if value]:
             raise OptionError(f"{marked(given)}: running brokers take none of it")
-        return open_live(os.fspath(path or ""), storage_options=storage_options)
+        location = LiveLocation.parse(os.fspath(path or ""), storage_options)
+        return LiveWriter(location, spec) if mode == "a" else LiveCluster(location)
     path = root_of(path, folders.get("conf"))
     if is_pattern(path) and not is_uri(path) and not LOCAL.exists(os.fspath(path)):
         raise NotAStoreError(

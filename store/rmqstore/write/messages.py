@@ -281,13 +281,14 @@ class MessageMaker:
     Args:
         spec: how messages are made.
         turn: the queue at which the round robin begins, another one for each parallel task.
+        keys: makes the unique keys of messages that have none.
     """
 
-    def __init__(self, spec: WriteSpec, turn: int = 0) -> None:
+    def __init__(self, spec: WriteSpec, turn: int = 0, keys: UniqueKeys | None = None) -> None:
         self.spec = spec
         self._turns: dict[str, int] = {}
         self._first_turn = turn
-        self._ids = UniqueKeys(now_ms)
+        self._ids = keys or UniqueKeys(now_ms)
         self._born_host = spec.born_host or f"{own_address()}:0"
         pack_host(spec.store_host)
         self._random = np.random.default_rng()
