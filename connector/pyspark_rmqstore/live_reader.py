@@ -74,8 +74,8 @@ class LiveSplitReader(SplitReader):
                 option_names(),
                 LiveBroker(split.broker, split.address, split.location) as broker,
             ):
-                scan = LiveScan(broker, self.spec_of(split.broker))
-                yield from self.matching(scan.batches(split.slices))
+                scan = LiveScan(broker, self.spec(split.broker))
+                yield from self._matching(scan.batches(split.slices))
 
 
 class LiveReader(DataSourceReader):

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.sink import BATCH_ID, QUERY_ID, keep_freed_memory, require_columns
 from pyspark_rmqstore.write_options import WriteOptions
-from rmqstore.errors import StoreStateError
+from rmqstore.errors import BrokerUnreachableError, StoreStateError
 from rmqstore.format.schema import ASSIGNED
 from rmqstore.live.writer import OF_BROKERS, LiveWriter, RepeatableKeys
 
@@ -43,6 +44,10 @@ class LiveSink:
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
         require_columns(schema.names, options.spec)
         self._options = options
+        if options.spec.topic is not None and options.live is not None:
+            # A topic that does not exist is refused before any task waits for it.
+            with LiveWriter(options.live) as writer, suppress(BrokerUnreachableError):
+                writer.queues_of(options.spec.topic)
         self._ignored = [name for name in schema.names if name in (*ASSIGNED, *OF_BROKERS)]
 
     def warn_ignored(self) -> None:
@@ -70,6 +75,7 @@ class LiveSink:
             options.spec,
             keys=RepeatableKeys(digest[:_PREFIX_BYTES]),
             turn=partition,
+            waits=True,
         ) as writer:
             n_rows = 0
             for batch in batches:

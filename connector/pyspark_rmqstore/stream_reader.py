@@ -213,7 +213,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
                 snapshot.report_loss(key, text)
             if start < stop:
                 broker = key[0]
-                spec = self._splits.spec_of(broker)
+                spec = self._splits.spec(broker)
                 pieces = snapshot.stores[broker].pieces(key[1:], start, stop, spec)
                 slices.setdefault(broker, []).extend(pieces)
         return slices

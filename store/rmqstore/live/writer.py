@@ -15,7 +15,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -31,7 +30,6 @@ from rmqstore.errors import (
     IllegalMessageError,
     MalformedBytesError,
     OptionError,
-    RmqStoreError,
 )
 from rmqstore.format.columns.buffers import (
     array_bytes,
@@ -83,6 +81,7 @@ _BATCH_BYTES: Final = 1 << 20
 _MOST_PROPERTIES: Final = 32_767 - 1024
 _HELD_BYTES: Final = 32 << 20  # of requests that wait
 _PATIENCE_SECONDS: Final = 120.0
+_TOPIC_SECONDS: Final = 60.0  # for a topic that no name server knows
 _PAUSE_SECONDS: Final = 0.5
 _SETTLING_SECONDS: Final = 2.0  # in which a queue shows what was stored last
 # What a broker makes of these is for messages that it handles itself. A message that has been
@@ -159,6 +158,8 @@ class LiveWriter(Closing):
         spec: how messages are made.
         keys: makes the unique keys of messages that have none.
         turn: the queue at which the round robin begins, another one for each parallel task.
+        waits: whether topics that no name server knows at the moment are waited for, as they are
+            while a broker is started again.
     """
 
     def __init__(
@@ -168,7 +169,9 @@ class LiveWriter(Closing):
         *,
         keys: UniqueKeys | None = None,
         turn: int = 0,
+        waits: bool = False,
     ) -> None:
+        self._waits = waits
         self._brokers = LiveBrokers(location)
         spec = spec or WriteSpec()
         self._counts: dict[str, int] = {}  # queues by topic
@@ -230,25 +233,7 @@ class LiveWriter(Closing):
         if not topics and "topic" in batch.schema.names:
             topics = {*pc.unique(batch.column("topic")).to_pylist()} - {None}
         for topic in sorted(topics - self._queues.keys()):
-            route = self._brokers.route(topic)
-            if route is None:
-                raise OptionError(
-                    f"no topic {topic} in {self._brokers.location}: create it "
-                    "(mqadmin updateTopic); none is made here"
-                )
-            queues = []
-            for name, known in sorted(route.queues.items()):
-                broker = self._brokers.broker(name, route) if known.write else None
-                if broker is not None:
-                    ids = range(known.write)
-                    asked = [{"topic": topic, "queueId": str(queue_id)} for queue_id in ids]
-                    ends = broker.offsets(_GET_MAX_OFFSET, asked)
-                    queues += [
-                        _Queue(name, topic, queue_id, end)
-                        for queue_id, end in zip(ids, ends, strict=True)
-                    ]
-            if not queues:
-                raise OptionError(f"{topic}: no broker allows writes to it")
+            queues = self.queues_of(topic)
             if len({queue.broker for queue in queues}) > 1 and _has_values(batch, "queueId"):
                 raise IllegalMessageError(
                     f"queueId: several brokers have queues of {topic}; leave the column out, or "
@@ -256,6 +241,43 @@ class LiveWriter(Closing):
                 )
             self._queues[topic] = queues
             self._counts[topic] = len(queues)
+
+    def queues_of(self, topic: str) -> list[_Queue]:
+        """Return the queues of a topic that can be written to, and where each ends.
+
+        Raises:
+            OptionError: no broker has the topic, or allows writes to it.
+            BrokerUnreachableError: a server does not answer.
+        """
+        began = time.monotonic()
+        while True:
+            try:
+                return self._queues_now(topic)
+            except (OptionError, BrokerUnreachableError) as err:
+                if not self._waits or time.monotonic() - began > _TOPIC_SECONDS:
+                    raise
+                logger.info("%s; waiting", err)
+                time.sleep(2 * _PAUSE_SECONDS)
+                self._brokers.refresh()
+
+    def _queues_now(self, topic: str) -> list[_Queue]:
+        route = self._brokers.route(topic)
+        if route is None:
+            raise OptionError(
+                f"no topic {topic} in {self._brokers.location}: create it (mqadmin updateTopic); "
+                "none is made here"
+            )
+        queues = []
+        for name, known in sorted(route.queues.items()):
+            if not known.write:
+                continue
+            ids = range(known.write)
+            asked = [{"topic": topic, "queueId": str(queue_id)} for queue_id in ids]
+            ends = self._brokers.broker(name, route).offsets(_GET_MAX_OFFSET, asked)
+            queues += [_Queue(name, topic, *at) for at in zip(ids, ends, strict=True)]
+        if not queues:
+            raise OptionError(f"{topic}: no broker allows writes to it")
+        return queues
 
     def _exchange(self) -> None:
         """Send what may be sent, and take one answer of each broker that owes any."""
@@ -338,10 +360,13 @@ class LiveWriter(Closing):
         ]
         while True:
             self._pause(err)
-            with suppress(RmqStoreError):
+            try:
                 broker = self._reconnected(name)
                 for queue in [queue for queue in queues if queue.sent is not None]:
                     self._settle(broker, queue)
+            except BrokerUnreachableError as again:
+                err = again
+            else:
                 self._failed_at = None
                 return
 

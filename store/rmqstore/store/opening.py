@@ -163,16 +163,12 @@ def open_for(
         }  # fmt: skip
         _require_reads(mode, [name for name, value in of_one.items() if value])
         return open_cluster(path, ignore_log_end=ignore_log_end, storage_options=storage_options)
-    if is_live(path):
-        of_stores = {
+    if path is not None and is_live(path):
+        return _open_brokers(path, mode, spec, storage_options, {
             "broker_name": broker_name, "ignore_log_end": ignore_log_end, "tiered": tiered,
             "filesystem": filesystem, "config": config, "truncate": truncate,
             "check_log": check_log, "broker_stopped": broker_stopped, **folders,
-        }  # fmt: skip
-        if given := [name for name, value in of_stores.items() if value]:
-            raise OptionError(f"{marked(given)}: running brokers take none of it")
-        location = LiveLocation.parse(os.fspath(path or ""), storage_options)
-        return LiveWriter(location, spec) if mode == "a" else LiveCluster(location)
+        })  # fmt: skip
     path = root_of(path, folders.get("conf"))
     if is_pattern(path) and not is_uri(path) and not LOCAL.exists(os.fspath(path)):
         raise NotAStoreError(
@@ -202,6 +198,26 @@ def open_for(
         check_log=check_log,
         broker_stopped=broker_stopped,
     )
+
+
+def _open_brokers(
+    path: AnyPath,
+    mode: str,
+    spec: WriteSpec | None,
+    storage_options: Mapping[str, object] | None,
+    of_stores: Mapping[str, object],
+) -> LiveCluster | LiveWriter:
+    """Open running brokers, to read or to send.
+
+    Raises:
+        OptionError: it is no mode, or one of the arguments of stores is given.
+    """
+    if given := [name for name, value in of_stores.items() if value]:
+        raise OptionError(f"{marked(given)}: running brokers take none of it")
+    if mode not in ("r", "a"):
+        raise OptionError(f"mode {mode!r}: must be 'r' to read or 'a' to append")
+    location = LiveLocation.parse(os.fspath(path), storage_options)
+    return LiveWriter(location, spec) if mode == "a" else LiveCluster(location)
 
 
 def open_live(path: str, *, storage_options: Mapping[str, object] | None = None) -> LiveCluster:
