@@ -154,8 +154,7 @@ def open_for(
         StoreLockedError: a broker or another writer holds the store that is to be written to.
         UnsupportedFeatureError: the store is of a kind that cannot be read, or written.
     """
-    names = {*signature(open_for).parameters, *FolderArguments.__annotations__} - {"folders"}
-    require_arguments(folders, names)
+    require_arguments(folders, signature(open_for).parameters.keys() - {"folders"})
     if path is not None and not isinstance(path, (str, os.PathLike)):
         of_one = {
             "broker_name": broker_name, "spec": spec, "config": config, "tiered": tiered,
