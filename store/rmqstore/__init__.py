@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rmqstore import polars
     from rmqstore.copying.copier import copy
     from rmqstore.format.schema import Message
+    from rmqstore.live.writer import LiveWriter
     from rmqstore.read.store_queues import QueueInfo
     from rmqstore.replica.cluster import ClusterProgress, follow, follow_cluster
     from rmqstore.replica.progress import FollowProgress, follow_cluster_status, follow_status
@@ -59,6 +60,7 @@ __all__ = [
     "FollowProgress",
     "IllegalMessageError",
     "LiveCluster",
+    "LiveWriter",
     "Message",
     "MessageNotFoundError",
     "MessageStore",
@@ -97,6 +99,7 @@ _HOMES = {
     "ClusterProgress": "replica.cluster:ClusterProgress",
     "FollowProgress": "replica.progress:FollowProgress",
     "LiveCluster": "store.live_cluster:LiveCluster",
+    "LiveWriter": "live.writer:LiveWriter",
     "Message": "format.schema:Message",
     "MessageStore": "store.message_store:MessageStore",
     "QueueInfo": "read.store_queues:QueueInfo",
