@@ -7,6 +7,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+import orjson
+
 from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -23,6 +25,8 @@ _GET_MAX_OFFSET: Final = 30
 _GET_MIN_OFFSET: Final = 31
 _SEARCH_BY_TIME: Final = 29
 _QUERY_CONSUMER_OFFSET: Final = 14
+_GET_TOPIC_CONFIG: Final = 351
+_ANY_CODE: Final = range(-(1 << 31), 1 << 31)
 _AT_ONCE: Final = 64  # requests on their way
 _BUSY_ATTEMPTS: Final = 5
 _PAUSE_SECONDS: Final = 0.2
@@ -153,3 +157,19 @@ class LiveBroker(Closing):
 
 def _of_queue(topic: str, queue_id: int) -> dict[str, str]:
     return {"topic": topic, "queueId": str(queue_id)}
+
+
+def topic_attributes(broker: LiveBroker, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return the attributes of topics at a broker, {} for those that it says none of.
+
+    Brokers before 5.0, whose topics have none, do not know the request.
+    """
+    names = sorted(topics)
+    asked = [{"topic": topic, "lo": "true"} for topic in names]
+    answers = broker.ask(_GET_TOPIC_CONFIG, asked, allowed=_ANY_CODE)
+    found: dict[str, dict[str, str]] = {name: {} for name in names}
+    for topic, answer in zip(names, answers, strict=True):
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
+            attributes = orjson.loads(answer.body)["attributes"] if answer.code == SUCCESS else {}
+            found[topic] = {str(name): str(value) for name, value in attributes.items()}
+    return found

@@ -24,6 +24,7 @@ from rmqstore.storage.broker.identity import MASTER_ID
 logger = logging.getLogger(__name__)
 
 _SUCCESS: Final = 0
+_PASSING: Final = (1, 2)  # of a name server that has only just started, or is busy
 _TOPIC_NOT_EXIST: Final = 17
 _GET_ROUTE: Final = 105
 _GET_ALL_TOPICS: Final = 206
@@ -118,8 +119,12 @@ class NameServers:
             raise BrokerUnreachableError(str(self._location), err.reason) from err
 
     def _ask(self, code: int, fields: Mapping[str, str]) -> Answer | None:
-        """Return the answer of the first name server that gives one, None for no such topic."""
-        errors = []
+        """Return the answer of the first name server that gives one, None for no such topic.
+
+        A topic is missing if no name server that answers knows it: each hears of it by itself.
+        """
+        errors: list[BrokerUnreachableError] = []
+        is_missing = False
         for address in [*self._addresses]:
             try:
                 with RemotingClient(self._location.endpoint(address)) as client:
@@ -127,14 +132,18 @@ class NameServers:
             except BrokerUnreachableError as err:
                 errors.append(err)
                 continue
-            if address != self._addresses[0]:
+            if answer.code == _TOPIC_NOT_EXIST:
+                is_missing = True
+            elif answer.code in _PASSING:
+                errors.append(BrokerUnreachableError(str(address), answer.remark))
+            elif answer.code != _SUCCESS:
+                raise BrokerRefusedError(str(address), answer.code, answer.remark)
+            else:
                 self._addresses.remove(address)
                 self._addresses.insert(0, address)
-            if answer.code == _TOPIC_NOT_EXIST:
-                return None
-            if answer.code != _SUCCESS:
-                raise BrokerRefusedError(str(address), answer.code, answer.remark)
-            return answer
+                return answer
+        if is_missing:
+            return None
         if len(errors) == 1:
             raise errors[0]
         reasons = "; ".join(map(str, errors))

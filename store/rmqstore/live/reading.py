@@ -24,7 +24,8 @@ from rmqstore.format.layout import (
     SysFlag,
 )
 from rmqstore.format.record import Expected
-from rmqstore.live.broker import LiveBroker
+from rmqstore.format.topics import is_system_topic
+from rmqstore.live.broker import LiveBroker, topic_attributes
 from rmqstore.live.pulls import Pulled, Pulls
 from rmqstore.read.assembler import Pipeline, decoded_columns, plain_pipeline
 from rmqstore.read.faults import find_faults
@@ -33,6 +34,7 @@ from rmqstore.read.rows import Fault, UnitRows, lost_rows, merge_faults
 from rmqstore.read.shared_records import shared_pipeline
 from rmqstore.read.stages import LogBytes, decode
 from rmqstore.spans import QueueSlice
+from rmqstore.storage.broker.config_files import BATCH_QUEUES, QUEUE_TYPE
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +48,13 @@ class LiveScan:
 
     Args:
         broker: the broker.
-        spec: how records are read.
-        pushes_tags: whether the broker leaves out messages with other tags. What it leaves out
-            cannot be told from what is lost within a queue.
+        spec: how records are read. Where it names tags, the broker leaves out messages with
+            others, which are not told apart then from messages that are lost.
     """
 
-    def __init__(self, broker: LiveBroker, spec: ReadSpec, *, pushes_tags: bool = True) -> None:
+    def __init__(self, broker: LiveBroker, spec: ReadSpec) -> None:
         self._broker, self._spec = broker, spec
-        self._tags = spec.tags if pushes_tags else None
+        self._tags: frozenset[str] | None = None  # those that the broker compares
         self._decoded = decoded_columns(spec)
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
@@ -67,6 +68,9 @@ class LiveScan:
         """
         window: list[Pulled] = []
         n_messages = n_bytes = 0
+        topics = {piece.topic for piece in slices}
+        if self._spec.tags is not None and _have_tags_in_units(self._broker, topics):
+            self._tags = self._spec.tags
         for pulled in Pulls(self._broker, slices, self._tags):
             if pulled.loss:
                 self._lose(slices[pulled.number], pulled.start, pulled.end, pulled.loss)
@@ -237,6 +241,17 @@ class LiveScan:
 
 def _name(piece: QueueSlice) -> str:
     return f"{piece.topic}-{piece.queue_id}"
+
+
+def _have_tags_in_units(broker: LiveBroker, topics: set[str]) -> bool:
+    """Return whether the units of queues hold hashes of the tags of their messages.
+
+    Those of delayed messages hold times, and those of inner batches are of several messages.
+    """
+    if any(map(is_system_topic, topics)):
+        return False
+    attributes = topic_attributes(broker, topics)
+    return all(one.get(QUEUE_TYPE) != BATCH_QUEUES for one in attributes.values())
 
 
 class _Walked(NamedTuple):
