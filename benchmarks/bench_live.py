@@ -68,7 +68,8 @@ def show(name: str, passes: list[Pass]) -> None:
     rates = [rows / seconds for rows, seconds, _ in passes]
     costs = [cpu / rows * 1e6 for rows, _, cpu in passes]
     report(
-        f"live: {name}",
+        "live",
+        name,
         rows_per_second=round(statistics.median(rates)),
         cpu_us_per_row=round(statistics.median(costs), 2),
     )
