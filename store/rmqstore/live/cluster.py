@@ -51,6 +51,7 @@ class LiveBrokers(Closing):
         self._names = NameServers(location)
         self._routes: dict[str, TopicRoute] = {}
         self._brokers: dict[str, LiveBroker] = {}
+        self._warned: set[str] = set()
 
     def close(self) -> None:
         """Close all connections."""
@@ -128,7 +129,11 @@ class LiveBrokers(Closing):
             if route is None or not pruning.keeps_topic(topic):
                 continue
             for name, queues in sorted(route.queues.items()):
-                if not queues.read or not pruning.keeps_broker(name):
+                if not pruning.keeps_broker(name):
+                    continue
+                if not queues.read:
+                    is_named = topic in selection.named_topics
+                    self._refuse_unreadable(name, topic, is_error=is_named and must_exist)
                     continue
                 broker = brokers[name] = self.broker(name, route)
                 ids = [
@@ -166,20 +171,32 @@ class LiveBrokers(Closing):
                 known |= {topic: set() for topic in others if topic not in missing}
         require_named(selection, known, str(self.location))
 
-    @staticmethod
-    def _warn_of_unserved(broker: LiveBroker, topic: str, n_read: int, n_write: int) -> None:
+    def _refuse_unreadable(self, name: str, topic: str, *, is_error: bool) -> None:
+        """Refuse a topic that a broker lets nobody read, or warn of it.
+
+        Raises:
+            UnsupportedFeatureError: it is to be an error.
+        """
+        text = f"broker {name} lets nobody read {topic} (perm, readQueueNums)"
+        if is_error:
+            raise UnsupportedFeatureError(f"{text}: let it (mqadmin updateTopic)")
+        self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning("%s", text)
+
+    def _warn_of_unserved(self, broker: LiveBroker, topic: str, n_read: int, n_write: int) -> None:
         """Name queues with messages that a broker serves no more, after it was given fewer."""
         others = range(n_read, n_write)
-        held = [
-            queue_id
-            for queue_id, (start, end) in zip(others, broker.spans(topic, others), strict=True)
-            if start < end
-        ]
+        spans = broker.spans(topic, others)
+        held = [id_ for id_, (start, end) in zip(others, spans, strict=True) if start < end]
         if held:
-            logger.warning(
-                "%s: queues %s of %s hold messages, and the broker lets nobody read them "
-                "(readQueueNums is %d)", broker, held, topic, n_read,
-            )  # fmt: skip
+            self._warn(
+                f"{broker}: queues {held} of {topic} hold messages, and the broker lets nobody "
+                f"read them (readQueueNums is {n_read})"
+            )
 
     def ranges(
         self,

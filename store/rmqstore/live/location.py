@@ -63,7 +63,12 @@ class LiveLocation:
         """
         uri = os.fspath(uri)
         rest = uri[len(_SCHEME) :].rstrip("/")
-        names = [name.strip() for name in rest.split(";")]
+        if "@" in rest:  # what is before it may be a secret
+            raise OptionError(
+                "rocketmq://***: credentials do not belong in an address: give access_key and "
+                "secret_key with `storage_options=`"
+            )
+        names = [name.strip() for name in rest.replace(",", ";").split(";")]
         if not uri.lower().startswith(_SCHEME) or not all(names) or "/" in rest:
             raise OptionError(
                 f"path {uri!r}: name servers are given as rocketmq://HOST:9876, several of them "
@@ -76,6 +81,9 @@ class LiveLocation:
                     f"`storage_options`: unknown {name}; with running brokers there are "
                     f"{', '.join(LIVE_OPTIONS)}"
                 )
+        if "access_key" in given and _SECRET_VARIABLE in environ:
+            # Tasks on other hosts do not see the variable.
+            given.setdefault("secret_key", environ[_SECRET_VARIABLE])
         location = cls(tuple(map(_address, names)), tuple(sorted(given.items())))
         location.endpoint(location.name_servers[0])  # refuses what contradicts itself
         return location
@@ -102,7 +110,7 @@ class LiveLocation:
         given = self._given
         credentials = None
         if "access_key" in given:
-            secret = given.get("secret_key", environ.get(_SECRET_VARIABLE))
+            secret = given.get("secret_key")
             if not secret:
                 raise OptionError(
                     "`storage_options`: access_key needs secret_key, or the environment variable "
@@ -114,7 +122,10 @@ class LiveLocation:
             raise OptionError("`storage_options`: secret_key and security_token need access_key")
         timeout = number(given, "timeout", TIMEOUT_SECONDS)
         if not 0 < timeout <= _MOST_SECONDS:
-            raise OptionError(f"`storage_options`: timeout {timeout}: must be more than 0 seconds")
+            raise OptionError(
+                f"`storage_options`: timeout {timeout}: must be more than 0 and at most "
+                f"{_MOST_SECONDS:.0f} seconds"
+            )
         return Endpoint(address, credentials, self._tls(), timeout)
 
     def _tls(self) -> ssl.SSLContext | None:
