@@ -95,6 +95,7 @@ class LiveCluster(Closing):
             BrokerUnreachableError, BrokerRefusedError: a server does not answer, or refuses.
         """
         self._require_open()
+        self.brokers.refresh()
         return {
             broker.name: {queue_id: span for (_, queue_id), span in spans.items()}
             for broker, spans in self.brokers.spans(parse_selection(subscribe=[topic]))
@@ -181,6 +182,7 @@ class LiveCluster(Closing):
 
     def _rows(self, request: MessageScan) -> Iterator[pa.RecordBatch]:
         pruning = NO_PRUNING if request.where is None else request.where.pruning
+        self.brokers.refresh()  # topics may have other queues now, and brokers other masters
         ranges = self.brokers.ranges(
             request.selection, pruning, fail_on_data_loss=request.spec.fail_on_data_loss
         )
