@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ COUNTS = {
 }
 
 
+@cache
 def stores() -> dict[str, Store]:
     made = {}
     for number, (name, counts) in enumerate(COUNTS.items()):

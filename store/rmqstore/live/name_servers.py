@@ -78,7 +78,7 @@ class NameServers:
             BrokerRefusedError: a name server refused.
         """
         answer = self._ask(_GET_ALL_TOPICS, {})
-        topics = self._table(answer).get("topicList") or []
+        topics = self._table(answer).get("topicList")
         if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
             raise BrokerUnreachableError(str(self._location), "the list of topics cannot be read")
         return sorted(set(topics))
@@ -154,8 +154,10 @@ def _route(table: Mapping[str, Any]) -> TopicRoute:
         }
         for entry in table.get("brokerDatas") or []
     }
+    if not table.get("queueDatas"):
+        raise ValueError("it names no queues")
     queues: dict[str, BrokerQueues] = {}
-    for entry in table.get("queueDatas") or []:
+    for entry in table["queueDatas"]:
         permissions = integer(entry["perm"])
         counts = []
         for bit, name in ((_READABLE, "readQueueNums"), (_WRITABLE, "writeQueueNums")):

@@ -27,7 +27,6 @@ from rmqstore.storage.files.storage import Closing
 from rmqstore.store.scan import Scan
 
 TAGS_CODE: Final = "tagsCode"
-_UNSET: Final = (None, False, "queue")  # values of arguments that ask for nothing
 
 
 class _SelectionArguments(SelectionArguments, total=False):
@@ -149,7 +148,7 @@ class LiveCluster(Closing):
         """
         require_arguments(selection, ScanArguments.__annotations__ | {"columns": ...})
         given: dict[str, Any] = {**selection}
-        require_served(name for name in _OF_FILES if given.pop(name, False) not in _UNSET)
+        require_served(name for name in _OF_FILES if _asks(given.pop(name, None)))
         request = parse_scan(
             parse_selection(**given),
             where=where,
@@ -216,6 +215,11 @@ class LiveCluster(Closing):
         newest = newest_of_queues(slices, request.last, read, wider.schema)
         rows = newest.take(pc.sort_indices(newest.column(PLACE)))
         yield from rows.select(spec.schema.names).to_batches()
+
+
+def _asks(value: object) -> bool:
+    """Return whether the value of an argument asks for anything."""
+    return value is not None and value is not False and value != "queue"
 
 
 def require_served(asked: Iterable[str]) -> None:
