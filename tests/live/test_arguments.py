@@ -143,7 +143,7 @@ def test_unknown_arguments_topics_and_queues_are_named_with_the_nearest(
     cluster: LiveCluster,
 ) -> None:
     with pytest.raises(OptionError, match=r"unknown argument subscrib.*subscribe"):
-        cluster.scan(subscrib="Orders")  # type: ignore[call-arg]
+        cluster.scan(subscrib="Orders")
     with pytest.raises(OptionError, match=r"no topic Order in rocketmq://.*Orders"):
         cluster.count(subscribe="Order")
     with pytest.raises(OptionError, match=r"Orders has no queue \[5\].*\[0, 1\]"):
@@ -179,7 +179,7 @@ def test_topics_that_may_not_be_read_are_left_out(fake: FakeCluster) -> None:
 def test_arguments_of_files_are_refused_for_running_brokers(fake: FakeCluster) -> None:
     for given in ({"broker_name": "b"}, {"ignore_log_end": True}, {"conf": "broker.conf"}):
         with pytest.raises(OptionError, match=next(iter(given))):
-            rmqstore.open(fake.uri, **given)  # type: ignore[call-overload]
+            rmqstore.open(fake.uri, **given)
 
 
 def test_a_closed_cluster_says_so(fake: FakeCluster) -> None:

@@ -15,7 +15,7 @@ N, DAMAGED = 100, 40
 
 
 def offsets(cluster: LiveCluster, **options: object) -> list[int]:
-    found = cluster.scan(columns="queueOffset", **options).read_all()  # type: ignore[arg-type]
+    found = cluster.scan(columns="queueOffset", **options).read_all()
     return found.column("queueOffset").to_pylist()
 
 

@@ -27,7 +27,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
 
 
 def offsets(cluster: LiveCluster, **options: object) -> list[int]:
-    found = cluster.scan(columns="queueOffset", **options).read_all()  # type: ignore[arg-type]
+    found = cluster.scan(columns="queueOffset", **options).read_all()
     return found.column("queueOffset").to_pylist()
 
 
