@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -191,7 +193,7 @@ def test_a_closed_cluster_says_so(fake: FakeCluster) -> None:
             use()
 
 
-def test_the_verbs_of_messages_read_running_brokers(fake: FakeCluster) -> None:
+def test_the_verbs_of_messages_read_running_brokers(fake: FakeCluster, tmp_path: Path) -> None:
     def run(*words: str, exit_code: int = 0) -> str:
         done = CliRunner().invoke(main, [*words])
         assert done.exit_code == exit_code, done.output
@@ -200,4 +202,6 @@ def test_the_verbs_of_messages_read_running_brokers(fake: FakeCluster) -> None:
     shown = run("dump", fake.uri, "-t", "Orders", "--columns", "topic,queueOffset")
     assert shown.count('"topic":"Orders"') == 6
     assert "Orders" in run("dump", fake.uri, "-t", "Order", exit_code=2)
+    run("export", fake.uri, str(tmp_path / "all.parquet"))
+    assert pq.read_table(tmp_path / "all.parquet").num_rows == 7
     assert "rocketmq" in run("describe", fake.uri, exit_code=2)

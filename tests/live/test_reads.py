@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import rmqstore
 from live.fake_cluster import FakeBroker, FakeCluster, Reply, Request, fill, one_queue
 from reading import LOG_COLUMNS, Row, rows
 from rmqstore.errors import OptionError
+from rmqstore.live import pulls
 from rmqstore.store.live_cluster import LiveCluster
 from store_builder import T0, Record, Store, java_hash, properties
 
@@ -194,6 +196,22 @@ def test_answers_grow_with_what_a_broker_gives() -> None:
         assert len(broker.asked(11)) < 10_000 // 32 // 2
 
 
+def test_little_is_held_while_answers_wait_for_those_before_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pulls, "_HELD_BYTES", 1)
+    with FakeCluster(stores()) as fake, fake.open() as cluster:
+        for broker in fake.brokers.values():
+            broker.dice = random.Random(4)
+        found = of_brokers(cluster, columns="brokerName,topic,queueId,queueOffset")
+        assert {key: len(rows) for key, rows in found.items()} == {
+            (name, *key): count
+            for name in COUNTS
+            for key, count in COUNTS[name].items()
+            if key[0][0] != "%"
+        }
+
+
 def test_the_second_name_server_is_asked_where_the_first_is_gone() -> None:
     with FakeCluster({"a": one_queue(5)}) as fake:
         uri = f"rocketmq://127.0.0.1:1;{fake.names.address}"
@@ -234,3 +252,20 @@ def test_a_master_at_another_address_is_found_by_the_next_read() -> None:
         fake.brokers["a"] = FakeBroker("a", store)
         fake.names.brokers["a"] = {0: fake.brokers["a"].address}
         assert cluster.count() == 50
+
+
+def test_scans_that_are_read_side_by_side_do_not_take_one_anothers_answers() -> None:
+    with FakeCluster({"a": one_queue(20_000)}) as fake, fake.open() as cluster:
+        readers = [
+            cluster.scan(columns="queueOffset", starting_offsets={"T": {"0": at}}).reader()
+            for at in (0, 7000)
+        ]
+        found: list[list[int]] = [[], []]
+        for _ in range(20):
+            for reader, places in zip(readers, found, strict=True):
+                with suppress(StopIteration):
+                    places.extend(reader.read_next_batch().column("queueOffset").to_pylist())
+                assert cluster.queue_ranges("T") == {"a": {0: (0, 20_000)}}
+        assert found == [list(range(20_000)), list(range(7000, 20_000))]
+        asked = [request.fields["queueOffset"] for request in fake.brokers["a"].asked(11)]
+        assert len(asked) == len(set(asked)), "no answer was lost"

@@ -110,9 +110,10 @@ def test_what_is_sent_is_what_a_read_gives(fake: FakeCluster) -> None:
 
 
 def test_rows_without_a_queue_are_shared_out_and_each_queue_keeps_their_order(
-    fake: FakeCluster, broker: FakeBroker
+    fake: FakeCluster, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.waits = 0.01
+    monkeypatch.setattr(writer, "_HELD_BYTES", 1000)  # most is sent before the end
     with fake.writer() as one:
         for start in range(0, 3000, 250):
             one.append(

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from rmqstore.errors import StoreStateError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS
+from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.reading import LiveScan
@@ -200,8 +201,16 @@ class LiveCluster(Closing):
     def _of_broker(
         self, request: MessageScan, name: str, slices: Sequence[QueueSlice]
     ) -> Iterator[pa.RecordBatch]:
-        spec = replace(request.spec, broker_name=name)
-        broker = self.brokers.opened(name)
+        known = self.brokers.opened(name)
+        # A connection of its own: others may be read meanwhile, and take the answers on theirs.
+        with LiveBroker(name, known.address, known.location) as broker:
+            yield from self._on_connection(request, broker, slices)
+
+    @staticmethod
+    def _on_connection(
+        request: MessageScan, broker: LiveBroker, slices: Sequence[QueueSlice]
+    ) -> Iterator[pa.RecordBatch]:
+        spec = replace(request.spec, broker_name=broker.name)
         if request.last is None:
             yield from request.kept(LiveScan(broker, spec).batches(slices))
             return
