@@ -76,7 +76,7 @@ class NameServers:
         """
         known: set[str] = set()
         for answer in self._ask(_GET_ALL_TOPICS, {}):
-            topics = self._table(answer).get("topicList") or []
+            topics = self._table(answer).get("topicList")
             if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
                 raise BrokerUnreachableError(
                     str(self._location), "the list of topics cannot be read"
@@ -174,8 +174,10 @@ def _route(table: Mapping[str, Any]) -> TopicRoute:
             except OptionError:
                 if integer(number) == MASTER_ID:  # no other replica is talked to
                     raise
+    if not table.get("queueDatas"):
+        raise ValueError("it names no queues")
     queues: dict[str, BrokerQueues] = {}
-    for entry in table.get("queueDatas") or []:
+    for entry in table["queueDatas"]:
         permissions = integer(entry["perm"])
         counts = []
         for bit, name in ((_READABLE, "readQueueNums"), (_WRITABLE, "writeQueueNums")):

@@ -215,6 +215,8 @@ class Pulls:
         self._n_held = 0  # bytes of answers that wait for others
         self._failed_at: float | None = None  # when the broker first failed to answer
         self._n_failures = 0
+        self._is_held = False  # until no request is on its way, and then for a pause
+        self._refused = ""  # why the broker answers none for now
 
     def __iter__(self) -> Iterator[Pulled]:
         """Yield what comes.
@@ -226,11 +228,13 @@ class Pulls:
         unfinished = deque(each for each in self._ranges if each.head < each.piece.end)
         while unfinished:
             try:
+                self._rest()
                 self._send(unfinished)
                 answered = self._receive()
             except BrokerUnreachableError as err:
                 self._broker.close()
                 self._waiting.clear()
+                self._is_held, self._refused = False, ""
                 for each in self._ranges:
                     each.begin_again()
                 self._pause(str(err), err)
@@ -242,9 +246,23 @@ class Pulls:
                 if answered.head >= answered.piece.end:
                     unfinished.remove(answered)
 
+    def _rest(self) -> None:
+        """Pause once for all answers of one round that gave nothing.
+
+        Raises:
+            BrokerUnreachableError: the broker has answered none for a long time.
+        """
+        if not self._is_held or self._waiting:
+            return
+        refused, self._is_held, self._refused = self._refused, False, ""
+        if refused:
+            self._pause(refused)
+        else:
+            time.sleep(_PAUSES[0])
+
     def _send(self, unfinished: deque[_Range]) -> None:
         """Send requests if many more may be on their way, together."""
-        if len(self._waiting) > _AT_ONCE // 2:
+        if self._is_held or len(self._waiting) > _AT_ONCE // 2:
             return
         spans: list[tuple[_Range, int, int]] = []
         for _ in range(len(unfinished)):
@@ -279,7 +297,8 @@ class Pulls:
         each, start, until = request
         if answer.code in _PASSING:
             each.again.appendleft((start, until))
-            self._pause(f"{self._broker}: {answer.remark or f'code {answer.code}'}")
+            self._is_held = True
+            self._refused = f"{self._broker}: {answer.remark or f'code {answer.code}'}"
             return None
         pulled = self._pulled(answer, each, start, until)
         if pulled is None:
@@ -291,7 +310,7 @@ class Pulls:
                     f"{answer.remark}: pulls of {each.piece.topic}-{each.piece.queue_id} from "
                     f"{start} on give nothing, and do not say why",
                 )
-            time.sleep(_PAUSES[0])
+            self._is_held = True
             return None
         self._failed_at, self._n_failures, each.fruitless_since = None, 0, None
         each.arrived[start] = pulled
@@ -300,9 +319,10 @@ class Pulls:
             each.again.appendleft((pulled.end, until))
         if pulled.records and not self._is_filtered:
             # A broker limits answers by messages and by bytes, and does not say how.
-            came = pulled.end - start
-            is_full = pulled.end == until and came >= each.count
-            each.count = min(2 * each.count, _MOST_MESSAGES) if is_full else came
+            if pulled.end < until:
+                each.count = pulled.end - start
+            elif until - start >= each.count:  # not one of the smaller requests before
+                each.count = min(2 * each.count, _MOST_MESSAGES)
         return each
 
     def _pulled(self, answer: Answer, each: _Range, start: int, until: int) -> Pulled | None:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from rmqstore.errors import StoreStateError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS
+from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.reading import LiveScan
@@ -27,7 +28,6 @@ from rmqstore.storage.files.storage import Closing
 from rmqstore.store.scan import Scan
 
 TAGS_CODE: Final = "tagsCode"
-_UNSET: Final = (None, False, "queue")  # values of arguments that ask for nothing
 
 
 class _SelectionArguments(SelectionArguments, total=False):
@@ -95,6 +95,7 @@ class LiveCluster(Closing):
             BrokerUnreachableError, BrokerRefusedError: a server does not answer, or refuses.
         """
         self._require_open()
+        self.brokers.refresh()
         return {
             broker.name: {queue_id: span for (_, queue_id), span in spans.items()}
             for broker, spans in self.brokers.spans(parse_selection(subscribe=[topic]))
@@ -148,7 +149,7 @@ class LiveCluster(Closing):
         """
         require_arguments(selection, ScanArguments.__annotations__ | {"columns": ...})
         given: dict[str, Any] = {**selection}
-        require_served(name for name in _OF_FILES if given.pop(name, False) not in _UNSET)
+        require_served(name for name in _OF_FILES if _asks(given.pop(name, None)))
         request = parse_scan(
             parse_selection(**given),
             where=where,
@@ -181,6 +182,7 @@ class LiveCluster(Closing):
 
     def _rows(self, request: MessageScan) -> Iterator[pa.RecordBatch]:
         pruning = NO_PRUNING if request.where is None else request.where.pruning
+        self.brokers.refresh()  # topics may have other queues now, and brokers other masters
         ranges = self.brokers.ranges(
             request.selection, pruning, fail_on_data_loss=request.spec.fail_on_data_loss
         )
@@ -199,8 +201,16 @@ class LiveCluster(Closing):
     def _of_broker(
         self, request: MessageScan, name: str, slices: Sequence[QueueSlice]
     ) -> Iterator[pa.RecordBatch]:
-        spec = replace(request.spec, broker_name=name)
-        broker = self.brokers.opened(name)
+        known = self.brokers.opened(name)
+        # A connection of its own: others may be read meanwhile, and take the answers on theirs.
+        with LiveBroker(name, known.address, known.location) as broker:
+            yield from self._on_connection(request, broker, slices)
+
+    @staticmethod
+    def _on_connection(
+        request: MessageScan, broker: LiveBroker, slices: Sequence[QueueSlice]
+    ) -> Iterator[pa.RecordBatch]:
+        spec = replace(request.spec, broker_name=broker.name)
         if request.last is None:
             yield from request.kept(LiveScan(broker, spec).batches(slices))
             return
@@ -214,6 +224,11 @@ class LiveCluster(Closing):
         newest = newest_of_queues(slices, request.last, read, wider.schema)
         rows = newest.take(pc.sort_indices(newest.column(PLACE)))
         yield from rows.select(spec.schema.names).to_batches()
+
+
+def _asks(value: object) -> bool:
+    """Return whether the value of an argument asks for anything."""
+    return value is not None and value is not False and value != "queue"
 
 
 def require_served(asked: Iterable[str]) -> None:
