@@ -25,6 +25,7 @@ from rmqstore.live.reading import LiveScan
 from rmqstore.read.sampling import Sample
 from rmqstore.remoting.client import Address
 from rmqstore.spans import QueueSlice
+from rmqstore.store.live_cluster import TAGS_CODE, require_served
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -44,6 +45,12 @@ class LiveSplit(InputPartition):
 
 class LiveSplitReader(SplitReader):
     """Plans and reads tasks of running brokers. It has no state besides options."""
+
+    @option_names()
+    def __init__(self, schema: StructType, options: ReadOptions) -> None:
+        super().__init__(schema, options)
+        if TAGS_CODE in self.schema.names:
+            require_served([f"column {TAGS_CODE}"])
 
     def read_of(self, broker: LiveBroker, slices: Sequence[QueueSlice]) -> AnyStoreRead:
         """Return the read of ranges of a broker's queues; two messages of each are looked at."""

@@ -54,10 +54,8 @@ class LiveTail:
         return {key: end for key, (_, end) in self.spans.items()}
 
     def take(self, broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]]) -> None:
-        """Take what a look found."""
-        if self._has_looked:
-            self.discovered |= spans.keys() - self.spans.keys()
-        known, self.broker, self.spans, self._has_looked = self.ends, broker, spans, True
+        """Take what a look found; nothing of it if the broker does not answer any more."""
+        known = {} if self.mark is None else self.ends
         grown = [
             QueueSlice(*key, end - 1, end)
             for key, (start, end) in spans.items()
@@ -68,24 +66,16 @@ class LiveTail:
             for record in first_records(broker, grown)
             if record is not None
         ]
-        if self.mark is not None and not self.holds(self.mark):
-            self.mark = None
-        self.mark = max([*marks, *([] if self.mark is None else [self.mark])], default=None)
+        if self.mark is not None and _holds(broker, spans, self.mark):
+            marks.append(self.mark)
+        if self._has_looked:
+            self.discovered |= spans.keys() - self.spans.keys()
+        self.broker, self.spans, self._has_looked = broker, spans, True
+        self.mark = max(marks, default=None)
 
     def holds(self, mark: LogMark) -> bool:
         """Return whether the record of a mark still stands, or was deleted as too old."""
-        record = record_at(self.broker, mark.physical_offset)
-        if record is not None:
-            return (record.physical_offset, record.store_timestamp) == mark
-        firsts = [
-            QueueSlice(*key, start, end) for key, (start, end) in self.spans.items() if start < end
-        ]
-        oldest = [
-            first.physical_offset
-            for first in first_records(self.broker, firsts)
-            if first is not None
-        ]
-        return bool(oldest) and mark.physical_offset < min(oldest)
+        return _holds(self.broker, self.spans, mark)
 
     def first(self, key: QueueKey) -> int:
         """Return the first queue offset whose message is there."""
@@ -99,8 +89,10 @@ class LiveTail:
 
     def began_after(self, key: QueueKey, mark: LogMark) -> bool:
         """Return whether all messages of a queue lie after a mark."""
-        span = self.spans.get(key, (0, 0))
-        return first_behind(self.broker, key, mark.physical_offset + 1, span) == span[0]
+        start, end = self.spans.get(key, (0, 0))
+        if start >= end:
+            return False
+        return first_behind(self.broker, key, mark.physical_offset + 1, (start, end)) == start
 
     def look_confirmed(self, _slices: Iterable[QueueSlice]) -> bool:
         """Return True: a broker serves what its log confirms."""
@@ -109,6 +101,16 @@ class LiveTail:
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
         """Return the ranges."""
         return [*slices]
+
+
+def _holds(broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]], mark: LogMark) -> bool:
+    """Return whether the record of a mark still stands, or was deleted as too old."""
+    record = record_at(broker, mark.physical_offset)
+    if record is not None:
+        return (record.physical_offset, record.store_timestamp) == mark
+    firsts = [QueueSlice(*key, start, end) for key, (start, end) in spans.items() if start < end]
+    oldest = [first.physical_offset for first in first_records(broker, firsts) if first is not None]
+    return bool(oldest) and mark.physical_offset < min(oldest)
 
 
 class FollowedBroker(NamedTuple):
@@ -133,11 +135,18 @@ class LiveSnapshot(StreamSnapshot):
     """What one look at all brokers of a stream found."""
 
     def report_missing(self, brokers: Collection[str]) -> None:
-        """Raise an error for brokers that no name server knows now; they may come back."""
+        """Raise an error for brokers that no name server knows now, or log a warning.
+
+        Raises:
+            BrokerUnreachableError: ``failOnDataLoss`` is true. They may come back.
+        """
         names = ", ".join(sorted(brokers))
-        raise BrokerUnreachableError(
-            names, "the query has read messages of it, and no name server knows it at the moment"
-        )
+        text = "the query has read messages of it, and no name server knows it at the moment"
+        if self.fail_on_data_loss:
+            raise BrokerUnreachableError(
+                names, f"{text}; failOnDataLoss=false continues without it"
+            )
+        logger.warning("%s: %s; continuing without it", names, text)
 
 
 class FollowedBrokers:
@@ -185,28 +194,45 @@ class FollowedBrokers:
         return StreamOffset(initial, snapshot.marks)
 
     def look(self) -> StreamSnapshot:
-        """Look at all queues of all brokers."""
+        """Look at all queues of all brokers.
+
+        Raises:
+            BrokerUnreachableError: a broker does not answer, or no name server knows a broker or
+                a topic of it any more, and data loss is to fail.
+        """
         self._brokers.refresh()
-        found = self._brokers.spans(self._options.selection, must_exist=False)
+        selection = self._options.selection
+        found = self._brokers.spans(selection, must_exist=False)
+        present = {(broker.name, topic) for broker, spans in found for topic, _ in spans}
+        known = {(name, topic) for name, tail in self._tails.items() for topic, _ in tail.spans}
+        if missing := known - present:
+            names = ", ".join(f"{topic} of {name}" for name, topic in sorted(missing))
+            if self._options.fail_on_data_loss:
+                raise BrokerUnreachableError(
+                    names,
+                    "no name server knows it at the moment; failOnDataLoss=false continues "
+                    "without it",
+                )
+            self._warn(f"{names}: no name server knows it; continuing without it")
         for broker, spans in found:
             self._tails.setdefault(broker.name, LiveTail(broker)).take(broker, spans)
-        if missing := self._tails.keys() - {broker.name for broker, _ in found}:
-            raise BrokerUnreachableError(
-                ", ".join(sorted(missing)), "no name server knows it at the moment"
-            )
-        topics = {topic for tail in self._tails.values() for topic, _ in tail.spans}
-        if unknown := self._options.selection.named_topics - topics - self._warned:
+        if unknown := selection.named_topics - {topic for _, topic in present}:
             names = ", ".join(sorted(unknown))
-            logger.warning("no broker has %s; they are followed once they appear", names)
-            self._warned |= unknown
-        return self.last_look()
+            self._warn(f"no broker has {names}; they are followed once they appear")
+        return self._snapshot()
 
     def last_look(self) -> StreamSnapshot:
         """Return what the last look found; the first one if there was none."""
-        if not self._tails:
-            self._patiently(self.look)
+        return self._snapshot() if self._tails else self._patiently(self.look)
+
+    def _snapshot(self) -> StreamSnapshot:
         followed = {name: FollowedBroker(tail) for name, tail in self._tails.items()}
         return LiveSnapshot.of(followed, fail_on_data_loss=self._options.fail_on_data_loss)
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning("%s", text)
 
     def doubt(self, brokers: Iterable[str]) -> None:
         """Do nothing: each look asks the brokers."""

@@ -29,6 +29,7 @@ from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import expanded, open_for, open_live
 
 _META = "rmqstore."
+_OF_BROKERS = ("dump", "export")  # the verbs that read running brokers too
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,12 @@ class StoreFolder(click.Path):
         ctx: click.Context | None,
     ) -> Any:  # noqa: ANN401
         """Return the path."""
+        if is_live(value) and (ctx is None or ctx.command.name not in _OF_BROKERS):
+            verbs = " and ".join(f"rmqstore {name}" for name in _OF_BROKERS)
+            self.fail(
+                f"{value}: running brokers serve nothing but messages, which {verbs} read; this "
+                "needs the files of a store, or of a copy that rmqstore follow keeps", param, ctx,
+            )  # fmt: skip
         if is_uri(value):
             if self._is_local:
                 self.fail(f"{value} is not on the local disk, where it has to be", param, ctx)

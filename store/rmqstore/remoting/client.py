@@ -89,17 +89,20 @@ def encode_request(
 
     The body begins at a multiple of 8 bytes: the header has spaces before its end.
     """
-    header = orjson.dumps(
-        {
-            "code": code,
-            "flag": 0,
-            "opaque": opaque,
-            "language": "PYTHON",
-            "version": 0,
-            "serializeTypeCurrentRPC": "JSON",
-            "extFields": dict(fields or {}),
-        }
-    )
+    try:
+        header = orjson.dumps(
+            {
+                "code": code,
+                "flag": 0,
+                "opaque": opaque,
+                "language": "PYTHON",
+                "version": 0,
+                "serializeTypeCurrentRPC": "JSON",
+                "extFields": dict(fields or {}),
+            }
+        )
+    except TypeError as err:
+        raise OptionError(f"a field of request {code} is not text that can be sent: {err}") from err
     header = header[:-1] + b" " * (-len(header) % 8) + header[-1:]
     length = LENGTH_BYTES + len(header) + len(body)
     return _INT.pack(length) + _INT.pack(_JSON << _TYPE_SHIFT | len(header)) + header + body
