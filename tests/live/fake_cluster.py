@@ -65,7 +65,7 @@ class FakeServer:
         dice: brings answers that are due together into another order, if given.
         waits: seconds that requests are waited for which come together.
         replace: gives another answer to a request, None for the ordinary one.
-        mangle: what becomes of the frame of an answer.
+        mangle: what becomes of the frame of an answer: bytes, or pieces of them.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,9 @@ class FakeServer:
         self.is_binary, self.waits = False, 0.0
         self.dice: random.Random | None = None
         self.replace: Callable[[Request], Reply | None] = lambda _request: None
-        self.mangle: Callable[[Request, bytes], bytes] = lambda _request, frame: frame
+        self.mangle: Callable[[Request, bytes], bytes | Iterable[bytes]] = lambda _request, frame: (
+            frame
+        )
         self._connections: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
@@ -135,7 +137,9 @@ class FakeServer:
             for request in due:
                 self.requests.append(request)
                 reply = self.replace(request) or self.answer(request)
-                connection.sendall(self.mangle(request, self.frame(request, reply)))
+                mangled = self.mangle(request, self.frame(request, reply))
+                for sent in [mangled] if isinstance(mangled, bytes) else mangled:
+                    connection.sendall(sent)
             if not piece:
                 return
 

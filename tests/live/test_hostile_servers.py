@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
@@ -87,15 +88,21 @@ def of_others(request: Request, _frame: bytes) -> bytes:
     return server.frame(other, Reply(fields={"offset": "7"}))
 
 
+def flood(request: Request, frame: bytes) -> Iterator[bytes]:
+    while True:
+        yield of_others(request, frame)
+        time.sleep(0.01)
+
+
 FAULTS = [
-    silent, half, half_and_silent, garbage, huge, negative, no_json, cut_binary, of_others,
+    flood, silent, half, half_and_silent, garbage, huge, negative, no_json, cut_binary, of_others,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("code", [105, 30, 31, 11])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
 def test_answers_that_are_none_are_an_error_that_names_the_server(
-    fake: FakeCluster, code: int, fault: Callable[[Request, bytes], bytes]
+    fake: FakeCluster, code: int, fault: Callable[[Request, bytes], Any]
 ) -> None:
     server = fake.names if code == 105 else fake.brokers["a"]
     server.mangle = lambda request, frame: fault(request, frame) if request.code == code else frame
@@ -111,7 +118,7 @@ def test_answers_that_are_none_are_an_error_that_names_the_server(
 def test_a_read_goes_on_after_broken_answers_without_loss_or_repetition(
     monkeypatch: pytest.MonkeyPatch,
     fake: FakeCluster,
-    fault: Callable[[Request, bytes], bytes],
+    fault: Callable[[Request, bytes], Any],
     every: int,
 ) -> None:
     monkeypatch.setattr(pulls, "_PATIENCE_SECONDS", 60)

@@ -125,6 +125,19 @@ def test_a_queue_that_changes_under_a_read_fails_it(
         offsets(cluster)
 
 
+def test_a_long_end_that_is_cut_off_is_not_asked_for_piece_by_piece(fake: FakeCluster) -> None:
+    broker = fake.brokers["a"]
+    broker.replace = lambda request: (
+        Reply(fields={"offset": str(10**12)}) if request.code == 30 else None
+    )
+    with fake.open() as cluster:
+        assert offsets(cluster, fail_on_data_loss=False) == list(range(N))
+        n_pulls = len(broker.asked(11))
+        with pytest.raises(OffsetOutOfRangeError, match=f"{N} to {10**12}.*ends at {N} now"):
+            offsets(cluster)
+    assert n_pulls < 1000
+
+
 def test_bounds_outside_of_a_queue_fail_a_read(fake: FakeCluster) -> None:
     fake.brokers["a"].queues["T", 0].first = 50
     fake.brokers["a"].queues["T", 0].stored = fake.brokers["a"].queues["T", 0].stored[50:]

@@ -12,6 +12,7 @@ import pytest
 
 import rmqstore
 from live.fake_cluster import FakeBroker, FakeCluster, HangUpError, Reply, Request, decoded, pairs
+from live.test_hostile_servers import flood
 from reading import rows
 from rmqstore.errors import (
     BrokerRefusedError,
@@ -217,6 +218,15 @@ def test_requests_that_a_broker_did_not_take_are_sent_again(
     assert send(fake, numbered(400)).n_sent == 400
     expected = {n: [b"%d" % i for i in range(n, 400, 4)] for n in range(4)}
     assert bodies(broker) == expected
+
+
+def test_answers_never_asked_for_hold_no_write_up(fake: FakeCluster, broker: FakeBroker) -> None:
+    broker.mangle = lambda request, frame: flood(request, frame) if request.code == 320 else frame
+    with LiveWriter(fake.location.parse(fake.uri, {"timeout": 0.2})) as one:
+        one.append(table(numbered(8)))
+        one.flush()
+        assert one.n_sent == 8
+    assert bodies(broker) == {n: [b"%d" % n, b"%d" % (n + 4)] for n in range(4)}
 
 
 @pytest.mark.parametrize("code", [10, 11, 12])

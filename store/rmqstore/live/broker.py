@@ -149,9 +149,10 @@ class LiveBroker(Closing):
         while len(answers) < len(asked):
             while len(waiting) < _AT_ONCE and (item := next(left, None)) is not None:
                 waiting[client.send(code, item[1])] = item[0]
-            answer = client.receive(time.monotonic() + client.timeout)
-            if answer.opaque in waiting:
-                answers[waiting.pop(answer.opaque)] = answer
+            by = time.monotonic() + client.timeout
+            while (answer := client.receive(by)).opaque not in waiting:
+                pass
+            answers[waiting.pop(answer.opaque)] = answer
         return answers
 
 

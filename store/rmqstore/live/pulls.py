@@ -88,6 +88,7 @@ class _Range:
         again: spans that have to be asked for once more.
         arrived: answers by their first offset, until those before them have come.
         fruitless_since: when answers began to say nothing, None if the last one did.
+        cut: everything from this queue offset on is known to be cut off.
     """
 
     number: int
@@ -98,6 +99,14 @@ class _Range:
     again: deque[tuple[int, int]] = field(default_factory=deque)
     arrived: dict[int, Pulled] = field(default_factory=dict)
     fruitless_since: float | None = None
+    cut: int = 1 << 63
+
+    def cut_off(self, start: int) -> int:
+        """Ask for nothing from a queue offset on; return how many bytes are given up."""
+        self.cut, self.asked = start, self.piece.end
+        self.again = deque(span for span in self.again if span[0] < start)
+        given_up = [self.arrived.pop(at) for at in [*self.arrived] if at >= start]
+        return sum(len(pulled.records) for pulled in given_up)
 
     def next_request(self) -> tuple[int, int] | None:
         """Return the next span to ask for, None if everything is asked for."""
@@ -290,40 +299,46 @@ class Pulls:
     def _receive(self) -> _Range | None:
         """Take one answer, and return the range that has it now; None if it says nothing."""
         client = self._broker.client()
-        answer = client.receive(time.monotonic() + client.timeout)
-        request = self._waiting.pop(answer.opaque, None)
-        if request is None:
+        by = time.monotonic() + client.timeout
+        while (answer := client.receive(by)).opaque not in self._waiting:
+            pass  # whatever else it sends, it has to answer in time
+        each, start, until = self._waiting.pop(answer.opaque)
+        if start >= each.cut:
             return None
-        each, start, until = request
+        pulled = None
         if answer.code in _PASSING:
-            each.again.appendleft((start, until))
-            self._is_held = True
             self._refused = f"{self._broker}: {answer.remark or f'code {answer.code}'}"
-            return None
-        pulled = self._pulled(answer, each, start, until)
-        if pulled is None:
-            each.again.appendleft((start, until))
-            if each.is_hopeless():
+        else:
+            pulled = self._pulled(answer, each, start, until)
+            if pulled is None and each.is_hopeless():
                 raise BrokerRefusedError(
                     str(self._broker),
                     answer.code,
                     f"{answer.remark}: pulls of {each.piece.topic}-{each.piece.queue_id} from "
                     f"{start} on give nothing, and do not say why",
                 )
+        if pulled is None:
+            each.again.appendleft((start, until))
             self._is_held = True
             return None
         self._failed_at, self._n_failures, each.fruitless_since = None, 0, None
-        each.arrived[start] = pulled
+        self._keep(each, pulled, until)
+        return each
+
+    def _keep(self, each: _Range, pulled: Pulled, until: int) -> None:
+        """Keep what an answer says until those before it have come; plan what it leaves."""
+        if pulled.end > until:
+            self._n_held -= each.cut_off(pulled.start)
+        each.arrived[pulled.start] = pulled
         self._n_held += len(pulled.records)
         if pulled.end < until:
             each.again.appendleft((pulled.end, until))
         if pulled.records and not self._is_filtered:
             # A broker limits answers by messages and by bytes, and does not say how.
             if pulled.end < until:
-                each.count = pulled.end - start
-            elif until - start >= each.count:  # not one of the smaller requests before
+                each.count = pulled.end - pulled.start
+            elif until - pulled.start >= each.count:  # not one of the smaller requests before
                 each.count = min(2 * each.count, _MOST_MESSAGES)
-        return each
 
     def _pulled(self, answer: Answer, each: _Range, start: int, until: int) -> Pulled | None:
         """Return what an answer says of a span, None if the same has to be asked again.
@@ -393,7 +408,7 @@ def _lost(
     # A broker may not have brought the queue back yet after its start.
     if start >= last and each.is_hopeless():
         text = f"they are cut off: the queue ends at {last} now ({status})"
-        return Pulled(each.number, start, until, until, loss=text)
+        return Pulled(each.number, start, each.piece.end, each.piece.end, loss=text)
     if start < following <= last:  # a unit that cannot be read; the rest of its file goes too
         end = min(following, until)
         return Pulled(each.number, start, end, following, loss=f"unreadable ({status})")

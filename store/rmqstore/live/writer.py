@@ -183,6 +183,7 @@ class LiveWriter(Closing):
         self._queues: dict[str, list[_Queue]] = {}
         self._on_their_way: dict[str, dict[int, _Queue]] = {}  # by broker and number
         self._n_held = 0  # bytes of requests that wait or are on their way
+        self._refused: dict[str, str] = {}  # why a broker takes nothing for now, by broker
         self._failed_at: float | None = None
         self._warned: set[str] = set()
         self.n_sent = 0  # messages that are stored
@@ -290,13 +291,17 @@ class LiveWriter(Closing):
 
     def _send(self, name: str) -> None:
         broker = self._brokers.opened(name)
+        on_their_way = self._on_their_way.setdefault(name, {})
+        if name in self._refused:
+            if on_their_way:
+                return
+            self._pause(BrokerUnreachableError(name, self._refused.pop(name)))
         ready = [
             queue
             for each in self._queues.values()
             for queue in each
             if queue.broker == name and queue.sent is None and queue.waiting
         ]
-        on_their_way = self._on_their_way.setdefault(name, {})
         for queue in ready:
             queue.sent = queue.waiting.popleft()
             number = broker.client().send(queue.sent.code, queue.sent.fields, queue.sent.body)
@@ -307,11 +312,12 @@ class LiveWriter(Closing):
         if not on_their_way:
             return
         client = self._brokers.opened(name).client()
-        answer = client.receive(time.monotonic() + client.timeout)
-        queue = on_their_way.pop(answer.opaque, None)
-        if queue is None or queue.sent is None:
-            return
+        by = time.monotonic() + client.timeout
+        while (answer := client.receive(by)).opaque not in on_their_way:
+            pass
+        queue = on_their_way.pop(answer.opaque)
         request, queue.sent = queue.sent, None
+        assert request is not None, "it was on its way"
         if answer.code == SUCCESS or answer.code in _NOT_DURABLE:
             self._failed_at = None
             self._store(queue, request, self._offset_of(name, answer))
@@ -321,7 +327,7 @@ class LiveWriter(Closing):
         queue.waiting.appendleft(request)
         remark = answer.remark or f"code {answer.code}"
         if answer.code in _NOT_STORED:
-            self._pause(BrokerUnreachableError(name, remark))
+            self._refused[name] = remark  # one pause for all that are refused together
         elif answer.code == _SYSTEM_ERROR and not any(text in remark for text in _CERTAIN_REMARKS):
             queue.waiting.popleft()
             queue.sent = request  # it may have been stored
@@ -351,6 +357,7 @@ class LiveWriter(Closing):
         Raises:
             BrokerUnreachableError: it did not come back for a long time.
         """
+        self._refused.pop(name, None)
         queues = [*self._on_their_way.pop(name, {}).values()]
         queues += [
             queue
