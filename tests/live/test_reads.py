@@ -267,5 +267,6 @@ def test_scans_that_are_read_side_by_side_do_not_take_one_anothers_answers() -> 
                     places.extend(reader.read_next_batch().column("queueOffset").to_pylist())
                 assert cluster.queue_ranges("T") == {"a": {0: (0, 20_000)}}
         assert found == [list(range(20_000)), list(range(7000, 20_000))]
-        asked = [request.fields["queueOffset"] for request in fake.brokers["a"].asked(11)]
+        pulls = [request.fields for request in fake.brokers["a"].asked(11)]
+        asked = [fields["queueOffset"] for fields in pulls if fields["maxMsgNums"] != "1"]
         assert len(asked) == len(set(asked)), "no answer was lost"

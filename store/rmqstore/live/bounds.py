@@ -14,7 +14,7 @@ from functools import partial
 
 from rmqstore.errors import OptionError
 from rmqstore.live.broker import LiveBroker
-from rmqstore.live.pulls import RecordHead, first_records
+from rmqstore.live.pulls import RecordHead, are_removed, first_records
 from rmqstore.query.selection import Selection
 from rmqstore.read.bounds import BoundResolver
 from rmqstore.read.time_search import FoundTimes
@@ -89,6 +89,21 @@ def search_times(broker: LiveBroker, spans: Spans, resolver: BoundResolver) -> F
     _guess(broker, searches)
     _run(broker, searches)
     return {(each.key, each.timestamp): each.low for each in searches}
+
+
+def first_offsets(broker: LiveBroker, spans: Spans) -> dict[QueueKey, int]:
+    """Return the first queue offset of each queue whose message is there.
+
+    Retention deletes files of the log first. Until it has corrected a queue, this begins with
+    messages that are gone.
+    """
+    firsts = {key: start for key, (start, _) in spans.items()}
+    asked = [QueueSlice(*key, start, end) for key, (start, end) in spans.items() if start < end]
+    for piece, is_removed in zip(asked, are_removed(broker, asked), strict=True):
+        if is_removed:
+            key = (piece.topic, piece.queue_id)
+            firsts[key] = first_behind(broker, key, 0, (piece.start, piece.end))
+    return firsts
 
 
 @dataclass

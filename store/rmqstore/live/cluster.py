@@ -13,7 +13,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.layout import LMQ_PREFIX
-from rmqstore.live.bounds import Spans, resolver_for, search_times
+from rmqstore.live.bounds import Spans, first_offsets, resolver_for, search_times
 from rmqstore.live.broker import LiveBroker, topic_attributes
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.name_servers import NameServers, TopicRoute
@@ -220,9 +220,12 @@ class LiveBrokers(Closing):
                 self._require_whole_topics(broker, spans)
             resolver = resolver_for(broker, selection, spans, fail_on_data_loss=fail_on_data_loss)
             times = search_times(broker, spans, resolver)
+            firsts = first_offsets(broker, spans)
             slices = []
             for (topic, queue_id), span in spans.items():
                 start, end = resolver.bounds(topic, queue_id, span, times)
+                if start == span[0]:
+                    start = min(firsts[topic, queue_id], end)
                 start = max(start, pruning.queue_offsets.low)
                 end = min(end, pruning.queue_offsets.high + 1)
                 if start < end:

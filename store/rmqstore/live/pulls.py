@@ -50,6 +50,7 @@ _FILTERED_COUNT: Final = 4096  # messages that a broker looks at for a request w
 _HELD_BYTES: Final = 64 << 20  # of answers that wait for those before them
 _PATIENCE_SECONDS: Final = 90.0  # for a broker that is gone or busy, without any answer between
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_MOST_ERRORS: Final = 2  # that a broker may say in a row for a range
 _FRUITLESS_SECONDS: Final = 3.0  # of answers that say nothing, before the read fails
 
 
@@ -65,6 +66,7 @@ class Pulled(NamedTuple):
         records: the records, one after the other; empty if the broker does not have them, or a
             filter lets none through.
         loss: why the messages of the span are gone, empty if they are not.
+        is_filtered: whether the broker left out messages with other tags.
     """
 
     number: int
@@ -73,6 +75,7 @@ class Pulled(NamedTuple):
     following: int
     records: bytes = b""
     loss: str = ""
+    is_filtered: bool = False
 
 
 @dataclass
@@ -89,6 +92,9 @@ class _Range:
         arrived: answers by their first offset, until those before them have come.
         fruitless_since: when answers began to say nothing, None if the last one did.
         cut: everything from this queue offset on is known to be cut off.
+        is_filtered: whether the broker leaves out messages with other tags. It looks further then
+            than it is asked to, so one request follows the other.
+        n_errors: how often in a row the broker answered that it failed.
     """
 
     number: int
@@ -100,8 +106,51 @@ class _Range:
     arrived: dict[int, Pulled] = field(default_factory=dict)
     fruitless_since: float | None = None
     cut: int = 1 << 63
+    is_filtered: bool = False
+    n_errors: int = 0
 
-    def cut_off(self, start: int) -> int:
+    def take(self, pulled: Pulled, until: int) -> int:
+        """Keep the answer for a span up to ``until`` until those before it have come.
+
+        Returns:
+            How many bytes are held more.
+        """
+        self.fruitless_since, self.n_errors = None, 0
+        n_given_up = self._cut_off(pulled.start) if pulled.loss and pulled.end > until else 0
+        self.arrived[pulled.start] = pulled
+        if self.is_filtered:
+            self.asked = pulled.end
+            return len(pulled.records)
+        if pulled.end < until:
+            self.again.appendleft((pulled.end, until))
+        if pulled.records:
+            # A broker limits answers by messages and by bytes, and does not say how.
+            if pulled.end < until:
+                self.count = pulled.end - pulled.start
+            elif until - pulled.start >= self.count:  # not one of the smaller requests before
+                self.count = min(2 * self.count, _MOST_MESSAGES)
+        return len(pulled.records) - n_given_up
+
+    def ask_again(self, start: int, until: int) -> None:
+        """Ask again for a span whose answer said nothing."""
+        if self.is_filtered:
+            self.asked = start
+        else:
+            self.again.appendleft((start, until))
+
+    def pass_filter(self, start: int) -> None:
+        """Ask without a filter for what is left, from a queue offset on.
+
+        A broker that looked past the end of the range has not said which of its messages are in.
+        """
+        self.is_filtered, self.asked, self.count = False, start, _FIRST_COUNT
+
+    def fail(self) -> int:
+        """Note that the broker failed to answer; return how often in a row it did."""
+        self.n_errors += 1
+        return self.n_errors
+
+    def _cut_off(self, start: int) -> int:
         """Ask for nothing from a queue offset on; return how many bytes are given up."""
         self.cut, self.asked = start, self.piece.end
         self.again = deque(span for span in self.again if span[0] < start)
@@ -113,7 +162,7 @@ class _Range:
         if self.again:
             return self.again.popleft()
         start = self.asked
-        if start >= self.piece.end:
+        if start >= self.piece.end or (self.is_filtered and start > self.head):
             return None
         self.asked = min(start + self.count, self.piece.end)
         return start, self.asked
@@ -168,15 +217,50 @@ class RecordHead(NamedTuple):
 
 
 def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[RecordHead | None]:
-    """Return the first record of each of some ranges of queues, None where it is gone.
+    """Return the first record of each of some ranges of queues, None where it is deleted.
 
     Raises:
-        BrokerUnreachableError: the broker does not answer.
+        BrokerUnreachableError: the broker does not answer, or not with a record.
         BrokerRefusedError: it refuses.
     """
+    found: dict[int, RecordHead | None] = {}
+    for pause in (0.0, *_PAUSES):
+        time.sleep(pause)
+        missing = [number for number in range(len(wanted)) if number not in found]
+        asked = [
+            pull_fields(broker, wanted[number]._replace(end=wanted[number].start + 1))
+            for number in missing
+        ]
+        answers = broker.ask(_PULL, asked, allowed=(SUCCESS, *_WITHOUT_MESSAGES))
+        for number, answer in zip(missing, answers, strict=True):
+            record = record_head(answer.body) if answer.code == SUCCESS else None
+            if record is not None or _is_deleted(answer, wanted[number].start):
+                found[number] = record
+        if len(found) == len(wanted):
+            return [found[number] for number in range(len(wanted))]
+    piece = wanted[missing[0]]
+    raise BrokerUnreachableError(
+        str(broker),
+        f"queue offset {piece.start} of {piece.topic}-{piece.queue_id} is answered by "
+        f"{answer.remark or f'code {answer.code}'}",
+    )
+
+
+def are_removed(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[bool]:
+    """Return whether a broker says of the first message of each range that its file is deleted."""
     asked = [pull_fields(broker, piece._replace(end=piece.start + 1)) for piece in wanted]
-    answers = broker.ask(_PULL, asked, allowed=(SUCCESS, *_WITHOUT_MESSAGES))
-    return [record_head(answer.body) if answer.code == SUCCESS else None for answer in answers]
+    answers = broker.ask(_PULL, asked, allowed=(SUCCESS, *_WITHOUT_MESSAGES, *_PASSING))
+    return [answer.code == _RETRY_IMMEDIATELY and _REMOVING in answer.remark for answer in answers]
+
+
+def _is_deleted(answer: Answer, queue_offset: int) -> bool:
+    """Return whether an answer without a message says that it is deleted."""
+    if answer.code == _RETRY_IMMEDIATELY:
+        return _REMOVING in answer.remark
+    try:
+        return answer.code == _OFFSET_MOVED and queue_offset < answer.number("minOffset")
+    except MalformedBytesError:
+        return False
 
 
 def record_at(broker: LiveBroker, physical_offset: int) -> RecordHead | None:
@@ -214,10 +298,10 @@ class Pulls:
     ) -> None:
         self._broker = broker
         self._subscription = "*" if tags is None else " || ".join(sorted(tags))
-        self._is_filtered = tags is not None
-        count = _FILTERED_COUNT if self._is_filtered else _FIRST_COUNT
+        is_filtered = tags is not None
+        count = _FILTERED_COUNT if is_filtered else _FIRST_COUNT
         self._ranges = [
-            _Range(number, piece, piece.start, piece.start, count)
+            _Range(number, piece, piece.start, piece.start, count, is_filtered=is_filtered)
             for number, piece in enumerate(slices)
         ]
         self._waiting: dict[int, tuple[_Range, int, int]] = {}
@@ -289,10 +373,11 @@ class Pulls:
             unfinished.rotate(-1)
         if not spans:
             return
-        requests = [
-            (pull_fields(self._broker, _part(each, start, until), self._subscription), b"")
-            for each, start, until in spans
-        ]
+        requests = []
+        for each, start, until in spans:
+            wanted = each.piece._replace(start=start, end=until)
+            subscription = self._subscription if each.is_filtered else "*"
+            requests.append((pull_fields(self._broker, wanted, subscription), b""))
         sent = self._broker.client().send_all(_PULL, requests)
         self._waiting |= zip(sent, spans, strict=True)
 
@@ -307,7 +392,9 @@ class Pulls:
             return None
         pulled = None
         if answer.code in _PASSING:
-            self._refused = f"{self._broker}: {answer.remark or f'code {answer.code}'}"
+            self._refused = f"{answer.remark or f'code {answer.code}'}"
+            if answer.code == _SYSTEM_ERROR and each.fail() > _MOST_ERRORS:
+                raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         else:
             pulled = self._pulled(answer, each, start, until)
             if pulled is None and each.is_hopeless():
@@ -318,27 +405,15 @@ class Pulls:
                     f"{start} on give nothing, and do not say why",
                 )
         if pulled is None:
-            each.again.appendleft((start, until))
+            each.ask_again(start, until)
             self._is_held = True
             return None
-        self._failed_at, self._n_failures, each.fruitless_since = None, 0, None
-        self._keep(each, pulled, until)
+        self._failed_at, self._n_failures = None, 0
+        if each.is_filtered and pulled.following > each.piece.end:
+            each.pass_filter(start)
+            return None
+        self._n_held += each.take(pulled, until)
         return each
-
-    def _keep(self, each: _Range, pulled: Pulled, until: int) -> None:
-        """Keep what an answer says until those before it have come; plan what it leaves."""
-        if pulled.end > until:
-            self._n_held -= each.cut_off(pulled.start)
-        each.arrived[pulled.start] = pulled
-        self._n_held += len(pulled.records)
-        if pulled.end < until:
-            each.again.appendleft((pulled.end, until))
-        if pulled.records and not self._is_filtered:
-            # A broker limits answers by messages and by bytes, and does not say how.
-            if pulled.end < until:
-                each.count = pulled.end - pulled.start
-            elif until - pulled.start >= each.count:  # not one of the smaller requests before
-                each.count = min(2 * each.count, _MOST_MESSAGES)
 
     def _pulled(self, answer: Answer, each: _Range, start: int, until: int) -> Pulled | None:
         """Return what an answer says of a span, None if the same has to be asked again.
@@ -355,14 +430,15 @@ class Pulls:
             )
         except MalformedBytesError as err:
             raise BrokerUnreachableError(str(self._broker), err.reason) from err
-        end = min(following, until)
+        end = following if each.is_filtered else min(following, until)
         if answer.code == SUCCESS and answer.body and following > start:
-            return Pulled(each.number, start, end, following, answer.body)
+            is_filtered = each.is_filtered
+            return Pulled(each.number, start, end, following, answer.body, is_filtered=is_filtered)
         if answer.code == _RETRY_IMMEDIATELY and following > start:
             if _REMOVING in answer.remark:
                 return Pulled(each.number, start, end, following, loss="their files are deleted")
-            if self._is_filtered:
-                return Pulled(each.number, start, end, following)
+            if each.is_filtered:
+                return Pulled(each.number, start, end, following, is_filtered=True)
         if answer.code in (_NOT_FOUND, _OFFSET_MOVED):
             return _lost(answer, each, (start, until), (following, first, last))
         return None
@@ -381,10 +457,6 @@ class Pulls:
         logger.info("%s; trying again", why)
         time.sleep(_PAUSES[min(self._n_failures, len(_PAUSES) - 1)])
         self._n_failures += 1
-
-
-def _part(each: _Range, start: int, until: int) -> QueueSlice:
-    return each.piece._replace(start=start, end=until)
 
 
 def _lost(
@@ -409,7 +481,8 @@ def _lost(
     if start >= last and each.is_hopeless():
         text = f"they are cut off: the queue ends at {last} now ({status})"
         return Pulled(each.number, start, each.piece.end, each.piece.end, loss=text)
-    if start < following <= last:  # a unit that cannot be read; the rest of its file goes too
-        end = min(following, until)
-        return Pulled(each.number, start, end, following, loss=f"unreadable ({status})")
+    # A unit that cannot be read. The broker passes over the rest of its file.
+    if start < min(following, last) and each.is_hopeless():
+        end = min(following, until) if following <= last else start + 1
+        return Pulled(each.number, start, end, end, loss=f"unreadable ({status})")
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -19,6 +20,7 @@ from rmqstore.format.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
     FIXED_PART_V4,
+    MIN_RECORD_BYTES,
     Mask,
     Positions,
     SysFlag,
@@ -38,6 +40,7 @@ from rmqstore.storage.broker.config_files import BATCH_QUEUES, QUEUE_TYPE
 
 logger = logging.getLogger(__name__)
 
+_PLAIN_TAG: Final = re.compile(r"[^|\s]*[^|\s*][^|\s]*")
 _INNER_BATCH: Final = np.int32(SysFlag.INNER_BATCH)
 
 
@@ -54,7 +57,6 @@ class LiveScan:
 
     def __init__(self, broker: LiveBroker, spec: ReadSpec) -> None:
         self._broker, self._spec = broker, spec
-        self._tags: frozenset[str] | None = None  # those that the broker compares
         self._decoded = decoded_columns(spec)
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
@@ -66,17 +68,25 @@ class LiveScan:
             CorruptRecordError, StoreFormatError: a record is damaged and the mode is FAILFAST.
             OffsetOutOfRangeError: messages are gone, and data loss is to fail.
         """
+        topics = {piece.topic for piece in slices}
+        tags = self._spec.tags
+        if tags is not None and not _can_compare(self._broker, topics, tags):
+            tags = None
+        yield from self._read(slices, tags)
+
+    def _read(
+        self, slices: Sequence[QueueSlice], tags: frozenset[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of slices, of which the broker leaves out those with other tags."""
         window: list[Pulled] = []
         n_messages = n_bytes = 0
-        topics = {piece.topic for piece in slices}
-        if self._spec.tags is not None and _have_tags_in_units(self._broker, topics):
-            self._tags = self._spec.tags
-        for pulled in Pulls(self._broker, slices, self._tags):
+        for pulled in Pulls(self._broker, slices, tags):
             if pulled.loss:
                 self._lose(slices[pulled.number], pulled.start, pulled.end, pulled.loss)
             elif pulled.records:
                 window.append(pulled)
-                n_messages += pulled.end - pulled.start
+                most = len(pulled.records) // MIN_RECORD_BYTES
+                n_messages += min(pulled.end - pulled.start, most)
                 n_bytes += len(pulled.records)
             self._spec.advance(pulled.end - pulled.start, len(pulled.records))
             if n_messages >= BATCH_ROWS or n_bytes >= BATCH_BYTES:
@@ -90,8 +100,34 @@ class LiveScan:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of some answers."""
         walked = _walk(window)
-        for number in np.flatnonzero(~walked.is_sound).tolist():
-            yield from self._refuse(slices, window[number])
+        if walked.is_sound.all():
+            yield from self._rows(slices, walked)
+            return
+        number = int(np.argmin(walked.is_sound))
+        yield from self._pass_damage(slices, window[: number + 1])
+        if number + 1 < len(window):
+            yield from self._decode(slices, window[number + 1 :])
+
+    def _pass_damage(
+        self, slices: Sequence[QueueSlice], window: list[Pulled]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of some answers, the last of which is no chain of records."""
+        walked = _walk(window)
+        yield from self._rows(slices, walked)
+        pulled, at = window[-1], window[-1].start
+        if walked.counts[-1]:
+            places, n_held = self._places(slices, walked)
+            at = int(places[-1] + n_held[-1])
+        piece = slices[pulled.number]
+        if not pulled.is_filtered:  # else only a read without a filter shows which record it is
+            yield from self._refuse(piece, at)
+            at += 1
+        if at < pulled.end:
+            yield from self._read([piece._replace(start=at, end=pulled.end)], None)
+
+    def _rows(self, slices: Sequence[QueueSlice], walked: _Walked) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of records."""
+        window = walked.window
         places, n_held = self._places(slices, walked)
         # A record of several messages has a row for each of them.
         rows = np.repeat(np.arange(len(walked.starts)), n_held)
@@ -173,7 +209,7 @@ class LiveScan:
                 f"{pulled.following} (excluded) of {_name(piece)}: which of them they are is "
                 "not known"
             )
-        if self._tags is not None:
+        if pulled.is_filtered:
             return
         at = pulled.start
         for place, end in [*zip(places.tolist(), ends.tolist(), strict=True), (pulled.end, 0)]:
@@ -207,21 +243,21 @@ class LiveScan:
             if batch.num_rows:
                 yield batch
 
-    def _refuse(self, slices: Sequence[QueueSlice], pulled: Pulled) -> Iterator[pa.RecordBatch]:
-        """Handle an answer whose bytes are no chain of records as the mode says."""
-        piece = slices[pulled.number]
+    def _refuse(self, piece: QueueSlice, queue_offset: int) -> Iterator[pa.RecordBatch]:
+        """Handle bytes that are no record as the mode says."""
         text = (
-            f"{self._broker}: the answer for {_name(piece)} from queue offset {pulled.start} on "
-            "is no chain of records"
+            f"{self._broker}: what is answered for queue offset {queue_offset} of {_name(piece)} "
+            "is no record"
         )
         if self._spec.mode == FAILFAST:
             raise StoreFormatError(text)
         if self._spec.mode == DROPMALFORMED:
-            logger.warning("%s: what follows in it is passed over", text)
+            logger.warning("%s: it is dropped", text)
             return
         known = {
             "topic": piece.topic,
             "queueId": piece.queue_id,
+            "queueOffset": queue_offset,
             "brokerName": self._spec.broker_name,
             self._spec.corrupt_column: text,
         }
@@ -243,12 +279,15 @@ def _name(piece: QueueSlice) -> str:
     return f"{piece.topic}-{piece.queue_id}"
 
 
-def _have_tags_in_units(broker: LiveBroker, topics: set[str]) -> bool:
-    """Return whether the units of queues hold hashes of the tags of their messages.
+def _can_compare(broker: LiveBroker, topics: set[str], tags: frozenset[str]) -> bool:
+    """Return whether a broker can leave out messages with other tags.
 
-    Those of delayed messages hold times, and those of inner batches are of several messages.
+    It compares hashes in the units of queues. Units of delayed messages hold times, and those of
+    inner batches are of several messages.
     """
     if any(map(is_system_topic, topics)):
+        return False
+    if not all(map(_PLAIN_TAG.fullmatch, tags)):  # a broker reads an expression, A || B
         return False
     attributes = topic_attributes(broker, topics)
     return all(one.get(QUEUE_TYPE) != BATCH_QUEUES for one in attributes.values())
