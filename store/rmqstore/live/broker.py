@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from rmqstore.errors import (
     BrokerRefusedError,
@@ -23,6 +24,8 @@ _GET_MAX_OFFSET: Final = 30
 _GET_MIN_OFFSET: Final = 31
 _SEARCH_BY_TIME: Final = 29
 _QUERY_CONSUMER_OFFSET: Final = 14
+_GET_TOPIC_CONFIG: Final = 351
+_ANY_CODE: Final = range(-(1 << 31), 1 << 31)
 _AT_ONCE: Final = 64  # requests on their way
 _BUSY_ATTEMPTS: Final = 5
 _PAUSE_SECONDS: Final = 0.2
@@ -93,6 +96,19 @@ class LiveBroker(Closing):
         for queue_id, answer in zip(queue_ids, answers, strict=True):
             if answer.code == SUCCESS:
                 found[queue_id] = self._offset(answer)
+        return found
+
+    def attributes(self, topics: Sequence[str]) -> list[Mapping[str, str]]:
+        """Return the attributes of topics; brokers before 5.0 have none, and do not say."""
+        asked = [{"topic": topic, "lo": "true"} for topic in topics]
+        found: list[Mapping[str, str]] = []
+        for answer in self.ask(_GET_TOPIC_CONFIG, asked, allowed=_ANY_CODE):
+            table: Any = None
+            if answer.code == SUCCESS:
+                with suppress(ValueError, RecursionError, AttributeError):
+                    table = json.loads(answer.body).get("attributes")
+            given = table if isinstance(table, dict) else {}
+            found.append({name: str(value) for name, value in given.items()})
         return found
 
     def offsets(self, code: int, asked: Sequence[Fields]) -> list[int]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rmqstore.errors import (
     BrokerRefusedError,
@@ -15,7 +14,7 @@ from rmqstore.errors import (
 )
 from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.live.bounds import Spans, resolver_for, search_times
-from rmqstore.live.broker import SUCCESS, LiveBroker
+from rmqstore.live.broker import LiveBroker
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.name_servers import NameServers, TopicRoute
 from rmqstore.query.conditions import NO_PRUNING, Pruning
@@ -27,8 +26,6 @@ from rmqstore.storage.files.storage import Closing
 
 logger = logging.getLogger(__name__)
 
-_GET_TOPIC_CONFIG: Final = 351
-_ANY_CODE: Final = range(-(1 << 31), 1 << 31)
 _CLEANUP: Final = "cleanup.policy"
 _COMPACTION: Final = "COMPACTION"
 
@@ -228,15 +225,9 @@ class LiveBrokers(Closing):
             UnsupportedFeatureError: there is one.
         """
         topics = sorted({topic for topic, _ in spans})
-        asked = [{"topic": topic, "lo": "true"} for topic in topics]
-        answers = broker.ask(_GET_TOPIC_CONFIG, asked, allowed=_ANY_CODE)
-        for topic, answer in zip(topics, answers, strict=True):
-            if answer.code != SUCCESS:
-                continue  # brokers before 5.0, which have no such topics, do not know the request
-            with suppress(ValueError, RecursionError, AttributeError):
-                attributes: Any = json.loads(answer.body).get("attributes") or {}
-                if str(attributes.get(_CLEANUP, "")).upper() == _COMPACTION:
-                    raise UnsupportedFeatureError(
-                        f"{topic} is compacted ({_CLEANUP}): which of its messages were replaced "
-                        f"and which are lost cannot be told. {READS_ON} reads those that are left"
-                    )
+        for topic, attributes in zip(topics, broker.attributes(topics), strict=True):
+            if attributes.get(_CLEANUP, "").upper() == _COMPACTION:
+                raise UnsupportedFeatureError(
+                    f"{topic} is compacted ({_CLEANUP}): which of its messages were replaced "
+                    f"and which are lost cannot be told. {READS_ON} reads those that are left"
+                )

@@ -10,7 +10,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.errors import OffsetOutOfRangeError, StoreFormatError, spelled
+from rmqstore.errors import (
+    OffsetOutOfRangeError,
+    StoreFormatError,
+    UnsupportedFeatureError,
+    spelled,
+)
 from rmqstore.format.columns.buffers import GATHER_SLACK, windows
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.inner_batch import count_messages
@@ -19,6 +24,7 @@ from rmqstore.format.layout import (
     BATCH_BYTES,
     BATCH_ROWS,
     FIXED_PART_V4,
+    SCHEDULE_TOPIC,
     Mask,
     Positions,
     SysFlag,
@@ -33,8 +39,10 @@ from rmqstore.read.rows import Fault, UnitRows, lost_rows, merge_faults
 from rmqstore.read.shared_records import shared_pipeline
 from rmqstore.read.stages import LogBytes, decode
 from rmqstore.spans import QueueSlice
+from rmqstore.storage.broker.config_files import BATCH_QUEUES, QUEUE_TYPE
 
 logger = logging.getLogger(__name__)
+
 
 _INNER_BATCH: Final = np.int32(SysFlag.INNER_BATCH)
 
@@ -47,13 +55,10 @@ class LiveScan:
     Args:
         broker: the broker.
         spec: how records are read.
-        pushes_tags: whether the broker leaves out messages with other tags. What it leaves out
-            cannot be told from what is lost within a queue.
     """
 
-    def __init__(self, broker: LiveBroker, spec: ReadSpec, *, pushes_tags: bool = True) -> None:
-        self._broker, self._spec = broker, spec
-        self._tags = spec.tags if pushes_tags else None
+    def __init__(self, broker: LiveBroker, spec: ReadSpec) -> None:
+        self._broker, self._spec, self._tags = broker, spec, spec.tags
         self._decoded = decoded_columns(spec)
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
@@ -65,6 +70,8 @@ class LiveScan:
             CorruptRecordError, StoreFormatError: a record is damaged and the mode is FAILFAST.
             OffsetOutOfRangeError: messages are gone, and data loss is to fail.
         """
+        if self._tags is not None and not self._knows_tags(slices):
+            self._tags = None
         window: list[Pulled] = []
         n_messages = n_bytes = 0
         for pulled in Pulls(self._broker, slices, self._tags):
@@ -80,6 +87,18 @@ class LiveScan:
                 window, n_messages, n_bytes = [], 0, 0
         if window:
             yield from self._decode(slices, window)
+
+    def _knows_tags(self, slices: Sequence[QueueSlice]) -> bool:
+        """Return whether the broker can leave out messages with other tags.
+
+        Units of a record with several messages have no hash of their tags, those of delayed
+        messages a time in its place.
+        """
+        topics = sorted({piece.topic for piece in slices})
+        return SCHEDULE_TOPIC not in topics and not any(
+            attributes.get(QUEUE_TYPE) == BATCH_QUEUES
+            for attributes in self._broker.attributes(topics)
+        )
 
     def _decode(
         self, slices: Sequence[QueueSlice], window: list[Pulled]
@@ -112,6 +131,11 @@ class LiveScan:
             np.zeros(len(rows), np.int64),
         )
         batch_topics = {topics[code] for code in topic_codes[walked.answers[walked.inner]].tolist()}
+        if batch_topics and not self._spec.inflate:
+            raise UnsupportedFeatureError(
+                f"{', '.join(sorted(batch_topics))}: a record holds several messages "
+                "(queue.type=BatchCQ), exact copies are of records: copy the broker's store"
+            )
         if batch_topics:
             pipeline = shared_pipeline(self._spec, batch_topics)
         else:
