@@ -10,7 +10,12 @@ import pytest
 
 from live.fake_cluster import FakeBroker, FakeCluster, Reply, Request, Stored, one_queue, told
 from reading import rows
-from rmqstore.errors import BrokerRefusedError, OffsetOutOfRangeError, StoreFormatError
+from rmqstore.errors import (
+    BrokerRefusedError,
+    OffsetOutOfRangeError,
+    StoreFormatError,
+    UnsupportedFeatureError,
+)
 from rmqstore.live import pulls
 from rmqstore.store.live_cluster import LiveCluster
 from store_builder import Record, java_hash, pack, properties
@@ -237,3 +242,28 @@ def test_records_of_several_messages_give_each_once(limit: int) -> None:
         for start, stop in ((3, 50), (end // 2, end // 2 + 1)):
             bounds = {"starting_offsets": {"T": {"0": start}}, "ending_offsets": {"T": {"0": stop}}}
             assert offsets(cluster, **bounds) == list(range(start, stop))
+
+
+def test_tags_of_messages_within_records_are_compared_here() -> None:
+    """A broker knows the tag of a record only."""
+    with FakeCluster({"a": one_queue(1)}) as fake, fake.open() as cluster:
+        broker = fake.brokers["a"]
+        broker.queues["T", 0].stored = batch_queue(random.Random(1))
+        broker.attributes = {"T": {"queue.type": "BatchCQ"}}
+        within = next(each.place for each in broker.queues["T", 0].stored if each.count > 3)
+        chosen = [within + 1, within + 3]
+        tags = " || ".join(f"t{number}" for number in chosen)
+        assert offsets(cluster, tags=tags) == chosen
+        with pytest.raises(UnsupportedFeatureError, match="T: a record holds several messages"):
+            cluster.scan(verbatim=True).read_all()
+
+
+def test_tags_of_delayed_messages_are_compared_here() -> None:
+    """In place of the hash of a tag their units have the time at which they are due."""
+    topic = "SCHEDULE_TOPIC_XXXX"
+    with FakeCluster({"a": one_queue(100, topic=topic)}) as fake, fake.open() as cluster:
+        tagged = cluster.scan(subscribe=topic, columns="queueOffset,tags").read_all().to_pylist()
+        for number, each in enumerate(fake.brokers["a"].queues[topic, 0].stored):
+            each.tags_code = 1_700_000_000_000 + number
+        expected = [row["queueOffset"] for row in tagged if row["tags"] == "A"]
+        assert offsets(cluster, subscribe=topic, tags="A") == expected

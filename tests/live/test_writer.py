@@ -144,8 +144,11 @@ def test_rows_of_one_key_go_to_one_queue_of_several_brokers() -> None:
         assert sum(map(len, keys)) == 7
         assert all(each == sorted(each, key=int) for each in queues)
         assert all(bodies(one) for one in fake.brokers.values())
-        with fake.writer() as one, pytest.raises(IllegalMessageError, match="queueId: several"):
-            one.append(table(numbered(1)))
+        with fake.writer() as one:
+            for _ in range(2):
+                one.append(table(given[:1]))
+                with pytest.raises(IllegalMessageError, match="queueId: several"):
+                    one.append(table(numbered(1)))
 
 
 def test_batches_stay_within_limits_and_keep_their_order(
@@ -335,6 +338,15 @@ def test_rows_that_cannot_be_sent_are_named(
     with fake.writer() as one, pytest.raises(IllegalMessageError, match=text):
         one.append(table([{"topic": "T", "body": b"x"} | given]))
     assert not broker.sent
+
+
+def test_a_refused_row_says_that_others_may_be_sent(fake: FakeCluster, broker: FakeBroker) -> None:
+    with fake.writer() as one:
+        one.append(table(numbered(8)))
+        with pytest.raises(IllegalMessageError, match=r"row 10,.*nothing was sent"):
+            one.append(table([*numbered(1), {"topic": "T", "body": None}]), first_row=9)
+        one.flush()
+    assert sum(map(len, bodies(broker).values())) == 8
 
 
 def test_topics_that_cannot_be_written_to_are_named(fake: FakeCluster) -> None:

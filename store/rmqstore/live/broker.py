@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
-
-import orjson
+from typing import Any, Final
 
 from rmqstore.errors import (
     BrokerRefusedError,
@@ -99,6 +98,19 @@ class LiveBroker(Closing):
                 found[queue_id] = self._offset(answer)
         return found
 
+    def attributes(self, topics: Sequence[str]) -> list[Mapping[str, str]]:
+        """Return the attributes of topics; brokers before 5.0 have none, and do not say."""
+        asked = [{"topic": topic, "lo": "true"} for topic in topics]
+        found: list[Mapping[str, str]] = []
+        for answer in self.ask(_GET_TOPIC_CONFIG, asked, allowed=_ANY_CODE):
+            table: Any = None
+            if answer.code == SUCCESS:
+                with suppress(ValueError, RecursionError, AttributeError):
+                    table = json.loads(answer.body).get("attributes")
+            given = table if isinstance(table, dict) else {}
+            found.append({name: str(value) for name, value in given.items()})
+        return found
+
     def offsets(self, code: int, asked: Sequence[Fields]) -> list[int]:
         """Return the offset in the answer to each of several requests of one kind."""
         return [self._offset(answer) for answer in self.ask(code, asked)]
@@ -158,19 +170,3 @@ class LiveBroker(Closing):
 
 def _of_queue(topic: str, queue_id: int) -> dict[str, str]:
     return {"topic": topic, "queueId": str(queue_id)}
-
-
-def topic_attributes(broker: LiveBroker, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Return the attributes of topics at a broker, {} for those that it says none of.
-
-    Brokers before 5.0, whose topics have none, do not know the request.
-    """
-    names = sorted(topics)
-    asked = [{"topic": topic, "lo": "true"} for topic in names]
-    answers = broker.ask(_GET_TOPIC_CONFIG, asked, allowed=_ANY_CODE)
-    found: dict[str, dict[str, str]] = {name: {} for name in names}
-    for topic, answer in zip(names, answers, strict=True):
-        with suppress(ValueError, TypeError, KeyError, AttributeError):
-            attributes = orjson.loads(answer.body)["attributes"] if answer.code == SUCCESS else {}
-            found[topic] = {str(name): str(value) for name, value in attributes.items()}
-    return found

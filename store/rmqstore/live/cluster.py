@@ -14,7 +14,7 @@ from rmqstore.errors import (
 )
 from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.live.bounds import Spans, first_offsets, resolver_for, search_times
-from rmqstore.live.broker import LiveBroker, topic_attributes
+from rmqstore.live.broker import LiveBroker
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.name_servers import NameServers, TopicRoute
 from rmqstore.query.conditions import NO_PRUNING, Pruning
@@ -244,7 +244,8 @@ class LiveBrokers(Closing):
         Raises:
             UnsupportedFeatureError: there is one.
         """
-        for topic, attributes in topic_attributes(broker, {topic for topic, _ in spans}).items():
+        topics = sorted({topic for topic, _ in spans})
+        for topic, attributes in zip(topics, broker.attributes(topics), strict=True):
             if attributes.get(_CLEANUP, "").upper() == _COMPACTION:
                 raise UnsupportedFeatureError(
                     f"{topic} is compacted ({_CLEANUP}): which of its messages were replaced and "

@@ -27,7 +27,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.record import Expected
 from rmqstore.format.topics import is_system_topic
-from rmqstore.live.broker import LiveBroker, topic_attributes
+from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import Pulled, Pulls
 from rmqstore.read.assembler import Pipeline, decoded_columns, plain_pipeline
 from rmqstore.read.faults import find_faults
@@ -289,8 +289,8 @@ def _can_compare(broker: LiveBroker, topics: set[str], tags: frozenset[str]) -> 
         return False
     if not all(map(_PLAIN_TAG.fullmatch, tags)):  # a broker reads an expression, A || B
         return False
-    attributes = topic_attributes(broker, topics)
-    return all(one.get(QUEUE_TYPE) != BATCH_QUEUES for one in attributes.values())
+    attributes = broker.attributes(sorted(topics))
+    return all(one.get(QUEUE_TYPE) != BATCH_QUEUES for one in attributes)
 
 
 class _Walked(NamedTuple):

@@ -179,7 +179,9 @@ class LiveWriter(Closing):
         spec = replace(
             spec or WriteSpec(), compress_over=1, n_delay_levels=0, queue_nums=self._counts
         )
-        self._maker = MessageMaker(spec, turn, keys)
+        self._maker = MessageMaker(
+            spec, turn, keys, consequence="of these rows and those after them nothing was sent"
+        )
         self._queues: dict[str, list[_Queue]] = {}
         self._on_their_way: dict[str, dict[int, _Queue]] = {}  # by broker and number
         self._n_held = 0  # bytes of requests that wait or are on their way
@@ -234,14 +236,14 @@ class LiveWriter(Closing):
         if not topics and "topic" in batch.schema.names:
             topics = {*pc.unique(batch.column("topic")).to_pylist()} - {None}
         for topic in sorted(topics - self._queues.keys()):
-            queues = self.queues_of(topic)
-            if len({queue.broker for queue in queues}) > 1 and _has_values(batch, "queueId"):
+            queues = self._queues[topic] = self.queues_of(topic)
+            self._counts[topic] = len(queues)
+        for topic in sorted(topics) if _has_values(batch, "queueId") else ():
+            if len({queue.broker for queue in self._queues[topic]}) > 1:
                 raise IllegalMessageError(
                     f"queueId: several brokers have queues of {topic}; leave the column out, or "
                     "keep an order by shardingKey with queueSelector=hash"
                 )
-            self._queues[topic] = queues
-            self._counts[topic] = len(queues)
 
     def queues_of(self, topic: str) -> list[_Queue]:
         """Return the queues of a topic that can be written to, and where each ends.
