@@ -19,8 +19,9 @@ from rmqstore.errors import (
     BrokerUnreachableError,
     IllegalMessageError,
     OptionError,
+    StoreStateError,
 )
-from rmqstore.live import pulls, writer
+from rmqstore.live import pulls, sending, writer
 from rmqstore.live.writer import LiveWriter, RepeatableKeys
 from rmqstore.write.messages import WriteSpec
 from store_builder import Store
@@ -37,7 +38,8 @@ SCHEMA = pa.schema(
 @pytest.fixture(autouse=True)
 def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "_PAUSE_SECONDS", 0.01)
-    monkeypatch.setattr(writer, "_SETTLING_SECONDS", 0.02)
+    monkeypatch.setattr(sending, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(sending, "_SETTLING_SECONDS", 0.02)
     monkeypatch.setattr(pulls, "_PAUSES", (0.01,))
 
 
@@ -292,12 +294,15 @@ def test_a_broker_that_comes_back_at_another_address_is_found(fake: FakeCluster)
 def test_a_broker_that_stays_away_fails_a_write(
     fake: FakeCluster, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_PATIENCE_SECONDS", 0.1)
-    with fake.writer() as one:
-        one.append(table(numbered(4)))
-        broker.close()
-        with pytest.raises(BrokerUnreachableError, match=broker.address):
-            one.flush()
+    monkeypatch.setattr(sending, "_PATIENCE_SECONDS", 0.1)
+    one = fake.writer()
+    one.append(table(numbered(4)))
+    broker.close()
+    with pytest.raises(BrokerUnreachableError, match=broker.address):
+        one.flush()
+    with pytest.raises(StoreStateError, match="what follows it was not sent"):
+        one.append(table(numbered(1)))
+    one.close()
 
 
 @pytest.mark.parametrize(
@@ -305,7 +310,7 @@ def test_a_broker_that_stays_away_fails_a_write(
     [
         (13, "the message is illegal", BrokerRefusedError),
         (16, "no permission", BrokerRefusedError),
-        (1, "message body size exceeded", BrokerRefusedError),
+        (1, "message body size exceeded", IllegalMessageError),
         (17, "topic[T] not exist", OptionError),
     ],
 )
@@ -316,6 +321,19 @@ def test_requests_that_a_broker_refuses_are_an_error_and_sent_once(
     with pytest.raises(kind, match=re.escape(remark)):
         send(fake, numbered(1))
     assert len(broker.asked(320)) == 1
+
+
+def test_a_batch_that_is_too_large_for_a_broker_is_sent_in_parts(
+    fake: FakeCluster, broker: FakeBroker
+) -> None:
+    def refuse(request: Request) -> Reply | None:
+        if request.code == 320 and len(request.body) > 500:
+            return Reply(1, remark="message body size exceeded, msg body size 501, maxMessageSize")
+        return None
+
+    broker.replace = refuse
+    send(fake, numbered(100))
+    assert bodies(broker) == {n: [b"%d" % i for i in range(n, 100, 4)] for n in range(4)}
 
 
 ROWS: list[tuple[dict[str, Any], str]] = [

@@ -11,7 +11,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmqstore.errors import OffsetOutOfRangeError, StoreFormatError, spelled
+from rmqstore.errors import (
+    OffsetOutOfRangeError,
+    StoreFormatError,
+    UnsupportedFeatureError,
+    spelled,
+)
 from rmqstore.format.columns.buffers import GATHER_SLACK, windows
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.inner_batch import count_messages
@@ -152,6 +157,11 @@ class LiveScan:
             np.zeros(len(rows), np.int64),
         )
         batch_topics = {topics[code] for code in topic_codes[walked.answers[walked.inner]].tolist()}
+        if batch_topics and not self._spec.inflate:
+            raise UnsupportedFeatureError(
+                f"{', '.join(sorted(batch_topics))}: a record holds several messages "
+                "(queue.type=BatchCQ), and exact copies are of records: copy the store"
+            )
         if batch_topics:
             pipeline = shared_pipeline(self._spec, batch_topics)
         else:

@@ -1,21 +1,15 @@
 """Sends messages to running brokers, in batches, at least once.
 
-A queue has one request on its way at a time, because brokers store those of one connection in any
-order. Whether a request was stored whose answer is lost shows in the queue: its messages have
-unique keys, which are looked for before it is sent again.
-
-Source: SendMessageProcessor.java; SendMessageRequestHeaderV2.java; MessageDecoder.java;
-MessageBatch.java; BrokerFastFailure.java.
+Source: SendMessageRequestHeaderV2.java; MessageDecoder.java; MessageBatch.java.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -25,11 +19,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import (
-    BrokerRefusedError,
     BrokerUnreachableError,
     IllegalMessageError,
-    MalformedBytesError,
     OptionError,
+    RmqStoreError,
+    StoreStateError,
 )
 from rmqstore.format.columns.buffers import (
     array_bytes,
@@ -45,30 +39,15 @@ from rmqstore.format.columns.encode import RecordColumns
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import PROPERTY_DELAY, PROPERTY_UNIQ_KEY
 from rmqstore.format.schema import RESERVED_PROPERTIES
-from rmqstore.live.broker import SUCCESS, SYSTEM_BUSY, LiveBroker
+from rmqstore.format.topics import RETRY_PREFIX, is_system_topic
+from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation
-from rmqstore.live.pulls import Pulls
-from rmqstore.remoting.client import Answer
-from rmqstore.spans import QueueSlice
+from rmqstore.live.sending import SEND, SEND_BATCH, Sender, SendQueue, SendRequest, ends_of
 from rmqstore.storage.files.storage import Closing
 from rmqstore.write.messages import MessageMaker, UniqueKeys, WriteSpec, now_ms
 
 logger = logging.getLogger(__name__)
-
-_SEND: Final = 310
-_SEND_BATCH: Final = 320
-_GET_MAX_OFFSET: Final = 30
-_GET_RUNTIME_INFO: Final = 28
-_SYSTEM_ERROR: Final = 1
-_NOT_DURABLE: Final = {
-    10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT",
-}  # fmt: skip
-_SERVICE_NOT_AVAILABLE: Final = 14
-_TOPIC_NOT_EXIST: Final = 17
-_GO_AWAY: Final = 1500
-_NOT_STORED: Final = (SYSTEM_BUSY, _SERVICE_NOT_AVAILABLE, _GO_AWAY)
-_CERTAIN_REMARKS: Final = ("body size exceeded", "in-sync replicas", "create mapped file failed")
 
 _PRODUCER_GROUP: Final = "rmqstore"
 _HEAD: Final = np.dtype(
@@ -80,17 +59,15 @@ _BATCH_BYTES: Final = 1 << 20
 # become too long then: its log would be cut there at the next start.
 _MOST_PROPERTIES: Final = 32_767 - 1024
 _HELD_BYTES: Final = 32 << 20  # of requests that wait
-_PATIENCE_SECONDS: Final = 120.0
 _TOPIC_SECONDS: Final = 60.0  # for a topic that no name server knows
-_PAUSE_SECONDS: Final = 0.5
-_SETTLING_SECONDS: Final = 2.0  # in which a queue shows what was stored last
+_PAUSE_SECONDS: Final = 1.0
 # What a broker makes of these is for messages that it handles itself. A message that has been
 # delivered once is sent as a new one.
 _DROPPED: Final = (
     frozenset(RESERVED_PROPERTIES)
     - {"KEYS", "TAGS", "WAIT", PROPERTY_UNIQ_KEY, "BUYER_ID", "INSTANCE_ID", "MSG_TYPE",
        "CORRELATION_ID", "ORIGIN_MESSAGE_ID"}
-) | {"INNER_NUM", "INNER_BASE", "INNER_MULTI_DISPATCH"}  # fmt: skip
+) | {"INNER_NUM", "INNER_BASE", "INNER_MULTI_DISPATCH", "TIMER_DELAY_MS"}  # fmt: skip
 # Columns that brokers set themselves.
 OF_BROKERS: Final = (
     "bornTimestamp", "bornHost", "reconsumeTimes", "sysFlag", "preparedTransactionOffset",
@@ -115,36 +92,6 @@ class RepeatableKeys(UniqueKeys):
         heads = np.broadcast_to(np.frombuffer(self._prefix, np.uint8), (count, len(self._prefix)))
         tails = numbers.view(np.uint8).reshape(count, 8)
         return hex_rows(np.hstack((heads, tails)))
-
-
-@dataclass
-class _Request:
-    """Messages that are stored all together or not at all."""
-
-    code: int
-    fields: dict[str, str]
-    body: bytes
-    n_messages: int
-    mark: bytes  # that only these messages have in their records; empty without a unique key
-    is_delayed: bool = False  # a broker keeps it in another topic first
-
-
-@dataclass
-class _Queue:
-    """A queue that is written to.
-
-    Attributes:
-        base: the queue offset after all messages of ours that are known to be stored.
-        waiting: requests in their order.
-        sent: the request that is on its way.
-    """
-
-    broker: str
-    topic: str
-    queue_id: int
-    base: int
-    waiting: deque[_Request] = field(default_factory=deque)
-    sent: _Request | None = None
 
 
 class LiveWriter(Closing):
@@ -173,7 +120,6 @@ class LiveWriter(Closing):
     ) -> None:
         self._waits = waits
         self._brokers = LiveBrokers(location)
-        spec = spec or WriteSpec()
         self._counts: dict[str, int] = {}  # queues by topic
         # A batch has one flag: all of its bodies are compressed, or none.
         spec = replace(
@@ -182,17 +128,27 @@ class LiveWriter(Closing):
         self._maker = MessageMaker(
             spec, turn, keys, consequence="of these rows and those after them nothing was sent"
         )
-        self._queues: dict[str, list[_Queue]] = {}
-        self._on_their_way: dict[str, dict[int, _Queue]] = {}  # by broker and number
-        self._n_held = 0  # bytes of requests that wait or are on their way
-        self._refused: dict[str, str] = {}  # why a broker takes nothing for now, by broker
-        self._failed_at: float | None = None
-        self._warned: set[str] = set()
-        self.n_sent = 0  # messages that are stored
+        self._queues: dict[str, list[SendQueue]] = {}  # by topic
+        self._senders: dict[str, Sender] = {}  # by broker
+        self._error: RmqStoreError | None = None
+
+    def __exit__(self, *exc_info: object) -> None:
+        try:
+            if exc_info[0] is None:
+                self.flush()
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Close the connections. What was not flushed may have been sent, or not."""
+        for sender in self._senders.values():
+            sender.close()
         self._brokers.close()
+
+    @property
+    def n_sent(self) -> int:
+        """The number of messages that are stored."""
+        return sum(sender.n_sent for sender in self._senders.values())
 
     def append(self, batch: pa.RecordBatch, *, first_row: int = 1) -> None:
         """Send messages; :meth:`flush` says that all of them are stored.
@@ -207,7 +163,8 @@ class LiveWriter(Closing):
             BrokerUnreachableError: a broker did not answer for a long time.
             BrokerRefusedError: one refuses.
         """
-        self._find_queues(batch)
+        self._require_usable()
+        self._find_queues(batch, first_row)
         columns = self._maker.make(_sendable(batch), first_row)
         encoded = _Encoded.of(columns, _delays(batch))
         for rows in rows_by_queue(columns.topics.codes, columns.queue_ids):
@@ -219,25 +176,51 @@ class LiveWriter(Closing):
                     f"row {first_row + int(rows[0])}: queueId {index}, but {topic} has "
                     f"{len(queues)} queues that can be written to"
                 )
-            for request in encoded.requests(rows, queues[index]):
-                queues[index].waiting.append(request)
-                self._n_held += len(request.body)
-        while self._n_held > _HELD_BYTES:
+            queue = queues[index]
+            for request in encoded.requests(rows, queue):
+                self._senders[queue.broker].put(queue, request)
+        while sum(sender.n_held for sender in self._senders.values()) > _HELD_BYTES:
             self._exchange()
 
     def flush(self) -> None:
         """Wait until everything is stored; raises as :meth:`append` does."""
-        while any(queue.waiting or queue.sent for each in self._queues.values() for queue in each):
+        self._require_usable()
+        while any(sender.is_busy for sender in self._senders.values()):
             self._exchange()
 
-    def _find_queues(self, batch: pa.RecordBatch) -> None:
+    def _exchange(self) -> None:
+        """Let each broker store something; an error ends the writer."""
+        try:
+            for sender in self._senders.values():
+                sender.exchange()
+        except RmqStoreError as err:
+            self._error = err
+            raise
+
+    def _require_usable(self) -> None:
+        if self._error is not None:
+            raise StoreStateError(
+                f"an earlier request failed, and what follows it was not sent: {self._error}"
+            ) from self._error
+
+    def _find_queues(self, batch: pa.RecordBatch, first_row: int) -> None:
         """Find the queues of the topics of a batch that can be written to."""
         topics = {self._maker.spec.topic} if self._maker.spec.topic else set()
         if not topics and "topic" in batch.schema.names:
             topics = {*pc.unique(batch.column("topic")).to_pylist()} - {None}
         for topic in sorted(topics - self._queues.keys()):
+            if is_system_topic(topic) and not topic.startswith(RETRY_PREFIX):
+                index = (
+                    0 if self._maker.spec.topic else pc.index(batch.column("topic"), topic).as_py()
+                )
+                raise IllegalMessageError(
+                    f"row {first_row + index}: topic {topic} belongs to brokers, which take no "
+                    "messages for it"
+                )
             queues = self._queues[topic] = self.queues_of(topic)
             self._counts[topic] = len(queues)
+            for queue in queues:
+                self._sender(queue).queues.append(queue)
         for topic in sorted(topics) if _has_values(batch, "queueId") else ():
             if len({queue.broker for queue in self._queues[topic]}) > 1:
                 raise IllegalMessageError(
@@ -245,7 +228,7 @@ class LiveWriter(Closing):
                     "keep an order by shardingKey with queueSelector=hash"
                 )
 
-    def queues_of(self, topic: str) -> list[_Queue]:
+    def queues_of(self, topic: str) -> list[SendQueue]:
         """Return the queues of a topic that can be written to, and where each ends.
 
         Raises:
@@ -260,10 +243,10 @@ class LiveWriter(Closing):
                 if not self._waits or time.monotonic() - began > _TOPIC_SECONDS:
                     raise
                 logger.info("%s; waiting", err)
-                time.sleep(2 * _PAUSE_SECONDS)
+                time.sleep(_PAUSE_SECONDS)
                 self._brokers.refresh()
 
-    def _queues_now(self, topic: str) -> list[_Queue]:
+    def _queues_now(self, topic: str) -> list[SendQueue]:
         route = self._brokers.route(topic)
         if route is None:
             raise OptionError(
@@ -272,186 +255,28 @@ class LiveWriter(Closing):
             )
         queues = []
         for name, known in sorted(route.queues.items()):
-            if not known.write:
-                continue
-            ids = range(known.write)
-            asked = [{"topic": topic, "queueId": str(queue_id)} for queue_id in ids]
-            ends = self._brokers.broker(name, route).offsets(_GET_MAX_OFFSET, asked)
-            queues += [_Queue(name, topic, *at) for at in zip(ids, ends, strict=True)]
+            if known.write:
+                ends = ends_of(self._brokers.broker(name, route), topic, known.write)
+                queues += [SendQueue(name, topic, *at) for at in enumerate(ends)]
         if not queues:
             raise OptionError(f"{topic}: no broker allows writes to it")
         return queues
 
-    def _exchange(self) -> None:
-        """Send what may be sent, and take one answer of each broker that owes any."""
-        for name in dict.fromkeys(q.broker for each in self._queues.values() for q in each):
-            try:
-                self._send(name)
-                self._receive(name)
-            except BrokerUnreachableError as err:
-                self._recover(name, err)
+    def _sender(self, queue: SendQueue) -> Sender:
+        """Return what sends to the broker of a queue."""
+        name, topic = queue.broker, queue.topic
+        if name not in self._senders:
+            broker = self._brokers.opened(name)
+            self._senders[name] = Sender(broker, partial(self._find_broker, name, topic))
+        return self._senders[name]
 
-    def _send(self, name: str) -> None:
-        broker = self._brokers.opened(name)
-        on_their_way = self._on_their_way.setdefault(name, {})
-        if name in self._refused:
-            if on_their_way:
-                return
-            self._pause(BrokerUnreachableError(name, self._refused.pop(name)))
-        ready = [
-            queue
-            for each in self._queues.values()
-            for queue in each
-            if queue.broker == name and queue.sent is None and queue.waiting
-        ]
-        for queue in ready:
-            queue.sent = queue.waiting.popleft()
-            number = broker.client().send(queue.sent.code, queue.sent.fields, queue.sent.body)
-            on_their_way[number] = queue
-
-    def _receive(self, name: str) -> None:
-        on_their_way = self._on_their_way.get(name)
-        if not on_their_way:
-            return
-        client = self._brokers.opened(name).client()
-        by = time.monotonic() + client.timeout
-        while (answer := client.receive(by)).opaque not in on_their_way:
-            pass
-        queue = on_their_way.pop(answer.opaque)
-        request, queue.sent = queue.sent, None
-        assert request is not None, "it was on its way"
-        if answer.code == SUCCESS or answer.code in _NOT_DURABLE:
-            self._failed_at = None
-            self._store(queue, request, self._offset_of(name, answer))
-            if answer.code in _NOT_DURABLE:
-                self._warn(f"{name}: stored, but {_NOT_DURABLE[answer.code]}")
-            return
-        queue.waiting.appendleft(request)
-        remark = answer.remark or f"code {answer.code}"
-        if answer.code in _NOT_STORED:
-            self._refused[name] = remark  # one pause for all that are refused together
-        elif answer.code == _SYSTEM_ERROR and not any(text in remark for text in _CERTAIN_REMARKS):
-            queue.waiting.popleft()
-            queue.sent = request  # it may have been stored
-            raise BrokerUnreachableError(name, remark)
-        elif answer.code == _TOPIC_NOT_EXIST:
-            raise OptionError(f"{name} has no topic {queue.topic}: {remark}")
-        else:
-            raise BrokerRefusedError(name, answer.code, remark)
-
-    @staticmethod
-    def _offset_of(name: str, answer: Answer) -> int:
-        try:
-            return answer.number("queueOffset")
-        except MalformedBytesError as err:
-            raise BrokerUnreachableError(name, err.reason) from err
-
-    def _store(self, queue: _Queue, request: _Request, queue_offset: int) -> None:
-        """Note that a request is stored."""
-        if not request.is_delayed:
-            queue.base = max(queue.base, queue_offset + request.n_messages)
-        self._n_held -= len(request.body)
-        self.n_sent += request.n_messages
-
-    def _recover(self, name: str, err: BrokerUnreachableError) -> None:
-        """Wait for a broker, and find out which requests it has stored of those on their way.
-
-        Raises:
-            BrokerUnreachableError: it did not come back for a long time.
-        """
-        self._refused.pop(name, None)
-        queues = [*self._on_their_way.pop(name, {}).values()]
-        queues += [
-            queue
-            for each in self._queues.values()
-            for queue in each
-            if queue.broker == name and queue.sent is not None and queue not in queues
-        ]
-        while True:
-            self._pause(err)
-            try:
-                broker = self._reconnected(name)
-                for queue in [queue for queue in queues if queue.sent is not None]:
-                    self._settle(broker, queue)
-            except BrokerUnreachableError as again:
-                err = again
-            else:
-                self._failed_at = None
-                return
-
-    def _reconnected(self, name: str) -> LiveBroker:
-        """Return a broker on a new connection, at the address where it is now."""
-        self._brokers.opened(name).close()
+    def _find_broker(self, name: str, topic: str) -> LiveBroker:
+        """Return a broker at the address where it is now."""
         self._brokers.refresh()
-        topic = next(
-            topic for topic, each in self._queues.items() if any(q.broker == name for q in each)
-        )
         route = self._brokers.route(topic)
         if route is None or name not in route.queues:
             raise BrokerUnreachableError(name, "no name server knows it at the moment")
-        broker = self._brokers.broker(name, route)
-        _wait_for_queues(broker)
-        return broker
-
-    def _settle(self, broker: LiveBroker, queue: _Queue) -> None:
-        """Find out whether the request that was on its way to a queue is stored."""
-        request = queue.sent
-        assert request is not None, "a request was on its way"
-        found = _find(broker, queue, request)
-        if found is None:
-            time.sleep(_SETTLING_SECONDS / 2)
-            found = _find(broker, queue, request)
-        queue.sent = None
-        if found is None:
-            queue.waiting.appendleft(request)
-        else:
-            logger.info("%s: %s-%d has what was sent", broker, queue.topic, queue.queue_id)
-            self._store(queue, request, found)
-
-    def _pause(self, err: BrokerUnreachableError) -> None:
-        now = time.monotonic()
-        if self._failed_at is None:
-            self._failed_at = now
-        if now - self._failed_at > _PATIENCE_SECONDS:
-            raise err
-        logger.info("%s; trying again", err)
-        time.sleep(_PAUSE_SECONDS)
-
-    def _warn(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            logger.warning("%s", text)
-
-
-def _wait_for_queues(broker: LiveBroker) -> None:
-    """Wait until the queues of a broker show all that its log holds."""
-    until = time.monotonic() + _PATIENCE_SECONDS
-    while time.monotonic() < until:
-        try:
-            (answer,) = broker.ask(_GET_RUNTIME_INFO, [{}])
-            behind = int(json.loads(answer.body)["table"]["dispatchBehindBytes"])
-        except (BrokerRefusedError, ValueError, KeyError, TypeError):
-            time.sleep(_SETTLING_SECONDS)
-            return
-        if behind <= 0:
-            return
-        time.sleep(_PAUSE_SECONDS)
-
-
-def _find(broker: LiveBroker, queue: _Queue, request: _Request) -> int | None:
-    """Return a queue offset of a request's messages, None if the queue does not have them.
-
-    That of the answer is not known; the one returned is at or after that of the first message.
-    """
-    asked = [{"topic": queue.topic, "queueId": str(queue.queue_id)}]
-    (end,) = broker.offsets(_GET_MAX_OFFSET, asked)
-    if not request.mark or end <= queue.base:
-        return None
-    wanted = QueueSlice(queue.topic, queue.queue_id, queue.base, end)
-    for pulled in Pulls(broker, [wanted]):
-        if request.mark in pulled.records:
-            return pulled.start
-    return None
+        return self._brokers.broker(name, route)
 
 
 def _has_values(batch: pa.RecordBatch, name: str) -> bool:
@@ -517,7 +342,7 @@ class _Encoded(NamedTuple):
         ]
         return cls(columns, join(pieces, n), delays)
 
-    def requests(self, rows: NDArray[np.int64], queue: _Queue) -> Iterator[_Request]:
+    def requests(self, rows: NDArray[np.int64], queue: SendQueue) -> Iterator[SendRequest]:
         """Yield the requests that send rows of one queue, in their order."""
         columns = self.columns
         data, bounds = array_bytes(self.joined.take(numbers(rows)))
@@ -538,9 +363,9 @@ class _Encoded(NamedTuple):
                 fields = _fields(queue, int(flags[low])) | {"h": "0", "i": "", "m": "true"}
                 body = data[bounds[low] : bounds[high]].tobytes()
                 mark = self._mark(int(rows[low]))
-                yield _Request(_SEND_BATCH, fields, body, high - low, mark)
+                yield SendRequest(SEND_BATCH, fields, body, high - low, mark)
 
-    def _single(self, row: int, queue: _Queue) -> _Request:
+    def _single(self, row: int, queue: SendQueue) -> SendRequest:
         columns = self.columns
         properties = columns.properties.take(slice(row, row + 1)).joined()[0].as_py().decode()
         level = int(self.delays[row])
@@ -551,7 +376,7 @@ class _Encoded(NamedTuple):
         body = columns.bodies[row].as_py()
         if not body:
             raise IllegalMessageError("a delayed message, or one of large properties, has no body")
-        return _Request(_SEND, fields, body, 1, self._mark(row), is_delayed=level > 0)
+        return SendRequest(SEND, fields, body, 1, self._mark(row), is_delayed=level > 0)
 
     def _mark(self, row: int) -> bytes:
         keys = self.columns.dispatched.uniq_keys
@@ -559,7 +384,7 @@ class _Encoded(NamedTuple):
         return f"{PROPERTY_UNIQ_KEY}\x01{key}\x02".encode() if key else b""
 
 
-def _fields(queue: _Queue, sys_flag: int) -> dict[str, str]:
+def _fields(queue: SendQueue, sys_flag: int) -> dict[str, str]:
     """Return the fields of a request, which names no topic to make the topic from."""
     return {
         "a": _PRODUCER_GROUP,
