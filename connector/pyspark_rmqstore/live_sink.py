@@ -1,7 +1,7 @@
 """The sink for running brokers: each task sends its rows, at least once.
 
 The unique keys of rows that have none are the same whenever a task is repeated, so whoever reads
-the messages can tell which of them were sent twice.
+the messages sees which of them were sent twice.
 """
 
 from __future__ import annotations

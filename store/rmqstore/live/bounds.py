@@ -114,7 +114,7 @@ class _Search:
     n_probes: int = 0
 
     def next_probe(self) -> int:
-        """Return the offset whose record decides how to go on."""
+        """Return the offset whose record decides where the search continues."""
         if not self.low <= self.probe < self.high:
             self.probe = (self.low + self.high) // 2
         return self.probe
