@@ -19,6 +19,7 @@ from connector.engine import Engine
 from connector.streams import delivered, drain, start
 from connector.test_stream_read import EARLIEST, end_offset, failure, rows
 from live.fake_cluster import FakeBroker, FakeCluster, Reply, Request, fill, pairs
+from live.test_lost_messages import batch_queue
 from pyspark_rmqstore import live_stream
 from reading import Row, plain
 from rmqstore.live import pulls
@@ -90,6 +91,14 @@ def test_a_batch_read_gives_every_message_once_however_it_is_cut(
     assert ordered(frame.toArrow().to_pylist()) == expected(two, **arguments)
     if "minPartitions" in options:
         assert len(frame.plan.partitions) >= 9
+
+
+def test_records_of_several_messages_are_read_whole_wherever_tasks_are_cut(engine: Engine) -> None:
+    with FakeCluster({"a": numbered(build.Store(), ("T", 0), 0, 1)}) as fake:
+        fake.brokers["a"].queues["T", 0].stored = batch_queue(random.Random(2))
+        frame = read(engine, fake, maxRecordsPerPartition="13")
+        assert len(frame.plan.partitions) > 20
+        assert ordered(frame.toArrow().to_pylist()) == expected(fake)
 
 
 def test_brokers_and_queues_that_a_filter_leaves_out_are_not_read(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,11 @@ def test_a_broker_serves_what_its_store_holds(
         with rmqstore.open_live(f"rocketmq://{broker.namesrv_address}") as cluster:
             scan = cluster.scan(columns=LOG_COLUMNS, include_system_topics=True)
             served = by_queue(rows(scan))
+            tags = Counter(row["tags"] for found in served.values() for row in found)
+            del tags[None]
+            tag = max(tags, key=lambda one: tags[one])
+            scan = cluster.scan(columns=LOG_COLUMNS, include_system_topics=True, tags=tag)
+            tagged = by_queue(rows(scan))
             ranges = {topic: cluster.queue_ranges(topic)["interop"] for topic, _ in judged}
         for topic, queue_id in judged:
             span = broker.controller.getMessageStore()
@@ -93,6 +99,9 @@ def test_a_broker_serves_what_its_store_holds(
         stored = by_queue(rows(store.scan(**options, mode="DROPMALFORMED")))
     # A broker goes on with what is due meanwhile: the store may hold more.
     assert served == {key: stored[key][: len(found)] for key, found in served.items()}
+    for key, found in served.items():
+        chosen = [row for row in found if row["tags"] == tag]
+        assert tagged.get(key, [])[: len(chosen)] == chosen
     for key, expected in judged.items():
         if name == "batch-cq" and key[0] != "Plain":
             assert len(served[key]) == len(stored[key]) > 0

@@ -87,7 +87,7 @@ def test_bytes_that_are_no_record_hide_no_other_message(head: bytes) -> None:
 def test_bytes_after_the_last_record_are_damage() -> None:
     with FakeCluster({"a": one_queue(N)}) as fake, fake.open() as cluster:
         fake.brokers["a"].queues["T", 0].stored[-1].record += b"abc"
-        with pytest.raises(StoreFormatError, match=f"queue offset {N} of T-0 is no record"):
+        with pytest.raises(StoreFormatError, match=f"queue offset {N} of T-0 is not a record"):
             offsets(cluster)
 
 

@@ -255,18 +255,18 @@ def test_a_master_at_another_address_is_found_by_the_next_read() -> None:
 
 
 def test_scans_that_are_read_side_by_side_do_not_take_one_anothers_answers() -> None:
-    with FakeCluster({"a": one_queue(20_000)}) as fake, fake.open() as cluster:
+    with FakeCluster({"a": one_queue(10_000)}) as fake, fake.open() as cluster:
         readers = [
             cluster.scan(columns="queueOffset", starting_offsets={"T": {"0": at}}).reader()
-            for at in (0, 7000)
+            for at in (0, 3500)
         ]
         found: list[list[int]] = [[], []]
         for _ in range(20):
             for reader, places in zip(readers, found, strict=True):
                 with suppress(StopIteration):
                     places.extend(reader.read_next_batch().column("queueOffset").to_pylist())
-                assert cluster.queue_ranges("T") == {"a": {0: (0, 20_000)}}
-        assert found == [list(range(20_000)), list(range(7000, 20_000))]
+                assert cluster.queue_ranges("T") == {"a": {0: (0, 10_000)}}
+        assert found == [list(range(10_000)), list(range(3500, 10_000))]
         pulls = [request.fields for request in fake.brokers["a"].asked(11)]
         asked = [fields["queueOffset"] for fields in pulls if fields["maxMsgNums"] != "1"]
         assert len(asked) == len(set(asked)), "no answer was lost"

@@ -254,10 +254,10 @@ class LiveScan:
                 yield batch
 
     def _refuse(self, piece: QueueSlice, queue_offset: int) -> Iterator[pa.RecordBatch]:
-        """Handle bytes that are no record as the mode says."""
+        """Handle bytes that are not a record as the mode says."""
         text = (
             f"{self._broker}: what is answered for queue offset {queue_offset} of {_name(piece)} "
-            "is no record"
+            "is not a record"
         )
         if self._spec.mode == FAILFAST:
             raise StoreFormatError(text)
