@@ -1,7 +1,7 @@
 """The sink for running brokers: each task sends its rows, at least once.
 
-The unique keys of rows that have none are the same whenever a task is repeated, so messages that
-were sent twice have equal ids.
+The unique keys of rows that have none are made of their places in the task, so messages that a
+repeated task sends again have equal ids if its rows come in the same order.
 """
 
 from __future__ import annotations
@@ -44,10 +44,6 @@ class LiveSink:
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
         require_columns(schema.names, options.spec)
         self._options = options
-        if options.spec.topic is not None and options.live is not None:
-            # A topic that does not exist is refused before any task waits for it.
-            with LiveWriter(options.live) as writer, suppress(BrokerUnreachableError):
-                writer.queues_of(options.spec.topic)
         self._ignored = [name for name in schema.names if name in (*ASSIGNED, *OF_BROKERS)]
 
     def warn_ignored(self) -> None:
@@ -91,6 +87,11 @@ class RmqLiveWriter(DataSourceArrowWriter):
     def __init__(self, schema: StructType, options: WriteOptions) -> None:
         self._job = uuid.uuid4().hex
         self._sink = LiveSink(schema, options)
+        if options.spec.topic is not None and options.live is not None:
+            # A topic that does not exist is refused before any task waits for it. A stream makes
+            # a writer for each commit too, maybe while a broker is started again.
+            with LiveWriter(options.live) as writer, suppress(BrokerUnreachableError):
+                writer.queues_of(options.spec.topic)
         self._sink.warn_ignored()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

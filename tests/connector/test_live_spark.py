@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import EqualTo
+from pyspark.sql.types import BinaryType, StructType
 
 import rmqstore
 import store_builder as build
@@ -21,6 +22,7 @@ from connector.test_stream_read import EARLIEST, end_offset, failure, rows
 from live.fake_cluster import FakeBroker, FakeCluster, Reply, Request, fill, pairs
 from live.test_lost_messages import batch_queue
 from pyspark_rmqstore import live_stream
+from pyspark_rmqstore.source import RmqStoreDataSource
 from reading import Row, plain
 from rmqstore.live import pulls
 
@@ -229,7 +231,7 @@ def sent(fake: FakeCluster) -> list[bytes]:
     )
 
 
-def test_all_rows_are_sent_and_a_repeated_task_sends_the_same_keys(engine: Engine) -> None:
+def test_all_rows_are_sent_with_keys_of_their_own(engine: Engine) -> None:
     with FakeCluster({"a": build.Store()}) as fake:
         fake.names.topics["T"] = {"a": (4, 4, 6)}
         frame = engine.frame(
@@ -255,6 +257,16 @@ def test_a_stream_copies_a_store_to_brokers(engine: Engine, tmp_path: Path) -> N
         writer = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
         writer.start(fake.uri).awaitTermination()
         assert sent(fake) == sorted(b"m%d" % n for n in range(50))
+
+
+def test_a_stream_commits_while_brokers_are_started_again(two: FakeCluster) -> None:
+    schema = StructType().add("body", BinaryType())
+    for broker in two.brokers.values():
+        broker.close()
+    two.names.topics.clear()
+    source = RmqStoreDataSource({"path": two.uri, "topic": "A", "checkpointLocation": "c"})
+    writer = source.streamWriter(schema, overwrite=False)
+    writer.commit([], batchId=3)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ OF_BROKERS: Final = (
 
 
 class RepeatableKeys(UniqueKeys):
-    """Unique keys that are the same whenever a task makes its messages again.
+    """Unique keys that are the same whenever a task makes its messages again in the same order.
 
     Args:
         prefix: of the task, at most 16 bytes.
