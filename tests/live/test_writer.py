@@ -344,6 +344,7 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"queueId": -1}, "row 1"),
     ({"body": b"x" * ((4 << 20) + 1)}, "row 1.*maxMessageSize"),
     ({"keys": "a\x01b"}, "row 1"),
+    ({"body": b"", "delayTimeLevel": 3}, "row 1: body is empty"),
     ({"properties": [("a", "x" * 32_767)]}, "row 1.*properties"),
 ]
 

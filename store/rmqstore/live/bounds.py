@@ -128,6 +128,10 @@ class _Search:
     probe: int = -1
     n_probes: int = 0
 
+    def begin_at(self, guess: int) -> None:
+        """Look at an offset first, or at the nearest one that may be the answer."""
+        self.probe = min(max(guess, self.low), self.high - 1)
+
     def next_probe(self) -> int:
         """Return the offset whose record is looked at next."""
         if not self.low <= self.probe < self.high:
@@ -155,7 +159,7 @@ def _guess(broker: LiveBroker, searches: Sequence[_Search]) -> None:
         mine = [each for each in open_searches if each.key[0] == topic]
         guesses = broker.at_times(topic, [(each.key[1], each.timestamp) for each in mine])
         for each, guess in zip(mine, guesses, strict=True):
-            each.probe = min(max(guess, each.low), each.high - 1)
+            each.begin_at(guess)
 
 
 def _run(broker: LiveBroker, searches: Sequence[_Search]) -> None:

@@ -166,7 +166,7 @@ class LiveWriter(Closing):
         self._require_usable()
         self._find_queues(batch, first_row)
         columns = self._maker.make(_sendable(batch), first_row)
-        encoded = _Encoded.of(columns, _delays(batch))
+        encoded = _Encoded.of(columns, _delays(batch), first_row)
         for rows in rows_by_queue(columns.topics.codes, columns.queue_ids):
             topic = columns.topics.names[int(columns.topics.codes[rows[0]])]
             index = int(columns.queue_ids[rows[0]])
@@ -319,14 +319,16 @@ class _Encoded(NamedTuple):
         columns: what they are made of.
         joined: each message as it stands in a batch, binary.
         delays: levels of delay.
+        first_row: number of the first row, for errors.
     """
 
     columns: RecordColumns
     joined: pa.BinaryArray
     delays: NDArray[np.int32]
+    first_row: int
 
     @classmethod
-    def of(cls, columns: RecordColumns, delays: NDArray[np.int32]) -> _Encoded:
+    def of(cls, columns: RecordColumns, delays: NDArray[np.int32], first_row: int) -> _Encoded:
         """Encode messages. Source: MessageDecoder.java#encodeMessage."""
         n = len(columns)
         heads = np.zeros(n, _HEAD)
@@ -340,7 +342,7 @@ class _Encoded(NamedTuple):
             fixed_width(property_lengths.reshape(n, 2)),
             *columns.properties.pieces,
         ]
-        return cls(columns, join(pieces, n), delays)
+        return cls(columns, join(pieces, n), delays, first_row)
 
     def requests(self, rows: NDArray[np.int64], queue: SendQueue) -> Iterator[SendRequest]:
         """Yield the requests that send rows of one queue, in their order."""
@@ -375,7 +377,10 @@ class _Encoded(NamedTuple):
         fields |= {"h": str(int(columns.flags[row])), "i": properties, "m": "false"}
         body = columns.bodies[row].as_py()
         if not body:
-            raise IllegalMessageError("a delayed message, or one of large properties, has no body")
+            raise IllegalMessageError(
+                f"row {self.first_row + row}: body is empty, and brokers take no such message "
+                "outside a batch, as delayed ones and those of large properties are sent"
+            )
         return SendRequest(SEND, fields, body, 1, self._mark(row), is_delayed=level > 0)
 
     def _mark(self, row: int) -> bytes:
