@@ -315,9 +315,7 @@ def ends_of(broker: LiveBroker, topic: str, count: int) -> list[int]:
     except BrokerRefusedError as err:
         if err.code != _NO_PERMISSION:
             raise
-        logger.warning(
-            "%s: %s; requests whose answers are lost are sent again without a look", broker, err
-        )
+        logger.warning("%s; requests whose answers are lost are sent again without a look", err)
         return [-1] * count
 
 

@@ -214,8 +214,8 @@ class LiveWriter(Closing):
                     0 if self._maker.spec.topic else pc.index(batch.column("topic"), topic).as_py()
                 )
                 raise IllegalMessageError(
-                    f"row {first_row + index}: topic {topic} belongs to brokers, which take no "
-                    "messages for it"
+                    f"row {first_row + index}: topic {topic} belongs to brokers, and no messages "
+                    "are sent to it here"
                 )
             queues = self._queues[topic] = self.queues_of(topic)
             self._counts[topic] = len(queues)
