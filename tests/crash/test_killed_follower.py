@@ -17,10 +17,10 @@ from crash.faults import Cut, FaultyDisk
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact
 from rmqstore.errors import StoreStateError
+from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica import queue_builder, session
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.progress import follow_status
-from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.settings import FollowSettings
 from store_builder import Store

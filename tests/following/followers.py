@@ -12,9 +12,9 @@ from typing import Any
 import rmqstore
 from following.fake_master import FakeMaster, content
 from rmqstore.inspect.verify import verify
+from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.progress import FollowProgress
-from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings, Timing
 from store_builder import Store
 

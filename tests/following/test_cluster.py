@@ -23,10 +23,10 @@ from rmqstore.errors import (
     OptionError,
     StoreStateError,
 )
+from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica.broker_requests import registered_brokers
 from rmqstore.replica.cluster import ClusterFollower, ClusterProgress
 from rmqstore.replica.progress import follow_cluster_status
-from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings
 from store_builder import Store
 

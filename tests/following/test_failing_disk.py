@@ -15,10 +15,10 @@ import pytest
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact
 from rmqstore.errors import StoreStateError
+from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica import session
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.progress import follow_status
-from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.index_files import index_files, read_header

@@ -25,10 +25,10 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
+from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.ha import NEVER
 from rmqstore.replica.progress import follow_status
-from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import copy_paths
 from rmqstore.storage.broker.broker_run import read_checkpoint

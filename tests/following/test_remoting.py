@@ -25,8 +25,7 @@ from rmqstore.errors import (
     MalformedBytesError,
     OptionError,
 )
-from rmqstore.replica.broker_requests import BrokerClient, ServedSettings
-from rmqstore.replica.remoting import (
+from rmqstore.remoting.client import (
     MAX_BODY_BYTES,
     Address,
     Credentials,
@@ -36,6 +35,7 @@ from rmqstore.replica.remoting import (
     encode_request,
     frame_length,
 )
+from rmqstore.replica.broker_requests import BrokerClient, ServedSettings
 
 Serve = Callable[[socket.socket, dict[str, object]], None]
 

@@ -13,11 +13,11 @@ import pytest
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact, wait_for
 from rmqstore.errors import StoreStateError
+from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica import queue_builder, session
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.log_copy import Unflushed
 from rmqstore.replica.progress import follow_status
-from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.storage.files.disk import Disk
 from store_builder import Store

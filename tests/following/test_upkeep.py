@@ -16,12 +16,12 @@ from following.fake_master import FakeMaster, more
 from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
 from following.test_reconnecting import closed_port
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
+from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica.background import Metadata
 from rmqstore.replica.broker import OrdinaryPort
 from rmqstore.replica.cluster import ClusterProgress
 from rmqstore.replica.metrics import FollowMetrics
 from rmqstore.replica.progress import FollowProgress, follow_status
-from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings, Timing
 from store_builder import Record, Store
 

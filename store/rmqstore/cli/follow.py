@@ -19,10 +19,10 @@ import click
 
 from rmqstore.cli.common import USAGE, ends_clearly, main, stopped_by_signals
 from rmqstore.errors import BrokerUnreachableError, OptionError, RmqStoreError, StoreStateError
+from rmqstore.remoting.client import Address
 from rmqstore.replica.cluster import ClusterProgress, follow, follow_cluster
 from rmqstore.replica.metrics import FollowMetrics
 from rmqstore.replica.progress import FollowProgress, copies_in, follow_status
-from rmqstore.replica.remoting import Address
 from rmqstore.replica.settings import (
     Acknowledge,
     FollowArguments,

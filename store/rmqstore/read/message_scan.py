@@ -45,6 +45,7 @@ from rmqstore.spans import LogSlice, QueueSlice
 logger = logging.getLogger(__name__)
 
 _SIZE_SAMPLES: Final = 8
+_NOTHING_WANTED: Final = Wanted()
 
 
 def returned_schema(
@@ -347,18 +348,18 @@ def parse_scan(
     sql92: str | None,
     tags: str | None,
     columns: str | Iterable[str] | pa.Schema | None,
-    by: str,
-    wanted: Wanted,
-    index_only: bool,
-    include_pending: bool,
     mode: str,
     corrupt_column: str,
     check_crc: bool,
     fail_on_data_loss: bool,
-    verbatim: bool,
-    places: tuple[int | None, int | None],
     last: int | None,
-    broker_name: str,
+    by: str = "queue",
+    wanted: Wanted = _NOTHING_WANTED,
+    index_only: bool = False,
+    include_pending: bool = False,
+    verbatim: bool = False,
+    places: tuple[int | None, int | None] = (None, None),
+    broker_name: str = "",
     progress: Progress = ignore_progress,
 ) -> MessageScan:
     """Check the arguments of a scan, which ``MessageStore.scan`` describes.

@@ -23,9 +23,9 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
+from rmqstore.remoting.client import Address, Endpoint, RemotingClient
 from rmqstore.replica.broker_requests import BrokerClient, HeldTable, LogBounds, ServedSettings
 from rmqstore.replica.ha import Connection, ConnectionEndedError, HaStream
-from rmqstore.replica.remoting import Address, Endpoint, RemotingClient
 from rmqstore.storage.broker.config_files import (
     BATCH_QUEUES,
     MAX_TABLE_BYTES,

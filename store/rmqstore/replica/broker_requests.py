@@ -21,7 +21,7 @@ from rmqstore.errors import (
     CorruptConfigError,
     OptionError,
 )
-from rmqstore.replica.remoting import Address, Answer, Endpoint, RemotingClient
+from rmqstore.remoting.client import Address, Answer, Endpoint, RemotingClient
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, table_of
 from rmqstore.storage.broker.identity import MASTER_ID
 from rmqstore.storage.files.paths import can_name_queues

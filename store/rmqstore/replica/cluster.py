@@ -20,11 +20,11 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
+from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica.background import GaveUpError, Question
 from rmqstore.replica.broker_requests import RegisteredBroker, registered_brokers
 from rmqstore.replica.follower import FollowCallback, Follower, ignore_follow_progress
 from rmqstore.replica.progress import FollowProgress, follow_status
-from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import (
     FollowArguments,
     FollowSettings,

@@ -19,6 +19,7 @@ from rmqstore.errors import (
     BrokerUnreachableError,
     RmqStoreError,
 )
+from rmqstore.remoting.client import Endpoint
 from rmqstore.replica.agreement import (
     Extent,
     begin_at,
@@ -45,7 +46,6 @@ from rmqstore.replica.ha import (
 from rmqstore.replica.log_copy import LogCopy
 from rmqstore.replica.log_files import boundary_before, boundary_from
 from rmqstore.replica.progress import FollowProgress, progress_of
-from rmqstore.replica.remoting import Endpoint
 from rmqstore.replica.retention import OldFiles
 from rmqstore.replica.session import Ended, Session
 from rmqstore.replica.settings import FollowSettings, Timing, informant_of

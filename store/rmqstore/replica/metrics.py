@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore.errors import StoreStateError, UnsupportedFeatureError
+from rmqstore.remoting.client import Address
 from rmqstore.replica.cluster import ClusterProgress
-from rmqstore.replica.remoting import Address
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
