@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 from processes import PeakMemory, cpu_seconds
 
 import rmqstore
+from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica.follower import Follower
-from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.storage.files.disk import Disk
 

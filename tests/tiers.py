@@ -24,10 +24,12 @@ TABLE = Path(__file__).with_name("tiers.toml")
 # The markers of what a tier leaves out, each with its part of the table.
 MARKERS = {"thorough": "test", "medium": "test-core"}
 # What `make test` asks the real RocketMQ 5.3.3: whether it serves what we write, repair, rebuild
-# and copy, whether we read what it writes meanwhile, and whether both answer alike.
+# and copy, whether we read what it writes meanwhile and what it serves, and whether both answer
+# alike.
 REPAIRED = "test_the_real_store_finds_nothing_to_recover_in_what_we_repaired"
 SMOKE = {
     "test_copied_store.py::test_the_copy_of_a_crashed_store_is_served[crash-5.3.3]",
+    "test_live_brokers.py::test_a_broker_serves_what_its_store_holds[basic]",
     "test_live_store.py::test_a_store_is_read_while_its_broker_appends[queue]",
     "test_live_store.py::test_max_offsets_are_those_of_the_running_store",
     "test_lookup.py::test_every_key_is_answered_as_the_real_store_does_while_it_appends[1]",

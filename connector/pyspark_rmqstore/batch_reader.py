@@ -106,7 +106,9 @@ class RmqStoreReader(DataSourceReader):
         store.warn_of_messages_elsewhere()
         if splits.pushed.conditions:
             pruning = splits.pushed.pruning
-            slices = plan_queues(store, self._options.selection, splits.spec(store), pruning)
+            slices = plan_queues(
+                store, self._options.selection, splits.spec(store.broker_name), pruning
+            )
             reads = splits.pruned(ref, store, slices)
         else:
             planned = splits.planned(store)

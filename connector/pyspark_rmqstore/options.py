@@ -11,9 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_rmqstore.option_names import KAFKA, SPARK_OWN, option_names, without_kafka_own
-from pyspark_rmqstore.store_options import StoreRef, absolute_path, parse_stores, zone_of
+from pyspark_rmqstore.store_options import (
+    StoreRef,
+    absolute_path,
+    live_location,
+    parse_stores,
+    zone_of,
+)
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
+from rmqstore.live.location import LiveLocation
 from rmqstore.query.arguments import SelectionArguments
 from rmqstore.query.keys import Wanted, parse_wanted
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
@@ -21,9 +28,16 @@ from rmqstore.query.selection import Selection, parse_selection, parse_tags
 from rmqstore.query.sql92_filter import Filter, parse_filter
 from rmqstore.read.views.schema import ALLOWED
 from rmqstore.storage.remote.location import is_uri
+from rmqstore.store.live_cluster import TAGS_CODE, require_served
 
 logger = logging.getLogger(__name__)
 
+# Options of which the files of a store are needed.
+_OF_FILES = (
+    "brokers", "brokerName", "storePathCommitLog", "storePathConsumeQueue", "storePathIndex",
+    "storePathDLedgerCommitLog", "dLegerSelfId", "tiered", "conf", "ignoreLogEnd", "msgKey",
+    "msgId", "msgTags", "msgKeyLimit", "indexOnly", "maxBytesPerTrigger", "consumerOffsetFile",
+)  # fmt: skip
 # Options of Spark's Kafka source for streams, which it ignores in a batch.
 _TRIGGERS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 
@@ -60,6 +74,7 @@ class ReadOptions(ColumnOptions):
     min_partitions: int | None
     max_records_per_partition: int | None
     max_bytes_per_partition: int
+    live: LiveLocation | None = None  # of running brokers, which are read in place of stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +228,9 @@ def _read_options(
             "with a stream, a look-up or scan=commitlog, read them in the topics "
             "SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and rmq_sys_wheel_timer"
         )
+    live = live_location(options, given)
+    if live is not None:
+        _require_served(given, chosen, scan=given["scan"])
     scan = given["scan"]
     if scan == "commitlog" and not streaming:
         selection.require_by_log()
@@ -228,7 +246,8 @@ def _read_options(
         mode=chosen.mode,
         corrupt_column=chosen.corrupt_column,
         include_pending=chosen.include_pending,
-        stores=parse_stores(options, given),
+        stores=() if live is not None else parse_stores(options, given),
+        live=live,
         selection=selection,
         wanted=wanted,
         index_only=given["indexOnly"],
@@ -242,6 +261,22 @@ def _read_options(
         max_records_per_partition=given["maxRecordsPerPartition"],
         max_bytes_per_partition=given["maxBytesPerPartition"],
     )
+
+
+def _require_served(given: GivenOptions, chosen: ColumnOptions, *, scan: str) -> None:
+    """Refuse options that only the files of stores can answer.
+
+    Raises:
+        UnsupportedFeatureError: one is given.
+    """
+    names = [name for name in _OF_FILES if name in given]
+    if scan == "commitlog":
+        names.append("scan=commitlog")
+    if chosen.include_pending:
+        names.append("includePending")
+    if chosen.columns is not None and TAGS_CODE in chosen.columns:
+        names.append(f"column {TAGS_CODE}")
+    require_served(names)
 
 
 def _is_kafka(given: GivenOptions) -> bool:

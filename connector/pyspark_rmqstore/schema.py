@@ -1,4 +1,4 @@
-"""Spark's and Arrow's schema of messages: columns, types and nullability. No session, no files.
+"""Spark's and Arrow's schema of messages: columns, types and nullability.
 
 No session, no files.
 

@@ -39,7 +39,7 @@ from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.store.opening import create, is_store, open_for
-from rmqstore.write.messages import MessageMaker
+from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.staged import PartWriter, StagedTask
 from rmqstore.write.writer import StoreWriter
 
@@ -50,7 +50,7 @@ _ABANDONED_SECONDS = 24 * 60 * 60
 _MAX_RETRIES = 100
 
 # Source: StreamExecution.scala#QUERY_ID_KEY, MicroBatchExecution.scala#BATCH_ID_KEY.
-_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 
 # Source: malloc.h of glibc.
 _M_TRIM_THRESHOLD: Final = -1
@@ -89,7 +89,14 @@ def join(root: str, job_id: str) -> None:
     disk = disk_of(root)
     folder = job_folder(root, job_id)
     with named_os_errors(Path(root), "the job wrote nothing and can be repeated"):
-        _make_folder(disk, folder)
+        for n_left in reversed(range(_MAX_RETRIES)):
+            try:
+                disk.make_folder(folder)
+            except (FileExistsError, FileNotFoundError):  # an ended job removes empty folders
+                if not n_left:
+                    raise
+            else:
+                break
         for other in folder.parent.iterdir():
             if other == folder:
                 continue
@@ -101,17 +108,6 @@ def join(root: str, job_id: str) -> None:
             if now - changed > _ABANDONED_SECONDS:
                 logger.warning("%s was left by a job that never ended; it is removed", other)
                 disk.delete_tree(other)
-
-
-def _make_folder(disk: Disk, folder: Path) -> None:
-    for n_left in reversed(range(_MAX_RETRIES)):
-        try:
-            disk.make_folder(folder)
-        except (FileExistsError, FileNotFoundError):  # a job that has ended removes empty folders
-            if not n_left:
-                raise
-        else:
-            return
 
 
 def disk_of(root: str) -> Disk:
@@ -157,10 +153,10 @@ class RmqStoreStreamWriter:
         """Encode the rows of one task. Runs in a task; stateless."""
         context = TaskContext.get()
         assert context is not None, "Spark runs this in a task"
-        query_id, batch_id = (context.getLocalProperty(name) for name in (_QUERY_ID, _BATCH_ID))
+        query_id, batch_id = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
         if not query_id or not batch_id:
             raise StoreStateError(
-                f"Spark has not set {_QUERY_ID} and {_BATCH_ID}: "
+                f"Spark has not set {QUERY_ID} and {BATCH_ID}: "
                 "a repeated micro-batch could not be recognised"
             )
         job_id = _job_id(query_id, int(batch_id))
@@ -243,6 +239,26 @@ def keep_freed_memory() -> None:
             mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
+def require_columns(names: Sequence[str], spec: WriteSpec) -> None:
+    """Refuse columns of which no row could be written, before any task runs.
+
+    Raises:
+        IllegalMessageError: a column is unknown, or body or the topic is missing.
+    """
+    unknown = [name for name in names if name not in WRITE_TYPES and name not in ASSIGNED]
+    if unknown:
+        raise IllegalMessageError(
+            f"unknown columns {', '.join(unknown)}; a message has {', '.join(WRITE_TYPES)}: "
+            "select or rename columns"
+        )
+    if "body" not in names:
+        raise IllegalMessageError(f"column body is missing; there are {', '.join(names) or 'none'}")
+    if "topic" not in names and spec.topic is None:
+        raise IllegalMessageError(
+            "no topic: give a column named topic, or one topic for all rows with option topic"
+        )
+
+
 @dataclass
 class Staged(WriterCommitMessage):
     """The message of a task to the driver."""
@@ -269,24 +285,9 @@ class StoreSink:
     def __init__(
         self, schema: StructType, options: WriteOptions, patience: float = _BEGIN_SECONDS
     ) -> None:
-        # Columns of which no row could be written are refused before any task runs.
-        names = schema.names
-        unknown = [name for name in names if name not in WRITE_TYPES and name not in ASSIGNED]
-        if unknown:
-            raise IllegalMessageError(
-                f"unknown columns {', '.join(unknown)}; a message has {', '.join(WRITE_TYPES)}: "
-                "select or rename columns"
-            )
-        if "body" not in names:
-            raise IllegalMessageError(
-                f"column body is missing; there are {', '.join(names) or 'none'}"
-            )
-        if "topic" not in names and options.spec.topic is None:
-            raise IllegalMessageError(
-                "no topic: give a column named topic, or one topic for all rows with option topic"
-            )
+        require_columns(schema.names, options.spec)
         self._options = options
-        self._ignored = [name for name in names if name in ASSIGNED]
+        self._ignored = [name for name in schema.names if name in ASSIGNED]
         queue_nums, config = options.spec.queue_nums, options.config
         if is_store(options.path, conf=options.conf):
             # A store that a broker holds is refused before any work.

@@ -52,8 +52,12 @@ class RmqStoreDataSource(DataSource):
         options = options_of_read(self.options, schema)
         if view_name(options) is not None:
             return RmqStoreViewReader(schema, parse_view_options(options))
-        kind = FilteringReader if pushes_filters() else RmqStoreReader
-        return kind(schema, parse_read_options(options))
+        read = parse_read_options(options)
+        if read.live is not None:
+            from pyspark_rmqstore.live_reader import FilteringLiveReader, LiveReader
+
+            return (FilteringLiveReader if pushes_filters() else LiveReader)(schema, read)
+        return (FilteringReader if pushes_filters() else RmqStoreReader)(schema, read)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return a reader of micro-batches of these columns. Runs on the driver."""
@@ -74,7 +78,12 @@ class RmqStoreDataSource(DataSource):
             raise UnsupportedFeatureError(
                 'a store is a log, which can only be appended to: write with mode("append")'
             )
-        return RmqStoreWriter(schema, parse_write_options(self.options))
+        options = parse_write_options(self.options)
+        if options.live is not None:
+            from pyspark_rmqstore.live_sink import RmqLiveWriter
+
+            return RmqLiveWriter(schema, options)
+        return RmqStoreWriter(schema, options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return a writer of one micro-batch of these columns. Runs on the driver."""

@@ -13,6 +13,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.live_sink import RmqLiveStreamWriter
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.sink import RmqStoreStreamWriter
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
@@ -90,6 +91,18 @@ class OlderStreamWriter(  # type: ignore[misc]
     """
 
 
+if TYPE_CHECKING or HAS_ARROW_STREAM_WRITERS:
+
+    class ArrowLiveStreamWriter(RmqLiveStreamWriter, datasource.DataSourceStreamArrowWriter):
+        """A stream writer to running brokers that takes Arrow batches."""
+
+
+class OlderLiveStreamWriter(  # type: ignore[misc]
+    RmqLiveStreamWriter, datasource.DataSourceArrowWriter, datasource.DataSourceStreamWriter
+):
+    """The same for PySpark 4.0; see :class:`OlderStreamWriter`."""
+
+
 def stream_reader(schema: StructType, options: StreamOptions) -> datasource.DataSourceStreamReader:
     """Return a reader of micro-batches, with limits from PySpark 4.2 on.
 
@@ -102,5 +115,8 @@ def stream_reader(schema: StructType, options: StreamOptions) -> datasource.Data
 
 def stream_writer(schema: StructType, options: WriteOptions) -> datasource.DataSourceStreamWriter:
     """Return a writer of micro-batches that takes Arrow batches."""
+    if options.live is not None:
+        live = ArrowLiveStreamWriter if HAS_ARROW_STREAM_WRITERS else OlderLiveStreamWriter
+        return live(schema, options)
     kind = ArrowStreamWriter if HAS_ARROW_STREAM_WRITERS else OlderStreamWriter
     return kind(schema, options)

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.option_names import option_names, without_kafka_own
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.live.location import LiveLocation, is_live
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.options import GivenOptions
 from rmqstore.query.times import time_zone
@@ -237,6 +238,19 @@ class StoreRef:
             "dledger_self_id": self.dledger_self_id,
             "conf": self.conf,
         }
+
+
+def live_location(options: Mapping[str, str], given: GivenOptions) -> LiveLocation | None:
+    """Return the running brokers that ``path`` names, None if it names stores.
+
+    Args:
+        options: the options as Spark passes them.
+        given: the same, by their documented names.
+    """
+    path = _lowered(options).get("path", "")
+    if not is_live(path):
+        return None
+    return LiveLocation.parse(path, storage_options(given["storageOptions"]))
 
 
 def parse_stores(options: Mapping[str, str], given: GivenOptions) -> tuple[StoreRef, ...]:

@@ -6,7 +6,6 @@ Each query has one reader, on the driver.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +13,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.live_reader import LiveSplitReader
+from pyspark_rmqstore.live_stream import FollowedBrokers
 from pyspark_rmqstore.offsets import Key, StreamOffset, limit_bytes, limit_rows, nested
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StreamOptions
-from pyspark_rmqstore.packing import AnyStoreRead, Limits, StoreRead, splits_of
-from pyspark_rmqstore.planning import QueueSplit
+from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.stream_snapshot import FollowedStores, StreamSnapshot
 from pyspark_rmqstore.tasks import SplitReader, StreamSplit, read_task
-from rmqstore.read.log_cursor import LogMark
-from rmqstore.read.planning import slices_there
 from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:
@@ -59,7 +57,10 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     def __init__(self, schema: StructType, options: StreamOptions) -> None:
         self._options = options
         self._splits = SplitReader(schema, options.read)
-        self._stores = FollowedStores(options.read)
+        self._stores: FollowedStores | FollowedBrokers = FollowedStores(options.read)
+        if options.read.live is not None:
+            self._splits = LiveSplitReader(schema, options.read)
+            self._stores = FollowedBrokers(options.read)
         self._target: dict[Key, int] | None = None  # of Trigger.AvailableNow
         self._reported: set[str] = set()  # missing brokers that there was a warning of
         # the first trigger does not wait, as in Spark's Kafka source
@@ -187,9 +188,8 @@ class RmqStoreStreamReader(DataSourceStreamReader):
                 slices = snapshot.confirmed(self._slices(snapshot, since, until))
         reads = []
         for broker, pieces in slices.items():
-            ref, tail = snapshot.stores[broker]
-            queues = self._splits.queues(ref, tail.store, self._splits.sampled(tail.store, pieces))
-            reads.append(_of_stream(queues, until.marks.get(broker)))
+            mark = until.marks.get(broker)
+            reads.append(snapshot.stores[broker].read_of(self._splits, pieces, mark))
         return self._splits.tasks(reads)
 
     def _slices(
@@ -206,20 +206,22 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         starts = snapshot.starts(since, ends, cut)
         stops = snapshot.stops(until, ends)
         slices: dict[str, list[QueueSlice]] = {}
-        specs = cache(lambda broker: self._splits.spec(snapshot.stores[broker].store))
         for key, end in ends.items():
             start, stop = starts[key], stops[key]
             if stop < end and start < end:
                 text = f"offsets {max(stop, start)} to {end} (excluded) are gone"
                 snapshot.report_loss(key, text)
             if start < stop:
-                store = snapshot.stores[key[0]].store
-                pieces = slices_there(store, *key[1:], start, stop, specs(key[0]))
-                slices.setdefault(key[0], []).extend(pieces)
+                broker = key[0]
+                spec = self._splits.spec(broker)
+                pieces = snapshot.stores[broker].pieces(key[1:], start, stop, spec)
+                slices.setdefault(broker, []).extend(pieces)
         return slices
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""
+        if self._options.read.live is not None:
+            yield from self._splits.read(partition)
         for split in splits_of(partition, StreamSplit):
             yield from read_task(
                 self._splits, split, fail_on_data_loss=self._options.read.fail_on_data_loss
@@ -242,12 +244,3 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     def stop(self) -> None:
         """Close the stores."""
         self._stores.close()
-
-
-def _of_stream(queues: StoreRead[QueueSplit], mark: LogMark | None) -> AnyStoreRead:
-    """Return the read of a stream that reads ranges of queues; see ``StreamSplit`` for mark."""
-
-    def cut(limits: Limits) -> list[InputPartition]:
-        return [StreamSplit(split, mark) for split in queues.cut(limits)]
-
-    return StoreRead(queues.store, queues.n_bytes, queues.n_records, cut)

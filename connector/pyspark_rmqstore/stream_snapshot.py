@@ -12,24 +12,27 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.offsets import Key, StreamOffset, Weight
 from pyspark_rmqstore.opened_stores import open_ref, paths_of, stores_to_read
 from pyspark_rmqstore.options import ReadOptions
+from pyspark_rmqstore.packing import AnyStoreRead, Limits, StoreRead
 from pyspark_rmqstore.store_options import StoreRef
+from pyspark_rmqstore.tasks import SplitReader, StreamSplit
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.faults import refuse_spans
 from rmqstore.read.log_cursor import LogMark
-from rmqstore.read.planning import find_starts, rows_within, take_samples
+from rmqstore.read.planning import find_starts, rows_within, slices_there, take_samples
 from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.reading import find_lost
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import StoreTail
 from rmqstore.read.tailing import TieredTail, tail_of
-from rmqstore.spans import QueueSlice
+from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.files.retry import ChangingStore
 
@@ -38,6 +41,39 @@ logger = logging.getLogger(__name__)
 _SAMPLES = 8  # of a queue, by which its backlog is weighed
 
 T = TypeVar("T")
+
+
+class Tail(Protocol):
+    """What the last look at a store or a running broker found, and questions about its queues.
+
+    Keys are topic and queue id. ``StoreTail`` describes the methods.
+    """
+
+    @property
+    def ends(self) -> Mapping[QueueKey, int]: ...
+    @property
+    def discovered(self) -> AbstractSet[QueueKey]: ...
+    @property
+    def mark(self) -> LogMark | None: ...
+    def holds(self, mark: LogMark) -> bool: ...
+    def first(self, key: QueueKey) -> int: ...
+    def first_after(self, key: QueueKey, mark: LogMark) -> int: ...
+    def began_after(self, key: QueueKey, mark: LogMark) -> bool: ...
+    def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool: ...
+    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]: ...
+
+
+class FollowedPlace(Protocol):
+    """A store or a running broker that a stream follows."""
+
+    @property
+    def tail(self) -> Tail: ...
+
+    def pieces(self, key: QueueKey, start: int, stop: int, spec: ReadSpec) -> list[QueueSlice]: ...
+
+    def read_of(
+        self, splits: SplitReader, slices: list[QueueSlice], mark: LogMark | None
+    ) -> AnyStoreRead: ...
 
 
 class Followed(NamedTuple):
@@ -49,6 +85,21 @@ class Followed(NamedTuple):
     @property
     def store(self) -> StoreParts:
         return self.tail.store
+
+    def pieces(self, key: QueueKey, start: int, stop: int, spec: ReadSpec) -> list[QueueSlice]:
+        """Return the parts of a range of a queue that are there."""
+        return slices_there(self.store, *key, start, stop, spec)
+
+    def read_of(
+        self, splits: SplitReader, slices: list[QueueSlice], mark: LogMark | None
+    ) -> AnyStoreRead:
+        """Return the read of ranges of queues; see ``StreamSplit`` for the mark."""
+        queues = splits.queues(self.ref, self.store, splits.sampled(self.store, slices))
+
+        def cut(limits: Limits) -> list[InputPartition]:
+            return [StreamSplit(split, mark) for split in queues.cut(limits)]
+
+        return StoreRead(queues.store, queues.n_bytes, queues.n_records, cut)
 
 
 @dataclass(frozen=True)
@@ -65,19 +116,20 @@ class StreamSnapshot:
         fail_on_data_loss: whether lost messages are an error; they are a warning otherwise.
     """
 
-    stores: Mapping[str, Followed]
+    stores: Mapping[str, FollowedPlace]
     ends: Mapping[Key, int]
     marks: Mapping[str, LogMark]
     discovered: AbstractSet[Key]
     fail_on_data_loss: bool
 
     @classmethod
-    def of(cls, stores: Mapping[str, Followed], *, fail_on_data_loss: bool) -> StreamSnapshot:
+    def of(cls, stores: Mapping[str, FollowedPlace], *, fail_on_data_loss: bool) -> StreamSnapshot:
         """Return what the last look at each store found."""
         ends: dict[Key, int] = {}
         marks: dict[str, LogMark] = {}
         discovered: set[Key] = set()
-        for broker, (_, tail) in stores.items():
+        for broker, place in stores.items():
+            tail = place.tail
             ends |= {(broker, *queue): end for queue, end in tail.ends.items()}
             discovered |= {(broker, *queue) for queue in tail.discovered}
             if tail.mark is not None:
@@ -181,7 +233,7 @@ class StreamSnapshot:
     def weight(self, key: Key, start: int, end: int) -> Weight:
         """Return an estimate of the messages of a queue between two offsets."""
         whole = QueueSlice(key[1], key[2], start, end)
-        samples = take_samples(self.stores[key[0]].store, whole, _SAMPLES)
+        samples = take_samples(self._store(key), whole, _SAMPLES)
         if not samples:
             return Weight(0, 0)
         mean = sum(one.mean_bytes for one in samples) / len(samples)
@@ -190,7 +242,12 @@ class StreamSnapshot:
     def rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
         """Return how many messages of a queue, from the first of a range on, fit into bytes."""
         whole = QueueSlice(key[1], key[2], start, end)
-        return rows_within(self.stores[key[0]].store, whole, n_bytes)
+        return rows_within(self._store(key), whole, n_bytes)
+
+    def _store(self, key: Key) -> StoreParts:
+        followed = self.stores[key[0]]
+        assert isinstance(followed, Followed), "running brokers are not asked for bytes"
+        return followed.store
 
     def unconfirmed(self, slices: Mapping[str, list[QueueSlice]]) -> set[str]:
         """Return the brokers whose logs do not confirm ranges of queues, given by broker."""

@@ -269,8 +269,8 @@ class SplitReader:
         self._names = schema.fieldNames()
         self.pushed = PushedFilters()
 
-    def spec(self, store: StoreParts) -> ReadSpec:
-        """Return the specification by which messages of a store are read."""
+    def spec(self, broker_name: str) -> ReadSpec:
+        """Return the specification by which messages of a broker are read."""
         options = self._options
         return ReadSpec(
             schema=self.schema,
@@ -280,7 +280,7 @@ class SplitReader:
             fail_on_data_loss=options.fail_on_data_loss,
             tags=self.pushed.pruning.tagged(options.tags),
             filter=options.filter,
-            broker_name=store.broker_name,
+            broker_name=broker_name,
         )
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
@@ -291,7 +291,7 @@ class SplitReader:
 
     def planned(self, store: StoreParts) -> list[SampledSlice]:
         """Return the ranges of queues that the options name, with samples at their two ends."""
-        planned = plan_sampled(store, self._options.selection, self.spec(store))
+        planned = plan_sampled(store, self._options.selection, self.spec(store.broker_name))
         return [SampledSlice(*item) for item in planned]
 
     def sampled(self, store: StoreParts, slices: Sequence[QueueSlice]) -> list[SampledSlice]:
@@ -366,7 +366,9 @@ class SplitReader:
         self, ref: StoreRef, store: StoreParts, slices: Sequence[QueueSlice]
     ) -> list[AnyStoreRead]:
         """Return the read for damage of the log that reads of these ranges would not notice."""
-        lost = find_lost(store, () if self.pushed.conditions else slices, self.spec(store))
+        lost = find_lost(
+            store, () if self.pushed.conditions else slices, self.spec(store.broker_name)
+        )
         if not lost:
             return []
         split = LostSplit(ref, tuple(lost))
@@ -417,7 +419,10 @@ class SplitReader:
         options = self._options
         log_filter(options.selection, self.schema.names, options.wanted)
         store.ranges.warn_unknown_topics(options.selection)
-        spec, candidates = self.spec(store), find_wanted(store, options.wanted, options.selection)
+        spec, candidates = (
+            self.spec(store.broker_name),
+            find_wanted(store, options.wanted, options.selection),
+        )
         uncovered = [] if options.index_only else finder(store).uncovered(candidates)
         offsets = candidates.places_outside(uncovered)
         logger.info(
@@ -438,7 +443,7 @@ class SplitReader:
 
     def pending(self, ref: StoreRef, store: StoreParts) -> AnyStoreRead:
         """Return the read of pending messages."""
-        rows = find_pending(store, self._options.selection, self.spec(store))
+        rows = find_pending(store, self._options.selection, self.spec(store.broker_name))
         numbers = np.arange(len(rows.places))
         return _rows(
             ref,
@@ -479,7 +484,7 @@ class SplitReader:
         schema = select_columns(["storeTimestamp", "commitLogOffset"])
         # A damaged message has no store time, so it cannot be chosen.
         mode = options.mode if options.mode == "FAILFAST" else "DROPMALFORMED"
-        spec = replace(self.spec(store), schema=schema, mode=mode, tags=options.tags)
+        spec = replace(self.spec(store.broker_name), schema=schema, mode=mode, tags=options.tags)
         rows = (
             row
             for task in self.tasks(self.lookup(ref, store))
@@ -502,7 +507,11 @@ class SplitReader:
 
     def rows(self, store: StoreParts, split: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task from its store."""
-        for batch in self._read_split(store, split, self.spec(store)):
+        return self._matching(self._read_split(store, split, self.spec(store.broker_name)))
+
+    def _matching(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that meet the pushed filters, with the columns that Spark asks for."""
+        for batch in batches:
             matches = self.pushed.keep(batch)
             if matches.num_rows:
                 yield as_kafka(matches, self._names) if self._options.is_kafka else matches

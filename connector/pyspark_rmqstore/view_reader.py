@@ -115,19 +115,19 @@ def arrow_view_schema(schema: StructType, options: ViewOptions) -> pa.Schema:
             safe widening of it.
     """
     require_names(schema, options.columns.names if options.has_named_columns else None)
-    return pa.schema([_arrow_field(field, options.view) for field in schema.fields])
-
-
-def _arrow_field(field: StructField, view: str) -> pa.Field:
+    view = options.view
     known = view_columns(view)
-    if field.name not in known.names:
-        raise OptionError(
-            f"schema: unknown column {field.name}; view {view} has {', '.join(known.names)}"
-        )
-    own = known.field(field.name).type
-    wider = () if own == PROPERTIES else ALSO_AS.get(own, ())
-    allowed = (own, *(kind for kind in wider if kind in SPARK_TYPES))
-    return as_allowed(field, allowed, may_be_null=True)
+    fields = []
+    for named in schema.fields:
+        if named.name not in known.names:
+            raise OptionError(
+                f"schema: unknown column {named.name}; view {view} has {', '.join(known.names)}"
+            )
+        own = known.field(named.name).type
+        wider = () if own == PROPERTIES else ALSO_AS.get(own, ())
+        allowed = (own, *(kind for kind in wider if kind in SPARK_TYPES))
+        fields.append(as_allowed(named, allowed, may_be_null=True))
+    return pa.schema(fields)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names
-from pyspark_rmqstore.store_options import absolute_path, given_conf, paths_or_root
-from rmqstore.errors import OptionError
+from pyspark_rmqstore.store_options import absolute_path, given_conf, live_location, paths_or_root
+from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.live.location import LiveLocation
 from rmqstore.query.options import WRITE_OPTIONS, GivenOptions
 from rmqstore.storage.broker.store_config import StoreConfig, sizes_of
 from rmqstore.storage.files.paths import BrokerSettings
@@ -21,6 +22,7 @@ _SIZES = (
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
     "messageIndexEnable",
 )  # fmt: skip
+_OF_LIVE = ("topic", "queueSelector", "compression", "uniqKey", "storageOptions")
 _NO_PATH = (
     "name the root of the store, the folder that holds commitlog/: save('/path/to/store'). "
     "Spark does not pass the options of a table to a Python data source that is written to: "
@@ -39,6 +41,7 @@ class WriteOptions:
     txn: tuple[str, int] | None
     conf: BrokerSettings | None = None
     broker_stopped: bool = False
+    live: LiveLocation | None = None  # of running brokers, which are written to in place of a store
 
 
 @option_names()
@@ -49,6 +52,11 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
     """
     given = GivenOptions(options, WRITE_OPTIONS, SPARK_OWN)
+    live = live_location(options, given)
+    if live is not None:
+        return _live_options(given, live)
+    if "storageOptions" in given:
+        raise OptionError("storageOptions: for running brokers; a store is written to on a disk")
     conf = given_conf(given)
     paths = paths_or_root(options, conf, _NO_PATH)
     if len(paths) != 1:
@@ -77,6 +85,32 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
         txn=(app_id, int(version)) if app_id else None,
         conf=conf,
         broker_stopped=given["brokerStopped"],
+    )
+
+
+def _live_options(given: GivenOptions, live: LiveLocation) -> WriteOptions:
+    """Return the options of a write to running brokers.
+
+    Raises:
+        UnsupportedFeatureError: an option is of stores.
+    """
+    of_stores = [option.name for option in WRITE_OPTIONS if option.name in given]
+    of_stores = [name for name in of_stores if name not in _OF_LIVE]
+    if of_stores:
+        raise UnsupportedFeatureError(
+            f"{', '.join(of_stores)}: running brokers take none of it; see docs/live.md"
+        )
+    return WriteOptions(
+        path=str(live),
+        spec=WriteSpec(
+            topic=given["topic"] or None,
+            queue_selector=given["queueSelector"],
+            compression=given["compression"],
+            make_uniq_key=given["uniqKey"] == "make",
+        ),
+        config=StoreConfig(),
+        txn=None,
+        live=live,
     )
 
 

@@ -32,13 +32,15 @@ if TYPE_CHECKING:
     from rmqstore import polars
     from rmqstore.copying.copier import copy
     from rmqstore.format.schema import Message
+    from rmqstore.live.writer import LiveWriter
     from rmqstore.read.store_queues import QueueInfo
     from rmqstore.replica.cluster import ClusterProgress, follow, follow_cluster
     from rmqstore.replica.state import FollowProgress, follow_cluster_status, follow_status
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
     from rmqstore.store.cluster import StoreCluster
+    from rmqstore.store.live_cluster import LiveCluster
     from rmqstore.store.message_store import MessageStore
-    from rmqstore.store.opening import create, open_cluster
+    from rmqstore.store.opening import create, open_cluster, open_live
     from rmqstore.store.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
     from rmqstore.store.scan import Scan
     from rmqstore.write.messages import WriteSpec
@@ -57,6 +59,8 @@ __all__ = [
     "CorruptRecordError",
     "FollowProgress",
     "IllegalMessageError",
+    "LiveCluster",
+    "LiveWriter",
     "Message",
     "MessageNotFoundError",
     "MessageStore",
@@ -84,6 +88,7 @@ __all__ = [
     "follow_status",
     "open",
     "open_cluster",
+    "open_live",
     "polars",
     "read_properties",
 ]
@@ -93,6 +98,8 @@ __all__ = [
 _HOMES = {
     "ClusterProgress": "replica.cluster:ClusterProgress",
     "FollowProgress": "replica.state:FollowProgress",
+    "LiveCluster": "store.live_cluster:LiveCluster",
+    "LiveWriter": "live.writer:LiveWriter",
     "Message": "format.schema:Message",
     "MessageStore": "store.message_store:MessageStore",
     "QueueInfo": "read.store_queues:QueueInfo",
@@ -109,6 +116,7 @@ _HOMES = {
     "follow_status": "replica.state:follow_status",
     "open": "store.opening:open_for",
     "open_cluster": "store.opening:open_cluster",
+    "open_live": "store.opening:open_live",
     "polars": "polars",
     "read_properties": "storage.broker.store_config:read_properties",
 }

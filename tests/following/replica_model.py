@@ -29,9 +29,9 @@ from rmqstore.errors import (
 )
 from rmqstore.replica import decisions, events
 from rmqstore.replica.broker import Facts, TopicKinds
+from rmqstore.replica.broker_requests import LogBounds, ServedSettings
 from rmqstore.replica.events import Action, Asked, Event, Happened, Question
 from rmqstore.replica.ha import NEVER, Greeting
-from rmqstore.replica.remoting import LogBounds, ServedSettings
 from rmqstore.replica.replica_state import (
     STREAMING,
     Cutting,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from rmqstore.remoting.client import Address
 from rmqstore.replica import decisions, events
 from rmqstore.replica.broker import Facts, Source
+from rmqstore.replica.broker_requests import LogBounds, ServedSettings
 from rmqstore.replica.events import Asked, Event, Happened, Question
-from rmqstore.replica.remoting import Address, LogBounds, ServedSettings
 from rmqstore.replica.replica_state import Decision, Place, ReplicaState, first_replica_state
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.storage.broker.store_config import StoreConfig

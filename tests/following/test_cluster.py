@@ -23,8 +23,9 @@ from rmqstore.errors import (
     OptionError,
     StoreStateError,
 )
+from rmqstore.remoting.client import Address, Endpoint
+from rmqstore.replica.broker_requests import registered_brokers
 from rmqstore.replica.cluster import ClusterFollower, ClusterProgress
-from rmqstore.replica.remoting import Address, Endpoint, registered_brokers
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import follow_cluster_status
 from store_builder import Store

@@ -9,6 +9,7 @@ import pytest
 
 from rmqstore.errors import MalformedBytesError, StoreStateError
 from rmqstore.replica.agreement import consistent_point, served_bounds
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.ha import (
     GREETING_HEADER,
     MAX_BODY_BYTES,
@@ -19,7 +20,6 @@ from rmqstore.replica.ha import (
     handshake,
     read_greeting,
 )
-from rmqstore.replica.remoting import LogBounds
 from rmqstore.replica.state import epochs_within, new_learner_id
 from rmqstore.storage.broker.epochs import Epoch
 

@@ -19,9 +19,9 @@ import tiers
 from following.fake_master import FakeMaster, content, more, part
 from following.followers import TIMING, files, follow_once, require_exact
 from rmqstore.errors import StoreStateError
+from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica import replica_state
 from rmqstore.replica.follower import Follower
-from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import follow_status

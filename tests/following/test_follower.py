@@ -25,9 +25,9 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
+from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.ha import NEVER
-from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings, settings_of
 from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.broker.broker_run import read_checkpoint

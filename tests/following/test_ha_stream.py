@@ -16,8 +16,8 @@ from rmqstore.replica.agreement import (
     larger,
     request_at,
 )
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.ha import MAX_BODY_BYTES, NEVER, HaStream
-from rmqstore.replica.remoting import LogBounds
 
 
 def frame(place: int, body: bytes) -> bytes:

@@ -25,18 +25,17 @@ from rmqstore.errors import (
     MalformedBytesError,
     OptionError,
 )
-from rmqstore.replica.remoting import (
+from rmqstore.remoting.client import (
     MAX_BODY_BYTES,
     Address,
-    BrokerClient,
     Credentials,
     Endpoint,
     RemotingClient,
-    ServedSettings,
     decode_answer,
     encode_request,
     frame_length,
 )
+from rmqstore.replica.broker_requests import BrokerClient, ServedSettings
 
 Serve = Callable[[socket.socket, dict[str, object]], None]
 

@@ -9,7 +9,7 @@ import pytest
 
 from following.fake_master import TOPICS
 from rmqstore.replica.broker import batch_topics_of
-from rmqstore.replica.remoting import HeldTable
+from rmqstore.replica.broker_requests import HeldTable
 
 ENTRY = TOPICS["topicConfigTable"]["T"]  # type: ignore[index]
 

@@ -27,10 +27,11 @@ from following.followers import (
 )
 from following.replicas import asking, decide, streaming
 from rmqstore.errors import BrokerUnreachableError, CorruptRecordError, StoreStateError
+from rmqstore.remoting.client import Address
 from rmqstore.replica import copy_store, decisions, events, follower
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Asked, Happened, Question
 from rmqstore.replica.ha import Greeting
-from rmqstore.replica.remoting import Address, LogBounds
 from rmqstore.replica.replica_state import Decision, Ending, Phase, ReplicaState, wait_of
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.state import copy_paths, follow_status

@@ -13,12 +13,12 @@ import pytest
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact, wait_for
 from rmqstore.errors import StoreStateError
+from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica import queue_builder, replica_state, upkeep
 from rmqstore.replica.copy_store import Worker
 from rmqstore.replica.events import Failed, Happened
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.log_copy import Unflushed
-from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import follow_status
 from rmqstore.storage.files.disk import Disk

@@ -18,7 +18,9 @@ from following.followers import TIMING, Following, follow_once, following, requi
 from following.replicas import asking, decide, streaming
 from following.test_reconnecting import closed_port
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
+from rmqstore.remoting.client import Address
 from rmqstore.replica.broker import TopicKinds
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.cluster import ClusterProgress, FollowMetrics
 from rmqstore.replica.events import (
     Answered,
@@ -36,7 +38,6 @@ from rmqstore.replica.events import (
     WriteState,
     Written,
 )
-from rmqstore.replica.remoting import Address, LogBounds
 from rmqstore.replica.replica_state import wait_of
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowProgress, follow_status

@@ -15,9 +15,9 @@ from interop.rocketmq import RocketMQ
 from interop.test_follow import SIZES, TOPIC, Load, require_exact, wait_for
 from interop.test_follow_versions import started
 from ports import free_ports
+from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica.cluster import ClusterFollower
 from rmqstore.replica.ha import NEVER
-from rmqstore.replica.remoting import Address, Endpoint
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.broker.epochs import Epoch, read_epochs

@@ -19,8 +19,8 @@ import click
 
 from rmqstore.cli.common import USAGE, ends_clearly, main, stopped_by_signals
 from rmqstore.errors import BrokerUnreachableError, OptionError, RmqStoreError, StoreStateError
+from rmqstore.remoting.client import Address
 from rmqstore.replica.cluster import ClusterProgress, FollowMetrics, follow, follow_cluster
-from rmqstore.replica.remoting import Address
 from rmqstore.replica.settings import (
     Acknowledge,
     FollowArguments,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 from typing import Any, Final
 
 import click
@@ -210,14 +211,18 @@ def dump(
     if columns is not None and (batches or deep):
         raise OptionError(f"--columns: {'--batches' if batches else '--deep'} gives all columns")
     if any(parse_file(path) is not None for path in paths):
-        _dump_files(paths, output, decode, deep=deep)
+        kind, files, storage = _files_of(paths)
+        of_files = (file_rows(storage, file, decode, deep=deep) for file in files)
+        output.write(file_schema(kind, decode, deep=deep), chain.from_iterable(of_files))
         return
     with _open(paths) as opened:
         chosen = _choose(opened, topics, partitions, with_system=with_system)
         bounds = {key: _bounds(partition, **choice) for key, partition in chosen.items()}
         if batches:
             schema: pa.Schema = BATCHES
-            rows: Iterable[pa.RecordBatch] = _batches(chosen, bounds)
+            rows: Iterable[pa.RecordBatch] = (
+                row for key in chosen for row in batch_rows([chosen[key]], *bounds[key])
+            )
         elif deep:
             schema = stored_schema(decode)
             rows = (
@@ -237,15 +242,6 @@ def dump(
             schema, rows = _readable(scan.schema, scan, output)
         shown = rows if output.is_on_terminal else counted(rows, "reading", unit="rows")
         output.write(schema, shown)
-
-
-def _dump_files(
-    paths: tuple[str, ...], output: Output, decode: Decode | None, *, deep: bool
-) -> None:
-    """Write what single files hold."""
-    kind, files, storage = _files_of(paths)
-    rows = (batch for file in files for batch in file_rows(storage, file, decode, deep=deep))
-    output.write(file_schema(kind, decode, deep=deep), rows)
 
 
 def _files_of(paths: tuple[str, ...]) -> tuple[str, list[PartitionFile], Storage]:
@@ -287,13 +283,6 @@ def _bounds(
     if end_offset is not None:
         last = min(last, end_offset)
     return min(first, partition.end_offset), max(last, partition.start_offset)
-
-
-def _batches(
-    chosen: dict[TopicPartition, Partition], bounds: dict[TopicPartition, tuple[int, int]]
-) -> Iterator[pa.RecordBatch]:
-    for key, partition in chosen.items():
-        yield from batch_rows([partition], *bounds[key])
 
 
 def _readable(
@@ -382,7 +371,14 @@ def verify(
     PATH... may also be .log files of partition folders, which are checked by themselves.
     """
     if any(parse_file(path) is not None for path in paths):
-        _verify_files(paths, output)
+        kind, files, storage = _files_of(paths)
+        if kind != "log":
+            raise OptionError(
+                f"{paths[0]}: of files only those of logs are checked by themselves; indexes and"
+                " snapshots are compared with the log of their partition folder"
+            )
+        show_findings([one for file in files for one in verify_file(storage, file)], output)
+        click.echo(f"{', '.join(paths)}: {len(files)} files are sound", err=True)
         return
     with _open(paths) as opened:
         chosen = _choose(opened, topics, partitions, with_system=with_system)
@@ -411,15 +407,3 @@ def verify(
         click.echo(f"{places}: not checked: {left_out}", err=True)
     show_findings(findings, output)
     click.echo(f"{places}: {len(chosen)} partitions are sound", err=True)
-
-
-def _verify_files(paths: tuple[str, ...], output: Output) -> None:
-    """List what is wrong in single files of logs."""
-    kind, files, storage = _files_of(paths)
-    if kind != "log":
-        raise OptionError(
-            f"{paths[0]}: of files only those of logs are checked by themselves; indexes and"
-            " snapshots are compared with the log of their partition folder"
-        )
-    show_findings([one for file in files for one in verify_file(storage, file)], output)
-    click.echo(f"{', '.join(paths)}: {len(files)} files are sound", err=True)

@@ -22,6 +22,7 @@ from rmqstore.query.selection import is_pattern, match_topics, parse_selection, 
 from rmqstore.read.message_scan import parse_scan
 from rmqstore.read.tailing import TailingScan
 from rmqstore.store.cluster import StoreCluster
+from rmqstore.store.live_cluster import LiveCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.scan import Scan
 
@@ -109,7 +110,7 @@ def some_messages(command: Command) -> Command:
 
 
 def scan(
-    store: MessageStore | StoreCluster,
+    store: MessageStore | StoreCluster | LiveCluster,
     *,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
@@ -251,7 +252,7 @@ def offsets_from(
 
 
 def topic_arguments(
-    store: MessageStore | StoreCluster,
+    store: MessageStore | StoreCluster | LiveCluster,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
     with_system: bool,
@@ -276,9 +277,11 @@ def topic_arguments(
     elif by_log:
         chosen["subscribe_pattern"] = regular_expression(topics, include_system_topics=with_system)
     else:
-        known = {
-            topic for one in each_store(store) for topic in one.parts.store_queues.known_topics()
-        }
+        if isinstance(store, LiveCluster):
+            known = {*store.topics()}
+        else:
+            parts = [one.parts for one in each_store(store)]
+            known = {topic for one in parts for topic in one.store_queues.known_topics()}
         chosen["subscribe"] = match_topics(topics, sorted(known), include_system_topics=with_system)
     return chosen
 
@@ -322,9 +325,9 @@ def some_bodies(command: Command) -> Command:
     return with_body(with_charset(run))
 
 
-def columns_of_tables(store: MessageStore | StoreCluster, columns: str) -> str:
-    """Return the columns of a table, with the broker's name if there are several."""
-    return f"brokerName,{columns}" if isinstance(store, StoreCluster) else columns
+def columns_of_tables(store: MessageStore | StoreCluster | LiveCluster, columns: str) -> str:
+    """Return the columns of a table, with the broker's name if there may be several."""
+    return columns if isinstance(store, MessageStore) else f"brokerName,{columns}"
 
 
 def columns_of(columns: str, known: Sequence[str]) -> list[str]:

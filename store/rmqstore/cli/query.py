@@ -44,7 +44,6 @@ from rmqstore.errors import MessageNotFoundError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import Message, select_columns
 from rmqstore.inspect.trace import find_messages, trace
-from rmqstore.progress import Progress
 from rmqstore.query.keys import parse_wanted
 from rmqstore.query.options import help_of
 from rmqstore.query.selection import (
@@ -305,32 +304,24 @@ def trace_message(
         open_as_one(paths, brokers) as opened,
         progress_bar("searching", stays=False) as progress,
     ):
-        rows = _traced(each_store(opened), message_id, progress)
+        stores = each_store(opened)
+        tables = []
+        not_found: MessageNotFoundError | None = None
+        for store in stores:
+            try:
+                rows = trace(store, message_id, progress)
+            except MessageNotFoundError as err:
+                not_found = not_found or err
+                continue
+            if len(stores) > 1:
+                names = pa.array([store.broker_name] * len(rows), pa.string())
+                rows = rows.add_column(0, "brokerName", names)
+            tables.append(rows)
+    if not tables and not_found is not None:
+        raise not_found
+    rows = pa.concat_tables(tables)
     if columns is not None:
         rows = rows.select(columns_of(columns, rows.column_names))
     elif output.is_table:
         rows = rows.drop(["msgId", "offsetMsgId"])
     output.write(rows.schema, rows.to_batches())
-
-
-def _traced(stores: Sequence[MessageStore], message_id: str, progress: Progress) -> pa.Table:
-    """Return the trace of a message in all stores, with the name of the broker if several.
-
-    Raises:
-        MessageNotFoundError: no store has the message.
-    """
-    tables = []
-    not_found: MessageNotFoundError | None = None
-    for store in stores:
-        try:
-            rows = trace(store, message_id, progress)
-        except MessageNotFoundError as err:
-            not_found = not_found or err
-            continue
-        if len(stores) > 1:
-            names = pa.array([store.broker_name] * len(rows), pa.string())
-            rows = rows.add_column(0, "brokerName", names)
-        tables.append(rows)
-    if not tables and not_found is not None:
-        raise not_found
-    return pa.concat_tables(tables)

@@ -39,8 +39,8 @@ from rmqstore.cli.messages import (
     where_queue,
 )
 from rmqstore.cli.output import EMPTY, FILE_FORMATS, Output, gives_rows
-from rmqstore.cli.stores import each_store, open_as_one, store_paths
-from rmqstore.errors import OptionError, RmqStoreError
+from rmqstore.cli.stores import each_store, open_any, open_as_one, store_paths
+from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.inspect.counts import DAY, HOUR, count_by_time
@@ -48,6 +48,7 @@ from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.selection import Selection, parse_selection
 from rmqstore.read.read_spec import FAILFAST
 from rmqstore.store.cluster import StoreCluster
+from rmqstore.store.live_cluster import LiveCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.scan import Scan
 
@@ -171,25 +172,30 @@ def dump(
 ) -> None:
     """Write messages as JSON Lines. A body that is not UTF-8 is written as bodyBase64.
 
-    PATH may be several stores, of which one of each broker is read, one after the other.
+    PATH may be several stores, of which one of each broker is read, one after the other, or the
+    address of name servers, rocketmq://HOST:9876, whose running brokers are read.
     """
     damaged = _DamagedRows()
     if follow:
         output.require_live()
-    opened = open_as_one(paths, brokers, ignore_log_end=ignore_log_end)
+    opened = open_any(paths, brokers, ignore_log_end=ignore_log_end)
     with opened as store, ExitStack() as stack:
         if columns is None and output.is_table:
             columns = columns_of_tables(store, _COLUMNS)
         choice["columns"] = columns_to_read(columns, bodies)
         if follow:
+            if isinstance(store, LiveCluster):
+                raise UnsupportedFeatureError(
+                    "--follow reads the files of a store; a stream of Spark follows running brokers"
+                )
             schema, messages = in_form(followed(store, **choice), bodies)
             output.write_live(schema, damaged.counted(messages))
         else:
             progress: Progress = ignore_progress
             if not output.is_on_terminal:
-                stores = each_store(store)
+                name = paths[0] if isinstance(store, LiveCluster) else _names(each_store(store))
                 unit = SCAN_UNITS[choice["scan_by"]] if output.limit is None else "messages"
-                progress = stack.enter_context(progress_bar(f"reading {_names(stores)}", unit))
+                progress = stack.enter_context(progress_bar(f"reading {name}", unit))
                 if output.limit is None:
                     choice["progress"] = progress
                     if choice["last"]:  # the total grows while messages are read backwards
@@ -215,7 +221,7 @@ class _DamagedRows:
 
 
 def _show_all(
-    store: MessageStore | StoreCluster,
+    store: MessageStore | StoreCluster | LiveCluster,
     output: Output,
     bodies: BodyForm | None,
     choice: dict[str, Any],
@@ -290,8 +296,9 @@ def export_messages(
 ) -> None:
     """Write messages to TARGET, a file whose name ends in .parquet, .jsonl, .json or .csv.
 
-    PATH may be several stores, of which one of each broker is read, one after the other. The
-    columns are those of a read. .gz or .zst at the end of the name compresses a file of text.
+    PATH may be several stores, of which one of each broker is read, one after the other, or the
+    address of name servers, rocketmq://HOST:9876, whose running brokers are read. The columns are
+    those of a read. .gz or .zst at the end of the name compresses a file of text.
     """
     for name, value in (("--columns", columns), ("--body or --charset", bodies)):
         if verbatim and value is not None:
@@ -301,7 +308,7 @@ def export_messages(
     output = Output.checked(named_format, target, overwrite=overwrite)
     output = output._replace(fails_if_empty=fail_if_empty)
     with (
-        open_as_one(paths, brokers, ignore_log_end=ignore_log_end) as store,
+        open_any(paths, brokers, ignore_log_end=ignore_log_end) as store,
         progress_bar(f"exporting to {target}", SCAN_UNITS[choice["scan_by"]]) as progress,
     ):
         columns = columns_to_read(columns, bodies)

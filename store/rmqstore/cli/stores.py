@@ -14,6 +14,7 @@ import click
 
 from rmqstore.cli.common import Command, with_flags
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.live.location import is_live
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.options import help_of
 from rmqstore.storage.broker.folders import names_by_path, read_brokers
@@ -23,10 +24,12 @@ from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.storage import path_of
 from rmqstore.storage.remote.location import is_pattern, is_uri, local_path, options_by_path
 from rmqstore.store.cluster import StoreCluster
+from rmqstore.store.live_cluster import LiveCluster
 from rmqstore.store.message_store import MessageStore
-from rmqstore.store.opening import expanded, open_for
+from rmqstore.store.opening import expanded, open_for, open_live
 
 _META = "rmqstore."
+_OF_BROKERS = ("dump", "export")  # the verbs that read running brokers too
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,12 @@ class StoreFolder(click.Path):
         ctx: click.Context | None,
     ) -> Any:  # noqa: ANN401
         """Return the path."""
+        if is_live(value) and (ctx is None or ctx.command.name not in _OF_BROKERS):
+            verbs = " and ".join(f"rmqstore {name}" for name in _OF_BROKERS)
+            self.fail(
+                f"{value}: running brokers serve nothing but messages, which {verbs} read; this "
+                "needs the files of a store, or of a copy that rmqstore follow keeps", param, ctx,
+            )  # fmt: skip
         if is_uri(value):
             if self._is_local:
                 self.fail(f"{value} is not on the local disk, where it has to be", param, ctx)
@@ -345,11 +354,30 @@ def _with_stores(command: Command, conf: Callable[[Command], Command]) -> Comman
 
 @contextmanager
 def open_as_one(
-    paths: Sequence[Path], brokers: str | None, *, ignore_log_end: bool = False
+    paths: Sequence[Path],
+    brokers: str | None,
+    *,
+    ignore_log_end: bool = False,
 ) -> Iterator[MessageStore | StoreCluster]:
     """Open the only store that the arguments of a command name, or several as one."""
     with open_stores(paths, brokers, ignore_log_end=ignore_log_end) as stores:
         yield stores[0] if len(stores) == 1 else StoreCluster(stores)
+
+
+@contextmanager
+def open_any(
+    paths: Sequence[Path], brokers: str | None, *, ignore_log_end: bool
+) -> Iterator[MessageStore | StoreCluster | LiveCluster]:
+    """Do the same for a command that also reads running brokers."""
+    if len(paths) != 1 or brokers is not None or not is_live(paths[0]):
+        with open_as_one(paths, brokers, ignore_log_end=ignore_log_end) as store:
+            yield store
+        return
+    given = given_options()
+    if ignore_log_end or given.confs or given.for_one_store:
+        raise OptionError(f"{paths[0]}: options of stores have no meaning with running brokers")
+    with open_live(str(paths[0]), storage_options=given.storage_options) as cluster:
+        yield cluster
 
 
 def each_store(opened: MessageStore | StoreCluster) -> list[MessageStore]:

@@ -78,7 +78,15 @@ def copy_until_settled(
         try:
             with open_source() as store:
                 plan, is_closed = copy_files(store), store.log_end is None
-                is_outdated = is_closed and _has_changed(store, request, plan)
+                is_outdated = False
+                if is_closed:  # a writer may have opened it since the copy was planned
+                    store.paths.storage.refresh()
+                    store.parts.refresh()
+                    is_outdated = (
+                        store.paths.has_abort
+                        or store.paths.storage.is_locked(store.paths.lock)
+                        or plan_copy(store.parts, request, plan.log_start, None) != plan
+                    )
         except (FileDeletedError, FileNotFoundError) as err:
             logger.info("%s; continuing with the files that remain", err)
             continue
@@ -89,16 +97,6 @@ def copy_until_settled(
             logger.warning("not copied: %s", text)
         return Settled(plan, is_closed)
     raise StoreStateError(f"the store changes faster than it can be copied: {advice}")
-
-
-def _has_changed(store: MessageStore, request: CopyRequest, plan: CopyPlan) -> bool:
-    """Return whether a writer has opened a closed store since a copy of it was planned."""
-    paths = store.paths
-    paths.storage.refresh()
-    store.parts.refresh()
-    if paths.has_abort or paths.storage.is_locked(paths.lock):
-        return True
-    return plan_copy(store.parts, request, plan.log_start, None) != plan
 
 
 class PlannedFile(NamedTuple):

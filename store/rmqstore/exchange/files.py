@@ -176,24 +176,21 @@ def write_csv(
     written = pa.schema(fields)
     with csv.CSVWriter(sink, written) as file:
         for batch in batches:
-            file.write_batch(_text_batch(batch, written))
+            columns = []
+            for column in batch.columns:
+                if pa.types.is_binary(column.type):
+                    texts, encoded = base64_texts(column)
+                    columns += [pa.array(texts, pa.string()), pa.array(encoded, pa.string())]
+                elif pa.types.is_nested(column.type):
+                    rows = json_values(column)
+                    values = [None if row is None else orjson.dumps(row) for row in rows]
+                    columns.append(pa.array(values, pa.string()))
+                elif pa.types.is_temporal(column.type):
+                    columns.append(pa.array(json_values(column), pa.string()))
+                else:
+                    columns.append(column)
+            file.write_batch(pa.RecordBatch.from_arrays(columns, schema=written))
             sink.flush()
-
-
-def _text_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = []
-    for column in batch.columns:
-        if pa.types.is_binary(column.type):
-            texts, encoded = base64_texts(column)
-            columns += [pa.array(texts, pa.string()), pa.array(encoded, pa.string())]
-        elif pa.types.is_nested(column.type):
-            values = [None if one is None else orjson.dumps(one) for one in json_values(column)]
-            columns.append(pa.array(values, pa.string()))
-        elif pa.types.is_temporal(column.type):
-            columns.append(pa.array(json_values(column), pa.string()))
-        else:
-            columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 FORMATS: Final = ("parquet", "jsonl", "csv")

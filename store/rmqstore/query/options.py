@@ -171,16 +171,18 @@ SOME_VIEWS: Final = frozenset[Scope]()
 ANY_READ: Final = frozenset[Scope](["batch", "stream", "view"])
 WRITE: Final = frozenset[Scope](["write"])
 
+STORAGE_OPTIONS: Final = Option(
+    "storageOptions", "storage_options", frozenset[Scope](["batch", "stream", "view", "write"]),
+    "how to reach the file system of a URI, or running brokers",
+    "a JSON object: [object storage](remote.md), [running brokers](live.md)", "{}", shown="none",
+)  # fmt: skip
+
 READ_OPTIONS: Final = (
     Option(
         "brokers", "brokers", ANY_READ, "stores by broker name, in place of `path`",
         "a JSON object, or a `.json` or `.toml` file: [several brokers](#several-brokers)",
     ),
-    Option(
-        "storageOptions", "storage_options", ANY_READ,
-        "how to reach the file system of a URI",
-        "a JSON object: [object storage](remote.md)", "{}", shown="none",
-    ),
+    STORAGE_OPTIONS,
     Option(
         "subscribe", "subscribe", READ, "topics, separated by commas",
         "at most one of this option, `subscribePattern` and `assign`; of none, all user topics",
@@ -483,6 +485,7 @@ WRITE_OPTIONS: Final = (
         "txnVersion", "", WRITE, "the version of this write",
         "one that is not above the last one of that application is skipped",
     ),
+    STORAGE_OPTIONS,
 )  # fmt: skip
 
 ALL_READ_OPTIONS: Final = (*READ_OPTIONS, *LOOKUP_OPTIONS, *STREAM_OPTIONS, *VIEW_OPTIONS)

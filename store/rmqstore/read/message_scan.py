@@ -45,6 +45,7 @@ from rmqstore.spans import LogSlice, QueueSlice
 logger = logging.getLogger(__name__)
 
 _SIZE_SAMPLES: Final = 8
+_NOTHING_WANTED: Final = Wanted()
 
 
 def returned_schema(
@@ -340,14 +341,6 @@ def _n_messages(slices: Iterable[QueueSlice]) -> int:
     return sum(piece.end - piece.start for piece in slices)
 
 
-def _require_places(start: int | None, end: int | None) -> None:
-    for name, offset in (("starting_physical_offset", start), ("ending_physical_offset", end)):
-        if offset is not None and offset < 0:
-            raise OptionError(f"`{name}` {offset}: must not be negative")
-    if start is not None and end is not None and start > end:
-        raise OptionError(f"`starting_physical_offset` {start}: lies after the end {end}")
-
-
 def parse_scan(
     selection: Selection,
     *,
@@ -355,18 +348,18 @@ def parse_scan(
     sql92: str | None,
     tags: str | None,
     columns: str | Iterable[str] | pa.Schema | None,
-    by: str,
-    wanted: Wanted,
-    index_only: bool,
-    include_pending: bool,
     mode: str,
     corrupt_column: str,
     check_crc: bool,
     fail_on_data_loss: bool,
-    verbatim: bool,
-    places: tuple[int | None, int | None],
     last: int | None,
-    broker_name: str,
+    by: str = "queue",
+    wanted: Wanted = _NOTHING_WANTED,
+    index_only: bool = False,
+    include_pending: bool = False,
+    verbatim: bool = False,
+    places: tuple[int | None, int | None] = (None, None),
+    broker_name: str = "",
     progress: Progress = ignore_progress,
 ) -> MessageScan:
     """Check the arguments of a scan, which ``MessageStore.scan`` describes.
@@ -382,7 +375,12 @@ def parse_scan(
         corrupt_column=corrupt_column,
     )
     known = known_columns(schema, include_pending=include_pending)
-    _require_places(*places)
+    start, end = places
+    for name, offset in (("starting_physical_offset", start), ("ending_physical_offset", end)):
+        if offset is not None and offset < 0:
+            raise OptionError(f"`{name}` {offset}: must not be negative")
+    if start is not None and end is not None and start > end:
+        raise OptionError(f"`starting_physical_offset` {start}: lies after the end {end}")
     condition = within_places(parse_where(where, known), *places)
     tag_set = parse_tags(tags)
     spec = ReadSpec(

@@ -12,15 +12,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
 
 from rmqstore.errors import (
-    OffsetOutOfRangeError,
     OptionError,
     RmqStoreError,
     UnsupportedFeatureError,
-    spelled,
 )
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import have_units
@@ -28,16 +25,14 @@ from rmqstore.format.columns.lmq import lmq_heads
 from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import (
-    EARLIEST,
-    LATEST,
-    Bound,
     Selection,
     choose_topics,
     require_named,
 )
+from rmqstore.read.bounds import BoundResolver
 from rmqstore.read.slices_within import slices_within
 from rmqstore.read.store_queues import StoreQueues, slices_of
-from rmqstore.read.time_search import FoundTimes, search_together
+from rmqstore.read.time_search import search_together
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.topic_table import queue_nums
@@ -55,125 +50,7 @@ _MAX_NAMES = 5
 _MOST_QUEUES = 1 << 16  # of a topic, as far as a damaged table is believed
 
 
-class _Side(NamedTuple):
-    """Where the ranges of a selection start, or where they end."""
-
-    argument: str  # starting_offsets or ending_offsets
-    bound: Bound
-    committed: Mapping[QueueKey, int]  # the offsets of the group that the bound names, if any
-
-
-class BoundResolver:
-    """Turns the bounds of one selection into offsets of one store's queues.
-
-    Args:
-        queues: the queues, which are searched by time.
-        selection: the selection with the bounds.
-        config: configuration of the store's broker, which has the committed offsets of groups.
-        broker: name of the broker.
-        fail_on_data_loss: whether a bound outside of the messages that are left is an error.
-        tolerant: whether a damaged message whose time is needed is skipped.
-
-    Raises:
-        OptionError: the group of a bound has no offsets.
-    """
-
-    def __init__(
-        self,
-        queues: StoreQueues,
-        selection: Selection,
-        config: BrokerConfig,
-        broker: str,
-        *,
-        fail_on_data_loss: bool,
-        tolerant: bool,
-    ) -> None:
-        self._queues, self._selection, self._broker = queues, selection, broker
-        self._fail_on_data_loss, self._tolerant = fail_on_data_loss, tolerant
-        start, end = selection.start, selection.end
-        self._start = _Side("starting_offsets", start, _committed(start.group, config))
-        self._end = _Side("ending_offsets", end, _committed(end.group, config))
-
-    def times(self, topic: str, queue_id: int) -> set[int]:
-        """Return the store times, ms, for which a queue has to be searched."""
-        times = (self._time(topic, queue_id, side.bound) for side in (self._start, self._end))
-        return {time for time in times if time is not None}
-
-    def bounds(
-        self, topic: str, queue_id: int, span: tuple[int, int], found: FoundTimes
-    ) -> tuple[int, int]:
-        """Return where the selection starts and ends in a queue.
-
-        Args:
-            topic: topic name.
-            queue_id: queue id.
-            span: where the queue begins and ends.
-            found: results of searches by time; others are made when they are needed.
-        """
-        start = self.start(topic, queue_id, span, found)
-        return start, self._offset(topic, queue_id, span, self._end, found)
-
-    def start(self, topic: str, queue_id: int, span: tuple[int, int], found: FoundTimes) -> int:
-        """Return where the selection starts in a queue; see :meth:`bounds`."""
-        return self._offset(topic, queue_id, span, self._start, found)
-
-    def _time(self, topic: str, queue_id: int, bound: Bound) -> int | None:
-        if bound.timestamp is not None:
-            return bound.timestamp
-        return bound.of(self._broker, topic, queue_id, bound.by_timestamp)
-
-    def _offset(
-        self, topic: str, queue_id: int, span: tuple[int, int], side: _Side, found: FoundTimes
-    ) -> int:
-        bound = side.bound
-        timestamp = self._time(topic, queue_id, bound)
-        if timestamp is not None:
-            first = found.get(((topic, queue_id), timestamp))
-            if first is None:
-                tolerant = self._tolerant or not self._fail_on_data_loss
-                first = self._queues.at_time(topic, queue_id, timestamp, span, tolerant=tolerant)
-            is_start = side is self._start
-            if first == span[1] and is_start and self._selection.timestamp_strategy == "error":
-                raise OffsetOutOfRangeError(
-                    f"{topic}-{queue_id} has no message stored at or after {timestamp} ms; "
-                    "`starting_offsets_by_timestamp_strategy=latest` begins at the end of such "
-                    "queues"
-                )
-            return first
-        queue_offset = side.committed.get((topic, queue_id))
-        if queue_offset is None:
-            queue_offset = bound.of(self._broker, topic, queue_id, bound.offsets)
-        if queue_offset is None:
-            queue_offset = bound.default
-        if queue_offset == EARLIEST:
-            return span[0]
-        if queue_offset == LATEST:
-            return span[1]
-        return self._within(topic, queue_id, span, side, queue_offset)
-
-    def _within(
-        self, topic: str, queue_id: int, span: tuple[int, int], side: _Side, queue_offset: int
-    ) -> int:
-        """Return an offset that lies in the queue: a bound itself, or the nearest offset to it."""
-        low, high = span
-        if low <= queue_offset <= high:
-            return queue_offset
-        if side is self._end and queue_offset < low:
-            # The range ends before the messages that are left; its start shows a loss.
-            return low
-        text = (
-            f"`{side.argument}` of {topic}-{queue_id} is {queue_offset}, the queue holds "
-            f"{low} to {high} (excluded)"
-        )
-        if self._fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; `fail_on_data_loss=False` reads what is left")
-        logger.warning("data loss: %s; reading what is left", spelled(text))
-        return min(max(queue_offset, low), high)
-
-
-def _committed(group: str | None, config: BrokerConfig) -> Mapping[QueueKey, int]:
-    if group is None:
-        return {}
+def _committed(config: BrokerConfig, group: str) -> Mapping[QueueKey, int]:
     offsets = config.consumer_offsets(group)
     if not offsets:
         known = ", ".join(config.groups()) or "none"
@@ -415,10 +292,10 @@ class QueueRanges:
         """
         queues = self._store_queues
         resolver = BoundResolver(
-            queues,
             selection,
-            self._config,
             broker,
+            queues.at_time,
+            partial(_committed, self._config),
             fail_on_data_loss=fail_on_data_loss,
             tolerant=tolerant,
         )
@@ -475,10 +352,10 @@ class QueueRanges:
             fail_on_data_loss: whether a bound outside of the messages that are left is an error.
         """
         resolver = BoundResolver(
-            self._store_queues,
             selection,
-            self._config,
             broker,
+            self._store_queues.at_time,
+            partial(_committed, self._config),
             fail_on_data_loss=fail_on_data_loss,
             tolerant=False,
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rmqstore.errors import OptionError, StoreStateError
-from rmqstore.replica.remoting import LogBounds
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.storage.broker.epochs import Epoch
 
 OVERLAP_BYTES: Final = 8 << 20  # a record, or the blank at the end of a file, is shorter

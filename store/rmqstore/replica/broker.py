@@ -23,17 +23,15 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.replica.ha import Connection, ConnectionEndedError, HaStream
-from rmqstore.replica.remoting import (
+from rmqstore.remoting.client import Address, Endpoint, RemotingClient
+from rmqstore.replica.broker_requests import (
     TOPICS,
-    Address,
     BrokerClient,
-    Endpoint,
     HeldTable,
     LogBounds,
-    RemotingClient,
     ServedSettings,
 )
+from rmqstore.replica.ha import Connection, ConnectionEndedError, HaStream
 from rmqstore.storage.broker.config_files import (
     BATCH_QUEUES,
     MAX_TABLE_BYTES,

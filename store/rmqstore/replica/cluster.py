@@ -24,8 +24,9 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
+from rmqstore.remoting.client import Address, Endpoint
+from rmqstore.replica.broker_requests import RegisteredBroker, registered_brokers
 from rmqstore.replica.follower import FollowCallback, Follower, ignore_follow_progress
-from rmqstore.replica.remoting import Address, Endpoint, RegisteredBroker, registered_brokers
 from rmqstore.replica.settings import (
     FollowArguments,
     FollowSettings,

@@ -37,9 +37,9 @@ from rmqstore.replica.agreement import (
     require_known_begin,
     served_bounds,
 )
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Action, Asked, Happened, Question
 from rmqstore.replica.ha import Greeting
-from rmqstore.replica.remoting import LogBounds
 from rmqstore.replica.replica_state import (
     LONG_AGO,
     STREAMING,

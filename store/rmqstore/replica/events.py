@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from rmqstore.errors import CorruptRecordError
 from rmqstore.replica.broker import Facts, Source, TopicKinds
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.ha import Greeting
-from rmqstore.replica.remoting import LogBounds
 from rmqstore.replica.state import FollowState
 from rmqstore.storage.broker.epochs import Epoch
 

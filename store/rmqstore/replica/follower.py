@@ -25,6 +25,7 @@ from rmqstore.errors import (
     CorruptRecordError,
     MalformedBytesError,
 )
+from rmqstore.remoting.client import Endpoint
 from rmqstore.replica import events
 from rmqstore.replica.broker import Informant
 from rmqstore.replica.copy_store import CopyStore
@@ -38,7 +39,6 @@ from rmqstore.replica.ha import (
     Piece,
     shake_hands,
 )
-from rmqstore.replica.remoting import Endpoint
 from rmqstore.replica.replica_state import Phase, Place, first_replica_state, progress_of, wait_of
 from rmqstore.replica.retention import OldFiles
 from rmqstore.replica.settings import FollowSettings, informant_of

@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, UnreadableFileError
 from rmqstore.format.framing import StopKind
+from rmqstore.remoting.client import MAX_BODY_BYTES
 from rmqstore.replica.broker import TopicKinds
+from rmqstore.replica.broker_requests import TABLES, HeldTable
 from rmqstore.replica.log_copy import RecordStarts
-from rmqstore.replica.remoting import MAX_BODY_BYTES, TABLES, HeldTable
 from rmqstore.replica.retention import delete_all_built, delete_built_files
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.config_files import is_table

@@ -11,9 +11,9 @@ from rmqstore.errors import CorruptRecordError
 from rmqstore.replica import events
 from rmqstore.replica.agreement import FirstRecord
 from rmqstore.replica.broker import Facts, Source
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Action, Asked, Question
 from rmqstore.replica.ha import NEVER, Greeting
-from rmqstore.replica.remoting import LogBounds
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowProgress, FollowState
 from rmqstore.storage.broker.epochs import Epoch

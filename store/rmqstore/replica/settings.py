@@ -15,6 +15,7 @@ from rmqstore.errors import (
     OptionError,
     UnsupportedFeatureError,
 )
+from rmqstore.remoting.client import Address, Credentials, Endpoint
 from rmqstore.replica.agreement import OVERLAP_BYTES
 from rmqstore.replica.broker import (
     MAX_FILE_BYTES,
@@ -23,7 +24,6 @@ from rmqstore.replica.broker import (
     OrdinaryPort,
     ReplicaPort,
 )
-from rmqstore.replica.remoting import Address, Credentials, Endpoint
 from rmqstore.replica.retention import FOREVER, Retention, parse_retention
 
 logger = logging.getLogger(__name__)

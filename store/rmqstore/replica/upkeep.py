@@ -14,9 +14,9 @@ from typing import Any, Final
 from rmqstore.errors import BrokerUnreachableError, RmqStoreError
 from rmqstore.replica import events
 from rmqstore.replica.broker import TopicKinds
+from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Action, Asked, Event, Question
 from rmqstore.replica.ha import NEVER
-from rmqstore.replica.remoting import LogBounds
 from rmqstore.replica.replica_state import (
     LONG_AGO,
     STREAMING,

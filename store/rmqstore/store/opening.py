@@ -14,7 +14,10 @@ from rmqstore.errors import (
     OptionError,
     StoreStateError,
     UnsupportedFeatureError,
+    marked,
 )
+from rmqstore.live.location import LiveLocation, is_live
+from rmqstore.live.writer import LiveWriter
 from rmqstore.query.arguments import FolderArguments, spells_out
 from rmqstore.query.selection import require_arguments
 from rmqstore.read.opening import open_parts
@@ -39,6 +42,7 @@ from rmqstore.storage.remote.location import (
     taken_by,
 )
 from rmqstore.store.cluster import StoreCluster
+from rmqstore.store.live_cluster import LiveCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
@@ -106,7 +110,7 @@ def open_for(
     storage_options: Mapping[str, object] | None = None,
     filesystem: object = None,
     **folders: Unpack[FolderArguments],
-) -> MessageStore | StoreCluster | StoreWriter:
+) -> MessageStore | StoreCluster | StoreWriter | LiveCluster | LiveWriter:
     """Open the store at ``path``: to read (``mode="r"``) or to append to (``mode="a"``).
 
     Several stores, named by a list, are read as one.
@@ -114,9 +118,10 @@ def open_for(
     Args:
         path: the folder that holds ``commitlog/``, or the DLedger log ``dledger-*/data``. A reader
             also takes the URI of a folder in object storage or HDFS, such as ``s3://bucket/store``.
-            A folder of tiered storage is read alone. A list of paths and patterns such as
-            ``/data/*/store``, or a table of them by broker name, is for :func:`open_cluster`. It
-            may be left out with ``conf``.
+            A folder of tiered storage is read alone. The address of name servers, such as
+            ``rocketmq://ns1:9876;ns2:9876``, opens running brokers (:func:`open_live`). A list of
+            paths and patterns such as ``/data/*/store``, or a table of them by broker name, is for
+            :func:`open_cluster`. It may be left out with ``conf``.
         mode: a reader changes nothing and may be opened beside a running broker. A writer holds the
             store's lock, and first repairs what a crash has left.
         broker_name: value of column ``brokerName``; by default it is read from the store.
@@ -149,8 +154,7 @@ def open_for(
         StoreLockedError: a broker or another writer holds the store that is to be written to.
         UnsupportedFeatureError: the store is of a kind that cannot be read, or written.
     """
-    names = {*signature(open_for).parameters, *FolderArguments.__annotations__} - {"folders"}
-    require_arguments(folders, names)
+    require_arguments(folders, signature(open_for).parameters.keys() - {"folders"})
     if path is not None and not isinstance(path, (str, os.PathLike)):
         of_one = {
             "broker_name": broker_name, "spec": spec, "config": config, "tiered": tiered,
@@ -158,6 +162,12 @@ def open_for(
         }  # fmt: skip
         _require_reads(mode, [name for name, value in of_one.items() if value])
         return open_cluster(path, ignore_log_end=ignore_log_end, storage_options=storage_options)
+    if path is not None and is_live(path):
+        return _open_brokers(path, mode, spec, storage_options, {
+            "broker_name": broker_name, "ignore_log_end": ignore_log_end, "tiered": tiered,
+            "filesystem": filesystem, "config": config, "truncate": truncate,
+            "check_log": check_log, "broker_stopped": broker_stopped, **folders,
+        })  # fmt: skip
     path = root_of(path, folders.get("conf"))
     if is_pattern(path) and not is_uri(path) and not LOCAL.exists(os.fspath(path)):
         raise NotAStoreError(
@@ -187,6 +197,39 @@ def open_for(
         check_log=check_log,
         broker_stopped=broker_stopped,
     )
+
+
+def _open_brokers(
+    path: AnyPath,
+    mode: str,
+    spec: WriteSpec | None,
+    storage_options: Mapping[str, object] | None,
+    of_stores: Mapping[str, object],
+) -> LiveCluster | LiveWriter:
+    """Open running brokers, to read or to send.
+
+    Raises:
+        OptionError: it is no mode, or one of the arguments of stores is given.
+    """
+    if given := [name for name, value in of_stores.items() if value]:
+        raise OptionError(f"{marked(given)}: running brokers take none of it")
+    if mode not in ("r", "a"):
+        raise OptionError(f"mode {mode!r}: must be 'r' to read or 'a' to append")
+    location = LiveLocation.parse(os.fspath(path), storage_options)
+    return LiveWriter(location, spec) if mode == "a" else LiveCluster(location)
+
+
+def open_live(path: str, *, storage_options: Mapping[str, object] | None = None) -> LiveCluster:
+    """Open the running brokers of a cluster for reading; :func:`open_for` does so too.
+
+    Args:
+        path: the address of its name servers, such as ``rocketmq://ns1:9876;ns2:9876``.
+        storage_options: how they are talked to, such as ``access_key``; see ``docs/live.md``.
+
+    Raises:
+        OptionError: it is not such an address, or an option is unknown.
+    """
+    return LiveCluster(LiveLocation.parse(path, storage_options))
 
 
 def _require_appendable(path: AnyPath, mode: str, tiered: str | os.PathLike[str] | None) -> None:

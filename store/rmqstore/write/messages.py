@@ -281,13 +281,22 @@ class MessageMaker:
     Args:
         spec: how messages are made.
         turn: the queue at which the round robin begins, another one for each parallel task.
+        keys: makes the unique keys of messages that have none.
+        consequence: what a refused row means for its batch.
     """
 
-    def __init__(self, spec: WriteSpec, turn: int = 0) -> None:
-        self.spec = spec
+    def __init__(
+        self,
+        spec: WriteSpec,
+        turn: int = 0,
+        keys: UniqueKeys | None = None,
+        *,
+        consequence: str = "nothing was written",
+    ) -> None:
+        self.spec, self._consequence = spec, consequence
         self._turns: dict[str, int] = {}
         self._first_turn = turn
-        self._ids = UniqueKeys(now_ms)
+        self._ids = keys or UniqueKeys(now_ms)
         self._born_host = spec.born_host or f"{own_address()}:0"
         pack_host(spec.store_host)
         self._random = np.random.default_rng()
@@ -305,7 +314,7 @@ class MessageMaker:
         """
         n = len(batch)
         columns = _checked(batch)
-        refuse = _Refusal(first_row)
+        refuse = _Refusal(first_row, self._consequence)
         topics = self._topics(columns, n, refuse)
         bodies, flags = self._bodies(columns["body"], refuse)
         queue_ids = self._queue_ids(topics, columns, n, refuse)
@@ -485,11 +494,11 @@ def now_ms() -> int:
 class _Refusal:
     """Raises errors that name a row by its number among all rows."""
 
-    def __init__(self, first_row: int) -> None:
-        self._first_row = first_row
+    def __init__(self, first_row: int, consequence: str) -> None:
+        self._first_row, self._consequence = first_row, consequence
 
     def __call__(self, row: int, status: str, reason: str) -> Never:
-        text = f"{status}: {reason}; nothing was written"
+        text = f"{status}: {reason}; {self._consequence}"
         raise IllegalRowError(self._first_row + row, text)
 
 

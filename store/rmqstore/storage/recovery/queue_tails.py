@@ -311,27 +311,23 @@ class _Recovery:
                 self._lose(LostSpan(self._log.folders, low, high, reason, is_missing=True))
                 continue
             for window in walk_forward(self._log, segment, low, high):
-                self._scan_window(window)
+                # The records of the walk, and those that a damaged total size hid.
+                data, starts, sizes = window.rejoined()
+                ends = starts + sizes
+                for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
+                    heads, whole = read_heads(data, starts[rows])
+                    # A unit with another physical offset would hide the units that follow.
+                    whole &= check_heads(heads, segment.start)
+                    for row in np.flatnonzero(~whole)[:_MAX_LOST].tolist():
+                        first, last = int(starts[rows][row]), int(ends[rows][row])
+                        self._lose_bytes(segment, first, last, "no whole record")
+                    is_dispatched = whole & have_units(heads.column("sys_flag"))
+                    dispatched = heads if is_dispatched.all() else heads.take(is_dispatched)
+                    self._add(data, window, dispatched)
+                    self._add(data, window, lmq_heads(data, dispatched, self._batch_topics))
                 if window.damage is not None:
                     path = str(segment.path)
                     self._lose(LostSpan(path, window.stopped, window.resumed, window.damage))
-
-    def _scan_window(self, window: Window) -> None:
-        """Add the records of a walk, and those that a damaged total size hid."""
-        segment = window.segment
-        data, starts, sizes = window.rejoined()
-        ends = starts + sizes
-        for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
-            heads, whole = read_heads(data, starts[rows])
-            # A unit with another physical offset would hide the units that follow.
-            whole &= check_heads(heads, segment.start)
-            for row in np.flatnonzero(~whole)[:_MAX_LOST].tolist():
-                start, end = int(starts[rows][row]), int(ends[rows][row])
-                self._lose_bytes(segment, start, end, "no whole record")
-            is_dispatched = whole & have_units(heads.column("sys_flag"))
-            dispatched = heads if is_dispatched.all() else heads.take(is_dispatched)
-            self._add(data, window, dispatched)
-            self._add(data, window, lmq_heads(data, dispatched, self._batch_topics))
 
     def _lose_bytes(self, segment: Segment, start: int, end: int, reason: str) -> None:
         """Note a lost span by its positions in a file."""

@@ -42,10 +42,12 @@ _OPTIONS: Final = "`storage_options`"
 
 SECRETS: Final = (
     "access_key", "secret_key", "session_token", "access_token", "account_key", "sas_token",
+    "security_token",
 )  # fmt: skip
 _GCS = ("endpoint", "anonymous", "access_token")
 _AZURE = ("endpoint", "account_key", "sas_token")
 _HDFS = ("user", "kerberos_ticket")
+RUNNING_BROKERS: Final = "rocketmq"  # the scheme of the addresses of name servers
 _OTHER_NAMES: Final = {"s3n": "s3", "gcs": "gs", "wasb": "abfs", "wasbs": "abfss"}
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(/+)(.*)", re.DOTALL)
 _MAGIC = re.compile(r"[*?[]")
@@ -198,6 +200,11 @@ def require_known(path: Path, options: Options | None = None) -> None:
         return
     scheme, _, rest = os.fspath(path).partition(":")
     scheme, host = scheme.lower(), rest.lstrip("/").partition("/")[0]
+    if scheme == RUNNING_BROKERS:
+        raise UnsupportedFeatureError(
+            f"{scheme}://{rest.lstrip('/')}: running brokers serve nothing but messages, and this "
+            "needs the files of a store, or of a copy that `rmqstore follow` keeps"
+        )
     if scheme in _OTHER_NAMES:
         raise UnsupportedFeatureError(
             f"no file system is known for {scheme}://: write {_OTHER_NAMES[scheme]}://"

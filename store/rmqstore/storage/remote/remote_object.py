@@ -166,14 +166,11 @@ class BlockCache:
             self._places.update(dict.fromkeys(new.blocks(), place))
             self._n_bytes[is_passing] += len(data)
             while self._n_bytes[is_passing] > self._limits[is_passing] and len(ranges) > 1:
-                self._drop_oldest(is_passing)
-
-    def _drop_oldest(self, is_passing: bool) -> None:
-        oldest, dropped = self._ranges[is_passing].popitem(last=False)
-        self._n_bytes[is_passing] -= len(dropped.data)
-        for block in dropped.blocks():
-            if self._places.get(block) == (is_passing, oldest):
-                del self._places[block]
+                oldest, dropped = ranges.popitem(last=False)
+                self._n_bytes[is_passing] -= len(dropped.data)
+                for block in dropped.blocks():
+                    if self._places.get(block) == (is_passing, oldest):
+                        del self._places[block]
 
 
 class Announced:

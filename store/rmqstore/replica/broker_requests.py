@@ -1,32 +1,17 @@
-"""A client of a broker's listen port, and of a name server: frames, signatures, and requests.
+"""Requests to brokers and name servers: identity, bounds of the log, tables, and routes.
 
-Whatever the other side sends, no more is held in memory than one frame may have, and no call takes
-longer than its time-out. Only the JSON form of headers is written and read. A broker answers in the
-form of the request.
-
-Source: RemotingCommand.java; RemotingSerializable.java; NettyDecoder.java; AclClientRPCHook.java;
-AclUtils.java; AclSigner.java; SessionCredentials.java; RequestCode.java; AdminBrokerProcessor.java;
-SlaveSynchronize.java; ClusterInfo.java; RouteInfoManager.java#getAllClusterInfo.
+Source: RequestCode.java; AdminBrokerProcessor.java; SlaveSynchronize.java; ClusterInfo.java;
+RouteInfoManager.java#getAllClusterInfo.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import json
 import logging
 import re
-import socket
-import ssl
-import struct
-import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import zstandard
 
@@ -34,266 +19,14 @@ from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
     CorruptConfigError,
-    MalformedBytesError,
     OptionError,
 )
+from rmqstore.remoting.client import Address, Answer, Endpoint, RemotingClient
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, table_of
 from rmqstore.storage.broker.identity import MASTER_ID
 from rmqstore.storage.files.paths import can_name_queues
 
 logger = logging.getLogger(__name__)
-
-LENGTH_BYTES: Final = 4
-# A table may be as long as this. Java limits what it receives to 16 MiB, not what it sends.
-MAX_BODY_BYTES: Final = 64 << 20
-MAX_HEADER_BYTES: Final = 1 << 20
-_MAX_FRAME_BYTES: Final = LENGTH_BYTES + MAX_HEADER_BYTES + MAX_BODY_BYTES
-_JSON: Final = 0
-_TYPE_SHIFT: Final = 24
-_HEADER_LENGTH: Final = (1 << _TYPE_SHIFT) - 1
-_IS_ANSWER: Final = 1
-_INT: Final = struct.Struct(">i")
-_MAX_REMARK_CHARACTERS: Final = 500
-
-TIMEOUT_SECONDS: Final = 15.0
-# No request has a body that a broker reads. An HA port takes the last 8 bytes that come
-# for an acknowledgement: this one, -1, counts nowhere. Any text would be an offset after the end of
-# every log, and a SYNC_MASTER of RocketMQ 4 would take all messages for replicated until it ends.
-_NO_OFFSET: Final = b"\xff" * 8
-_PIECE_BYTES: Final = 256 << 10
-_MAX_PORT: Final = (1 << 16) - 1
-
-
-class Answer(NamedTuple):
-    """The answer to a request.
-
-    Attributes:
-        code: 0 for success; see ``ResponseCode.java``.
-        opaque: the number of the request.
-        remark: why the request failed, empty if it did not.
-        body: the bytes after the header.
-    """
-
-    code: int
-    opaque: int
-    remark: str
-    body: bytes
-
-
-def encode_request(
-    code: int, opaque: int, fields: Mapping[str, str] | None = None, body: bytes = b""
-) -> bytes:
-    """Return the frame of a request.
-
-    The body begins at a multiple of 8 bytes: the header has spaces before its end.
-    """
-    header = json.dumps(
-        {
-            "code": code,
-            "flag": 0,
-            "opaque": opaque,
-            "language": "PYTHON",
-            "version": 0,
-            "serializeTypeCurrentRPC": "JSON",
-            "extFields": dict(fields or {}),
-        },
-        separators=(",", ":"),
-    ).encode()
-    header = header[:-1] + b" " * (-len(header) % 8) + header[-1:]
-    length = LENGTH_BYTES + len(header) + len(body)
-    return _INT.pack(length) + _INT.pack(_JSON << _TYPE_SHIFT | len(header)) + header + body
-
-
-def frame_length(head: bytes | bytearray) -> int:
-    """Return how many bytes follow the first four of a frame.
-
-    Raises:
-        MalformedBytesError: no frame of the protocol has this length.
-    """
-    length: int = _INT.unpack(head)[0]
-    if not LENGTH_BYTES <= length <= _MAX_FRAME_BYTES:
-        raise MalformedBytesError(
-            0, f"a frame of {length} bytes; {LENGTH_BYTES} to {_MAX_FRAME_BYTES} are possible"
-        )
-    return length
-
-
-def decode_answer(frame: bytes | bytearray) -> Answer | None:
-    """Return the answer in a frame, given without its first four bytes.
-
-    Returns:
-        None if the frame is a request, such as a broker sends to its clients.
-
-    Raises:
-        MalformedBytesError: the bytes are not a frame with a JSON header.
-    """
-    marked: int = _INT.unpack_from(frame)[0]
-    kind, size = marked >> _TYPE_SHIFT & 0xFF, marked & _HEADER_LENGTH
-    if kind != _JSON:
-        raise MalformedBytesError(0, f"a header of type {kind}, and JSON is expected")
-    if size > min(len(frame) - LENGTH_BYTES, MAX_HEADER_BYTES):
-        raise MalformedBytesError(0, f"a header of {size} bytes in a frame of {len(frame)}")
-    stop = LENGTH_BYTES + size
-    try:
-        header = json.loads(frame[LENGTH_BYTES:stop])
-    except (ValueError, RecursionError) as err:
-        raise MalformedBytesError(LENGTH_BYTES, f"the header is not JSON: {err}") from err
-    if not isinstance(header, dict):
-        raise MalformedBytesError(LENGTH_BYTES, "the header is not a JSON object")
-    code, opaque, flag = (header.get(name) for name in ("code", "opaque", "flag"))
-    if not (type(code) is int and type(opaque) is int and type(flag) is int):
-        raise MalformedBytesError(LENGTH_BYTES, "the header has no code, opaque and flag")
-    if not flag & _IS_ANSWER:
-        return None
-    remark = str(header.get("remark") or "")[:_MAX_REMARK_CHARACTERS]
-    return Answer(code, opaque, remark, bytes(memoryview(frame)[stop:]))
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """The access key of a user and its secret, and a token where one is in use."""
-
-    access_key: str
-    secret_key: str = field(repr=False)
-    security_token: str | None = field(default=None, repr=False)
-
-    def signed(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """Return the fields of a request with those that prove who sends it."""
-        all_fields = {**fields, "AccessKey": self.access_key}
-        if self.security_token is not None:
-            all_fields["SecurityToken"] = self.security_token
-        ordered = sorted(all_fields, key=lambda name: name.encode("utf-16-be"))
-        content = "".join(all_fields[name] for name in ordered).encode() + body
-        digest = hmac.new(self.secret_key.encode(), content, hashlib.sha1).digest()
-        return {**all_fields, "Signature": base64.b64encode(digest).decode()}
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Host and port."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Return the address that a text such as ``broker-a:10911`` or ``[::1]:10911`` names.
-
-        Raises:
-            OptionError: it is not an address.
-        """
-        host, colon, port = text.strip().rpartition(":")
-        if host.startswith("[") and host.endswith("]"):
-            host = host[1:-1]
-        elif ":" in host:
-            host = ""
-        is_port = port.isascii() and port.isdigit() and len(port) <= len(str(_MAX_PORT))
-        if not (colon and host and is_port and 1 <= int(port) <= _MAX_PORT):
-            raise OptionError(f"{text!r} is not an address: must be HOST:PORT")
-        return cls(host, int(port))
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A broker's listen port, and how to talk to it.
-
-    Attributes:
-        address: host and port.
-        credentials: who asks; None without access control.
-        tls: settings of TLS; None for plain text.
-        timeout: seconds that a connection, and then each request, may take.
-    """
-
-    address: Address
-    credentials: Credentials | None = None
-    tls: ssl.SSLContext | None = None
-    timeout: float = TIMEOUT_SECONDS
-
-
-class RemotingClient:
-    """A connection, as a context manager.
-
-    Raises:
-        BrokerUnreachableError: the broker cannot be connected to.
-
-    Attributes:
-        endpoint: where it leads.
-    """
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint, self._opaque = endpoint, 0
-        address = endpoint.address
-        try:
-            self._socket = socket.create_connection((address.host, address.port), endpoint.timeout)
-            if endpoint.tls is not None:
-                plain = self._socket
-                try:
-                    self._socket = endpoint.tls.wrap_socket(plain, server_hostname=address.host)
-                except BaseException:
-                    plain.close()
-                    raise
-        except (OSError, ValueError) as err:  # ssl says ValueError of a host that cannot be one
-            raise BrokerUnreachableError(str(address), f"no connection: {err}") from err
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _err: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection."""
-        with suppress(OSError):
-            self._socket.close()
-
-    def request(self, code: int, fields: Mapping[str, str] | None = None) -> Answer:
-        """Send a request and return its answer, whatever its code is.
-
-        Raises:
-            BrokerUnreachableError: no answer came in time, or what came is not an answer.
-        """
-        endpoint = self.endpoint
-        given = dict(fields or {})
-        if endpoint.credentials is not None:
-            given = endpoint.credentials.signed(given, _NO_OFFSET)
-        self._opaque += 1
-        until = time.monotonic() + endpoint.timeout
-        try:
-            self._socket.settimeout(endpoint.timeout)
-            self._socket.sendall(encode_request(code, self._opaque, given, _NO_OFFSET))
-            while True:
-                length = frame_length(self._receive(LENGTH_BYTES, until))
-                answer = decode_answer(self._receive(length, until))
-                if answer is not None and answer.opaque == self._opaque:
-                    return answer
-        except (OSError, MalformedBytesError) as err:
-            raise BrokerUnreachableError(
-                str(endpoint.address), f"no answer to request {code}: {err}"
-            ) from err
-
-    def _receive(self, count: int, until: float) -> bytearray:
-        """Return the next bytes; memory is taken as they come, whatever their number is."""
-        received = bytearray()
-        while len(received) < count:
-            left = until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError("timed out")
-            self._socket.settimeout(left)
-            piece = self._socket.recv(min(count - len(received), _PIECE_BYTES))
-            if not piece:
-                raise ConnectionError("the broker closed the connection")
-            received += piece
-        return received
-
 
 _GET_CLUSTER_INFO: Final = 106
 _MOST_WARNINGS: Final = 1000  # that are remembered

@@ -1,0 +1,124 @@
+"""Reads and sends of a running broker, beside RocketMQ's own clients in Java.
+
+The broker, the clients and this package share the machine. Each pass of this package is followed by
+one of a client that keeps running, so all but the first of its passes are warm; its first pass is
+reported apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from measure import report
+
+import rmqstore
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+from interop.broker import RealBroker  # noqa: E402 - found by the path above
+from interop.rocketmq import RocketMQ, resolve_jars  # noqa: E402 - likewise
+
+_SIZES = {"mappedFileSizeCommitLog": 1 << 30, "diskMaxUsedSpaceRatio": 99}
+_QUEUES = 8
+
+Pass = tuple[int, float, float]  # rows, seconds, seconds of CPU
+
+
+def batches(rows: int, body_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Yield messages to send."""
+    size = 8192
+    for start in range(0, rows, size):
+        n = min(size, rows - start)
+        bodies = [b"%012d" % (start + row) + b"x" * (body_bytes - 12) for row in range(n)]
+        columns = {"topic": ["Bench"] * n, "body": bodies, "tags": ["tag"] * n}
+        yield pa.record_batch(columns)
+
+
+def timed(work: Callable[[], int]) -> Pass:
+    """Return what some work took."""
+    cpu, start = time.process_time(), time.perf_counter()
+    rows = work()
+    return rows, time.perf_counter() - start, time.process_time() - cpu
+
+
+def java(jars: Path, name: str, arguments: list[str]) -> list[Pass]:
+    """Return the passes of a client."""
+    command = [
+        "java",
+        "-cp",
+        f"{jars}/*",
+        str(Path(__file__).with_name(f"{name}.java")),
+        *arguments,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    lines = [line.split() for line in done.stdout.splitlines() if line.startswith("pass ")]
+    return [(int(rows), float(seconds), float(cpu)) for _, rows, _, seconds, cpu in lines]
+
+
+def show(name: str, passes: list[Pass]) -> None:
+    """Report the medians of some passes."""
+    rates = [rows / seconds for rows, seconds, _ in passes]
+    costs = [cpu / rows * 1e6 for rows, _, cpu in passes]
+    report(
+        "live",
+        name,
+        rows_per_second=round(statistics.median(rates)),
+        cpu_us_per_row=round(statistics.median(costs), 2),
+    )
+
+
+def main() -> None:
+    """Send and read a topic of eight queues."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--body", type=int, default=400)
+    parser.add_argument("--passes", type=int, default=5)
+    arguments = parser.parse_args()
+    rows, body, passes = arguments.rows, arguments.body, arguments.passes
+    jars = resolve_jars("5.3.3", ROOT / ".rocketmq")
+    with tempfile.TemporaryDirectory() as scratch:
+        home = Path(scratch) / "home"
+        home.mkdir()
+        real = RocketMQ("5.3.3", jars, home)
+        with RealBroker(real, Path(scratch) / "store", _SIZES) as broker:
+            broker.set_queues("Bench", _QUEUES)
+            address = f"rocketmq://{broker.namesrv_address}"
+            made = list(batches(rows, body))
+
+            def send() -> int:
+                with rmqstore.open(address, "a") as writer:
+                    for batch in made:
+                        writer.append(batch)
+                    writer.flush()
+                    return writer.n_sent
+
+            ours = [timed(send) for _ in range(passes)]
+            sent = [broker.namesrv_address, "Bench", str(rows), "100", str(body), str(passes)]
+            theirs = java(jars, "RocketSend", sent)
+            show("send", ours)
+            show("send by a Java producer in batches of 100, first pass", theirs[:1])
+            show("send by a Java producer in batches of 100, warm", theirs[1:])
+            time.sleep(3)  # queues show what was sent last
+            with rmqstore.open_live(address) as cluster:
+                for columns in (None, "queueOffset,tags,body"):
+                    scan = cluster.scan(subscribe="Bench", columns=columns)
+                    show(
+                        f"read {columns or 'all columns'}",
+                        [timed(scan.count) for _ in range(passes)],
+                    )
+            pulled = java(jars, "RocketPull", [broker.namesrv_address, "Bench", str(passes)])
+            show("read by a Java pull consumer, a thread a queue, first pass", pulled[:1])
+            show("read by a Java pull consumer, a thread a queue, warm", pulled[1:])
+        real.close()
+
+
+if __name__ == "__main__":
+    main()

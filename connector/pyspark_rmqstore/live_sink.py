@@ -1,0 +1,141 @@
+"""The sink for running brokers: each task sends its rows, at least once.
+
+The unique keys of rows that have none are made of their places in the task, so messages that a
+repeated task sends again have equal ids if its rows come in the same order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_rmqstore.option_names import option_names
+from pyspark_rmqstore.sink import BATCH_ID, QUERY_ID, keep_freed_memory, require_columns
+from pyspark_rmqstore.write_options import WriteOptions
+from rmqstore.errors import BrokerUnreachableError, StoreStateError
+from rmqstore.format.schema import ASSIGNED
+from rmqstore.live.writer import OF_BROKERS, LiveWriter, RepeatableKeys
+
+logger = logging.getLogger(__name__)
+
+_PREFIX_BYTES = 8
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """The message of a task to the driver: how many messages are stored."""
+
+    n_messages: int
+
+
+class LiveSink:
+    """Sends rows in tasks. It is made on the driver and pickled to tasks."""
+
+    @option_names()
+    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+        require_columns(schema.names, options.spec)
+        self._options = options
+        self._ignored = [name for name in schema.names if name in (*ASSIGNED, *OF_BROKERS)]
+
+    def warn_ignored(self) -> None:
+        """Log which columns of the rows are not sent."""
+        if self._ignored:
+            logger.warning("columns that brokers assign are not sent: %s", ", ".join(self._ignored))
+
+    @option_names()
+    def send(self, batches: Iterator[pa.RecordBatch], job: str) -> Sent:
+        """Send the rows of one task. Runs in a task.
+
+        Args:
+            batches: the rows.
+            job: what these rows are of: the same in each attempt of the job.
+        """
+        keep_freed_memory()
+        context = TaskContext.get()
+        assert context is not None, "Spark runs this in a task"
+        partition = context.partitionId()
+        digest = hashlib.sha256(f"{job}:{partition}".encode()).digest()
+        options = self._options
+        assert options.live is not None, "the options name running brokers"
+        with LiveWriter(
+            options.live,
+            options.spec,
+            keys=RepeatableKeys(digest[:_PREFIX_BYTES]),
+            turn=partition,
+            waits=True,
+        ) as writer:
+            n_rows = 0
+            for batch in batches:
+                writer.append(batch, first_row=n_rows + 1)
+                n_rows += len(batch)
+            writer.flush()
+            return Sent(writer.n_sent)
+
+
+class RmqLiveWriter(DataSourceArrowWriter):
+    """Sends rows to running brokers."""
+
+    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+        self._job = uuid.uuid4().hex
+        self._sink = LiveSink(schema, options)
+        if options.spec.topic is not None and options.live is not None:
+            # A topic that does not exist is refused before any task waits for it. A stream makes
+            # a writer for each commit too, maybe while a broker is started again.
+            with LiveWriter(options.live) as writer, suppress(BrokerUnreachableError):
+                writer.queues_of(options.spec.topic)
+        self._sink.warn_ignored()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task. Runs in a task; stateless."""
+        return self._sink.send(iterator, self._job)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log how many messages are stored. Runs on the driver."""
+        _log(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Log how many messages are stored although the job failed. Runs on the driver."""
+        _log(messages)
+
+
+class RmqLiveStreamWriter:
+    """Sends the rows of micro-batches to running brokers; a repeated one is sent again."""
+
+    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+        self._sink = LiveSink(schema, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task. Runs in a task; stateless."""
+        context = TaskContext.get()
+        assert context is not None, "Spark runs this in a task"
+        query_id, batch_id = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
+        if not query_id or not batch_id:
+            raise StoreStateError(
+                f"Spark has not set {QUERY_ID} and {BATCH_ID}: "
+                "a repeated micro-batch could not be recognised"
+            )
+        return self._sink.send(iterator, f"{query_id}:{batch_id}")
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Log what is not sent, once. Runs on the driver."""
+        if batchId == 0:
+            self._sink.warn_ignored()
+        _log(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
+        """Log how many messages are stored. Runs on the driver."""
+        _log(messages)
+
+
+def _log(messages: Sequence[WriterCommitMessage | None]) -> None:
+    total = sum(message.n_messages for message in messages if isinstance(message, Sent))
+    logger.info("%d messages are stored", total)

@@ -1,0 +1,258 @@
+"""The running brokers of a stream: what a look at their queues finds."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+from pyspark_rmqstore.live_reader import LiveSplitReader
+from pyspark_rmqstore.offsets import Key, StreamOffset
+from pyspark_rmqstore.options import ReadOptions
+from pyspark_rmqstore.packing import AnyStoreRead
+from pyspark_rmqstore.stream_snapshot import StreamSnapshot
+from pyspark_rmqstore.tasks import SplitReader
+from rmqstore.errors import BrokerUnreachableError
+from rmqstore.live.bounds import first_at, first_behind, resolver_for, search_times
+from rmqstore.live.broker import LiveBroker
+from rmqstore.live.cluster import LiveBrokers
+from rmqstore.live.pulls import first_records, record_at
+from rmqstore.read.log_cursor import LogMark
+from rmqstore.read.read_spec import ReadSpec
+from rmqstore.spans import QueueKey, QueueSlice
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS: Final = 120.0  # for a broker that is being started again
+_PAUSE_SECONDS: Final = 1.0
+
+T = TypeVar("T")
+
+
+class LiveTail:
+    """The ends of the queues of one broker, and the newest record that was seen.
+
+    Attributes:
+        broker: the broker.
+        spans: where the queues began and ended at the last look.
+        discovered: the queues that were not there at the first look.
+        mark: the newest record, by which the broker's log is recognized; None without one.
+    """
+
+    def __init__(self, broker: LiveBroker) -> None:
+        self.broker = broker
+        self.spans: Mapping[QueueKey, tuple[int, int]] = {}
+        self.discovered: set[QueueKey] = set()
+        self.mark: LogMark | None = None
+        self._has_looked = False
+
+    @property
+    def ends(self) -> dict[QueueKey, int]:
+        """The ends of the queues."""
+        return {key: end for key, (_, end) in self.spans.items()}
+
+    def take(self, broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]]) -> None:
+        """Take what a look found; nothing of it if the broker does not answer any more."""
+        known = {} if self.mark is None else self.ends
+        grown = [
+            QueueSlice(*key, end - 1, end)
+            for key, (start, end) in spans.items()
+            if start < end != known.get(key)
+        ]
+        marks = [
+            LogMark(record.physical_offset, record.store_timestamp)
+            for record in first_records(broker, grown)
+            if record is not None
+        ]
+        if self.mark is not None and _holds(broker, spans, self.mark):
+            marks.append(self.mark)
+        if self._has_looked:
+            self.discovered |= spans.keys() - self.spans.keys()
+        self.broker, self.spans, self._has_looked = broker, spans, True
+        self.mark = max(marks, default=None)
+
+    def holds(self, mark: LogMark) -> bool:
+        """Return whether the record of a mark still stands, or was deleted as too old."""
+        return _holds(self.broker, self.spans, mark)
+
+    def first(self, key: QueueKey) -> int:
+        """Return the first queue offset whose message is there."""
+        return self.spans.get(key, (0, 0))[0]
+
+    def first_after(self, key: QueueKey, mark: LogMark) -> int:
+        """Return the queue offset of the first message that was stored after a mark."""
+        span = self.spans.get(key, (0, 0))
+        by_time = first_at(self.broker, key, mark.store_timestamp + 1, span)
+        return min(by_time, first_behind(self.broker, key, mark.physical_offset, span))
+
+    def began_after(self, key: QueueKey, mark: LogMark) -> bool:
+        """Return whether all messages of a queue lie after a mark."""
+        start, end = self.spans.get(key, (0, 0))
+        if start >= end:
+            return False
+        return first_behind(self.broker, key, mark.physical_offset + 1, (start, end)) == start
+
+    def look_confirmed(self, _slices: Iterable[QueueSlice]) -> bool:
+        """Return True: a broker serves what its log confirms."""
+        return True
+
+    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
+        """Return the ranges."""
+        return [*slices]
+
+
+def _holds(broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]], mark: LogMark) -> bool:
+    """Return whether the record of a mark still stands, or was deleted as too old."""
+    record = record_at(broker, mark.physical_offset)
+    if record is not None:
+        return (record.physical_offset, record.store_timestamp) == mark
+    firsts = [QueueSlice(*key, start, end) for key, (start, end) in spans.items() if start < end]
+    oldest = [first.physical_offset for first in first_records(broker, firsts) if first is not None]
+    return bool(oldest) and mark.physical_offset < min(oldest)
+
+
+class FollowedBroker(NamedTuple):
+    """One running broker and its tail."""
+
+    tail: LiveTail
+
+    def pieces(self, key: QueueKey, start: int, stop: int, _spec: ReadSpec) -> list[QueueSlice]:
+        """Return the parts of a range of a queue that are there."""
+        return [QueueSlice(*key, start, stop)]
+
+    def read_of(
+        self, splits: SplitReader, slices: list[QueueSlice], _mark: LogMark | None
+    ) -> AnyStoreRead:
+        """Return the read of ranges of queues."""
+        assert isinstance(splits, LiveSplitReader)
+        return splits.read_of(self.tail.broker, slices)
+
+
+@dataclass(frozen=True)
+class LiveSnapshot(StreamSnapshot):
+    """What one look at all brokers of a stream found."""
+
+    def report_missing(self, brokers: Collection[str]) -> None:
+        """Raise an error for brokers that no name server knows now, or log a warning.
+
+        Raises:
+            BrokerUnreachableError: ``failOnDataLoss`` is true. They may come back.
+        """
+        names = ", ".join(sorted(brokers))
+        text = "the query has read messages of it, and no name server knows it at the moment"
+        if self.fail_on_data_loss:
+            raise BrokerUnreachableError(
+                names, f"{text}; failOnDataLoss=false continues without it"
+            )
+        logger.warning("%s: %s; continuing without it", names, text)
+
+
+class FollowedBrokers:
+    """The running brokers of a stream, by name.
+
+    A broker that is gone for a while is waited for.
+    """
+
+    def __init__(self, options: ReadOptions, patience: float = _PATIENCE_SECONDS) -> None:
+        assert options.live is not None, "the options name running brokers"
+        self._options, self._patience = options, patience
+        self._brokers = LiveBrokers(options.live)
+        self._tails: dict[str, LiveTail] = {}
+        self._warned: set[str] = set()
+
+    def answer(self, ask: Callable[[StreamSnapshot], T]) -> T:
+        """Look, and return the answer to a question about what was found."""
+        return self._patiently(lambda: ask(self.look()))
+
+    def initial(self) -> StreamOffset:
+        """Return the offset at which the options start."""
+        return self._patiently(self._initial)
+
+    def _initial(self) -> StreamOffset:
+        options = self._options
+        self.look()
+        resolvers = {
+            name: resolver_for(
+                tail.broker,
+                options.selection,
+                tail.spans,
+                fail_on_data_loss=options.fail_on_data_loss,
+            )
+            for name, tail in self._tails.items()
+        }
+        # A running consumer may commit messages that were only just written, so queues are looked
+        # at after the offsets of groups were read.
+        snapshot = self.look()
+        initial: dict[Key, int] = {}
+        for name, resolver in resolvers.items():
+            tail = self._tails[name]
+            times = search_times(tail.broker, tail.spans, resolver)
+            for key, span in tail.spans.items():
+                initial[name, *key] = resolver.start(*key, span, times)
+        return StreamOffset(initial, snapshot.marks)
+
+    def look(self) -> StreamSnapshot:
+        """Look at all queues of all brokers.
+
+        Raises:
+            BrokerUnreachableError: a broker does not answer, or no name server knows a broker or
+                a topic of it any more, and data loss is to fail.
+        """
+        self._brokers.refresh()
+        selection = self._options.selection
+        found = self._brokers.spans(selection, must_exist=False)
+        present = {(broker.name, topic) for broker, spans in found for topic, _ in spans}
+        known = {(name, topic) for name, tail in self._tails.items() for topic, _ in tail.spans}
+        if missing := known - present:
+            names = ", ".join(f"{topic} of {name}" for name, topic in sorted(missing))
+            if self._options.fail_on_data_loss:
+                raise BrokerUnreachableError(
+                    names,
+                    "no name server knows it at the moment; failOnDataLoss=false continues "
+                    "without it",
+                )
+            self._warn(f"{names}: no name server knows it; continuing without it")
+        for broker, spans in found:
+            self._tails.setdefault(broker.name, LiveTail(broker)).take(broker, spans)
+        if unknown := selection.named_topics - {topic for _, topic in present}:
+            names = ", ".join(sorted(unknown))
+            self._warn(f"no broker has {names}; they are followed once they appear")
+        return self._snapshot()
+
+    def last_look(self) -> StreamSnapshot:
+        """Return what the last look found; the first one if there was none."""
+        return self._snapshot() if self._tails else self._patiently(self.look)
+
+    def _snapshot(self) -> StreamSnapshot:
+        followed = {name: FollowedBroker(tail) for name, tail in self._tails.items()}
+        return LiveSnapshot.of(followed, fail_on_data_loss=self._options.fail_on_data_loss)
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning("%s", text)
+
+    def doubt(self, brokers: Iterable[str]) -> None:
+        """Do nothing: each look asks the brokers."""
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._brokers.close()
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """Return an answer of the brokers, and wait for those that do not answer.
+
+        Raises:
+            BrokerUnreachableError: this has lasted too long.
+        """
+        began = time.monotonic()
+        while True:
+            try:
+                return ask()
+            except BrokerUnreachableError as err:
+                if time.monotonic() - began > self._patience:
+                    raise
+                logger.info("%s; waiting", err)
+                time.sleep(_PAUSE_SECONDS)

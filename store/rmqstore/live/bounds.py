@@ -1,0 +1,171 @@
+"""Where the bounds of a selection lie in the queues of a running broker.
+
+Brokers search by time in different ways: those before 5.1.4 may return another message of the same
+millisecond, or a nearer one before it. So what a broker finds is where the search here begins.
+
+Source: ConsumeQueue.java#getOffsetInQueueByTime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from rmqstore.errors import OptionError
+from rmqstore.live.broker import LiveBroker
+from rmqstore.live.pulls import RecordHead, are_removed, first_records
+from rmqstore.query.selection import Selection
+from rmqstore.read.bounds import BoundResolver
+from rmqstore.read.time_search import FoundTimes
+from rmqstore.spans import QueueKey, QueueSlice
+
+Spans = Mapping[QueueKey, tuple[int, int]]
+
+
+def resolver_for(
+    broker: LiveBroker, selection: Selection, spans: Spans, *, fail_on_data_loss: bool
+) -> BoundResolver:
+    """Return what turns the bounds of a selection into offsets of a broker's queues.
+
+    Raises:
+        OptionError: the group of a bound has committed no offsets.
+    """
+    return BoundResolver(
+        selection,
+        broker.name,
+        partial(_at_time, broker),
+        partial(_committed, broker, spans),
+        fail_on_data_loss=fail_on_data_loss,
+        tolerant=False,
+    )
+
+
+def _committed(broker: LiveBroker, spans: Spans, group: str) -> Mapping[QueueKey, int]:
+    offsets = {}
+    for topic in dict.fromkeys(topic for topic, _ in spans):
+        queue_ids = [queue_id for name, queue_id in spans if name == topic]
+        for queue_id, offset in broker.committed(group, topic, queue_ids).items():
+            offsets[topic, queue_id] = offset
+    if not offsets and spans:
+        raise OptionError(f"group {group!r} has committed no offsets of these topics at {broker}")
+    return offsets
+
+
+def _at_time(
+    broker: LiveBroker,
+    topic: str,
+    queue_id: int,
+    timestamp: int,
+    span: tuple[int, int],
+    *,
+    tolerant: bool,  # noqa: ARG001 - a record that cannot be read is passed over
+) -> int:
+    return first_at(broker, (topic, queue_id), timestamp, span)
+
+
+def first_at(broker: LiveBroker, key: QueueKey, timestamp: int, span: tuple[int, int]) -> int:
+    """Return the queue offset of the first message at or after a store time, ms."""
+    search = _Search(key, *span, timestamp=timestamp)
+    _guess(broker, [search])
+    _run(broker, [search])
+    return search.low
+
+
+def first_behind(broker: LiveBroker, key: QueueKey, place: int, span: tuple[int, int]) -> int:
+    """Return the queue offset of the first message at or after a physical offset."""
+    search = _Search(key, *span, place=place)
+    _run(broker, [search])
+    return search.low
+
+
+def search_times(broker: LiveBroker, spans: Spans, resolver: BoundResolver) -> FoundTimes:
+    """Return the offsets for all times that a selection names, found side by side."""
+    searches = [
+        _Search(key, *span, timestamp=timestamp)
+        for key, span in spans.items()
+        for timestamp in sorted(resolver.times(*key))
+    ]
+    _guess(broker, searches)
+    _run(broker, searches)
+    return {(each.key, each.timestamp): each.low for each in searches}
+
+
+def first_offsets(broker: LiveBroker, spans: Spans) -> dict[QueueKey, int]:
+    """Return the first queue offset of each queue whose message is there.
+
+    Retention deletes files of the log first. Until it has corrected a queue, this begins with
+    messages that are gone.
+    """
+    firsts = {key: start for key, (start, _) in spans.items()}
+    asked = [QueueSlice(*key, start, end) for key, (start, end) in spans.items() if start < end]
+    for piece, is_removed in zip(asked, are_removed(broker, asked), strict=True):
+        if is_removed:
+            key = (piece.topic, piece.queue_id)
+            firsts[key] = first_behind(broker, key, 0, (piece.start, piece.end))
+    return firsts
+
+
+@dataclass
+class _Search:
+    """A search for the first message at or after a store time or a physical offset.
+
+    Attributes:
+        key: the queue.
+        low: all messages before this queue offset are earlier.
+        high: the message at this one is not, or it is the end of the queue.
+        timestamp: the time, ms.
+        place: the physical offset.
+        probe: the offset whose record is asked for next, -1 for the middle.
+        n_probes: how many were asked for.
+    """
+
+    key: QueueKey
+    low: int
+    high: int
+    timestamp: int = 0
+    place: int = 0
+    probe: int = -1
+    n_probes: int = 0
+
+    def begin_at(self, guess: int) -> None:
+        """Look at an offset first, or at the nearest one that may be the answer."""
+        self.probe = min(max(guess, self.low), self.high - 1)
+
+    def next_probe(self) -> int:
+        """Return the offset whose record is looked at next."""
+        if not self.low <= self.probe < self.high:
+            self.probe = (self.low + self.high) // 2
+        return self.probe
+
+    def learn(self, record: RecordHead | None) -> None:
+        """Take the record at the probe, None if it is gone."""
+        probe, self.n_probes = self.probe, self.n_probes + 1
+        is_earlier = record is None or (
+            record.store_timestamp < self.timestamp or record.physical_offset < self.place
+        )
+        if is_earlier:
+            self.low = self.probe = probe + 1
+        else:
+            self.high, self.probe = probe, probe - 1
+        if self.n_probes > 1:  # the neighbour has not confirmed what the broker found
+            self.probe = -1
+
+
+def _guess(broker: LiveBroker, searches: Sequence[_Search]) -> None:
+    """Begin searches by time with what the broker finds."""
+    open_searches = [each for each in searches if each.low < each.high]
+    for topic in dict.fromkeys(each.key[0] for each in open_searches):
+        mine = [each for each in open_searches if each.key[0] == topic]
+        guesses = broker.at_times(topic, [(each.key[1], each.timestamp) for each in mine])
+        for each, guess in zip(mine, guesses, strict=True):
+            each.begin_at(guess)
+
+
+def _run(broker: LiveBroker, searches: Sequence[_Search]) -> None:
+    """Bring searches to their ends, a step of all of them at a time."""
+    while unfinished := [each for each in searches if each.low < each.high]:
+        probes = [(each, each.next_probe()) for each in unfinished]
+        wanted = [QueueSlice(*each.key, probe, probe + 1) for each, probe in probes]
+        for each, record in zip(unfinished, first_records(broker, wanted), strict=True):
+            each.learn(record)

@@ -1,0 +1,172 @@
+"""One running broker: where its queues begin and end, and requests that it answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from rmqstore.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    MalformedBytesError,
+)
+from rmqstore.live.location import LiveLocation
+from rmqstore.remoting.client import Address, Answer, RemotingClient
+from rmqstore.storage.files.storage import Closing
+
+SUCCESS: Final = 0
+SYSTEM_BUSY: Final = 2
+QUERY_NOT_FOUND: Final = 22
+_GET_MAX_OFFSET: Final = 30
+_GET_MIN_OFFSET: Final = 31
+_SEARCH_BY_TIME: Final = 29
+_QUERY_CONSUMER_OFFSET: Final = 14
+_GET_TOPIC_CONFIG: Final = 351
+_ANY_CODE: Final = range(-(1 << 31), 1 << 31)
+_AT_ONCE: Final = 64  # requests on their way
+_BUSY_ATTEMPTS: Final = 5
+_PAUSE_SECONDS: Final = 0.2
+
+Fields = Mapping[str, str]
+
+
+class LiveBroker(Closing):
+    """A connection to a broker, which is made when it is needed.
+
+    Attributes:
+        name: the name of the broker.
+        address: where it is reached.
+    """
+
+    def __init__(self, name: str, address: Address, location: LiveLocation) -> None:
+        self.name, self.address, self.location = name, address, location
+        self._client: RemotingClient | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.address})"
+
+    def client(self) -> RemotingClient:
+        """Return the connection.
+
+        Raises:
+            BrokerUnreachableError: the broker cannot be connected to.
+        """
+        if self._client is None:
+            self._client = RemotingClient(self.location.endpoint(self.address))
+        return self._client
+
+    def close(self) -> None:
+        """Close the connection; the next request makes a new one."""
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def spans(self, topic: str, queue_ids: Sequence[int]) -> list[tuple[int, int]]:
+        """Return where queues begin and end, as the broker says.
+
+        Raises:
+            BrokerUnreachableError: it does not answer.
+            BrokerRefusedError: it refuses.
+        """
+        asked = [_of_queue(topic, queue_id) for queue_id in queue_ids]
+        # The ends come first: a queue that is cleaned meanwhile shows it by a beginning past them.
+        ends = self.offsets(_GET_MAX_OFFSET, asked)
+        begins = self.offsets(_GET_MIN_OFFSET, asked)
+        return [(min(begin, end), end) for begin, end in zip(begins, ends, strict=True)]
+
+    def at_times(self, topic: str, asked: Sequence[tuple[int, int]]) -> list[int]:
+        """Return what the broker finds for pairs of a queue id and a store time, ms."""
+        fields = [
+            _of_queue(topic, queue_id) | {"timestamp": str(timestamp), "boundaryType": "LOWER"}
+            for queue_id, timestamp in asked
+        ]
+        return self.offsets(_SEARCH_BY_TIME, fields)
+
+    def committed(self, group: str, topic: str, queue_ids: Sequence[int]) -> dict[int, int]:
+        """Return the offsets that a group has committed, by queue id."""
+        found = {}
+        fields = [
+            _of_queue(topic, queue_id) | {"consumerGroup": group, "setZeroIfNotFound": "false"}
+            for queue_id in queue_ids
+        ]
+        answers = self.ask(_QUERY_CONSUMER_OFFSET, fields, allowed=(SUCCESS, QUERY_NOT_FOUND))
+        for queue_id, answer in zip(queue_ids, answers, strict=True):
+            if answer.code == SUCCESS:
+                found[queue_id] = self._offset(answer)
+        return found
+
+    def attributes(self, topics: Sequence[str]) -> list[Mapping[str, str]]:
+        """Return the attributes of topics; brokers before 5.0 have none, and do not say."""
+        asked = [{"topic": topic, "lo": "true"} for topic in topics]
+        found: list[Mapping[str, str]] = []
+        for answer in self.ask(_GET_TOPIC_CONFIG, asked, allowed=_ANY_CODE):
+            table: Any = None
+            if answer.code == SUCCESS:
+                with suppress(ValueError, RecursionError, AttributeError):
+                    table = json.loads(answer.body).get("attributes")
+            given = table if isinstance(table, dict) else {}
+            found.append({name: str(value) for name, value in given.items()})
+        return found
+
+    def offsets(self, code: int, asked: Sequence[Fields]) -> list[int]:
+        """Return the offset in the answer to each of several requests of one kind."""
+        return [self._offset(answer) for answer in self.ask(code, asked)]
+
+    def _offset(self, answer: Answer) -> int:
+        try:
+            return max(answer.number("offset"), 0)  # -1 of a queue that has no file
+        except MalformedBytesError as err:
+            raise BrokerUnreachableError(str(self), err.reason) from err
+
+    def ask(
+        self, code: int, asked: Sequence[Fields], *, allowed: Container[int] = (SUCCESS,)
+    ) -> list[Answer]:
+        """Return the answers to several requests of one kind, in their order.
+
+        A broken connection is made again once, because a broker closes those that are idle.
+
+        Raises:
+            BrokerUnreachableError: the broker does not answer.
+            BrokerRefusedError: an answer has another code than those that are allowed.
+        """
+        with suppress(BrokerUnreachableError):
+            if self._client is not None:
+                return self._ask(code, asked, allowed)
+        self.close()
+        return self._ask(code, asked, allowed)
+
+    def _ask(self, code: int, asked: Sequence[Fields], allowed: Container[int]) -> list[Answer]:
+        answers: dict[int, Answer] = {}
+        missing: Iterable[int] = range(len(asked))
+        for attempt in range(_BUSY_ATTEMPTS):
+            found = self._ask_once(code, {number: asked[number] for number in missing})
+            answers |= found
+            missing = [n for n, answer in found.items() if answer.code == SYSTEM_BUSY]
+            if not missing:
+                break
+            time.sleep(_PAUSE_SECONDS * 2**attempt)
+        for answer in answers.values():
+            if answer.code not in allowed:
+                raise BrokerRefusedError(str(self), answer.code, answer.remark)
+        return [answers[number] for number in range(len(asked))]
+
+    def _ask_once(self, code: int, asked: Mapping[int, Fields]) -> dict[int, Answer]:
+        client = self.client()
+        answers: dict[int, Answer] = {}
+        waiting: dict[int, int] = {}
+        left = iter(asked.items())
+        while len(answers) < len(asked):
+            while len(waiting) < _AT_ONCE and (item := next(left, None)) is not None:
+                waiting[client.send(code, item[1])] = item[0]
+            by = time.monotonic() + client.endpoint.timeout
+            while (answer := client.receive(by)).opaque not in waiting:
+                pass
+            answers[waiting.pop(answer.opaque)] = answer
+        return answers
+
+
+def _of_queue(topic: str, queue_id: int) -> dict[str, str]:
+    return {"topic": topic, "queueId": str(queue_id)}

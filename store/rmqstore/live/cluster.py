@@ -1,0 +1,253 @@
+"""The running brokers of a cluster: which topics they have, and where a selection of them lies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from rmqstore.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    UnsupportedFeatureError,
+)
+from rmqstore.format.layout import LMQ_PREFIX
+from rmqstore.live.bounds import Spans, first_offsets, resolver_for, search_times
+from rmqstore.live.broker import LiveBroker
+from rmqstore.live.location import LiveLocation
+from rmqstore.live.name_servers import NameServers, TopicRoute
+from rmqstore.query.conditions import NO_PRUNING, Pruning
+from rmqstore.query.selection import Selection, choose_topics, require_named
+from rmqstore.read.read_spec import READS_ON
+from rmqstore.spans import QueueKey, QueueSlice
+from rmqstore.storage.broker.identity import MASTER_ID
+from rmqstore.storage.files.storage import Closing
+
+logger = logging.getLogger(__name__)
+
+_CLEANUP: Final = "cleanup.policy"
+_COMPACTION: Final = "COMPACTION"
+
+
+class BrokerSpans(NamedTuple):
+    """The queues of a selection at one broker, and where each begins and ends."""
+
+    broker: LiveBroker
+    spans: Spans
+
+
+class LiveBrokers(Closing):
+    """The brokers of a cluster, found at its name servers.
+
+    Connections are made when they are needed.
+
+    Args:
+        location: the name servers, and how servers are talked to.
+    """
+
+    def __init__(self, location: LiveLocation) -> None:
+        self.location = location
+        self._names = NameServers(location)
+        self._routes: dict[str, TopicRoute] = {}
+        self._brokers: dict[str, LiveBroker] = {}
+        self._warned: set[str] = set()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for broker in self._brokers.values():
+            broker.close()
+
+    def refresh(self) -> None:
+        """Ask the name servers again for what was asked."""
+        self._routes.clear()
+
+    def topics(self) -> list[str]:
+        """Return the topics that the name servers know, also those of the system, sorted.
+
+        Raises:
+            BrokerUnreachableError: no name server answers.
+        """
+        return self._names.topics()
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Return where the queues of a topic are, None if no broker has it."""
+        if topic not in self._routes:
+            route = self._names.route(topic)
+            if route is None:
+                return None
+            self._routes[topic] = route
+        return self._routes[topic]
+
+    def broker(self, name: str, route: TopicRoute) -> LiveBroker:
+        """Return a broker of a route, by its name.
+
+        Raises:
+            BrokerUnreachableError: no name server knows where its master is.
+        """
+        replicas = route.addresses.get(name, {})
+        address = replicas.get(MASTER_ID)
+        if address is None:
+            others = ", ".join(map(str, replicas.values())) or "none"
+            raise BrokerUnreachableError(
+                str(self.location),
+                f"broker {name} has no master at the moment; its replicas: {others}",
+            )
+        known = self._brokers.get(name)
+        if known is None or known.address != address:
+            if known is not None:
+                known.close()
+            known = self._brokers[name] = LiveBroker(name, address, self.location)
+        return known
+
+    def spans(
+        self, selection: Selection, pruning: Pruning = NO_PRUNING, *, must_exist: bool = True
+    ) -> list[BrokerSpans]:
+        """Return where the chosen queues of each broker begin and end, by the broker's name.
+
+        Args:
+            selection: topics and queues.
+            pruning: conditions on topics, queues and brokers; it may have others.
+            must_exist: whether topics and queues that are named must exist.
+
+        Raises:
+            OptionError: a topic or queue that is named does not exist.
+            UnsupportedFeatureError: a topic is of a kind that cannot be read.
+            BrokerUnreachableError: a server does not answer.
+            BrokerRefusedError: one refuses.
+        """
+        if selection.is_open or selection.subscribe_pattern is not None:
+            topics = choose_topics(selection, self.topics())
+        else:
+            topics = sorted({*(selection.subscribe or ()), *(selection.assign or {})})
+        routes = {topic: self._readable(topic) for topic in topics}
+        if must_exist:
+            self._require_named(selection, routes)
+        by_broker: dict[str, dict[QueueKey, tuple[int, int]]] = {}
+        brokers: dict[str, LiveBroker] = {}
+        for topic, route in routes.items():
+            if route is None or not pruning.keeps_topic(topic):
+                continue
+            for name, queues in sorted(route.queues.items()):
+                if not pruning.keeps_broker(name):
+                    continue
+                if not queues.read:
+                    is_named = topic in selection.named_topics
+                    self._refuse_unreadable(name, topic, is_error=is_named and must_exist)
+                    continue
+                broker = brokers[name] = self.broker(name, route)
+                ids = [
+                    queue_id
+                    for queue_id in range(queues.read)
+                    if pruning.keeps(topic, queue_id)
+                    and (selection.assign is None or queue_id in selection.assign[topic])
+                ]
+                spans = broker.spans(topic, ids)
+                of_broker = by_broker.setdefault(name, {})
+                of_broker |= {(topic, id_): span for id_, span in zip(ids, spans, strict=True)}
+                self._warn_of_unserved(broker, topic, queues.read, queues.write)
+        return [BrokerSpans(brokers[name], by_broker[name]) for name in sorted(by_broker)]
+
+    def _readable(self, topic: str) -> TopicRoute | None:
+        if topic.startswith(LMQ_PREFIX):
+            raise UnsupportedFeatureError(
+                f"{topic} is a light message queue, of which name servers know nothing: read the "
+                "topic that its messages were sent to, or the broker's store"
+            )
+        return self.route(topic)
+
+    def _require_named(self, selection: Selection, routes: Mapping[str, TopicRoute | None]) -> None:
+        if not selection.named_topics:
+            return
+        known: dict[str, set[int]] = {}
+        for topic in selection.named_topics:
+            route = routes.get(topic) or self._readable(topic)
+            if route is not None:
+                most = max((queues.read for queues in route.queues.values()), default=0)
+                known[topic] = set(range(most))
+        if missing := selection.named_topics - known.keys():
+            with suppress(BrokerRefusedError, BrokerUnreachableError):
+                others = choose_topics(Selection(), self.topics())
+                known |= {topic: set() for topic in others if topic not in missing}
+        require_named(selection, known, str(self.location))
+
+    def _refuse_unreadable(self, name: str, topic: str, *, is_error: bool) -> None:
+        """Refuse a topic that a broker lets nobody read, or warn of it.
+
+        Raises:
+            UnsupportedFeatureError: it is to be an error.
+        """
+        text = f"broker {name} lets nobody read {topic} (perm, readQueueNums)"
+        if is_error:
+            raise UnsupportedFeatureError(f"{text}: let it (mqadmin updateTopic)")
+        self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            logger.warning("%s", text)
+
+    def _warn_of_unserved(self, broker: LiveBroker, topic: str, n_read: int, n_write: int) -> None:
+        """Name queues with messages that a broker serves no more, after it was given fewer."""
+        others = range(n_read, n_write)
+        spans = broker.spans(topic, others)
+        held = [id_ for id_, (start, end) in zip(others, spans, strict=True) if start < end]
+        if held:
+            self._warn(
+                f"{broker}: queues {held} of {topic} hold messages, and the broker lets nobody "
+                f"read them (readQueueNums is {n_read})"
+            )
+
+    def ranges(
+        self,
+        selection: Selection,
+        pruning: Pruning = NO_PRUNING,
+        *,
+        fail_on_data_loss: bool,
+    ) -> dict[str, list[QueueSlice]]:
+        """Return the ranges of queues that a selection names, by broker.
+
+        Raises:
+            OffsetOutOfRangeError: offsets of the selection are gone and ``fail_on_data_loss``
+                holds, or no message was stored at or after a start time and the strategy is
+                ``error``.
+            OptionError, UnsupportedFeatureError, BrokerUnreachableError, BrokerRefusedError: as
+                :meth:`spans` does.
+        """
+        found: dict[str, list[QueueSlice]] = {}
+        for broker, spans in self.spans(selection, pruning):
+            if fail_on_data_loss:
+                self._require_whole_topics(broker, spans)
+            resolver = resolver_for(broker, selection, spans, fail_on_data_loss=fail_on_data_loss)
+            times = search_times(broker, spans, resolver)
+            firsts = first_offsets(broker, spans)
+            slices = []
+            for (topic, queue_id), span in spans.items():
+                start, end = resolver.bounds(topic, queue_id, span, times)
+                if start == span[0]:
+                    start = min(firsts[topic, queue_id], end)
+                start = max(start, pruning.queue_offsets.low)
+                end = min(end, pruning.queue_offsets.high + 1)
+                if start < end:
+                    slices.append(QueueSlice(topic, queue_id, start, end))
+            found[broker.name] = slices
+        return found
+
+    def opened(self, name: str) -> LiveBroker:
+        """Return a broker that was found before."""
+        return self._brokers[name]
+
+    @staticmethod
+    def _require_whole_topics(broker: LiveBroker, spans: Spans) -> None:
+        """Refuse topics of which a broker removes messages that later ones replace.
+
+        Raises:
+            UnsupportedFeatureError: there is one.
+        """
+        topics = sorted({topic for topic, _ in spans})
+        for topic, attributes in zip(topics, broker.attributes(topics), strict=True):
+            if attributes.get(_CLEANUP, "").upper() == _COMPACTION:
+                raise UnsupportedFeatureError(
+                    f"{topic} is compacted ({_CLEANUP}): which of its messages were replaced and "
+                    f"which are lost is not known. {READS_ON} reads those that are left"
+                )

@@ -1,0 +1,488 @@
+"""Pulls of ranges of queues from one broker, with many requests on their way.
+
+A broker answers a pull with some of the messages that were asked for, at most 32 by default, and
+with the queue offset at which the next pull continues. So a range is cut into requests before any
+of them is answered, and what an answer leaves of its request is asked for again.
+
+Each answer says by its status why it holds no message: the same code may mean that a filter let
+nothing through, or that messages are gone.
+
+Source: PullMessageProcessor.java; PullMessageRequestHeader.java; PullSysFlag.java;
+DefaultMessageStore.java#getMessage; GetMessageStatus.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, MalformedBytesError
+from rmqstore.format.columns.buffers import GATHER_SLACK
+from rmqstore.format.columns.heads import read_heads
+from rmqstore.live.broker import SUCCESS, SYSTEM_BUSY, LiveBroker
+from rmqstore.remoting.client import Answer
+from rmqstore.spans import QueueSlice
+
+logger = logging.getLogger(__name__)
+
+_PULL: Final = 11
+_VIEW_MESSAGE: Final = 33
+_SYSTEM_ERROR: Final = 1
+_NOT_FOUND: Final = 19
+_RETRY_IMMEDIATELY: Final = 20
+_OFFSET_MOVED: Final = 21
+_GO_AWAY: Final = 1500
+_WITHOUT_MESSAGES: Final = (_NOT_FOUND, _RETRY_IMMEDIATELY, _OFFSET_MOVED)
+_PASSING: Final = (_SYSTEM_ERROR, SYSTEM_BUSY, _GO_AWAY)  # another attempt may succeed
+_REMOVING: Final = "MESSAGE_WAS_REMOVING"
+_HAS_SUBSCRIPTION: Final = 1 << 2
+
+_AT_ONCE: Final = 32  # requests on their way to a broker
+_FIRST_COUNT: Final = 32  # messages of a request: a broker's limit by default
+_MOST_MESSAGES: Final = 1024
+_FILTERED_COUNT: Final = 4096  # messages that a broker looks at for a request with a filter
+_HELD_BYTES: Final = 64 << 20  # of answers that wait for those before them
+_PATIENCE_SECONDS: Final = 90.0  # for a broker that is gone or busy, without any answer between
+_PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+_MOST_ERRORS: Final = 2  # that a broker may say in a row for a range
+_FRUITLESS_SECONDS: Final = 3.0  # of answers that say nothing, before the read fails
+
+
+class Pulled(NamedTuple):
+    """The answer for a span of a queue.
+
+    Attributes:
+        number: the number of the range.
+        start: the first queue offset of the span.
+        end: the queue offset after it.
+        following: where the broker continues: ``end``, or after it where a record holds several
+            messages or a filter looks further.
+        records: the records, one after the other; empty if the broker does not have them, or a
+            filter lets none through.
+        loss: why the messages of the span are gone, empty if they are not.
+        is_filtered: whether the broker left out messages with other tags.
+    """
+
+    number: int
+    start: int
+    end: int
+    following: int
+    records: bytes = b""
+    loss: str = ""
+    is_filtered: bool = False
+
+
+@dataclass
+class _Range:
+    """A range that is being pulled.
+
+    Attributes:
+        number: its number.
+        piece: what is pulled.
+        head: everything before this queue offset was handed on.
+        asked: everything before this one was asked for.
+        count: how many messages the next request asks for.
+        again: spans that have to be asked for once more.
+        arrived: answers by their first offset, until those before them have come.
+        fruitless_since: when answers began to say nothing, None if the last one did.
+        cut: everything from this queue offset on is known to be cut off.
+        is_filtered: whether the broker leaves out messages with other tags. It looks further then
+            than it is asked to, so one request follows the other.
+        n_errors: how often in a row the broker answered that it failed.
+    """
+
+    number: int
+    piece: QueueSlice
+    head: int
+    asked: int
+    count: int
+    again: deque[tuple[int, int]] = field(default_factory=deque)
+    arrived: dict[int, Pulled] = field(default_factory=dict)
+    fruitless_since: float | None = None
+    cut: int = 1 << 63
+    is_filtered: bool = False
+    n_errors: int = 0
+
+    def take(self, pulled: Pulled, until: int) -> int:
+        """Keep the answer for a span up to ``until`` until those before it have come.
+
+        Returns:
+            How many bytes are held more.
+        """
+        self.fruitless_since, self.n_errors = None, 0
+        n_given_up = self._cut_off(pulled.start) if pulled.loss and pulled.end > until else 0
+        self.arrived[pulled.start] = pulled
+        if self.is_filtered:
+            self.asked = pulled.end
+            return len(pulled.records)
+        if pulled.end < until:
+            self.again.appendleft((pulled.end, until))
+        if pulled.records:
+            # A broker limits answers by messages and by bytes, and does not say how.
+            if pulled.end < until:
+                self.count = pulled.end - pulled.start
+            elif until - pulled.start >= self.count:  # not one of the smaller requests before
+                self.count = min(2 * self.count, _MOST_MESSAGES)
+        return len(pulled.records) - n_given_up
+
+    def ask_again(self, start: int, until: int) -> None:
+        """Ask again for a span whose answer said nothing."""
+        if self.is_filtered:
+            self.asked = start
+        else:
+            self.again.appendleft((start, until))
+
+    def pass_filter(self, start: int) -> None:
+        """Ask without a filter for what is left, from a queue offset on.
+
+        A broker that looked past the end of the range has not said which of its messages are in.
+        """
+        self.is_filtered, self.asked, self.count = False, start, _FIRST_COUNT
+
+    def fail(self) -> int:
+        """Note that the broker failed to answer; return how often in a row it did."""
+        self.n_errors += 1
+        return self.n_errors
+
+    def _cut_off(self, start: int) -> int:
+        """Ask for nothing from a queue offset on; return how many bytes are given up."""
+        self.cut, self.asked = start, self.piece.end
+        self.again = deque(span for span in self.again if span[0] < start)
+        given_up = [self.arrived.pop(at) for at in [*self.arrived] if at >= start]
+        return sum(len(pulled.records) for pulled in given_up)
+
+    def next_request(self) -> tuple[int, int] | None:
+        """Return the next span to ask for, None if everything is asked for."""
+        if self.again:
+            return self.again.popleft()
+        start = self.asked
+        if start >= self.piece.end or (self.is_filtered and start > self.head):
+            return None
+        self.asked = min(start + self.count, self.piece.end)
+        return start, self.asked
+
+    def ready(self) -> Iterator[Pulled]:
+        """Yield the answers that follow on what was handed on."""
+        while (pulled := self.arrived.pop(self.head, None)) is not None:
+            self.head = pulled.end
+            yield pulled
+
+    def is_hopeless(self) -> bool:
+        """Return whether answers have said nothing for long; called after one more did."""
+        now = time.monotonic()
+        if self.fruitless_since is None:
+            self.fruitless_since = now
+        return now - self.fruitless_since > _FRUITLESS_SECONDS
+
+    def begin_again(self) -> None:
+        """Ask again for all whose answers were lost with a connection."""
+        self.again.clear()
+        at = self.head
+        for pulled in sorted(self.arrived.values()):
+            if at < pulled.start:
+                self.again.append((at, pulled.start))
+            at = pulled.end
+        self.asked = at
+
+
+def pull_fields(broker: LiveBroker, wanted: QueueSlice, subscription: str = "*") -> dict[str, str]:
+    """Return the fields of a request for messages of a queue, in which no offset is committed."""
+    return {
+        "consumerGroup": broker.location.consumer_group,
+        "topic": wanted.topic,
+        "queueId": str(wanted.queue_id),
+        "queueOffset": str(wanted.start),
+        "maxMsgNums": str(wanted.end - wanted.start),
+        "sysFlag": str(_HAS_SUBSCRIPTION),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": subscription,
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+
+
+class RecordHead(NamedTuple):
+    """What a record says of itself: its size, its place in the log, and when it was stored, ms."""
+
+    size: int
+    physical_offset: int
+    store_timestamp: int
+
+
+def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[RecordHead | None]:
+    """Return the first record of each of some ranges of queues, None where it is deleted.
+
+    Raises:
+        BrokerUnreachableError: the broker does not answer, or not with a record.
+        BrokerRefusedError: it refuses.
+    """
+    found: dict[int, RecordHead | None] = {}
+    for pause in (0.0, *_PAUSES):
+        time.sleep(pause)
+        missing = [number for number in range(len(wanted)) if number not in found]
+        asked = [
+            pull_fields(broker, wanted[number]._replace(end=wanted[number].start + 1))
+            for number in missing
+        ]
+        answers = broker.ask(_PULL, asked, allowed=(SUCCESS, *_WITHOUT_MESSAGES))
+        for number, answer in zip(missing, answers, strict=True):
+            record = record_head(answer.body) if answer.code == SUCCESS else None
+            if record is not None or _is_deleted(answer, wanted[number].start):
+                found[number] = record
+        if len(found) == len(wanted):
+            return [found[number] for number in range(len(wanted))]
+    piece = wanted[missing[0]]
+    raise BrokerUnreachableError(
+        str(broker),
+        f"queue offset {piece.start} of {piece.topic}-{piece.queue_id} is answered by "
+        f"{answer.remark or f'code {answer.code}'}",
+    )
+
+
+def are_removed(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[bool]:
+    """Return whether a broker says of the first message of each range that its file is deleted."""
+    asked = [pull_fields(broker, piece._replace(end=piece.start + 1)) for piece in wanted]
+    answers = broker.ask(_PULL, asked, allowed=(SUCCESS, *_WITHOUT_MESSAGES, *_PASSING))
+    return [answer.code == _RETRY_IMMEDIATELY and _REMOVING in answer.remark for answer in answers]
+
+
+def _is_deleted(answer: Answer, queue_offset: int) -> bool:
+    """Return whether an answer without a message says that it is deleted."""
+    if answer.code == _RETRY_IMMEDIATELY:
+        return _REMOVING in answer.remark
+    try:
+        return answer.code == _OFFSET_MOVED and queue_offset < answer.number("minOffset")
+    except MalformedBytesError:
+        return False
+
+
+def record_at(broker: LiveBroker, physical_offset: int) -> RecordHead | None:
+    """Return the record at a physical offset; None, or another one, if none begins there.
+
+    Source: QueryMessageProcessor.java#viewMessageById.
+    """
+    fields = {"offset": str(physical_offset)}
+    (answer,) = broker.ask(_VIEW_MESSAGE, [fields], allowed=(SUCCESS, _SYSTEM_ERROR))
+    return record_head(answer.body) if answer.code == SUCCESS else None
+
+
+def record_head(body: bytes) -> RecordHead | None:
+    """Return the head of the record that an answer begins with, None if there is no whole one."""
+    buffer = np.frombuffer(body + bytes(GATHER_SLACK), np.uint8)[: -GATHER_SLACK or None]
+    heads, whole = read_heads(buffer, np.zeros(1, np.int64))
+    if not whole[0]:
+        return None
+    names = ("total_size", "physical_offset", "store_timestamp")
+    return RecordHead(*(int(heads.column(name)[0]) for name in names))
+
+
+class Pulls:
+    """Pulls ranges of queues from one broker.
+
+    Args:
+        broker: the broker.
+        slices: the ranges. The messages of each are handed on in their order, those of several as
+            they come.
+        tags: a broker leaves out messages whose tag has another hash than all of these, if given.
+    """
+
+    def __init__(
+        self, broker: LiveBroker, slices: Sequence[QueueSlice], tags: frozenset[str] | None = None
+    ) -> None:
+        self._broker = broker
+        self._subscription = "*" if tags is None else " || ".join(sorted(tags))
+        is_filtered = tags is not None
+        count = _FILTERED_COUNT if is_filtered else _FIRST_COUNT
+        self._ranges = [
+            _Range(number, piece, piece.start, piece.start, count, is_filtered=is_filtered)
+            for number, piece in enumerate(slices)
+        ]
+        self._waiting: dict[int, tuple[_Range, int, int]] = {}
+        self._n_held = 0  # bytes of answers that wait for others
+        self._failed_at: float | None = None  # when the broker first failed to answer
+        self._n_failures = 0
+        self._is_held = False  # until no request is on its way, and then for a pause
+        self._refused = ""  # why the broker answers none for now
+
+    def __iter__(self) -> Iterator[Pulled]:
+        """Yield what comes.
+
+        Raises:
+            BrokerUnreachableError: the broker did not answer for a long time.
+            BrokerRefusedError: it refuses.
+        """
+        unfinished = deque(each for each in self._ranges if each.head < each.piece.end)
+        while unfinished:
+            try:
+                self._rest()
+                self._send(unfinished)
+                answered = self._receive()
+            except BrokerUnreachableError as err:
+                self._broker.close()
+                self._waiting.clear()
+                self._is_held, self._refused = False, ""
+                for each in self._ranges:
+                    each.begin_again()
+                self._pause(str(err), err)
+                continue
+            if answered is not None:
+                for pulled in answered.ready():
+                    self._n_held -= len(pulled.records)
+                    yield pulled
+                if answered.head >= answered.piece.end:
+                    unfinished.remove(answered)
+
+    def _rest(self) -> None:
+        """Pause once for all answers of one round that gave nothing.
+
+        Raises:
+            BrokerUnreachableError: the broker has answered none for a long time.
+        """
+        if not self._is_held or self._waiting:
+            return
+        refused, self._is_held, self._refused = self._refused, False, ""
+        if refused:
+            self._pause(refused)
+        else:
+            time.sleep(_PAUSES[0])
+
+    def _send(self, unfinished: deque[_Range]) -> None:
+        """Send requests if many more may be on their way, together."""
+        if self._is_held or len(self._waiting) > _AT_ONCE // 2:
+            return
+        spans: list[tuple[_Range, int, int]] = []
+        for _ in range(len(unfinished)):
+            each = unfinished[0]
+            # What others wait for is always asked for.
+            while len(self._waiting) + len(spans) < _AT_ONCE and (
+                self._n_held < _HELD_BYTES or each.again
+            ):
+                span = each.next_request()
+                if span is None:
+                    break
+                spans.append((each, *span))
+            if len(self._waiting) + len(spans) >= _AT_ONCE:
+                break
+            unfinished.rotate(-1)
+        if not spans:
+            return
+        requests = []
+        for each, start, until in spans:
+            wanted = each.piece._replace(start=start, end=until)
+            subscription = self._subscription if each.is_filtered else "*"
+            requests.append((pull_fields(self._broker, wanted, subscription), b""))
+        sent = self._broker.client().send_all(_PULL, requests)
+        self._waiting |= zip(sent, spans, strict=True)
+
+    def _receive(self) -> _Range | None:
+        """Take one answer, and return the range that has it now; None if it says nothing."""
+        client = self._broker.client()
+        by = time.monotonic() + client.endpoint.timeout
+        while (answer := client.receive(by)).opaque not in self._waiting:
+            pass  # whatever else it sends, it has to answer in time
+        each, start, until = self._waiting.pop(answer.opaque)
+        if start >= each.cut:
+            return None
+        pulled = None
+        if answer.code in _PASSING:
+            self._refused = f"{answer.remark or f'code {answer.code}'}"
+            if answer.code == _SYSTEM_ERROR and each.fail() > _MOST_ERRORS:
+                raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
+        else:
+            pulled = self._pulled(answer, each, start, until)
+            if pulled is None and each.is_hopeless():
+                raise BrokerRefusedError(
+                    str(self._broker),
+                    answer.code,
+                    f"{answer.remark}: pulls of {each.piece.topic}-{each.piece.queue_id} from "
+                    f"{start} on give nothing, and do not say why",
+                )
+        if pulled is None:
+            each.ask_again(start, until)
+            self._is_held = True
+            return None
+        self._failed_at, self._n_failures = None, 0
+        if each.is_filtered and pulled.following > each.piece.end:
+            each.pass_filter(start)
+            return None
+        self._n_held += each.take(pulled, until)
+        return each
+
+    def _pulled(self, answer: Answer, each: _Range, start: int, until: int) -> Pulled | None:
+        """Return what an answer says of a span, None if the same has to be asked again.
+
+        Raises:
+            BrokerRefusedError: the broker refuses the request.
+            BrokerUnreachableError: what came is not an answer to it.
+        """
+        if answer.code != SUCCESS and answer.code not in _WITHOUT_MESSAGES:
+            raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
+        try:
+            following, first, last = (
+                answer.number(name) for name in ("nextBeginOffset", "minOffset", "maxOffset")
+            )
+        except MalformedBytesError as err:
+            raise BrokerUnreachableError(str(self._broker), err.reason) from err
+        end = following if each.is_filtered else min(following, until)
+        if answer.code == SUCCESS and answer.body and following > start:
+            is_filtered = each.is_filtered
+            return Pulled(each.number, start, end, following, answer.body, is_filtered=is_filtered)
+        if answer.code == _RETRY_IMMEDIATELY and following > start:
+            if _REMOVING in answer.remark:
+                return Pulled(each.number, start, end, following, loss="their files are deleted")
+            if each.is_filtered:
+                return Pulled(each.number, start, end, following, is_filtered=True)
+        if answer.code in (_NOT_FOUND, _OFFSET_MOVED):
+            return _lost(answer, each, (start, until), (following, first, last))
+        return None
+
+    def _pause(self, why: str, err: BrokerUnreachableError | None = None) -> None:
+        """Wait for a broker that does not answer.
+
+        Raises:
+            BrokerUnreachableError: this has lasted too long.
+        """
+        now = time.monotonic()
+        if self._failed_at is None:
+            self._failed_at = now
+        if now - self._failed_at > _PATIENCE_SECONDS:
+            raise err or BrokerUnreachableError(str(self._broker), why)
+        logger.info("%s; trying again", why)
+        time.sleep(_PAUSES[min(self._n_failures, len(_PAUSES) - 1)])
+        self._n_failures += 1
+
+
+def _lost(
+    answer: Answer, each: _Range, span: tuple[int, int], told: tuple[int, int, int]
+) -> Pulled | None:
+    """Return what is gone of a span, by an answer without messages; None if it does not say.
+
+    Args:
+        answer: the answer.
+        each: the range.
+        span: what was asked for.
+        told: where the broker would continue, and where the queue begins and ends.
+    """
+    start, until = span
+    following, first, last = told
+    status = answer.remark or f"code {answer.code}"
+    if start < first:
+        end = min(first, until)
+        text = f"they are deleted: the queue begins at {first} now"
+        return Pulled(each.number, start, end, end, loss=text)
+    # A broker may not have brought the queue back yet after its start.
+    if start >= last and each.is_hopeless():
+        text = f"they are cut off: the queue ends at {last} now ({status})"
+        return Pulled(each.number, start, each.piece.end, each.piece.end, loss=text)
+    # A unit that cannot be read. The broker passes over the rest of its file.
+    if start < min(following, last) and each.is_hopeless():
+        end = min(following, until) if following <= last else start + 1
+        return Pulled(each.number, start, end, end, loss=f"unreadable ({status})")
+    return None

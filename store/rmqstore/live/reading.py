@@ -1,0 +1,344 @@
+"""Makes RecordBatches of what brokers answer to pulls, and proves that nothing is missing."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rmqstore.errors import (
+    OffsetOutOfRangeError,
+    StoreFormatError,
+    UnsupportedFeatureError,
+    spelled,
+)
+from rmqstore.format.columns.buffers import GATHER_SLACK, windows
+from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.columns.inner_batch import count_messages
+from rmqstore.format.columns.walk import follow_chains
+from rmqstore.format.layout import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    FIXED_PART_V4,
+    MIN_RECORD_BYTES,
+    Mask,
+    Positions,
+    SysFlag,
+)
+from rmqstore.format.record import Expected
+from rmqstore.format.topics import is_system_topic
+from rmqstore.live.broker import LiveBroker
+from rmqstore.live.pulls import Pulled, Pulls
+from rmqstore.read.assembler import Pipeline, decoded_columns, plain_pipeline
+from rmqstore.read.faults import find_faults
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, PERMISSIVE, READS_ON, ReadSpec
+from rmqstore.read.rows import Fault, UnitRows, lost_rows, merge_faults
+from rmqstore.read.shared_records import shared_pipeline
+from rmqstore.read.stages import LogBytes, decode
+from rmqstore.spans import QueueSlice
+from rmqstore.storage.broker.config_files import BATCH_QUEUES, QUEUE_TYPE
+
+logger = logging.getLogger(__name__)
+
+_PLAIN_TAG: Final = re.compile(r"[^|\s]*[^|\s*][^|\s]*")
+_INNER_BATCH: Final = np.int32(SysFlag.INNER_BATCH)
+
+
+class LiveScan:
+    """Reads ranges of queues of one broker.
+
+    The messages of one queue come in its order, those of several as the broker answers.
+
+    Args:
+        broker: the broker.
+        spec: how records are read. Where it names tags, the broker leaves out messages with
+            others, which are not told apart then from messages that are lost.
+    """
+
+    def __init__(self, broker: LiveBroker, spec: ReadSpec) -> None:
+        self._broker, self._spec = broker, spec
+        self._decoded = decoded_columns(spec)
+
+    def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of the slices.
+
+        Raises:
+            BrokerUnreachableError: the broker did not answer for a long time.
+            BrokerRefusedError: it refuses.
+            CorruptRecordError, StoreFormatError: a record is damaged and the mode is FAILFAST.
+            OffsetOutOfRangeError: messages are gone, and data loss is to fail.
+        """
+        topics = {piece.topic for piece in slices}
+        tags = self._spec.tags
+        if tags is not None and not _can_compare(self._broker, topics, tags):
+            tags = None
+        yield from self._read(slices, tags)
+
+    def _read(
+        self, slices: Sequence[QueueSlice], tags: frozenset[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of slices, of which the broker leaves out those with other tags."""
+        window: list[Pulled] = []
+        n_messages = n_bytes = 0
+        for pulled in Pulls(self._broker, slices, tags):
+            if pulled.loss:
+                self._lose(slices[pulled.number], pulled.start, pulled.end, pulled.loss)
+            elif pulled.records:
+                window.append(pulled)
+                most = len(pulled.records) // MIN_RECORD_BYTES
+                n_messages += min(pulled.end - pulled.start, most)
+                n_bytes += len(pulled.records)
+            self._spec.advance(pulled.end - pulled.start, len(pulled.records))
+            if n_messages >= BATCH_ROWS or n_bytes >= BATCH_BYTES:
+                yield from self._decode(slices, window)
+                window, n_messages, n_bytes = [], 0, 0
+        if window:
+            yield from self._decode(slices, window)
+
+    def _decode(
+        self, slices: Sequence[QueueSlice], window: list[Pulled]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of some answers."""
+        walked = _walk(window)
+        if walked.is_sound.all():
+            yield from self._rows(slices, walked)
+            return
+        number = int(np.argmin(walked.is_sound))
+        yield from self._pass_damage(slices, window[: number + 1])
+        if number + 1 < len(window):
+            yield from self._decode(slices, window[number + 1 :])
+
+    def _pass_damage(
+        self, slices: Sequence[QueueSlice], window: list[Pulled]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of some answers, the last of which is no chain of records."""
+        walked = _walk(window)
+        yield from self._rows(slices, walked)
+        pulled, at = window[-1], window[-1].start
+        if walked.counts[-1]:
+            places, n_held = self._places(slices, walked)
+            at = int(places[-1] + n_held[-1])
+        piece = slices[pulled.number]
+        if not pulled.is_filtered:  # else only a read without a filter shows which record it is
+            yield from self._refuse(piece, at)
+            at += 1
+        if at < pulled.end:
+            yield from self._read([piece._replace(start=at, end=pulled.end)], None)
+
+    def _rows(self, slices: Sequence[QueueSlice], walked: _Walked) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of records."""
+        window = walked.window
+        places, n_held = self._places(slices, walked)
+        # A record of several messages has a row for each of them.
+        rows = np.repeat(np.arange(len(walked.starts)), n_held)
+        first_rows = np.cumsum(n_held) - n_held
+        offsets = places[rows] + np.arange(len(rows)) - first_rows[rows]
+        answer_of = walked.answers[rows]
+        within = offsets >= np.array([pulled.start for pulled in window])[answer_of]
+        within &= offsets < np.array([pulled.end for pulled in window])[answer_of]
+        rows, offsets, answer_of = rows[within], offsets[within], answer_of[within]
+        pieces = [slices[pulled.number] for pulled in window]
+        topics = list(dict.fromkeys(piece.topic for piece in pieces))
+        codes = {topic: code for code, topic in enumerate(topics)}
+        topic_codes = np.array([codes[piece.topic] for piece in pieces], np.int32)
+        queue_ids = np.array([piece.queue_id for piece in pieces], np.int32)
+        units = UnitRows(
+            topics,
+            topic_codes[answer_of],
+            queue_ids[answer_of],
+            offsets,
+            walked.column("physical_offset")[rows],
+            walked.column("total_size")[rows],
+            np.zeros(len(rows), np.int64),
+        )
+        batch_topics = {topics[code] for code in topic_codes[walked.answers[walked.inner]].tolist()}
+        if batch_topics and not self._spec.inflate:
+            raise UnsupportedFeatureError(
+                f"{', '.join(sorted(batch_topics))}: a record holds several messages "
+                "(queue.type=BatchCQ), and exact copies are of records: copy the store"
+            )
+        if batch_topics:
+            pipeline = shared_pipeline(self._spec, batch_topics)
+        else:
+            pipeline = plain_pipeline(self._spec)
+        yield from self._records(pipeline, walked.buffer, walked.starts[rows], units)
+
+    def _places(
+        self, slices: Sequence[QueueSlice], walked: _Walked
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the place of each record in its queue, and how many messages it holds, (n,) each.
+
+        Where an answer holds as many messages as it covers places, the place of each follows from
+        its number, as consumers count: after a record that a broker could not dispatch, the queue
+        offsets in the records that follow are too high. Else the records say their places, and
+        the places without a record are lost.
+        """
+        window, counts, inner = walked.window, walked.counts, walked.inner
+        n_held = np.ones(len(walked.starts), np.int64)
+        if len(inner):
+            heads, _ = read_heads(walked.buffer, walked.starts[inner])
+            n_held[inner] = np.maximum(count_messages(walked.buffer, heads), 1)
+        first_offsets = np.array([pulled.start for pulled in window], np.int64)
+        covered = np.array([pulled.following for pulled in window], np.int64) - first_offsets
+        firsts = np.cumsum(counts) - counts
+        by_number = (first_offsets - firsts)[walked.answers] + np.arange(len(walked.starts))
+        is_counted = (counts == covered) | ~walked.is_sound
+        is_counted[walked.answers[inner]] = False
+        if is_counted.all():
+            return by_number, n_held
+        places = np.where(is_counted[walked.answers], by_number, walked.column("queue_offset"))
+        for number in np.flatnonzero(~is_counted).tolist():
+            mine = slice(int(firsts[number]), int(firsts[number] + counts[number]))
+            pulled = window[number]
+            self._require_whole(slices[pulled.number], pulled, places[mine], n_held[mine])
+        return places, n_held
+
+    def _require_whole(
+        self,
+        piece: QueueSlice,
+        pulled: Pulled,
+        places: NDArray[np.int64],
+        n_held: NDArray[np.int64],
+    ) -> None:
+        """Report the places of an answer that no record has.
+
+        Raises:
+            OffsetOutOfRangeError: there are some, and data loss is to fail.
+            StoreFormatError: the records do not say where they lie.
+        """
+        ends = places + n_held
+        is_rising = bool((places[1:] >= ends[:-1]).all())
+        if not is_rising:
+            raise StoreFormatError(
+                f"{self._broker}: {len(places)} records for the queue offsets {pulled.start} to "
+                f"{pulled.following} (excluded) of {_name(piece)}: which of them they are is "
+                "not known"
+            )
+        if pulled.is_filtered:
+            return
+        at = pulled.start
+        for place, end in [*zip(places.tolist(), ends.tolist(), strict=True), (pulled.end, 0)]:
+            if at < min(place, pulled.end):
+                self._lose(piece, at, min(place, pulled.end), "the broker passes over them")
+            at = max(at, end)
+
+    def _records(
+        self, pipeline: Pipeline, buffer: NDArray[np.uint8], starts: Positions, units: UnitRows
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of records as batches."""
+        spec = self._spec
+        bases = units.physical_offsets - starts
+
+        def explain(physical_offset: int, expected: Expected | None) -> str:
+            row = int(np.argmax(units.physical_offsets == physical_offset))
+            start, size = int(starts[row]), int(units.sizes[row])
+            return pipeline.explain(buffer[start : start + size], spec, physical_offset, expected)
+
+        rest = np.arange(len(starts))
+        while len(rest):
+            source = LogBytes(buffer, bases[rest])
+            checked = pipeline.check(source, starts[rest], units.take(rest))
+            for step in pipeline.steps:
+                checked = step(checked)
+            faults = find_faults(checked, spec, str(self._broker), explain)
+            batch = decode(checked, spec, self._decoded)
+            if faults and spec.mode == PERMISSIVE:
+                batch = merge_faults(batch, checked.all_places(), faults)
+            rest = rest[len(checked.sound) :]  # bodies that inflate hugely end a batch early
+            if batch.num_rows:
+                yield batch
+
+    def _refuse(self, piece: QueueSlice, queue_offset: int) -> Iterator[pa.RecordBatch]:
+        """Handle bytes that are not a record as the mode says."""
+        text = (
+            f"{self._broker}: what is answered for queue offset {queue_offset} of {_name(piece)} "
+            "is not a record"
+        )
+        if self._spec.mode == FAILFAST:
+            raise StoreFormatError(text)
+        if self._spec.mode == DROPMALFORMED:
+            logger.warning("%s: it is dropped", text)
+            return
+        known = {
+            "topic": piece.topic,
+            "queueId": piece.queue_id,
+            "queueOffset": queue_offset,
+            "brokerName": self._spec.broker_name,
+            self._spec.corrupt_column: text,
+        }
+        yield lost_rows(self._spec.schema, [Fault(0, known, text)])
+
+    def _lose(self, piece: QueueSlice, start: int, end: int, why: str) -> None:
+        """Report messages that are gone.
+
+        Raises:
+            OffsetOutOfRangeError: data loss is to fail.
+        """
+        text = f"{self._broker}: queue offsets {start} to {end} (excluded) of {_name(piece)}: {why}"
+        if self._spec.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
+        logger.warning("data loss: %s", spelled(text))
+
+
+def _name(piece: QueueSlice) -> str:
+    return f"{piece.topic}-{piece.queue_id}"
+
+
+def _can_compare(broker: LiveBroker, topics: set[str], tags: frozenset[str]) -> bool:
+    """Return whether a broker can leave out messages with other tags.
+
+    It compares hashes in the units of queues. Units of delayed messages hold times, and those of
+    inner batches are of several messages.
+    """
+    if any(map(is_system_topic, topics)):
+        return False
+    if not all(map(_PLAIN_TAG.fullmatch, tags)):  # a broker reads an expression, A || B
+        return False
+    attributes = broker.attributes(sorted(topics))
+    return all(one.get(QUEUE_TYPE) != BATCH_QUEUES for one in attributes)
+
+
+class _Walked(NamedTuple):
+    """Answers side by side in one buffer, and the records in them, (n,) each.
+
+    Attributes:
+        window: the answers, (k,).
+        buffer: their bytes, and a few more.
+        starts: where the records begin.
+        answers: the number of the answer that each record is in.
+        counts: how many records each answer holds, (k,).
+        is_sound: whether the records of each answer reach to its end, (k,).
+        fixed: the fixed parts of the records; fields after the first host may be shifted.
+        inner: the numbers of the records that hold inner batches.
+    """
+
+    window: Sequence[Pulled]
+    buffer: NDArray[np.uint8]
+    starts: Positions
+    answers: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    is_sound: Mask
+    fixed: NDArray[np.void]
+    inner: NDArray[np.int64]
+
+    def column(self, name: str) -> NDArray[np.int64]:
+        """Return a field of the fixed parts that is before the first host."""
+        return self.fixed[name].astype(np.int64)
+
+
+def _walk(window: Sequence[Pulled]) -> _Walked:
+    """Return the records in some answers."""
+    parts = [pulled.records for pulled in window]
+    buffer = np.frombuffer(b"".join([*parts, bytes(GATHER_SLACK)]), np.uint8)
+    lengths = np.array([len(part) for part in parts], np.int64)
+    bounds = np.cumsum(lengths)
+    starts, counts, stops = follow_chains(buffer, bounds - lengths, bounds)
+    fixed = windows(buffer, FIXED_PART_V4.itemsize)[starts].view(FIXED_PART_V4)
+    inner = np.flatnonzero((fixed["sys_flag"].astype(np.int32) & _INNER_BATCH) != 0)
+    answers = np.repeat(np.arange(len(window)), counts)
+    return _Walked(window, buffer, starts, answers, counts, stops == bounds, fixed, inner)

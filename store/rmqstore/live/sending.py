@@ -1,0 +1,334 @@
+"""Requests to store messages on their way to one broker, and what became of them.
+
+A queue has one request on its way at a time, because brokers store those of one connection in any
+order. Whether a request was stored whose answer is lost shows in the queue: its messages have
+unique keys, which are looked for before it is sent again.
+
+Source: SendMessageProcessor.java; BrokerFastFailure.java; HookUtils.java#checkBeforePutMessage.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from rmqstore.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    IllegalMessageError,
+    MalformedBytesError,
+    OptionError,
+)
+from rmqstore.live.broker import SUCCESS, SYSTEM_BUSY, LiveBroker
+from rmqstore.live.pulls import Pulls
+from rmqstore.remoting.client import Answer
+from rmqstore.spans import QueueSlice
+
+logger = logging.getLogger(__name__)
+
+SEND: Final = 310
+SEND_BATCH: Final = 320
+_GET_MAX_OFFSET: Final = 30
+_GET_RUNTIME_INFO: Final = 28
+_SYSTEM_ERROR: Final = 1
+_NOT_DURABLE: Final = {
+    10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT",
+}  # fmt: skip
+_SERVICE_NOT_AVAILABLE: Final = 14
+_NO_PERMISSION: Final = 16
+_TOPIC_NOT_EXIST: Final = 17
+_GO_AWAY: Final = 1500
+_NOT_STORED: Final = (SYSTEM_BUSY, _SERVICE_NOT_AVAILABLE, _GO_AWAY)
+_TOO_LARGE: Final = "body size exceeded"
+_CERTAIN_REMARKS: Final = (_TOO_LARGE, "in-sync replicas", "create mapped file failed")
+_SIZE: Final = struct.Struct(">i")
+
+_AT_ONCE: Final = 32  # requests on their way to a broker
+_MOST_ERRORS: Final = 3  # that a broker may say in a row of one request
+_PATIENCE_SECONDS: Final = 120.0
+_PAUSE_SECONDS: Final = 0.5
+_SETTLING_SECONDS: Final = 1.0  # in which a queue shows what was stored last
+
+
+@dataclass
+class SendRequest:
+    """Messages that are stored all together or not at all.
+
+    Attributes:
+        code: of the request.
+        fields: its fields.
+        body: its body.
+        n_messages: how many messages it sends.
+        mark: bytes that only these messages have in their records; empty without a unique key.
+        is_delayed: whether a broker keeps them in another topic first.
+        n_errors: how often the broker failed to answer it.
+    """
+
+    code: int
+    fields: dict[str, str]
+    body: bytes
+    n_messages: int
+    mark: bytes
+    is_delayed: bool = False
+    n_errors: int = 0
+
+    def halves(self) -> list[SendRequest]:
+        """Return two requests that send the messages of a batch of two or more."""
+        n_first, at = self.n_messages // 2, 0
+        for _ in range(n_first):
+            at += _SIZE.unpack_from(self.body, at)[0]
+        first = replace(self, body=self.body[:at], n_messages=n_first)
+        rest = replace(self, body=self.body[at:], n_messages=self.n_messages - n_first, mark=b"")
+        return [first, rest]
+
+
+@dataclass
+class SendQueue:
+    """A queue that is written to.
+
+    Attributes:
+        broker: the name of its broker.
+        topic: its topic.
+        queue_id: its id.
+        base: the queue offset after all messages of ours that are known to be stored, -1 if the
+            broker does not let us ask.
+        waiting: requests in their order.
+        sent: the request that is on its way, or whose answer was lost.
+    """
+
+    broker: str
+    topic: str
+    queue_id: int
+    base: int
+    waiting: deque[SendRequest] = field(default_factory=deque)
+    sent: SendRequest | None = None
+
+    def begin(self) -> SendRequest:
+        """Return the next request, which is on its way then."""
+        self.sent = self.waiting.popleft()
+        return self.sent
+
+    def put_back(self, requests: Sequence[SendRequest]) -> None:
+        """Send again what was on its way and is not stored."""
+        self.sent = None
+        self.waiting.extendleft(reversed(requests))
+
+    def note_stored(self, queue_offset: int | None) -> SendRequest:
+        """Note that what was on its way is stored, and where if that is known."""
+        request, self.sent = self.sent, None
+        assert request is not None, "a request was on its way"
+        if queue_offset is not None and self.base >= 0 and not request.is_delayed:
+            self.base = max(self.base, queue_offset)
+        return request
+
+
+class Sender:
+    """Sends the requests of the queues of one broker.
+
+    Questions to the broker go another way, so that no answer to a request is lost by them.
+
+    Args:
+        broker: the broker.
+        find: returns the broker at the address where it is now.
+    """
+
+    def __init__(self, broker: LiveBroker, find: Callable[[], LiveBroker]) -> None:
+        self.name = broker.name
+        self.queues: list[SendQueue] = []
+        self.n_held = 0  # bytes of requests that wait or are on their way
+        self.n_sent = 0  # messages that are stored
+        self._asked = broker
+        self._sends = LiveBroker(broker.name, broker.address, broker.location)
+        self._find = find
+        self._on_their_way: dict[int, SendQueue] = {}
+        self._refused = ""  # why the broker takes nothing for now
+        self._failed_at: float | None = None  # since when nothing was stored
+        self._warned: set[str] = set()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._sends.close()
+
+    def put(self, queue: SendQueue, request: SendRequest) -> None:
+        """Let a request wait for its turn."""
+        queue.waiting.append(request)
+        self.n_held += len(request.body)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any request waits or is on its way."""
+        return any(queue.waiting or queue.sent for queue in self.queues)
+
+    def exchange(self) -> None:
+        """Send what may be sent, and take one answer if any is owed.
+
+        Raises:
+            BrokerUnreachableError: the broker has not stored anything for a long time.
+            BrokerRefusedError: it refuses.
+            OptionError: it has no such topic.
+            IllegalMessageError: it takes no message of this size.
+        """
+        try:
+            self._send()
+            self._receive()
+        except BrokerUnreachableError as err:
+            self._recover(err)
+
+    def _send(self) -> None:
+        if self._refused:
+            if self._on_their_way:
+                return
+            refused, self._refused = self._refused, ""
+            self._pause(BrokerUnreachableError(str(self._sends), refused))
+        for queue in self.queues:
+            if len(self._on_their_way) >= _AT_ONCE:
+                return
+            if queue.sent is None and queue.waiting:
+                client, request = self._sends.client(), queue.begin()
+                number = client.send(request.code, request.fields, request.body)
+                self._on_their_way[number] = queue
+
+    def _receive(self) -> None:
+        if not self._on_their_way:
+            return
+        client = self._sends.client()
+        by = time.monotonic() + client.endpoint.timeout
+        while (answer := client.receive(by)).opaque not in self._on_their_way:
+            pass  # whatever else it sends, it has to answer in time
+        queue = self._on_their_way.pop(answer.opaque)
+        if answer.code == SUCCESS or answer.code in _NOT_DURABLE:
+            self._take_stored(queue, answer)
+        else:
+            self._take_refusal(queue, answer)
+
+    def _take_stored(self, queue: SendQueue, answer: Answer) -> None:
+        assert queue.sent is not None, "it was on its way"
+        try:
+            end = answer.number("queueOffset") + queue.sent.n_messages
+        except MalformedBytesError as err:
+            raise BrokerUnreachableError(str(self._sends), err.reason) from err
+        self._note_stored(queue, end)
+        text = _NOT_DURABLE.get(answer.code)
+        if text is not None and text not in self._warned:
+            self._warned.add(text)
+            logger.warning("%s: stored, but %s", self._sends, text)
+
+    def _take_refusal(self, queue: SendQueue, answer: Answer) -> None:
+        """Handle an answer that says that a request is not stored, or may not be."""
+        request = queue.sent
+        assert request is not None, "it was on its way"
+        remark = answer.remark or f"code {answer.code}"
+        if answer.code in _NOT_STORED:
+            queue.put_back([request])
+            self._refused = remark  # one pause for all that are refused together
+        elif answer.code == _SYSTEM_ERROR and _TOO_LARGE in remark:
+            if request.n_messages == 1:
+                raise IllegalMessageError(
+                    f"{self._sends}: {queue.topic}-{queue.queue_id}: a message of "
+                    f"{len(request.body)} bytes is over its maxMessageSize: {remark}"
+                )
+            queue.put_back(request.halves())
+        elif answer.code == _SYSTEM_ERROR and not any(map(remark.count, _CERTAIN_REMARKS)):
+            request.n_errors += 1
+            if request.n_errors >= _MOST_ERRORS:
+                raise BrokerRefusedError(str(self._sends), answer.code, remark)
+            raise BrokerUnreachableError(str(self._sends), remark)  # it may be stored
+        elif answer.code == _TOPIC_NOT_EXIST:
+            raise OptionError(f"{self._sends} has no topic {queue.topic}: {remark}")
+        else:
+            raise BrokerRefusedError(str(self._sends), answer.code, remark)
+
+    def _note_stored(self, queue: SendQueue, end: int | None) -> None:
+        request = queue.note_stored(end)
+        self._failed_at = None
+        self.n_held -= len(request.body)
+        self.n_sent += request.n_messages
+
+    def _recover(self, err: BrokerUnreachableError) -> None:
+        """Wait for the broker, and find out which requests it has stored of those on their way.
+
+        Raises:
+            BrokerUnreachableError: it has not stored anything for a long time.
+        """
+        self._refused = ""
+        self._on_their_way.clear()
+        self._sends.close()
+        while True:
+            self._pause(err)
+            try:
+                self._asked.close()
+                self._asked = broker = self._find()
+                self._sends = LiveBroker(broker.name, broker.address, broker.location)
+                _wait_for_queues(broker)
+                doubtful = [queue for queue in self.queues if queue.sent is not None]
+                for is_last in (False, True):
+                    missing = [queue for queue in doubtful if not self._settle(broker, queue)]
+                    if missing and not is_last:
+                        time.sleep(_SETTLING_SECONDS)
+                    doubtful = missing
+            except BrokerUnreachableError as again:
+                err = again
+                continue
+            for queue in doubtful:
+                assert queue.sent is not None, "it is doubtful"
+                queue.put_back([queue.sent])
+            return
+
+    def _settle(self, broker: LiveBroker, queue: SendQueue) -> bool:
+        """Return whether the request whose answer was lost is found in its queue."""
+        request = queue.sent
+        assert request is not None, "its answer was lost"
+        if not request.mark or queue.base < 0:
+            return False
+        asked = [{"topic": queue.topic, "queueId": str(queue.queue_id)}]
+        (end,) = broker.offsets(_GET_MAX_OFFSET, asked)
+        if end <= queue.base:
+            return False
+        for pulled in Pulls(broker, [QueueSlice(queue.topic, queue.queue_id, queue.base, end)]):
+            if request.mark in pulled.records:
+                logger.info("%s: %s-%d has what was sent", broker, queue.topic, queue.queue_id)
+                self._note_stored(queue, None)
+                return True
+        return False
+
+    def _pause(self, err: BrokerUnreachableError) -> None:
+        now = time.monotonic()
+        if self._failed_at is None:
+            self._failed_at = now
+        if now - self._failed_at > _PATIENCE_SECONDS:
+            raise err
+        logger.info("%s; trying again", err)
+        time.sleep(_PAUSE_SECONDS)
+
+
+def ends_of(broker: LiveBroker, topic: str, count: int) -> list[int]:
+    """Return the ends of the queues of a topic, -1 where the broker does not let us ask."""
+    asked = [{"topic": topic, "queueId": str(queue_id)} for queue_id in range(count)]
+    try:
+        return broker.offsets(_GET_MAX_OFFSET, asked)
+    except BrokerRefusedError as err:
+        if err.code != _NO_PERMISSION:
+            raise
+        logger.warning("%s; requests whose answers are lost are sent again without a look", err)
+        return [-1] * count
+
+
+def _wait_for_queues(broker: LiveBroker) -> None:
+    """Wait until the queues of a broker show all that its log holds."""
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < until:
+        try:
+            (answer,) = broker.ask(_GET_RUNTIME_INFO, [{}])
+            behind = int(json.loads(answer.body)["table"]["dispatchBehindBytes"])
+        except (BrokerRefusedError, ValueError, KeyError, TypeError):
+            time.sleep(_SETTLING_SECONDS)
+            return
+        if behind <= 0:
+            return
+        time.sleep(_PAUSE_SECONDS)

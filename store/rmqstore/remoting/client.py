@@ -1,0 +1,391 @@
+"""A client of brokers and name servers: frames, signatures, and a connection for requests.
+
+Whatever the other side sends, no more is held in memory than one frame may have, and no call takes
+longer than its time-out. Headers are written as JSON. A server answers in the form that it was
+started with, which may be the binary one.
+
+Source: RemotingCommand.java; RemotingSerializable.java; RocketMQSerializable.java;
+NettyDecoder.java; AclClientRPCHook.java; AclUtils.java; AclSigner.java; SessionCredentials.java.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import MappingProxyType, TracebackType
+from typing import Final, NamedTuple, Self
+
+import orjson
+
+from rmqstore.errors import BrokerUnreachableError, MalformedBytesError, OptionError
+
+LENGTH_BYTES: Final = 4
+# A table may be as long as this. Java limits what it receives to 16 MiB, not what it sends.
+MAX_BODY_BYTES: Final = 64 << 20
+MAX_HEADER_BYTES: Final = 1 << 20
+_MAX_FRAME_BYTES: Final = LENGTH_BYTES + MAX_HEADER_BYTES + MAX_BODY_BYTES
+_JSON: Final = 0
+_BINARY: Final = 1
+_TYPE_SHIFT: Final = 24
+_HEADER_LENGTH: Final = (1 << _TYPE_SHIFT) - 1
+_IS_ANSWER: Final = 1
+_SHORT: Final = struct.Struct(">h")
+_INT: Final = struct.Struct(">i")
+_FIXED_HEADER: Final = struct.Struct(">hbhiii")  # code, language, version, opaque, flag, remark
+_MAX_REMARK_CHARACTERS: Final = 500
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+TIMEOUT_SECONDS: Final = 15.0
+# No request has a body that a broker reads. An HA port takes the last 8 bytes that come
+# for an acknowledgement: this one, -1, counts nowhere. Any text would be an offset after the end of
+# every log, and a SYNC_MASTER of RocketMQ 4 would take all messages for replicated until it ends.
+_NO_OFFSET: Final = b"\xff" * 8
+_PIECE_BYTES: Final = 256 << 10
+_MAX_PORT: Final = (1 << 16) - 1
+
+
+class Answer(NamedTuple):
+    """The answer to a request.
+
+    Attributes:
+        code: 0 for success; see ``ResponseCode.java``.
+        opaque: the number of the request.
+        remark: why the request failed, empty if it did not.
+        body: the bytes after the header.
+        fields: what the header says besides.
+    """
+
+    code: int
+    opaque: int
+    remark: str
+    body: bytes
+    fields: Mapping[str, str] = MappingProxyType({})
+
+    def number(self, name: str) -> int:
+        """Return a field that holds an integer.
+
+        Raises:
+            MalformedBytesError: there is no such field, or it holds none of 64 bits.
+        """
+        text = self.fields.get(name, "")
+        if not _NUMBER.fullmatch(text) or not -(1 << 63) <= int(text) < 1 << 63:
+            raise MalformedBytesError(0, f"field {name} of the answer is {text[:50]!r}")
+        return int(text)
+
+
+def encode_request(
+    code: int, opaque: int, fields: Mapping[str, str] | None = None, body: bytes = b""
+) -> bytes:
+    """Return the frame of a request.
+
+    The body begins at a multiple of 8 bytes: the header has spaces before its end.
+    """
+    try:
+        header = orjson.dumps(
+            {
+                "code": code,
+                "flag": 0,
+                "opaque": opaque,
+                "language": "PYTHON",
+                "version": 0,
+                "serializeTypeCurrentRPC": "JSON",
+                "extFields": dict(fields or {}),
+            }
+        )
+    except TypeError as err:
+        raise OptionError(f"a field of request {code} is not text that can be sent: {err}") from err
+    header = header[:-1] + b" " * (-len(header) % 8) + header[-1:]
+    length = LENGTH_BYTES + len(header) + len(body)
+    return _INT.pack(length) + _INT.pack(_JSON << _TYPE_SHIFT | len(header)) + header + body
+
+
+def frame_length(head: bytes | bytearray) -> int:
+    """Return how many bytes follow the first four of a frame.
+
+    Raises:
+        MalformedBytesError: no frame of the protocol has this length.
+    """
+    length: int = _INT.unpack(head)[0]
+    if not LENGTH_BYTES <= length <= _MAX_FRAME_BYTES:
+        raise MalformedBytesError(
+            0, f"a frame of {length} bytes; {LENGTH_BYTES} to {_MAX_FRAME_BYTES} are possible"
+        )
+    return length
+
+
+def decode_answer(frame: bytes | bytearray) -> Answer | None:
+    """Return the answer in a frame, given without its first four bytes.
+
+    Returns:
+        None if the frame is a request, such as a broker sends to its clients.
+
+    Raises:
+        MalformedBytesError: the bytes are not a frame with a header.
+    """
+    marked: int = _INT.unpack_from(frame)[0]
+    kind, size = marked >> _TYPE_SHIFT & 0xFF, marked & _HEADER_LENGTH
+    if kind not in (_JSON, _BINARY):
+        raise MalformedBytesError(0, f"a header of type {kind}; JSON is 0, ROCKETMQ 1")
+    if size > min(len(frame) - LENGTH_BYTES, MAX_HEADER_BYTES):
+        raise MalformedBytesError(0, f"a header of {size} bytes in a frame of {len(frame)}")
+    stop = LENGTH_BYTES + size
+    header = memoryview(frame)[LENGTH_BYTES:stop]
+    code, opaque, flag, remark, fields = (_json if kind == _JSON else _binary)(bytes(header))
+    if not flag & _IS_ANSWER:
+        return None
+    remark = remark[:_MAX_REMARK_CHARACTERS]
+    return Answer(code, opaque, remark, bytes(memoryview(frame)[stop:]), fields)
+
+
+_Header = tuple[int, int, int, str, dict[str, str]]  # code, opaque, flag, remark, fields
+
+
+def _json(stored: bytes) -> _Header:
+    try:
+        header = orjson.loads(stored)
+    except ValueError as err:
+        raise MalformedBytesError(LENGTH_BYTES, f"the header is not JSON: {err}") from err
+    if not isinstance(header, dict):
+        raise MalformedBytesError(LENGTH_BYTES, "the header is not a JSON object")
+    code, opaque, flag = (header.get(name) for name in ("code", "opaque", "flag"))
+    if not (type(code) is int and type(opaque) is int and type(flag) is int):
+        raise MalformedBytesError(LENGTH_BYTES, "the header has no code, opaque and flag")
+    fields = header.get("extFields")
+    given = {name: str(value) for name, value in fields.items()} if isinstance(fields, dict) else {}
+    return code, opaque, flag, str(header.get("remark") or ""), given
+
+
+def _binary(stored: bytes) -> _Header:
+    """Return a header of type ROCKETMQ, in which a server may be set to answer.
+
+    Source: RocketMQSerializable.java.
+    """
+    try:
+        code, _, _, opaque, flag, length = _FIXED_HEADER.unpack_from(stored)
+        at = _FIXED_HEADER.size
+        remark, at = _text(stored, at, length)
+        (length,) = _INT.unpack_from(stored, at)
+        at += _INT.size
+        end = at + max(length, 0)
+        fields = {}
+        while at < end:
+            (length,) = _SHORT.unpack_from(stored, at)
+            name, at = _text(stored, at + _SHORT.size, length)
+            (length,) = _INT.unpack_from(stored, at)
+            fields[name], at = _text(stored, at + _INT.size, length)
+    except (struct.error, UnicodeDecodeError) as err:
+        raise MalformedBytesError(LENGTH_BYTES, f"the header cannot be read: {err}") from err
+    return code, opaque, flag, remark, fields
+
+
+def _text(stored: bytes, at: int, length: int) -> tuple[str, int]:
+    """Return a text and the position after it."""
+    if not 0 <= length <= len(stored) - at:
+        raise MalformedBytesError(LENGTH_BYTES + at, f"a text of {length} bytes in the header")
+    return stored[at : at + length].decode(), at + length
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The access key of a user and its secret, and a token where one is in use."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    security_token: str | None = field(default=None, repr=False)
+
+    def signed(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
+        """Return the fields of a request with those that prove who sends it."""
+        all_fields = {**fields, "AccessKey": self.access_key}
+        if self.security_token is not None:
+            all_fields["SecurityToken"] = self.security_token
+        ordered = sorted(all_fields, key=lambda name: name.encode("utf-16-be"))
+        content = "".join(all_fields[name] for name in ordered).encode() + body
+        digest = hmac.new(self.secret_key.encode(), content, hashlib.sha1).digest()
+        return {**all_fields, "Signature": base64.b64encode(digest).decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Host and port."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Return the address that a text such as ``broker-a:10911`` or ``[::1]:10911`` names.
+
+        Raises:
+            OptionError: it is not an address.
+        """
+        host, colon, port = text.strip().rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            host = ""
+        is_port = port.isascii() and port.isdigit() and len(port) <= len(str(_MAX_PORT))
+        if not (colon and host and is_port and 1 <= int(port) <= _MAX_PORT):
+            raise OptionError(f"{text!r} is not an address: must be HOST:PORT")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A broker's listen port, and how to talk to it.
+
+    Attributes:
+        address: host and port.
+        credentials: who asks; None without access control.
+        tls: settings of TLS; None for plain text.
+        timeout: seconds that a connection, and then each request, may take.
+    """
+
+    address: Address
+    credentials: Credentials | None = None
+    tls: ssl.SSLContext | None = None
+    timeout: float = TIMEOUT_SECONDS
+
+
+class RemotingClient:
+    """A connection, as a context manager.
+
+    Raises:
+        BrokerUnreachableError: the broker cannot be connected to.
+
+    Attributes:
+        endpoint: where it leads.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint, self._opaque = endpoint, 0
+        self._received = bytearray()  # what came and was not taken yet
+        address = endpoint.address
+        try:
+            self._socket = socket.create_connection((address.host, address.port), endpoint.timeout)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if endpoint.tls is not None:
+                plain = self._socket
+                try:
+                    self._socket = endpoint.tls.wrap_socket(plain, server_hostname=address.host)
+                except BaseException:
+                    plain.close()
+                    raise
+        except (OSError, ValueError) as err:  # ssl says ValueError of a host that cannot be one
+            raise BrokerUnreachableError(str(address), f"no connection: {err}") from err
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _err: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(OSError):
+            self._socket.close()
+
+    def request(
+        self, code: int, fields: Mapping[str, str] | None = None, body: bytes = _NO_OFFSET
+    ) -> Answer:
+        """Send a request and return its answer, whatever its code is.
+
+        Raises:
+            BrokerUnreachableError: no answer came in time, or what came is not an answer.
+        """
+        until = time.monotonic() + self.endpoint.timeout
+        try:
+            opaque = self.send(code, fields, body)
+            while True:
+                answer = self.receive(until)
+                if answer.opaque == opaque:
+                    return answer
+        except BrokerUnreachableError as err:
+            reason = f"no answer to request {code}: {err.reason}"
+            raise BrokerUnreachableError(err.address, reason) from err
+
+    def send(
+        self, code: int, fields: Mapping[str, str] | None = None, body: bytes = _NO_OFFSET
+    ) -> int:
+        """Send a request and return its number; see :meth:`send_all`."""
+        return self.send_all(code, [(fields or {}, body)])[0]
+
+    def send_all(self, code: int, requests: Iterable[tuple[Mapping[str, str], bytes]]) -> list[int]:
+        """Send requests of one kind together, and return their numbers, which their answers have.
+
+        Answers come in any order, so several requests may be on their way at once.
+
+        Args:
+            code: of the requests.
+            requests: the fields and the body of each.
+
+        Raises:
+            BrokerUnreachableError: the connection is broken, or takes nothing.
+        """
+        endpoint = self.endpoint
+        frames = []
+        for fields, body in requests:
+            self._opaque += 1
+            given = fields
+            if endpoint.credentials is not None:
+                given = endpoint.credentials.signed(fields, body)
+            frames.append(encode_request(code, self._opaque, given, body))
+        try:
+            self._socket.settimeout(endpoint.timeout)
+            self._socket.sendall(b"".join(frames))
+        except OSError as err:
+            raise BrokerUnreachableError(
+                str(endpoint.address), f"a request could not be sent: {err}"
+            ) from err
+        return list(range(self._opaque - len(frames) + 1, self._opaque + 1))
+
+    def receive(self, until: float) -> Answer:
+        """Return the answer to any request, the next one that comes.
+
+        Args:
+            until: monotonic time at which waiting ends.
+
+        Raises:
+            BrokerUnreachableError: none came in time, or what came is not an answer.
+        """
+        try:
+            while True:
+                length = frame_length(self._receive(LENGTH_BYTES, until))
+                answer = decode_answer(self._receive(length, until))
+                if answer is not None:
+                    return answer
+        except (OSError, MalformedBytesError) as err:
+            raise BrokerUnreachableError(str(self.endpoint.address), str(err)) from err
+
+    def _receive(self, count: int, until: float) -> bytearray:
+        """Return the next bytes; memory is taken as they come, whatever their number is."""
+        received = self._received
+        while len(received) < count:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("timed out")
+            self._socket.settimeout(left)
+            piece = self._socket.recv(_PIECE_BYTES)
+            if not piece:
+                raise ConnectionError("the broker closed the connection")
+            received += piece
+        taken = received[:count]
+        del received[:count]
+        return taken

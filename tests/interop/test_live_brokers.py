@@ -1,0 +1,165 @@
+"""Real brokers are read over the network, and take what is sent to them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import goldens
+import rmqstore
+from interop.broker import RealBroker
+from interop.rocketmq import RocketMQ
+from reading import LOG_COLUMNS, Row, rows
+from rmqstore.inspect.verify import verify
+from rmqstore.live.location import LiveLocation
+from rmqstore.live.writer import LiveWriter
+from rmqstore.write.messages import WriteSpec
+
+pytestmark = pytest.mark.interop
+
+SCHEDULED = "SCHEDULE_TOPIC_XXXX"
+SIZES = {
+    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100,
+    "maxIndexNum": 400,
+}  # fmt: skip
+
+
+def by_queue(found: list[Row]) -> dict[tuple[str, int], list[Row]]:
+    queues: dict[tuple[str, int], list[Row]] = {}
+    for row in found:
+        queues.setdefault((row["topic"], row["queueId"]), []).append(row)
+    return queues
+
+
+def write_topics(root: Path, queues: set[tuple[str, int]], batch_topics: set[str]) -> None:
+    """Write the table of topics that a broker of such a store has."""
+    table = {
+        topic: {
+            "topicName": topic, "perm": 6, "order": False, "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "attributes": {"queue.type": "BatchCQ"} if topic in batch_topics else {},
+            **dict.fromkeys(
+                ("readQueueNums", "writeQueueNums"),
+                1 + max(queue_id for name, queue_id in queues if name == topic),
+            ),
+        }
+        for topic in {topic for topic, _ in queues}
+        if topic != SCHEDULED
+    }  # fmt: skip
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text(
+        json.dumps({"dataVersion": {"counter": 1}, "topicConfigTable": table})
+    )
+
+
+def sizes_of(name: str) -> dict[str, Any]:
+    """Return the settings with which a golden store was written."""
+    return {
+        setting: value == "true" if value in ("true", "false") else int(value)
+        for setting, value in goldens.summary(name)["conf"].items()
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["basic", "edges", "compressed", "ipv6", "expired", "batch-cq", "crash"]
+)
+def test_a_broker_serves_what_its_store_holds(
+    rocketmq: RocketMQ, golden_store: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    root = Path(shutil.copytree(golden_store(name), tmp_path / name))
+    judged = goldens.queues(name)
+    write_topics(root, set(judged), {key[0] for key in judged if key[0].startswith("Batch")})
+    with RealBroker(rocketmq, root, sizes_of(name)) as broker:
+        for topic in {topic for topic, _ in judged}:
+            broker.announce(topic)
+        with rmqstore.open_live(f"rocketmq://{broker.namesrv_address}") as cluster:
+            scan = cluster.scan(columns=LOG_COLUMNS, include_system_topics=True)
+            served = by_queue(rows(scan))
+            tags = Counter(row["tags"] for found in served.values() for row in found)
+            del tags[None]
+            tag = max(tags, key=lambda one: tags[one])
+            scan = cluster.scan(columns=LOG_COLUMNS, include_system_topics=True, tags=tag)
+            tagged = by_queue(rows(scan))
+            ranges = {topic: cluster.queue_ranges(topic)["interop"] for topic, _ in judged}
+        for topic, queue_id in judged:
+            span = broker.controller.getMessageStore()
+            low, high = ranges[topic][queue_id]
+            assert low == span.getMinOffsetInQueue(topic, queue_id)
+            assert high <= span.getMaxOffsetInQueue(topic, queue_id)
+    with rmqstore.open(root, broker_name="interop") as store:
+        options: dict[str, Any] = {"columns": LOG_COLUMNS, "include_system_topics": True}
+        # Where a broker has cut a torn end off, units of it are left in the files of a queue.
+        stored = by_queue(rows(store.scan(**options, mode="DROPMALFORMED")))
+    # A broker goes on with what is due meanwhile: the store may hold more.
+    assert served == {key: stored[key][: len(found)] for key, found in served.items()}
+    for key, found in served.items():
+        chosen = [row for row in found if row["tags"] == tag]
+        assert tagged.get(key, [])[: len(chosen)] == chosen
+    for key, expected in judged.items():
+        if name == "batch-cq" and key[0] != "Plain":
+            assert len(served[key]) == len(stored[key]) > 0
+            continue
+        wanted = [goldens.asked(row, "interop") for row in expected]
+        found = served.get(key, [])[: len(wanted)]
+        assert found == [
+            {column: row[column] if column in row else at[column] for column in LOG_COLUMNS}
+            for row, at in zip(wanted, found, strict=True)
+        ]
+
+
+def test_consumers_get_what_is_sent(rocketmq: RocketMQ, tmp_path: Path) -> None:
+    n = 2000
+    given = [
+        {
+            "body": f"body {number} ".encode() * (number % 40 + 1), "tags": f"T{number % 3}",
+            "keys": f"k{number}", "properties": [("n", str(number)), ("Größe", "ß")],
+            "delayTimeLevel": 1 if number % 200 == 7 else 0,
+        }
+        for number in range(n)
+    ]  # fmt: skip
+    given[11]["properties"] = [("n", "11"), ("Größe", "ß"), ("large", "x" * 32_000)]
+    schema = pa.schema(
+        {
+            "body": pa.binary(), "tags": pa.string(), "keys": pa.string(),
+            "properties": pa.map_(pa.string(), pa.string()), "delayTimeLevel": pa.int32(),
+        }
+    )  # fmt: skip
+    root = tmp_path / "s"
+    with RealBroker(rocketmq, root, SIZES) as broker:
+        broker.set_queues("Orders", 4)
+        uri = f"rocketmq://{broker.namesrv_address}"
+        spec = WriteSpec(topic="Orders", compression="zlib")
+        with LiveWriter(LiveLocation.parse(uri), spec) as writer:
+            for start in range(0, n, 500):
+                part = pa.RecordBatch.from_pylist(given[start : start + 500], schema)
+                writer.append(part, first_row=start + 1)
+            writer.flush()
+            assert writer.n_sent == n
+        found = broker.consume("Orders", "readers", n)
+        with rmqstore.open_live(uri) as cluster:
+            served = rows(cluster.scan(subscribe="Orders", columns=LOG_COLUMNS))
+    assert len(found) == n
+    for message in found:
+        sent = given[int(message["properties"]["n"])]
+        assert message["body"] == sent["body"]
+        assert (message["tags"], message["keys"]) == (sent["tags"], sent["keys"])
+        assert dict(sent["properties"]).items() <= message["properties"].items()
+        assert ("DELAY" in message["properties"]) == (sent["delayTimeLevel"] == 1)
+    ids = [message["msgId"] for message in found]
+    assert len(set(ids)) == n
+    with rmqstore.open(root, broker_name="interop") as store:
+        stored = rows(store.scan(subscribe="Orders", columns=LOG_COLUMNS))
+        assert list(verify(store)) == []
+    assert by_queue(served) == by_queue(stored)
+    assert sorted(row["msgId"] for row in stored) == sorted(ids)
+    for queue in by_queue(stored).values():
+        numbers = [int(row["properties"]["n"]) for row in queue]
+        at_once = [number for number in numbers if not given[number]["delayTimeLevel"]]
+        assert at_once == sorted(at_once)

@@ -1,0 +1,92 @@
+"""Answers of both forms, and several requests on one connection."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from live.fake_cluster import FakeServer, Reply, Request
+from rmqstore.errors import BrokerUnreachableError, MalformedBytesError
+from rmqstore.remoting.client import (
+    Address,
+    Endpoint,
+    RemotingClient,
+    decode_answer,
+)
+
+
+class Echo(FakeServer):
+    """Answers with what it was asked."""
+
+    def answer(self, request: Request) -> Reply:
+        return Reply(request.code % 3, request.fields, request.body, "warum — 為什麼")
+
+
+@pytest.fixture
+def server() -> Iterator[Echo]:
+    found = Echo()
+    yield found
+    found.close()
+
+
+def connect(server: FakeServer, timeout: float = 2) -> RemotingClient:
+    return RemotingClient(Endpoint(Address.parse(server.address), timeout=timeout))
+
+
+@pytest.mark.parametrize("is_binary", [False, True], ids=["json", "binary"])
+def test_codes_remarks_fields_and_bodies_of_both_forms(server: Echo, *, is_binary: bool) -> None:
+    server.is_binary = is_binary
+    fields = {"offset": "-7", "größe": "naïve", "empty": "", "long": "x" * 70_000}
+    with connect(server) as client:
+        for code in (30, 31, 1_500):
+            answer = client.request(code, fields, b"body")
+            assert (answer.code, answer.body, answer.remark) == (
+                code % 3,
+                b"body",
+                "warum — 為什麼",
+            )
+            assert answer.fields == fields
+            assert answer.number("offset") == -7
+            for name in ("empty", "long", "missing"):
+                with pytest.raises(MalformedBytesError, match=f"field {name}"):
+                    answer.number(name)
+
+
+def test_requests_that_are_sent_together_are_answered_in_any_order(server: Echo) -> None:
+    server.dice, server.waits = random.Random(2), 0.01
+    with connect(server) as client:
+        numbers = client.send_all(11, (({"n": str(n)}, b"%d" % n) for n in range(50)))
+        assert len(set(numbers)) == 50
+        answers = [client.receive(time.monotonic() + 2) for _ in range(50)]
+        assert [answer.opaque for answer in answers] != numbers
+        found = {answer.opaque: (answer.fields["n"], answer.body) for answer in answers}
+        assert found == {number: (str(n), b"%d" % n) for n, number in enumerate(numbers)}
+        with pytest.raises(BrokerUnreachableError, match=server.address):
+            client.receive(time.monotonic() + 0.05)
+        assert client.request(30).code == 0, "the connection is used on"
+
+
+def test_binary_headers_of_any_bytes_are_answers_or_errors_of_one_kind(server: Echo) -> None:
+    server.is_binary = True
+    good = server.frame(Request(11, 5, {}, b""), Reply(0, {"a": "1", "b": "22"}, b"x", "why"))[4:]
+    answer = decode_answer(good)
+    assert answer is not None
+    assert (answer.opaque, answer.remark, answer.fields) == (5, "why", {"a": "1", "b": "22"})
+    dice = random.Random(7)
+    for _ in range(3000):
+        frame = bytearray(good)
+        for _ in range(dice.randint(1, 4)):
+            frame[dice.randrange(len(frame))] = dice.randrange(256)
+        with suppress(MalformedBytesError):
+            decode_answer(bytes(frame))
+    for end in range(4, len(good) - 1):
+        (marked,) = struct.unpack_from(">i", good)
+        size = min(marked & 0xFFFFFF, end - 4)
+        cut = struct.pack(">i", 1 << 24 | size) + good[4:end]
+        with pytest.raises(MalformedBytesError):
+            decode_answer(cut)

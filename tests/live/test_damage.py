@@ -1,0 +1,100 @@
+"""Damaged records in answers: each mode does what it does for stores."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from live.fake_cluster import FakeCluster, one_queue
+from rmqstore.errors import CorruptRecordError, StoreFormatError
+from rmqstore.store.live_cluster import LiveCluster
+
+N, DAMAGED = 100, 40
+
+
+def offsets(cluster: LiveCluster, **options: object) -> list[int]:
+    found = cluster.scan(columns="queueOffset", **options).read_all()
+    return found.column("queueOffset").to_pylist()
+
+
+def crc(record: bytearray) -> None:
+    record[8] ^= 0x55
+
+
+def of_other_queue(record: bytearray) -> None:
+    record[12:16] = struct.pack(">i", 3)
+
+
+def of_other_topic(record: bytearray) -> None:
+    (at,) = record_topic(record)
+    record[at] = ord("X")
+
+
+def record_topic(record: bytearray) -> list[int]:
+    """Return where the topic, which is called T, stands."""
+    return [at + 1 for at in range(80, len(record)) if record[at : at + 2] == b"\x01T"]
+
+
+def hugely_long_body(record: bytearray) -> None:
+    place = 84 if not struct.unpack_from(">i", record, 36)[0] & 0x10 else 96
+    record[place : place + 4] = struct.pack(">i", 1 << 30)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [crc, of_other_queue, of_other_topic, hugely_long_body],
+    ids=lambda f: f.__name__,
+)
+def test_one_damaged_record(damage: Callable[[bytearray], None]) -> None:
+    with FakeCluster({"a": one_queue(N)}) as fake, fake.open() as cluster:
+        each = fake.brokers["a"].queues["T", 0].stored[DAMAGED]
+        record = bytearray(each.record)
+        damage(record)
+        each.record = bytes(record)
+        with pytest.raises((CorruptRecordError, StoreFormatError), match=fake.brokers["a"].address):
+            offsets(cluster)
+        others = [number for number in range(N) if number != DAMAGED]
+        assert offsets(cluster, mode="DROPMALFORMED") == others
+        table = cluster.scan(mode="PERMISSIVE", columns="topic,queueId,queueOffset,body").read_all()
+        found = [row for row in table.to_pylist() if row["_corrupt_record"] is not None]
+        assert [row["queueOffset"] for row in found] == [DAMAGED]
+        assert (found[0]["topic"], found[0]["queueId"], found[0]["body"]) == ("T", 0, None)
+        assert table.num_rows == N
+
+
+@pytest.mark.parametrize(
+    "head",
+    [*(struct.pack(">i", size) for size in (-1, 0, 3, 10_000, (1 << 31) - 1)), b"\0\0\1\0no"],
+)
+def test_bytes_that_are_no_record_hide_no_other_message(head: bytes) -> None:
+    with FakeCluster({"a": one_queue(N)}) as fake, fake.open() as cluster:
+        each = fake.brokers["a"].queues["T", 0].stored[DAMAGED]
+        each.record = head + each.record[len(head) :]
+        with pytest.raises(StoreFormatError, match=fake.brokers["a"].address):
+            offsets(cluster)
+        others = [number for number in range(N) if number != DAMAGED]
+        assert offsets(cluster, mode="DROPMALFORMED") == others
+        table = cluster.scan(mode="PERMISSIVE", columns="topic,queueId,queueOffset").read_all()
+        damaged = [row for row in table.to_pylist() if row["_corrupt_record"] is not None]
+        assert [(row["topic"], row["queueId"], row["queueOffset"]) for row in damaged] == [
+            ("T", 0, DAMAGED)
+        ]
+        assert table.num_rows == N
+
+
+def test_bytes_after_the_last_record_are_damage() -> None:
+    with FakeCluster({"a": one_queue(N)}) as fake, fake.open() as cluster:
+        fake.brokers["a"].queues["T", 0].stored[-1].record += b"abc"
+        with pytest.raises(StoreFormatError, match=f"queue offset {N} of T-0 is not a record"):
+            offsets(cluster)
+
+
+def test_without_check_crc_a_changed_body_is_read() -> None:
+    with FakeCluster({"a": one_queue(N)}) as fake, fake.open() as cluster:
+        each = fake.brokers["a"].queues["T", 0].stored[DAMAGED]
+        record = bytearray(each.record)
+        crc(record)
+        each.record = bytes(record)
+        assert offsets(cluster, check_crc=False) == list(range(N))

@@ -1,0 +1,249 @@
+"""Whatever a server answers: a clear error that names it, or the rows, within the time-out."""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from live.fake_cluster import FakeCluster, FakeServer, HangUpError, Reply, Request, fill, one_queue
+from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, RmqStoreError
+from rmqstore.live import broker, pulls
+from rmqstore.live.location import LiveLocation
+from rmqstore.store.live_cluster import LiveCluster
+from store_builder import Store
+
+N = 500
+
+
+@pytest.fixture(autouse=True)
+def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give up soon."""
+    monkeypatch.setattr(pulls, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(pulls, "_PAUSES", (0.01,))
+    monkeypatch.setattr(pulls, "_FRUITLESS_SECONDS", 0.1)
+    monkeypatch.setattr(broker, "_PAUSE_SECONDS", 0.01)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCluster]:
+    with FakeCluster({"a": stored()}) as cluster:
+        yield cluster
+
+
+@cache
+def stored() -> Store:
+    return one_queue(N)
+
+
+def opened(fake: FakeCluster, timeout: float = 0.3) -> LiveCluster:
+    return LiveCluster(LiveLocation.parse(fake.uri, {"timeout": timeout}))
+
+
+def offsets(cluster: LiveCluster) -> list[int]:
+    return cluster.scan(columns="queueOffset").read_all().column("queueOffset").to_pylist()
+
+
+def silent(_request: Request, _frame: bytes) -> bytes:
+    return b""
+
+
+def half(_request: Request, frame: bytes) -> bytes:
+    raise HangUpError(frame[: len(frame) // 2])
+
+
+def half_and_silent(_request: Request, frame: bytes) -> bytes:
+    return frame[: len(frame) // 2]
+
+
+def garbage(request: Request, frame: bytes) -> bytes:
+    return random.Random(request.opaque).randbytes(len(frame))
+
+
+def huge(_request: Request, _frame: bytes) -> bytes:
+    return struct.pack(">ii", (1 << 31) - 1, 10) + b"x" * 1000
+
+
+def negative(_request: Request, _frame: bytes) -> bytes:
+    return struct.pack(">i", -5)
+
+
+def no_json(_request: Request, _frame: bytes) -> bytes:
+    return struct.pack(">ii", 8, 4) + b"{[}]"
+
+
+def cut_binary(_request: Request, _frame: bytes) -> bytes:
+    return struct.pack(">ii", 10, 1 << 24 | 6) + b"\0\0\0\0\1\0"
+
+
+def of_others(request: Request, _frame: bytes) -> bytes:
+    server = FakeServer.__new__(FakeServer)
+    server.is_binary = False
+    other = Request(request.code, request.opaque + 1_000_000, request.fields, b"")
+    return server.frame(other, Reply(fields={"offset": "7"}))
+
+
+def flood(request: Request, frame: bytes) -> Iterator[bytes]:
+    while True:
+        yield of_others(request, frame)
+        time.sleep(0.01)
+
+
+FAULTS = [
+    flood, silent, half, half_and_silent, garbage, huge, negative, no_json, cut_binary, of_others,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [105, 30, 31, 11])
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.__name__)
+def test_answers_that_are_none_are_an_error_that_names_the_server(
+    monkeypatch: pytest.MonkeyPatch,
+    fake: FakeCluster,
+    code: int,
+    fault: Callable[[Request, bytes], Any],
+) -> None:
+    server = fake.names if code == 105 else fake.brokers["a"]
+    server.mangle = lambda request, frame: fault(request, frame) if request.code == code else frame
+    with opened(fake) as cluster:
+        with pytest.raises(BrokerUnreachableError, match=server.address):
+            cluster.count(subscribe="T")
+        server.mangle = lambda _request, frame: frame
+        monkeypatch.setattr(pulls, "_PATIENCE_SECONDS", 60)
+        assert offsets(cluster) == list(range(N)), "a later read is as any other"
+
+
+@pytest.mark.parametrize("fault", [half, garbage, cut_binary, huge])
+@pytest.mark.parametrize("every", [5, 13])
+def test_a_read_goes_on_after_broken_answers_without_loss_or_repetition(
+    monkeypatch: pytest.MonkeyPatch,
+    fake: FakeCluster,
+    fault: Callable[[Request, bytes], Any],
+    every: int,
+) -> None:
+    monkeypatch.setattr(pulls, "_PATIENCE_SECONDS", 60)
+    n_answers = n_broken = 0
+
+    def mangle(request: Request, frame: bytes) -> bytes:
+        nonlocal n_answers, n_broken
+        n_answers += request.code == 11
+        if n_answers % every == every - 1 and n_broken < 3:
+            n_broken += 1
+            return fault(request, frame)
+        return frame
+
+    fake.brokers["a"].mangle = mangle
+    fake.brokers["a"].dice = random.Random(every)
+    with opened(fake) as cluster:
+        assert offsets(cluster) == list(range(N))
+    assert n_broken > 0
+
+
+def test_an_answer_that_comes_twice_counts_once(fake: FakeCluster) -> None:
+    fake.brokers["a"].mangle = lambda request, frame: frame * (1 + (request.code == 11))
+    with opened(fake) as cluster:
+        assert offsets(cluster) == list(range(N))
+
+
+def test_a_connection_that_a_broker_closed_as_idle_is_made_again(fake: FakeCluster) -> None:
+    with opened(fake) as cluster:
+        for _ in range(3):
+            assert offsets(cluster) == list(range(N))
+            fake.brokers["a"].cut_connections()
+
+
+FIELDS: list[tuple[int, dict[str, str]]] = [
+    (30, {}),
+    (30, {"offset": "many"}),
+    (31, {"offset": str(1 << 70)}),
+    (11, {}),
+    (11, {"nextBeginOffset": "32", "minOffset": "0"}),
+    (11, {"nextBeginOffset": "x", "minOffset": "0", "maxOffset": "1000"}),
+]
+
+
+@pytest.mark.parametrize(("code", "fields"), FIELDS, ids=str)
+def test_fields_that_are_missing_or_no_numbers_are_an_error(
+    fake: FakeCluster, code: int, fields: dict[str, str]
+) -> None:
+    fake.brokers["a"].replace = lambda request: (
+        Reply(fields=fields, body=b"x") if request.code == code else None
+    )
+    with opened(fake) as cluster:
+        with pytest.raises(BrokerUnreachableError, match=r"field \w+ of the answer") as caught:
+            offsets(cluster)
+        assert fake.brokers["a"].address in str(caught.value)
+
+
+ROUTES: list[Any] = [
+    b"", b"{}", b"[]", b"{", b'{"queueDatas":7}', b'{"brokerDatas":[{}]}',
+    b'{"brokerDatas":[],"queueDatas":[{"brokerName":"a","readQueueNums":-1,"writeQueueNums":1,"perm":6}]}',
+    b'{"brokerDatas":[],"queueDatas":[{"brokerName":"a","readQueueNums":999999999,"writeQueueNums":1,"perm":6}]}',
+    b'{"brokerDatas":[{"brokerName":"a","brokerAddrs":{"0":"nowhere"}}],"queueDatas":[]}',
+    b'{"brokerDatas":[],"queueDatas":[{"brokerName":"a","readQueueNums":1,"writeQueueNums":1,"perm":6}]}',
+    b'{"queueDatas":' + b"[" * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", ROUTES, ids=range(len(ROUTES)))
+def test_routes_that_are_none_are_an_error_that_names_the_name_server(
+    fake: FakeCluster, body: bytes
+) -> None:
+    fake.names.replace = lambda request: Reply(body=body) if request.code == 105 else None
+    with opened(fake) as cluster, pytest.raises(RmqStoreError, match=fake.names.address):
+        cluster.count(subscribe="T")
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"topicList":[7]}', b'{"topicList":"T"}'])
+def test_lists_of_topics_that_are_none_are_an_error(fake: FakeCluster, body: bytes) -> None:
+    fake.names.replace = lambda request: Reply(body=body) if request.code == 206 else None
+    with opened(fake) as cluster, pytest.raises(BrokerUnreachableError, match=fake.names.address):
+        cluster.count()
+
+
+def test_what_servers_refuse_is_said_as_they_say_it(fake: FakeCluster) -> None:
+    text = "User:x has no permission to access Topic:T"
+    for code, server in ((105, fake.names), (206, fake.names), (30, fake.brokers["a"])):
+        server.replace = lambda request, code=code: (
+            Reply(16, remark=text) if request.code == code else None
+        )
+        with opened(fake) as cluster, pytest.raises(BrokerRefusedError) as caught:
+            offsets(cluster)
+        assert text in str(caught.value)
+        assert server.address in str(caught.value)
+        server.replace = lambda _request: None
+    fake.brokers["a"].replace = lambda request: (
+        Reply(16, remark=text) if request.code == 11 else None
+    )
+    with opened(fake) as cluster, pytest.raises(BrokerRefusedError, match=text):
+        offsets(cluster)
+
+
+def test_a_broker_that_is_busy_for_ever_fails_a_read(fake: FakeCluster) -> None:
+    for code in (30, 11):
+        fake.brokers["a"].replace = lambda request, code=code: (
+            Reply(2, remark="[REJECTREQUEST]system busy") if request.code == code else None
+        )
+        with (
+            opened(fake) as cluster,
+            pytest.raises((BrokerUnreachableError, BrokerRefusedError), match="system busy"),
+        ):
+            offsets(cluster)
+
+
+def test_a_broker_that_is_gone_fails_a_read_and_shrinks_none() -> None:
+    store = fill(Store(), {("T", 0): 5}, random.Random(1))
+    with FakeCluster({"a": store, "b": store}) as both:
+        address = both.brokers["b"].address
+        both.brokers["b"].close()
+        with opened(both) as cluster, pytest.raises(BrokerUnreachableError, match=address):
+            offsets(cluster)
+        both.names.brokers["b"] = {1: "127.0.0.1:1"}
+        with opened(both) as cluster, pytest.raises(BrokerUnreachableError, match="no master"):
+            offsets(cluster)
+    with opened(both) as cluster, pytest.raises(BrokerUnreachableError, match=both.names.address):
+        offsets(cluster)

@@ -1,0 +1,272 @@
+"""Reads of running brokers give what a read of their stores gives."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rmqstore
+from live.fake_cluster import FakeBroker, FakeCluster, Reply, Request, fill, one_queue
+from reading import LOG_COLUMNS, Row, rows
+from rmqstore.errors import OptionError
+from rmqstore.live import pulls
+from rmqstore.store.live_cluster import LiveCluster
+from store_builder import T0, Record, Store, java_hash, properties
+
+Queues = dict[tuple[str, str, int], list[Row]]
+COUNTS = {
+    "a": {("T", 0): 300, ("T", 1): 37, ("T", 2): 1, ("Other", 1): 64},
+    "b": {("T", 0): 100, ("T", 1): 33, ("%RETRY%g", 0): 5},
+}
+
+
+@cache
+def stores() -> dict[str, Store]:
+    made = {}
+    for number, (name, counts) in enumerate(COUNTS.items()):
+        store = Store(first_units={("T", 1): 40})
+        made[name] = fill(store, counts, random.Random(number))
+    return made
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("stores")
+    return {name: store.write(folder / name) for name, store in stores().items()}
+
+
+def by_queue(found: list[Row]) -> Queues:
+    """Return rows by their queues, in the order in which they came."""
+    queues: Queues = {}
+    for row in found:
+        queues.setdefault((row["brokerName"], row["topic"], row["queueId"]), []).append(row)
+    return queues
+
+
+def of_files(roots: dict[str, Path], **options: Any) -> Queues:
+    with rmqstore.open_cluster(roots) as store:
+        return by_queue(rows(store.scan(**{"columns": LOG_COLUMNS, **options})))
+
+
+def of_brokers(cluster: LiveCluster, **options: Any) -> Queues:
+    return by_queue(rows(cluster.scan(**{"columns": LOG_COLUMNS, **options})))
+
+
+@pytest.mark.parametrize("is_binary", [False, True], ids=["json", "binary"])
+@pytest.mark.parametrize("limit", [32, 8])
+@pytest.mark.parametrize("seed", [None, 1], ids=["in order", "in any order"])
+def test_every_message_comes_once_as_from_the_stores(
+    roots: dict[str, Path], limit: int, seed: int | None, *, is_binary: bool
+) -> None:
+    with FakeCluster(stores()) as fake, fake.open() as cluster:
+        for server in fake.servers:
+            server.is_binary = is_binary
+            server.dice = None if seed is None else random.Random(seed)
+        for broker in fake.brokers.values():
+            broker.limit = limit
+        everything = of_files(roots, include_system_topics=True)
+        assert len(everything) == 7
+        assert of_brokers(cluster, include_system_topics=True) == everything
+        assert cluster.count() == sum(
+            count
+            for name in COUNTS
+            for (topic, _), count in COUNTS[name].items()
+            if topic[0] != "%"
+        )
+        assert cluster.queue_ranges("T") == {
+            "a": {0: (0, 300), 1: (40, 77), 2: (0, 1)}, "b": {0: (0, 100), 1: (40, 73)}
+        }  # fmt: skip
+        assert cluster.topics() == ["%RETRY%g", "Other", "T"]
+
+
+def test_nothing_is_committed_and_no_group_is_made(roots: dict[str, Path]) -> None:
+    with FakeCluster(stores()) as fake, fake.open() as cluster:
+        assert of_brokers(cluster) == of_files(roots)
+        pulls = [request for broker in fake.brokers.values() for request in broker.asked(11)]
+        assert {request.fields["consumerGroup"] for request in pulls} == {"TOOLS_CONSUMER"}
+        # a subscription is given, nothing is committed, nothing waits
+        assert {request.fields["sysFlag"] for request in pulls} == {"4"}
+
+
+SELECTIONS: list[dict[str, Any]] = [
+    {"subscribe": "Other"},
+    {"subscribe_pattern": "O.*"},
+    {"assign": {"T": [1]}},
+    {"starting_offsets": {"T": {"a": {"0": 17, "1": 50}, "b": {"0": 99}}}},
+    {"ending_offsets": {"T": {"a": {"0": 17, "1": 50}}}, "subscribe": "T"},
+    {"starting_timestamp": T0 + 30, "ending_timestamp": T0 + 91},
+    {"starting_timestamp": T0 + 10_000, "starting_offsets_by_timestamp_strategy": "latest"},
+    {"where": "queueOffset >= 45 and queueOffset < 60 and flag = 1"},
+    {"where": "queueId = 1 and topic = 'T' and tags = 'A'"},
+    {"where": "brokerName = 'b'"},
+    {"tags": "A"},
+    {"filter": "TAGS = 'B' AND KEYS IS NOT NULL"},
+    {"last": 5},
+    {"last": 3, "tags": "A", "subscribe": "T"},
+]
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["5.3", "4.x"])
+@pytest.mark.parametrize("options", SELECTIONS, ids=str)
+def test_the_same_messages_are_chosen_as_from_the_stores(
+    roots: dict[str, Path], options: dict[str, Any], *, is_old: bool
+) -> None:
+    with FakeCluster(stores()) as fake, fake.open() as cluster:
+        for broker in fake.brokers.values():
+            broker.is_old = is_old
+            broker.attributes = None if is_old else {}
+        assert of_brokers(cluster, **options) == of_files(roots, **options)
+        if options.get("where") == "brokerName = 'b'":
+            assert not fake.brokers["a"].requests
+
+
+def test_a_search_by_time_among_messages_of_one_millisecond() -> None:
+    """A broker of 4.x finds any of them, or a nearer one before."""
+    store = Store()
+    for number in range(200):
+        later = T0 + (0 if number < 80 else 7 if number < 180 else 100 + number)
+        store.append(Record(body=b"%d" % number, store_timestamp=later))
+    with FakeCluster({"a": store}) as fake, fake.open() as cluster:
+        for fake.brokers["a"].is_old in (False, True):
+            for time, first in (
+                (0, 0),
+                (1, 80),
+                (3, 80),
+                (7, 80),
+                (8, 180),
+                (281, 181),
+                (999, 200),
+            ):
+                found = cluster.scan(starting_timestamp=T0 + time, columns="queueOffset")
+                expected = list(range(first, 200))
+                assert found.read_all().column("queueOffset").to_pylist() == expected, time
+
+
+def test_offsets_of_a_group_bound_a_read() -> None:
+    with FakeCluster({"a": one_queue(100)}) as fake, fake.open() as cluster:
+        fake.brokers["a"].committed["g", "T", 0] = 60
+        assert cluster.count(starting_offsets="group:g") == 40
+        assert cluster.count(ending_offsets="group:g") == 60
+        with pytest.raises(OptionError, match="group 'h' has committed no offsets"):
+            cluster.count(starting_offsets="group:h")
+
+
+def test_a_broker_leaves_out_other_tags_by_their_hash_and_the_rest_are_compared_here() -> None:
+    assert java_hash("Aa") == java_hash("BB")
+    store = one_queue(3000, tags=["Aa", "BB", *"CDEFGHIJ"])
+    for number in range(2000):  # a broker looks through many before it finds the next
+        store.append(Record(properties=properties({"TAGS": "C"}), body=b"%d" % number), tags="C")
+    store.append(Record(properties=properties({"TAGS": "Aa"}), body=b"last"), tags="Aa")
+    with FakeCluster({"a": store}) as fake, fake.open() as cluster:
+        found = cluster.scan(tags="Aa", columns="tags,queueOffset").read_all().to_pylist()
+        expected = [
+            at.record.queue_offset
+            for at in store.placed
+            if b"TAGS\x01Aa\x02" in at.record.properties
+        ]
+        assert [row["queueOffset"] for row in found] == expected
+        assert {row["tags"] for row in found} == {"Aa"}
+        n_sent = len({request.fields["queueOffset"] for request in fake.brokers["a"].asked(11)})
+        assert n_sent < 100, "the broker filters"
+
+
+def test_a_limit_ends_a_read_early_and_progress_counts_every_message() -> None:
+    steps: list[tuple[int, int]] = []
+    with FakeCluster({"a": one_queue(3000)}) as fake, fake.open() as cluster:
+        first = cluster.scan(limit=10, columns="queueOffset").read_all()
+        assert first.column("queueOffset").to_pylist() == list(range(10))
+        assert (
+            cluster.scan(progress=lambda *step: steps.append(step), subscribe="T").count() == 3000
+        )
+    assert {total for _, total in steps} == {3000}
+    assert steps[-1][0] == 3000
+    assert [done for done, _ in steps] == sorted(done for done, _ in steps)
+
+
+def test_answers_grow_with_what_a_broker_gives() -> None:
+    with FakeCluster({"a": one_queue(10_000)}) as fake, fake.open() as cluster:
+        broker = fake.brokers["a"]
+        broker.limit = 100_000
+        assert cluster.count() == 10_000
+        assert len(broker.asked(11)) < 10_000 // 32 // 2
+
+
+def test_little_is_held_while_answers_wait_for_those_before_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pulls, "_HELD_BYTES", 1)
+    with FakeCluster(stores()) as fake, fake.open() as cluster:
+        for broker in fake.brokers.values():
+            broker.dice = random.Random(4)
+        found = of_brokers(cluster, columns="brokerName,topic,queueId,queueOffset")
+        assert {key: len(rows) for key, rows in found.items()} == {
+            (name, *key): count
+            for name in COUNTS
+            for key, count in COUNTS[name].items()
+            if key[0][0] != "%"
+        }
+
+
+def test_the_second_name_server_is_asked_where_the_first_is_gone() -> None:
+    with FakeCluster({"a": one_queue(5)}) as fake:
+        uri = f"rocketmq://127.0.0.1:1;{fake.names.address}"
+        with rmqstore.open_live(uri) as cluster:
+            assert cluster.count() == 5
+        with rmqstore.open(uri) as cluster:
+            assert cluster.count() == 5
+
+
+def test_queues_that_a_broker_serves_no_more_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    store = fill(Store(), {("T", number): 2 for number in range(4)}, random.Random(1))
+    with FakeCluster({"a": store}) as fake, fake.open() as cluster:
+        fake.names.topics["T"]["a"] = (2, 4, 6)
+        assert cluster.count() == 4
+    assert "queues [2, 3] of T hold messages" in caplog.text
+
+
+def test_a_busy_broker_is_asked_again() -> None:
+    busy = {11: 20, 30: 2, 31: 1}
+
+    def reply(request: Request) -> Reply | None:
+        if busy.get(request.code, 0):
+            busy[request.code] -= 1
+            return Reply(2, remark="[OVERLOAD]system busy, start flow control for a while")
+        return None
+
+    with FakeCluster({"a": one_queue(1000)}) as fake, fake.open() as cluster:
+        fake.brokers["a"].replace = reply
+        assert cluster.count() == 1000
+        assert not any(busy.values())
+
+
+def test_a_master_at_another_address_is_found_by_the_next_read() -> None:
+    store = one_queue(50)
+    with FakeCluster({"a": store}) as fake, fake.open() as cluster:
+        assert cluster.count() == 50
+        fake.brokers["a"].close()
+        fake.brokers["a"] = FakeBroker("a", store)
+        fake.names.brokers["a"] = {0: fake.brokers["a"].address}
+        assert cluster.count() == 50
+
+
+def test_scans_that_are_read_side_by_side_do_not_take_one_anothers_answers() -> None:
+    with FakeCluster({"a": one_queue(10_000)}) as fake, fake.open() as cluster:
+        readers = [
+            cluster.scan(columns="queueOffset", starting_offsets={"T": {"0": at}}).reader()
+            for at in (0, 3500)
+        ]
+        found: list[list[int]] = [[], []]
+        for _ in range(20):
+            for reader, places in zip(readers, found, strict=True):
+                with suppress(StopIteration):
+                    places.extend(reader.read_next_batch().column("queueOffset").to_pylist())
+                assert cluster.queue_ranges("T") == {"a": {0: (0, 10_000)}}
+        assert found == [list(range(10_000)), list(range(3500, 10_000))]
+        pulls = [request.fields for request in fake.brokers["a"].asked(11)]
+        asked = [fields["queueOffset"] for fields in pulls if fields["maxMsgNums"] != "1"]
+        assert len(asked) == len(set(asked)), "no answer was lost"
