@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from rmqstore.replica import replica_state
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.settings import FollowSettings
-from rmqstore.replica.state import follow_status
+from rmqstore.replica.state import copy_paths, follow_status, write_state
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.index_files import index_files, read_header
 from store_builder import Store
@@ -72,17 +73,20 @@ def test_the_state_stays_where_it_was_after_a_flush_that_failed(tmp_path: Path) 
 
 
 class InterruptedDisk(Disk):
-    """A disk at one of whose changes of the log an interrupt or an error comes."""
+    """A disk at one of whose changes of the log an interrupt or an error comes, or after it."""
 
-    def __init__(self, change: str, error: BaseException) -> None:
+    def __init__(self, change: str, error: BaseException, *, is_late: bool) -> None:
         super().__init__()
         self._error = error
         original = getattr(self, change)
 
         def changed(path: Path, *args: Any, **settings: Any) -> None:
-            if path.parent.name == "commitlog" and self.is_armed:
+            is_concerned = path.parent.name == "commitlog" and self.is_armed
+            if is_concerned and not is_late:
                 raise self._error
             original(path, *args, **settings)
+            if is_concerned:
+                raise self._error
 
         self.is_armed = False
         setattr(self, change, changed)
@@ -97,8 +101,10 @@ class InterruptedDisk(Disk):
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full"), StoreStateError("a link")]
 )
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("is_doubted", [False, True])
 def test_a_cut_that_does_not_return_leaves_the_lower_end_and_a_store_that_is_open(
-    change: str, error: BaseException, tmp_path: Path
+    change: str, error: BaseException, is_late: bool, is_doubted: bool, tmp_path: Path
 ) -> None:
     target, common = tmp_path / "copy", log_of(100)
     longer, other = copy.deepcopy(common), copy.deepcopy(common)
@@ -106,9 +112,15 @@ def test_a_cut_that_does_not_return_leaves_the_lower_end_and_a_store_that_is_ope
     more(other, 20, mark=b"other", time_ms=10_000)
     with FakeMaster(longer) as master:
         follow_once(master, target)
+    if is_doubted:  # killed before the state covered the last records
+        paths = copy_paths(target)
+        end = longer.placed[300].physical_offset
+        state = replace(follow_status(target)[0], end=end, built=end, is_closed=False)
+        write_state(Disk(), paths, state)
+        paths.abort.touch()
     with FakeMaster(other) as master:
         with pytest.raises((KeyboardInterrupt, StoreStateError)):
-            follow_with(InterruptedDisk(change, error), master, target)
+            follow_with(InterruptedDisk(change, error, is_late=is_late), master, target)
         state, is_running = follow_status(target)
         assert not is_running
         assert state.end == common.end

@@ -7,6 +7,7 @@ import errno
 import json
 import random
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -402,6 +403,15 @@ def test_a_rate_is_kept(tmp_path: Path) -> None:
         wait_for(lambda: run.follower._now().end > 0)
         assert run.follower._now().end < log.end
         wait_for(lambda: run.follower._now().end == log.end)
+
+
+def test_the_headers_count_for_a_rate(tmp_path: Path) -> None:
+    log = log_of(100)
+    n_bytes = 2 * log.end  # a header of 12 bytes for each 12 of the log
+    with FakeMaster(log, batch=12) as master:
+        began = time.monotonic()
+        follow_once(master, tmp_path / "copy", max_rate=int(n_bytes / 1.2))
+    assert time.monotonic() - began > 0.9
 
 
 def test_a_rate_does_not_let_each_read_be_written(tmp_path: Path) -> None:

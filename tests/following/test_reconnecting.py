@@ -11,7 +11,7 @@ import pytest
 from following.fake_master import FakeMaster, more
 from following.followers import following, wait_for
 from following.replicas import decide, streaming
-from rmqstore.replica.events import Received
+from rmqstore.replica.events import Ticked
 from store_builder import Store
 
 
@@ -58,10 +58,9 @@ def test_a_port_for_replicas_that_cannot_be_reached_is_told_once_and_again_after
 def test_a_rest_earns_one_second_of_bytes() -> None:
     def paused(max_rate: int | None, *came: tuple[int, float]) -> list[float]:
         """Return how long a replica does not read after each of some bytes, given the times."""
-        state, pauses, stop = streaming(max_rate=max_rate), [], 0
+        state, pauses = streaming(max_rate=max_rate), []
         for count, now in came:
-            start, stop = stop, stop + count
-            state, _ = decide(state, now, Received(start, stop))
+            state, _ = decide(state, now, Ticked(is_drained=True, n_bytes=count))
             pauses.append(max(state.timers.rate_due - now, 0.0))
         return pauses
 

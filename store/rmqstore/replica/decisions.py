@@ -72,6 +72,7 @@ from rmqstore.replica.upkeep import (
     ask,
     ask_if_due,
     build_if_due,
+    drop_fetched_if_due,
     end_with,
     flush_if_due,
     pause,
@@ -106,7 +107,12 @@ def decide(state: ReplicaState, happened: Happened) -> Decision:
             raise
         state, actions = end_with(state, err)
     further: list[Action] = []
-    while (change := state.change) is not None and not state.work.is_busy and not further:
+    while (
+        (change := state.change) is not None
+        and state.phase is not Phase.ENDED
+        and not state.work.is_busy
+        and not further
+    ):
         step = _steps_of(change)[change.step]
         state = state._replace(change=change._replace(step=change.step + 1))
         state, further = step(state, change)
@@ -390,14 +396,10 @@ def _lose(state: ReplicaState, reason: str) -> Decision:
 
 
 def _on_received(state: ReplicaState, event: events.Received) -> Decision:
-    stream, timers, now = state.stream, state.timers, state.now
+    stream, now = state.stream, state.now
     if stream is None or state.phase not in STREAMING:
         return state, []
     start, stop = event.start, event.stop
-    rate = state.settings.max_rate
-    if rate is not None:  # a rest earns no more than one second's bytes
-        rate_due = max(timers.rate_due, now - 1.0) + (stop - start) / rate
-        state = state._replace(timers=timers._replace(rate_due=rate_due))
     if stop == start:  # a part of a header
         return state._replace(stream=stream._replace(received_at=now)), []
     stream = stream._replace(position=stop, received_at=now, data_at=now, has_begun=True)
@@ -631,7 +633,11 @@ def _on_state_written(state: ReplicaState, event: events.StateWritten) -> Decisi
 
 def _on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
     was_stalled = is_stalled(state)
-    state = state._replace(timers=state.timers._replace(is_drained=event.is_drained))
+    timers, rate = state.timers._replace(is_drained=event.is_drained), state.settings.max_rate
+    if rate is not None:  # a rest earns no more than one second's bytes
+        rate_due = max(timers.rate_due, state.now - 1.0) + event.n_bytes / rate
+        timers = timers._replace(rate_due=rate_due)
+    state = state._replace(timers=timers)
     if state.is_held_up or state.phase in (Phase.CLOSING, Phase.ENDED):
         return state, []
     if state.attempts.is_stopping:
@@ -647,7 +653,10 @@ def _on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
             return state, actions
     else:
         state, actions = flush_if_due(state)
-    for duty in (settle_kinds, ask_if_due, retain_if_due, write_state_if_due, report_progress):
+    for duty in (
+        settle_kinds, ask_if_due, retain_if_due, write_state_if_due, drop_fetched_if_due,
+        report_progress,
+    ):  # fmt: skip
         state, further = duty(state)
         actions += further
     return state, actions

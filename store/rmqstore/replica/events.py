@@ -70,6 +70,7 @@ class Ticked(NamedTuple):
     """Time has passed; this comes after each wait, with what came meanwhile before it."""
 
     is_drained: bool  # whether no more bytes could be read at once, the last time
+    n_bytes: int = 0  # that were read, headers and heartbeats included
 
 
 class StopAsked(NamedTuple):

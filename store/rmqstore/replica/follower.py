@@ -322,7 +322,7 @@ class Follower:
             except ConnectionEndedError as err:
                 self._backlog.append((happened(events.Lost(str(err))), []))
         is_drained = count < len(self._buffer) if wait.reads else self.state.timers.is_drained
-        ticked = happened(events.Ticked(is_drained))
+        ticked = happened(events.Ticked(is_drained, count))
         if wait.reads:
             self._backlog.append((ticked, []))
         else:

@@ -231,8 +231,16 @@ def write_state_if_due(state: ReplicaState) -> Decision:
     is_due = state.now - state.timers.state_at >= _STATE_SECONDS
     if not is_due or not state.copy.is_open or state.work.flushing or state.change is not None:
         return state, []
-    state, actions = _write_state(state)
-    return state, [_drop_fetched(state), *actions]
+    return _write_state(state)
+
+
+def drop_fetched_if_due(state: ReplicaState) -> Decision:
+    """Delete now and then what was set aside at the opening, as soon as it has come again."""
+    is_due = state.now - state.timers.fetched_at >= _STATE_SECONDS
+    if not is_due or not state.copy.is_open or state.change is not None:
+        return state, []
+    timers = state.timers._replace(fetched_at=state.now)
+    return state._replace(timers=timers), [_drop_fetched(state)]
 
 
 def _drop_fetched(state: ReplicaState) -> events.DropFetched:
@@ -329,9 +337,9 @@ def state_to_leave(state: ReplicaState, end: int) -> tuple[ReplicaState, events.
     if not copy.is_open:
         return state, None
     if isinstance(state.change, Cutting):
-        end = copy.durable  # which may be lower, because what follows was to be cut
+        end = min(end, copy.durable)  # what follows was to be cut
     elif copy.doubted_from is not None:
-        end = copy.doubted_from
+        end = min(end, copy.doubted_from)
     state, actions = _write_state(state._replace(copy=copy._replace(durable=end)))
     return state, actions[0]
 
@@ -555,7 +563,8 @@ def _on_failed(state: ReplicaState, event: events.Failed) -> Decision:
     is_ours = isinstance(error, (RmqStoreError, KeyboardInterrupt))
     is_whole = event.is_whole and not isinstance(state.change, Cutting)
     if not is_ours or not is_whole or state.phase is Phase.CLOSING:
-        state = state._replace(phase=Phase.ENDED, change=None)
+        # The change stays: what the state file has to say depends on it.
+        state = state._replace(phase=Phase.ENDED)
         return state, [events.Disconnect(), events.End(error, is_whole=False)]
     copy = state.copy
     if copy.is_open:
