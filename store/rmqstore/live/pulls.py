@@ -288,9 +288,10 @@ class Pulls:
 
     Args:
         broker: the broker.
-        slices: the ranges. The messages of each are handed on in their order, those of several as
-            they come.
+        slices: the ranges. They are handed on one after the other, each in its order, so that a
+            repeated read gives the same.
         tags: a broker leaves out messages whose tag has another hash than all of these, if given.
+            A range has only one request on its way then, and several are handed on as they come.
     """
 
     def __init__(
@@ -298,7 +299,7 @@ class Pulls:
     ) -> None:
         self._broker = broker
         self._subscription = "*" if tags is None else " || ".join(sorted(tags))
-        is_filtered = tags is not None
+        self._is_filtered = is_filtered = tags is not None
         count = _FILTERED_COUNT if is_filtered else _FIRST_COUNT
         self._ranges = [
             _Range(number, piece, piece.start, piece.start, count, is_filtered=is_filtered)
@@ -332,12 +333,16 @@ class Pulls:
                     each.begin_again()
                 self._pause(str(err), err)
                 continue
-            if answered is not None:
-                for pulled in answered.ready():
+            if answered is None:
+                continue
+            in_turn = [answered] if self._is_filtered else [*unfinished]
+            for each in in_turn:
+                for pulled in each.ready():
                     self._n_held -= len(pulled.records)
                     yield pulled
-                if answered.head >= answered.piece.end:
-                    unfinished.remove(answered)
+                if each.head < each.piece.end:
+                    break
+                unfinished.remove(each)
 
     def _rest(self) -> None:
         """Pause once for all answers of one round that gave nothing.
@@ -358,11 +363,11 @@ class Pulls:
         if self._is_held or len(self._waiting) > _AT_ONCE // 2:
             return
         spans: list[tuple[_Range, int, int]] = []
-        for _ in range(len(unfinished)):
-            each = unfinished[0]
+        first = unfinished[0]
+        for each in [*unfinished]:
             # What others wait for is always asked for.
             while len(self._waiting) + len(spans) < _AT_ONCE and (
-                self._n_held < _HELD_BYTES or each.again
+                self._n_held < _HELD_BYTES or each.again or each is first
             ):
                 span = each.next_request()
                 if span is None:
@@ -370,7 +375,8 @@ class Pulls:
                 spans.append((each, *span))
             if len(self._waiting) + len(spans) >= _AT_ONCE:
                 break
-            unfinished.rotate(-1)
+            if self._is_filtered:
+                unfinished.rotate(-1)  # each gets its turn to be first
         if not spans:
             return
         requests = []
