@@ -48,6 +48,10 @@ class LiveBroker(Closing):
     def __str__(self) -> str:
         return f"{self.name} ({self.address})"
 
+    def separate(self) -> LiveBroker:
+        """Return the broker on a connection of its own, of which nobody else takes answers."""
+        return LiveBroker(self.name, self.address, self.location)
+
     def client(self) -> RemotingClient:
         """Return the connection.
 

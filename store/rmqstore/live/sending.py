@@ -144,7 +144,7 @@ class Sender:
         self.n_held = 0  # bytes of requests that wait or are on their way
         self.n_sent = 0  # messages that are stored
         self._asked = broker
-        self._sends = LiveBroker(broker.name, broker.address, broker.location)
+        self._sends = broker.separate()
         self._find = find
         self._on_their_way: dict[int, SendQueue] = {}
         self._refused = ""  # why the broker takes nothing for now
@@ -264,7 +264,7 @@ class Sender:
             try:
                 self._asked.close()
                 self._asked = broker = self._find()
-                self._sends = LiveBroker(broker.name, broker.address, broker.location)
+                self._sends = broker.separate()
                 _wait_for_queues(broker)
                 doubtful = [queue for queue in self.queues if queue.sent is not None]
                 for is_last in (False, True):
