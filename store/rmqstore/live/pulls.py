@@ -25,7 +25,7 @@ import numpy as np
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, MalformedBytesError
 from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.heads import read_heads
-from rmqstore.live.broker import SUCCESS, SYSTEM_BUSY, LiveBroker
+from rmqstore.live.broker import GO_AWAY, SUCCESS, SYSTEM_BUSY, SYSTEM_ERROR, LiveBroker
 from rmqstore.remoting.client import Answer
 from rmqstore.spans import QueueSlice
 
@@ -33,13 +33,11 @@ logger = logging.getLogger(__name__)
 
 _PULL: Final = 11
 _VIEW_MESSAGE: Final = 33
-_SYSTEM_ERROR: Final = 1
 _NOT_FOUND: Final = 19
 _RETRY_IMMEDIATELY: Final = 20
 _OFFSET_MOVED: Final = 21
-_GO_AWAY: Final = 1500
 _WITHOUT_MESSAGES: Final = (_NOT_FOUND, _RETRY_IMMEDIATELY, _OFFSET_MOVED)
-_PASSING: Final = (_SYSTEM_ERROR, SYSTEM_BUSY, _GO_AWAY)  # another attempt may succeed
+_PASSING: Final = (SYSTEM_ERROR, SYSTEM_BUSY, GO_AWAY)  # another attempt may succeed
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 _HAS_SUBSCRIPTION: Final = 1 << 2
 
@@ -269,7 +267,7 @@ def record_at(broker: LiveBroker, physical_offset: int) -> RecordHead | None:
     Source: QueryMessageProcessor.java#viewMessageById.
     """
     fields = {"offset": str(physical_offset)}
-    (answer,) = broker.ask(_VIEW_MESSAGE, [fields], allowed=(SUCCESS, _SYSTEM_ERROR))
+    (answer,) = broker.ask(_VIEW_MESSAGE, [fields], allowed=(SUCCESS, SYSTEM_ERROR))
     return record_head(answer.body) if answer.code == SUCCESS else None
 
 
@@ -389,17 +387,14 @@ class Pulls:
 
     def _receive(self) -> _Range | None:
         """Take one answer, and return the range that has it now; None if it says nothing."""
-        client = self._broker.client()
-        by = time.monotonic() + client.timeout
-        while (answer := client.receive(by)).opaque not in self._waiting:
-            pass  # whatever else it sends, it has to answer in time
+        answer = self._broker.client().receive_one_of(self._waiting)
         each, start, until = self._waiting.pop(answer.opaque)
         if start >= each.cut:
             return None
         pulled = None
         if answer.code in _PASSING:
             self._refused = f"{answer.remark or f'code {answer.code}'}"
-            if answer.code == _SYSTEM_ERROR and each.fail() > _MOST_ERRORS:
+            if answer.code == SYSTEM_ERROR and each.fail() > _MOST_ERRORS:
                 raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         else:
             pulled = self._pulled(answer, each, start, until)

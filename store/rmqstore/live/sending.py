@@ -25,7 +25,7 @@ from rmqstore.errors import (
     MalformedBytesError,
     OptionError,
 )
-from rmqstore.live.broker import SUCCESS, SYSTEM_BUSY, LiveBroker
+from rmqstore.live.broker import GO_AWAY, SUCCESS, SYSTEM_BUSY, SYSTEM_ERROR, LiveBroker
 from rmqstore.live.pulls import Pulls
 from rmqstore.remoting.client import Answer
 from rmqstore.spans import QueueSlice
@@ -34,17 +34,14 @@ logger = logging.getLogger(__name__)
 
 SEND: Final = 310
 SEND_BATCH: Final = 320
-_GET_MAX_OFFSET: Final = 30
 _GET_RUNTIME_INFO: Final = 28
-_SYSTEM_ERROR: Final = 1
 _NOT_DURABLE: Final = {
     10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT",
 }  # fmt: skip
 _SERVICE_NOT_AVAILABLE: Final = 14
 _NO_PERMISSION: Final = 16
 _TOPIC_NOT_EXIST: Final = 17
-_GO_AWAY: Final = 1500
-_NOT_STORED: Final = (SYSTEM_BUSY, _SERVICE_NOT_AVAILABLE, _GO_AWAY)
+_NOT_STORED: Final = (SYSTEM_BUSY, _SERVICE_NOT_AVAILABLE, GO_AWAY)
 _TOO_LARGE: Final = "body size exceeded"
 _CERTAIN_REMARKS: Final = (_TOO_LARGE, "in-sync replicas", "create mapped file failed")
 _SIZE: Final = struct.Struct(">i")
@@ -197,10 +194,7 @@ class Sender:
     def _receive(self) -> None:
         if not self._on_their_way:
             return
-        client = self._sends.client()
-        by = time.monotonic() + client.timeout
-        while (answer := client.receive(by)).opaque not in self._on_their_way:
-            pass  # whatever else it sends, it has to answer in time
+        answer = self._sends.client().receive_one_of(self._on_their_way)
         queue = self._on_their_way.pop(answer.opaque)
         if answer.code == SUCCESS or answer.code in _NOT_DURABLE:
             self._take_stored(queue, answer)
@@ -227,14 +221,14 @@ class Sender:
         if answer.code in _NOT_STORED:
             queue.put_back([request])
             self._refused = remark  # one pause for all that are refused together
-        elif answer.code == _SYSTEM_ERROR and _TOO_LARGE in remark:
+        elif answer.code == SYSTEM_ERROR and _TOO_LARGE in remark:
             if request.n_messages == 1:
                 raise IllegalMessageError(
                     f"{self._sends}: {queue.topic}-{queue.queue_id}: a message of "
                     f"{len(request.body)} bytes is over its maxMessageSize: {remark}"
                 )
             queue.put_back(request.halves())
-        elif answer.code == _SYSTEM_ERROR and not any(map(remark.count, _CERTAIN_REMARKS)):
+        elif answer.code == SYSTEM_ERROR and not any(map(remark.count, _CERTAIN_REMARKS)):
             request.n_errors += 1
             if request.n_errors >= _MOST_ERRORS:
                 raise BrokerRefusedError(str(self._sends), answer.code, remark)
@@ -286,8 +280,7 @@ class Sender:
         assert request is not None, "its answer was lost"
         if not request.mark or queue.base < 0:
             return False
-        asked = [{"topic": queue.topic, "queueId": str(queue.queue_id)}]
-        (end,) = broker.offsets(_GET_MAX_OFFSET, asked)
+        (end,) = broker.ends(queue.topic, [queue.queue_id])
         if end <= queue.base:
             return False
         for pulled in Pulls(broker, [QueueSlice(queue.topic, queue.queue_id, queue.base, end)]):
@@ -309,9 +302,8 @@ class Sender:
 
 def ends_of(broker: LiveBroker, topic: str, count: int) -> list[int]:
     """Return the ends of the queues of a topic, -1 where the broker does not let us ask."""
-    asked = [{"topic": topic, "queueId": str(queue_id)} for queue_id in range(count)]
     try:
-        return broker.offsets(_GET_MAX_OFFSET, asked)
+        return broker.ends(topic, range(count))
     except BrokerRefusedError as err:
         if err.code != _NO_PERMISSION:
             raise

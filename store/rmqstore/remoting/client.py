@@ -18,7 +18,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
@@ -294,11 +294,6 @@ class RemotingClient:
     ) -> None:
         self.close()
 
-    @property
-    def timeout(self) -> float:
-        """The seconds that a request may take."""
-        return self._endpoint.timeout
-
     def close(self) -> None:
         """Close the connection."""
         with suppress(OSError):
@@ -357,6 +352,16 @@ class RemotingClient:
                 str(endpoint.address), f"a request could not be sent: {err}"
             ) from err
         return list(range(self._opaque - len(frames) + 1, self._opaque + 1))
+
+    def receive_one_of(self, opaques: Container[int]) -> Answer:
+        """Return the next answer to one of some requests, which has to come in time.
+
+        Other answers are passed over. Raises as :meth:`receive` does.
+        """
+        until = time.monotonic() + self._endpoint.timeout
+        while (answer := self.receive(until)).opaque not in opaques:
+            pass
+        return answer
 
     def receive(self, until: float) -> Answer:
         """Return the answer to any request, the next one that comes.
