@@ -2,7 +2,8 @@
 
 A queue has one request on its way at a time, because brokers store those of one connection in any
 order. Whether a request was stored whose answer is lost shows in the queue: its messages have
-unique keys, which are looked for before it is sent again.
+unique keys, and that of the last one is looked for before it is sent again. A broker that is killed
+while it copies a batch into its log keeps those that are whole, so the first one proves nothing.
 
 Source: SendMessageProcessor.java; BrokerFastFailure.java; HookUtils.java#checkBeforePutMessage.
 """
@@ -55,14 +56,14 @@ _SETTLING_SECONDS: Final = 1.0  # in which a queue shows what was stored last
 
 @dataclass
 class SendRequest:
-    """Messages that are stored all together or not at all.
+    """Messages that are sent together; what is stored of them are the first ones, or all.
 
     Attributes:
         code: of the request.
         fields: its fields.
         body: its body.
         n_messages: how many messages it sends.
-        mark: bytes that only these messages have in their records; empty without a unique key.
+        mark: bytes that the record of the last message has; empty without a unique key.
         is_delayed: whether a broker keeps them in another topic first.
         n_errors: how often the broker failed to answer it.
     """
@@ -80,8 +81,8 @@ class SendRequest:
         n_first, at = self.n_messages // 2, 0
         for _ in range(n_first):
             at += _SIZE.unpack_from(self.body, at)[0]
-        first = replace(self, body=self.body[:at], n_messages=n_first)
-        rest = replace(self, body=self.body[at:], n_messages=self.n_messages - n_first, mark=b"")
+        first = replace(self, body=self.body[:at], n_messages=n_first, mark=b"")
+        rest = replace(self, body=self.body[at:], n_messages=self.n_messages - n_first)
         return [first, rest]
 
 
@@ -283,8 +284,10 @@ class Sender:
         (end,) = broker.ends(queue.topic, [queue.queue_id])
         if end <= queue.base:
             return False
+        n_missing = max(request.body.count(request.mark), 1)  # ids that are given may be equal
         for pulled in Pulls(broker, [QueueSlice(queue.topic, queue.queue_id, queue.base, end)]):
-            if request.mark in pulled.records:
+            n_missing -= pulled.records.count(request.mark)
+            if n_missing <= 0:
                 logger.info("%s: %s-%d has what was sent", broker, queue.topic, queue.queue_id)
                 self._note_stored(queue, None)
                 return True
