@@ -19,9 +19,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.sink import BATCH_ID, QUERY_ID, keep_freed_memory, require_columns
+from pyspark_rmqstore.sink import keep_freed_memory, micro_batch, require_columns
 from pyspark_rmqstore.write_options import WriteOptions
-from rmqstore.errors import BrokerUnreachableError, StoreStateError
+from rmqstore.errors import BrokerUnreachableError
 from rmqstore.format.schema import ASSIGNED
 from rmqstore.live.writer import OF_BROKERS, LiveWriter, RepeatableKeys
 
@@ -115,15 +115,7 @@ class RmqLiveStreamWriter:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task. Runs in a task; stateless."""
-        context = TaskContext.get()
-        assert context is not None, "Spark runs this in a task"
-        query_id, batch_id = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
-        if not query_id or not batch_id:
-            raise StoreStateError(
-                f"Spark has not set {QUERY_ID} and {BATCH_ID}: "
-                "a repeated micro-batch could not be recognised"
-            )
-        return self._sink.send(iterator, f"{query_id}:{batch_id}")
+        return self._sink.send(iterator, ":".join(micro_batch()))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log what is not sent, once. Runs on the driver."""

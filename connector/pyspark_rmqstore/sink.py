@@ -136,6 +136,23 @@ def sweep(root: str, job_id: str) -> None:
             above.rmdir()
 
 
+def micro_batch() -> tuple[str, str]:
+    """Return the ids of the query and of the micro-batch of this task. Runs in a task.
+
+    Raises:
+        StoreStateError: Spark has not set them.
+    """
+    context = TaskContext.get()
+    assert context is not None, "Spark runs this in a task"
+    query_id, batch_id = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
+    if not query_id or not batch_id:
+        raise StoreStateError(
+            f"Spark has not set {QUERY_ID} and {BATCH_ID}: "
+            "a repeated micro-batch could not be recognised"
+        )
+    return query_id, batch_id
+
+
 class RmqStoreStreamWriter:
     """Appends the rows of one micro-batch to one store.
 
@@ -151,14 +168,7 @@ class RmqStoreStreamWriter:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Encode the rows of one task. Runs in a task; stateless."""
-        context = TaskContext.get()
-        assert context is not None, "Spark runs this in a task"
-        query_id, batch_id = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
-        if not query_id or not batch_id:
-            raise StoreStateError(
-                f"Spark has not set {QUERY_ID} and {BATCH_ID}: "
-                "a repeated micro-batch could not be recognised"
-            )
+        query_id, batch_id = micro_batch()
         job_id = _job_id(query_id, int(batch_id))
         join(self._path, job_id)
         staged = self._sink.stage(iterator, job_folder(self._path, job_id))

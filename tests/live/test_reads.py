@@ -270,3 +270,13 @@ def test_scans_that_are_read_side_by_side_do_not_take_one_anothers_answers() -> 
         pulls = [request.fields for request in fake.brokers["a"].asked(11)]
         asked = [fields["queueOffset"] for fields in pulls if fields["maxMsgNums"] != "1"]
         assert len(asked) == len(set(asked)), "no answer was lost"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_messages_come_in_the_same_order_whichever_answers_come_first(seed: int) -> None:
+    counts = {("T", 0): 900, ("T", 1): 1500, ("T", 2): 3, ("T", 3): 400}
+    with FakeCluster({"a": fill(Store(), counts, random.Random(1))}) as fake, fake.open() as one:
+        fake.brokers["a"].dice, fake.brokers["a"].waits = random.Random(seed), 0.01
+        found = rows(one.scan(columns="queueId,queueOffset"))
+    expected = [(queue_id, at) for (_, queue_id), count in counts.items() for at in range(count)]
+    assert [(row["queueId"], row["queueOffset"]) for row in found] == expected

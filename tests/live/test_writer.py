@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -275,6 +277,34 @@ def test_a_request_without_an_answer_is_looked_for_before_it_is_sent_again(
     assert n_sends > 9
     expected = {n: [b"%d" % i for i in range(n, 4000, 4)] for n in range(4)}
     assert bodies(broker) == expected
+
+
+@pytest.mark.parametrize("given_id", [None, "A" * 32])
+def test_a_batch_of_which_a_killed_broker_has_stored_a_part_is_sent_again(
+    fake: FakeCluster, broker: FakeBroker, given_id: str | None
+) -> None:
+    is_cut = True
+
+    def cut(request: Request) -> Reply | None:
+        nonlocal is_cut
+        if request.code != 320 or not is_cut:
+            return None
+        is_cut = False
+        (size,) = struct.unpack_from(">i", request.body)
+        broker.answer(replace(request, body=request.body[: 7 * size]))
+        raise HangUpError
+
+    broker.replace = cut
+    given = [
+        {"topic": "T", "queueId": 1, "body": b"%04d" % number, "msgId": given_id}
+        for number in range(100)
+    ]
+    assert send(fake, given).n_sent == 100
+    expected = [b"%04d" % number for number in range(100)]
+    assert bodies(broker) == {1: expected[:7] + expected}
+    sends = broker.batches["T", 1]
+    keys = [pairs(stored)["UNIQ_KEY"] for messages in sends for _, _, stored in messages]
+    assert keys[:7] == keys[7:14]
 
 
 def test_a_broker_that_comes_back_at_another_address_is_found(fake: FakeCluster) -> None:

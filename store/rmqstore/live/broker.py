@@ -18,7 +18,9 @@ from rmqstore.remoting.client import Address, Answer, RemotingClient
 from rmqstore.storage.files.storage import Closing
 
 SUCCESS: Final = 0
+SYSTEM_ERROR: Final = 1
 SYSTEM_BUSY: Final = 2
+GO_AWAY: Final = 1500
 QUERY_NOT_FOUND: Final = 22
 _GET_MAX_OFFSET: Final = 30
 _GET_MIN_OFFSET: Final = 31
@@ -48,6 +50,10 @@ class LiveBroker(Closing):
     def __str__(self) -> str:
         return f"{self.name} ({self.address})"
 
+    def separate(self) -> LiveBroker:
+        """Return the broker on a connection of its own, of which nobody else takes answers."""
+        return LiveBroker(self.name, self.address, self.location)
+
     def client(self) -> RemotingClient:
         """Return the connection.
 
@@ -71,11 +77,16 @@ class LiveBroker(Closing):
             BrokerUnreachableError: it does not answer.
             BrokerRefusedError: it refuses.
         """
-        asked = [_of_queue(topic, queue_id) for queue_id in queue_ids]
         # The ends come first: a queue that is cleaned meanwhile shows it by a beginning past them.
-        ends = self.offsets(_GET_MAX_OFFSET, asked)
-        begins = self.offsets(_GET_MIN_OFFSET, asked)
+        ends = self.ends(topic, queue_ids)
+        asked = [_of_queue(topic, queue_id) for queue_id in queue_ids]
+        begins = self._offsets(_GET_MIN_OFFSET, asked)
         return [(min(begin, end), end) for begin, end in zip(begins, ends, strict=True)]
+
+    def ends(self, topic: str, queue_ids: Sequence[int]) -> list[int]:
+        """Return where queues end; raises as :meth:`spans` does."""
+        asked = [_of_queue(topic, queue_id) for queue_id in queue_ids]
+        return self._offsets(_GET_MAX_OFFSET, asked)
 
     def at_times(self, topic: str, asked: Sequence[tuple[int, int]]) -> list[int]:
         """Return what the broker finds for pairs of a queue id and a store time, ms."""
@@ -83,7 +94,7 @@ class LiveBroker(Closing):
             _of_queue(topic, queue_id) | {"timestamp": str(timestamp), "boundaryType": "LOWER"}
             for queue_id, timestamp in asked
         ]
-        return self.offsets(_SEARCH_BY_TIME, fields)
+        return self._offsets(_SEARCH_BY_TIME, fields)
 
     def committed(self, group: str, topic: str, queue_ids: Sequence[int]) -> dict[int, int]:
         """Return the offsets that a group has committed, by queue id."""
@@ -111,7 +122,7 @@ class LiveBroker(Closing):
             found.append({name: str(value) for name, value in given.items()})
         return found
 
-    def offsets(self, code: int, asked: Sequence[Fields]) -> list[int]:
+    def _offsets(self, code: int, asked: Sequence[Fields]) -> list[int]:
         """Return the offset in the answer to each of several requests of one kind."""
         return [self._offset(answer) for answer in self.ask(code, asked)]
 
@@ -161,9 +172,7 @@ class LiveBroker(Closing):
         while len(answers) < len(asked):
             while len(waiting) < _AT_ONCE and (item := next(left, None)) is not None:
                 waiting[client.send(code, item[1])] = item[0]
-            by = time.monotonic() + client.endpoint.timeout
-            while (answer := client.receive(by)).opaque not in waiting:
-                pass
+            answer = client.receive_one_of(waiting)
             answers[waiting.pop(answer.opaque)] = answer
         return answers
 

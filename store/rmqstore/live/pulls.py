@@ -25,7 +25,7 @@ import numpy as np
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, MalformedBytesError
 from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.heads import read_heads
-from rmqstore.live.broker import SUCCESS, SYSTEM_BUSY, LiveBroker
+from rmqstore.live.broker import GO_AWAY, SUCCESS, SYSTEM_BUSY, SYSTEM_ERROR, LiveBroker
 from rmqstore.remoting.client import Answer
 from rmqstore.spans import QueueSlice
 
@@ -33,13 +33,11 @@ logger = logging.getLogger(__name__)
 
 _PULL: Final = 11
 _VIEW_MESSAGE: Final = 33
-_SYSTEM_ERROR: Final = 1
 _NOT_FOUND: Final = 19
 _RETRY_IMMEDIATELY: Final = 20
 _OFFSET_MOVED: Final = 21
-_GO_AWAY: Final = 1500
 _WITHOUT_MESSAGES: Final = (_NOT_FOUND, _RETRY_IMMEDIATELY, _OFFSET_MOVED)
-_PASSING: Final = (_SYSTEM_ERROR, SYSTEM_BUSY, _GO_AWAY)  # another attempt may succeed
+_PASSING: Final = (SYSTEM_ERROR, SYSTEM_BUSY, GO_AWAY)  # another attempt may succeed
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 _HAS_SUBSCRIPTION: Final = 1 << 2
 
@@ -269,7 +267,7 @@ def record_at(broker: LiveBroker, physical_offset: int) -> RecordHead | None:
     Source: QueryMessageProcessor.java#viewMessageById.
     """
     fields = {"offset": str(physical_offset)}
-    (answer,) = broker.ask(_VIEW_MESSAGE, [fields], allowed=(SUCCESS, _SYSTEM_ERROR))
+    (answer,) = broker.ask(_VIEW_MESSAGE, [fields], allowed=(SUCCESS, SYSTEM_ERROR))
     return record_head(answer.body) if answer.code == SUCCESS else None
 
 
@@ -288,9 +286,10 @@ class Pulls:
 
     Args:
         broker: the broker.
-        slices: the ranges. The messages of each are handed on in their order, those of several as
-            they come.
+        slices: the ranges. They are handed on one after the other, each in its order, so that a
+            repeated read gives the same.
         tags: a broker leaves out messages whose tag has another hash than all of these, if given.
+            A range has only one request on its way then, and several are handed on as they come.
     """
 
     def __init__(
@@ -298,7 +297,7 @@ class Pulls:
     ) -> None:
         self._broker = broker
         self._subscription = "*" if tags is None else " || ".join(sorted(tags))
-        is_filtered = tags is not None
+        self._is_filtered = is_filtered = tags is not None
         count = _FILTERED_COUNT if is_filtered else _FIRST_COUNT
         self._ranges = [
             _Range(number, piece, piece.start, piece.start, count, is_filtered=is_filtered)
@@ -332,12 +331,16 @@ class Pulls:
                     each.begin_again()
                 self._pause(str(err), err)
                 continue
-            if answered is not None:
-                for pulled in answered.ready():
+            if answered is None:
+                continue
+            in_turn = [answered] if self._is_filtered else [*unfinished]
+            for each in in_turn:
+                for pulled in each.ready():
                     self._n_held -= len(pulled.records)
                     yield pulled
-                if answered.head >= answered.piece.end:
-                    unfinished.remove(answered)
+                if each.head < each.piece.end:
+                    break
+                unfinished.remove(each)
 
     def _rest(self) -> None:
         """Pause once for all answers of one round that gave nothing.
@@ -358,11 +361,11 @@ class Pulls:
         if self._is_held or len(self._waiting) > _AT_ONCE // 2:
             return
         spans: list[tuple[_Range, int, int]] = []
-        for _ in range(len(unfinished)):
-            each = unfinished[0]
+        first = unfinished[0]
+        for each in [*unfinished]:
             # What others wait for is always asked for.
             while len(self._waiting) + len(spans) < _AT_ONCE and (
-                self._n_held < _HELD_BYTES or each.again
+                self._n_held < _HELD_BYTES or each.again or each is first
             ):
                 span = each.next_request()
                 if span is None:
@@ -370,7 +373,8 @@ class Pulls:
                 spans.append((each, *span))
             if len(self._waiting) + len(spans) >= _AT_ONCE:
                 break
-            unfinished.rotate(-1)
+            if self._is_filtered:
+                unfinished.rotate(-1)  # each gets its turn to be first
         if not spans:
             return
         requests = []
@@ -383,17 +387,14 @@ class Pulls:
 
     def _receive(self) -> _Range | None:
         """Take one answer, and return the range that has it now; None if it says nothing."""
-        client = self._broker.client()
-        by = time.monotonic() + client.endpoint.timeout
-        while (answer := client.receive(by)).opaque not in self._waiting:
-            pass  # whatever else it sends, it has to answer in time
+        answer = self._broker.client().receive_one_of(self._waiting)
         each, start, until = self._waiting.pop(answer.opaque)
         if start >= each.cut:
             return None
         pulled = None
         if answer.code in _PASSING:
             self._refused = f"{answer.remark or f'code {answer.code}'}"
-            if answer.code == _SYSTEM_ERROR and each.fail() > _MOST_ERRORS:
+            if answer.code == SYSTEM_ERROR and each.fail() > _MOST_ERRORS:
                 raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         else:
             pulled = self._pulled(answer, each, start, until)

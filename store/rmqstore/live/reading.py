@@ -52,7 +52,8 @@ _INNER_BATCH: Final = np.int32(SysFlag.INNER_BATCH)
 class LiveScan:
     """Reads ranges of queues of one broker.
 
-    The messages of one queue come in its order, those of several as the broker answers.
+    The ranges are read one after the other; with tags, those of several queues come as the broker
+    answers.
 
     Args:
         broker: the broker.

@@ -2,7 +2,8 @@
 
 A queue has one request on its way at a time, because brokers store those of one connection in any
 order. Whether a request was stored whose answer is lost shows in the queue: its messages have
-unique keys, which are looked for before it is sent again.
+unique keys, and that of the last one is looked for before it is sent again. A broker that is killed
+while it copies a batch into its log keeps those that are whole, so the first one proves nothing.
 
 Source: SendMessageProcessor.java; BrokerFastFailure.java; HookUtils.java#checkBeforePutMessage.
 """
@@ -25,7 +26,7 @@ from rmqstore.errors import (
     MalformedBytesError,
     OptionError,
 )
-from rmqstore.live.broker import SUCCESS, SYSTEM_BUSY, LiveBroker
+from rmqstore.live.broker import GO_AWAY, SUCCESS, SYSTEM_BUSY, SYSTEM_ERROR, LiveBroker
 from rmqstore.live.pulls import Pulls
 from rmqstore.remoting.client import Answer
 from rmqstore.spans import QueueSlice
@@ -34,17 +35,14 @@ logger = logging.getLogger(__name__)
 
 SEND: Final = 310
 SEND_BATCH: Final = 320
-_GET_MAX_OFFSET: Final = 30
 _GET_RUNTIME_INFO: Final = 28
-_SYSTEM_ERROR: Final = 1
 _NOT_DURABLE: Final = {
     10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT",
 }  # fmt: skip
 _SERVICE_NOT_AVAILABLE: Final = 14
 _NO_PERMISSION: Final = 16
 _TOPIC_NOT_EXIST: Final = 17
-_GO_AWAY: Final = 1500
-_NOT_STORED: Final = (SYSTEM_BUSY, _SERVICE_NOT_AVAILABLE, _GO_AWAY)
+_NOT_STORED: Final = (SYSTEM_BUSY, _SERVICE_NOT_AVAILABLE, GO_AWAY)
 _TOO_LARGE: Final = "body size exceeded"
 _CERTAIN_REMARKS: Final = (_TOO_LARGE, "in-sync replicas", "create mapped file failed")
 _SIZE: Final = struct.Struct(">i")
@@ -58,14 +56,14 @@ _SETTLING_SECONDS: Final = 1.0  # in which a queue shows what was stored last
 
 @dataclass
 class SendRequest:
-    """Messages that are stored all together or not at all.
+    """Messages that are sent together; what is stored of them are the first ones, or all.
 
     Attributes:
         code: of the request.
         fields: its fields.
         body: its body.
         n_messages: how many messages it sends.
-        mark: bytes that only these messages have in their records; empty without a unique key.
+        mark: bytes that the record of the last message has; empty without a unique key.
         is_delayed: whether a broker keeps them in another topic first.
         n_errors: how often the broker failed to answer it.
     """
@@ -83,8 +81,8 @@ class SendRequest:
         n_first, at = self.n_messages // 2, 0
         for _ in range(n_first):
             at += _SIZE.unpack_from(self.body, at)[0]
-        first = replace(self, body=self.body[:at], n_messages=n_first)
-        rest = replace(self, body=self.body[at:], n_messages=self.n_messages - n_first, mark=b"")
+        first = replace(self, body=self.body[:at], n_messages=n_first, mark=b"")
+        rest = replace(self, body=self.body[at:], n_messages=self.n_messages - n_first)
         return [first, rest]
 
 
@@ -144,7 +142,7 @@ class Sender:
         self.n_held = 0  # bytes of requests that wait or are on their way
         self.n_sent = 0  # messages that are stored
         self._asked = broker
-        self._sends = LiveBroker(broker.name, broker.address, broker.location)
+        self._sends = broker.separate()
         self._find = find
         self._on_their_way: dict[int, SendQueue] = {}
         self._refused = ""  # why the broker takes nothing for now
@@ -197,10 +195,7 @@ class Sender:
     def _receive(self) -> None:
         if not self._on_their_way:
             return
-        client = self._sends.client()
-        by = time.monotonic() + client.endpoint.timeout
-        while (answer := client.receive(by)).opaque not in self._on_their_way:
-            pass  # whatever else it sends, it has to answer in time
+        answer = self._sends.client().receive_one_of(self._on_their_way)
         queue = self._on_their_way.pop(answer.opaque)
         if answer.code == SUCCESS or answer.code in _NOT_DURABLE:
             self._take_stored(queue, answer)
@@ -227,14 +222,14 @@ class Sender:
         if answer.code in _NOT_STORED:
             queue.put_back([request])
             self._refused = remark  # one pause for all that are refused together
-        elif answer.code == _SYSTEM_ERROR and _TOO_LARGE in remark:
+        elif answer.code == SYSTEM_ERROR and _TOO_LARGE in remark:
             if request.n_messages == 1:
                 raise IllegalMessageError(
                     f"{self._sends}: {queue.topic}-{queue.queue_id}: a message of "
                     f"{len(request.body)} bytes is over its maxMessageSize: {remark}"
                 )
             queue.put_back(request.halves())
-        elif answer.code == _SYSTEM_ERROR and not any(map(remark.count, _CERTAIN_REMARKS)):
+        elif answer.code == SYSTEM_ERROR and not any(map(remark.count, _CERTAIN_REMARKS)):
             request.n_errors += 1
             if request.n_errors >= _MOST_ERRORS:
                 raise BrokerRefusedError(str(self._sends), answer.code, remark)
@@ -264,7 +259,7 @@ class Sender:
             try:
                 self._asked.close()
                 self._asked = broker = self._find()
-                self._sends = LiveBroker(broker.name, broker.address, broker.location)
+                self._sends = broker.separate()
                 _wait_for_queues(broker)
                 doubtful = [queue for queue in self.queues if queue.sent is not None]
                 for is_last in (False, True):
@@ -286,12 +281,13 @@ class Sender:
         assert request is not None, "its answer was lost"
         if not request.mark or queue.base < 0:
             return False
-        asked = [{"topic": queue.topic, "queueId": str(queue.queue_id)}]
-        (end,) = broker.offsets(_GET_MAX_OFFSET, asked)
+        (end,) = broker.ends(queue.topic, [queue.queue_id])
         if end <= queue.base:
             return False
+        n_missing = max(request.body.count(request.mark), 1)  # ids that are given may be equal
         for pulled in Pulls(broker, [QueueSlice(queue.topic, queue.queue_id, queue.base, end)]):
-            if request.mark in pulled.records:
+            n_missing -= pulled.records.count(request.mark)
+            if n_missing <= 0:
                 logger.info("%s: %s-%d has what was sent", broker, queue.topic, queue.queue_id)
                 self._note_stored(queue, None)
                 return True
@@ -309,9 +305,8 @@ class Sender:
 
 def ends_of(broker: LiveBroker, topic: str, count: int) -> list[int]:
     """Return the ends of the queues of a topic, -1 where the broker does not let us ask."""
-    asked = [{"topic": topic, "queueId": str(queue_id)} for queue_id in range(count)]
     try:
-        return broker.offsets(_GET_MAX_OFFSET, asked)
+        return broker.ends(topic, range(count))
     except BrokerRefusedError as err:
         if err.code != _NO_PERMISSION:
             raise

@@ -97,8 +97,8 @@ class RepeatableKeys(UniqueKeys):
 class LiveWriter(Closing):
     """Sends messages to running brokers; a context manager.
 
-    Messages are stored at least once, in the order in which each queue gets them. Those of a batch
-    are stored together. :func:`rmqstore.open` makes one of an address with ``mode="a"``.
+    Messages are stored at least once, in the order in which each queue gets them.
+    :func:`rmqstore.open` makes one of an address with ``mode="a"``.
 
     Args:
         location: the name servers.
@@ -364,7 +364,7 @@ class _Encoded(NamedTuple):
                 low, high = first + part.start, first + part.stop
                 fields = _fields(queue, int(flags[low])) | {"h": "0", "i": "", "m": "true"}
                 body = data[bounds[low] : bounds[high]].tobytes()
-                mark = self._mark(int(rows[low]))
+                mark = self._mark(int(rows[high - 1]))
                 yield SendRequest(SEND_BATCH, fields, body, high - low, mark)
 
     def _single(self, row: int, queue: SendQueue) -> SendRequest:

@@ -18,7 +18,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
@@ -310,13 +310,8 @@ class RemotingClient:
         Raises:
             BrokerUnreachableError: no answer came in time, or what came is not an answer.
         """
-        until = time.monotonic() + self.endpoint.timeout
         try:
-            opaque = self.send(code, fields, body)
-            while True:
-                answer = self.receive(until)
-                if answer.opaque == opaque:
-                    return answer
+            return self.receive_one_of({self.send(code, fields, body)})
         except BrokerUnreachableError as err:
             reason = f"no answer to request {code}: {err.reason}"
             raise BrokerUnreachableError(err.address, reason) from err
@@ -355,6 +350,16 @@ class RemotingClient:
                 str(endpoint.address), f"a request could not be sent: {err}"
             ) from err
         return list(range(self._opaque - len(frames) + 1, self._opaque + 1))
+
+    def receive_one_of(self, opaques: Container[int]) -> Answer:
+        """Return the next answer to one of some requests, which has to come in time.
+
+        Other answers are passed over. Raises as :meth:`receive` does.
+        """
+        until = time.monotonic() + self.endpoint.timeout
+        while (answer := self.receive(until)).opaque not in opaques:
+            pass
+        return answer
 
     def receive(self, until: float) -> Answer:
         """Return the answer to any request, the next one that comes.

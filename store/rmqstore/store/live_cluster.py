@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from rmqstore.errors import StoreStateError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS
-from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.reading import LiveScan
@@ -201,29 +200,21 @@ class LiveCluster(Closing):
     def _of_broker(
         self, request: MessageScan, name: str, slices: Sequence[QueueSlice]
     ) -> Iterator[pa.RecordBatch]:
-        known = self.brokers.opened(name)
-        # A connection of its own: others may be read meanwhile, and take the answers on theirs.
-        with LiveBroker(name, known.address, known.location) as broker:
-            yield from self._on_connection(request, broker, slices)
+        spec = replace(request.spec, broker_name=name)
+        with self.brokers.opened(name).separate() as broker:  # others may be read meanwhile
+            if request.last is None:
+                yield from request.kept(LiveScan(broker, spec).batches(slices))
+                return
+            needed = [ALL_COLUMNS.field(name) for name in (*QUEUE_COLUMNS, PLACE)]
+            added = [field for field in needed if field.name not in spec.schema.names]
+            wider = replace(spec, schema=pa.schema([*spec.schema, *added]))
 
-    @staticmethod
-    def _on_connection(
-        request: MessageScan, broker: LiveBroker, slices: Sequence[QueueSlice]
-    ) -> Iterator[pa.RecordBatch]:
-        spec = replace(request.spec, broker_name=broker.name)
-        if request.last is None:
-            yield from request.kept(LiveScan(broker, spec).batches(slices))
-            return
-        needed = [ALL_COLUMNS.field(name) for name in (*QUEUE_COLUMNS, PLACE)]
-        added = [field for field in needed if field.name not in spec.schema.names]
-        wider = replace(spec, schema=pa.schema([*spec.schema, *added]))
+            def read(parts: list[QueueSlice]) -> Iterator[pa.RecordBatch]:
+                return request.kept(LiveScan(broker, wider).batches(parts))
 
-        def read(parts: list[QueueSlice]) -> Iterator[pa.RecordBatch]:
-            return request.kept(LiveScan(broker, wider).batches(parts))
-
-        newest = newest_of_queues(slices, request.last, read, wider.schema)
-        rows = newest.take(pc.sort_indices(newest.column(PLACE)))
-        yield from rows.select(spec.schema.names).to_batches()
+            newest = newest_of_queues(slices, request.last, read, wider.schema)
+            rows = newest.take(pc.sort_indices(newest.column(PLACE)))
+            yield from rows.select(spec.schema.names).to_batches()
 
 
 def _asks(value: object) -> bool:
