@@ -215,11 +215,25 @@ def test_a_flush_that_was_too_slow_is_not_reported() -> None:
     state, actions = decide(state, 1.0, events.Written(100, 0))
     assert actions == [events.Flush(100)]
     state, (writing,) = decide(state, 3.0, events.Flushed(100, 1))
-    late, actions = decide(state, 13.0, events.StateWritten(writing.saved))
+    late, _ = decide(state, 13.5, events.Ticked(is_drained=True))
     assert late.phase is Phase.PAUSING
+    _, actions = decide(late, 14.0, events.StateWritten(writing.saved))
     assert not [each for each in actions if isinstance(each, events.Report)]
     _, actions = decide(state, 4.0, events.StateWritten(writing.saved))
     assert events.Report(100) in actions
+
+
+def test_a_loop_that_was_held_up_takes_its_own_delay_for_no_slow_disk() -> None:
+    state, _ = decide(streaming(), 1.0, events.Received(0, 100))
+    state, _ = decide(state, 1.0, events.Written(100, 0))
+    state, (writing,) = decide(state, 31.0, events.Flushed(100, 1))  # done long ago
+    state, _ = decide(state, 31.0, events.Received(100, 200))
+    state, _ = decide(state, 31.0, events.Ticked(is_drained=True))
+    assert state.phase is Phase.APPENDING
+    state, _ = decide(state, 61.0, events.StateWritten(writing.saved))
+    state, _ = decide(state, 61.0, events.Received(200, 300))
+    state, _ = decide(state, 61.0, events.Ticked(is_drained=True))
+    assert state.phase is Phase.APPENDING
 
 
 # ---- the thread that connects

@@ -16,7 +16,7 @@ from rmqstore.errors import StoreStateError
 from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica import queue_builder, replica_state, upkeep
 from rmqstore.replica.copy_store import Worker
-from rmqstore.replica.events import Failed, Happened
+from rmqstore.replica.events import Event, Failed
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.log_copy import Unflushed
 from rmqstore.replica.settings import FollowSettings
@@ -72,14 +72,14 @@ def test_an_interrupted_flush_is_repeated_and_a_failed_one_is_not(tmp_path: Path
         raise OSError(errno.EIO, "lost")
 
     disk.before = fail
-    found: list[Happened] = []
+    found: list[Event] = []
     worker = Worker("follow-sync", lambda order: order.perform(disk), found.append)
+    worker.start()
     worker.give(flush)
     worker.give(flush)
     worker.end()
     assert folder / "a" in unflushed
-    event = found[0].event
-    assert len(found) == 1
+    (event,) = found
     assert isinstance(event, Failed)
     assert worker.failed == (flush, event.error)
     assert str(event.error) == "[Errno 5] lost"

@@ -28,7 +28,7 @@ from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.search import know_their_places
 from rmqstore.format.layout import Bytes, Mask
 from rmqstore.replica import events
-from rmqstore.replica.events import Action, Event, Happened, happened
+from rmqstore.replica.events import Action, Event
 from rmqstore.replica.log_copy import LogCopy, LogFlush, RecordStarts
 from rmqstore.replica.queue_builder import QueueBuilder, write_tables
 from rmqstore.replica.retention import OldFiles
@@ -56,6 +56,7 @@ logger = logging.getLogger(__name__)
 
 _SPARE_BYTES: Final = 256 << 10
 _BLOCK_BYTES: Final = 8 << 20
+_LOOK_SECONDS: Final = 0.05  # between two looks whether a thread has ended
 
 Read = Callable[[int, int], Bytes]
 
@@ -288,12 +289,17 @@ class Worker:
     """
 
     def __init__(
-        self, name: str, perform: Callable[[Any], Event], put: Callable[[Happened], None]
+        self, name: str, perform: Callable[[Any], Event], put: Callable[[Event], None]
     ) -> None:
         self._perform, self._put = perform, put
         self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.failed: tuple[Any, BaseException] | None = None
+        # An interrupt of join() makes a thread look ended.
+        self._has_ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Let it begin. Whoever has to end it knows it before."""
         self._thread.start()
 
     def give(self, order: Any) -> None:  # noqa: ANN401 - whatever is performed
@@ -301,6 +307,12 @@ class Worker:
         self._orders.put(order)
 
     def _run(self) -> None:
+        try:
+            self._perform_all()
+        finally:
+            self._has_ended.set()
+
+    def _perform_all(self) -> None:
         while (order := self._orders.get()) is not None:
             if isinstance(order, threading.Event):  # all orders before are performed
                 order.set()
@@ -310,7 +322,7 @@ class Worker:
             except BaseException as err:  # noqa: BLE001 - raised by the loop
                 self.failed = order, err
                 event = events.Failed(err, is_whole=False)
-            self._put(happened(event))
+            self._put(event)
             if self.failed is not None:
                 return
 
@@ -318,13 +330,18 @@ class Worker:
         """Wait until it has performed all orders."""
         is_done = threading.Event()
         self._orders.put(is_done)
-        while self._thread.is_alive() and not is_done.wait(0.05):
+        while self._is_running and not is_done.wait(_LOOK_SECONDS):
             pass
 
     def end(self) -> None:
         """End it, once it has performed all orders."""
         self._orders.put(None)
-        self._thread.join()
+        while self._is_running:
+            self._has_ended.wait(_LOOK_SECONDS)
+
+    @property
+    def _is_running(self) -> bool:
+        return self._thread.ident is not None and not self._has_ended.is_set()
 
 
 class _LogOrder(NamedTuple):
@@ -410,7 +427,7 @@ class CopyStore:
     def __init__(
         self,
         root: Path,
-        put: Callable[[Happened], None],
+        put: Callable[[Event], None],
         make_disk: Callable[[], Disk],
         old_files: OldFiles,
     ) -> None:
@@ -503,9 +520,12 @@ class CopyStore:
         saved = replace(saved, built=start)
         keeper = _LogKeeper(self._new_disk(), paths, tuple(epochs))
         queue_keeper = _QueueKeeper(queue_disk, paths, builder)
-        # One by one: the first has to be ended if there is no thread for the second.
-        self._workers = (Worker("follow-sync", keeper.perform, self._put),)
-        self._workers += (Worker("follow-queues", queue_keeper.perform, self._put),)
+        self._workers = (
+            Worker("follow-sync", keeper.perform, self._put),
+            Worker("follow-queues", queue_keeper.perform, self._put),
+        )
+        for worker in self._workers:
+            worker.start()
         return events.Opened(saved, end, log.last_store_timestamp, tuple(epochs))
 
     def _give(self, action: Action) -> None:

@@ -616,17 +616,13 @@ def _on_damage(state: ReplicaState, error: CorruptRecordError) -> Decision:
 
 def _on_state_written(state: ReplicaState, event: events.StateWritten) -> Decision:
     """Acknowledge and build what the state on the disk covers."""
-    was_stalled = is_stalled(state)
     copy, work = state.copy, state.work._replace(flushing=False)
     if event.saved.end > copy.saved_end:  # else the log was not flushed before
         work = work._replace(synced_at=state.now)
     state = state._replace(copy=copy._replace(saved_end=event.saved.end), work=work)
     if state.is_held_up:
         return state, []
-    if was_stalled and state.stream is not None and state.phase in STREAMING:
-        state, actions = _lose(state, _STALLED)
-    else:
-        state, actions = report_if_due(state)
+    state, actions = report_if_due(state)
     state, builds = build_if_due(state)
     return state, [*actions, *builds]
 
@@ -688,8 +684,9 @@ def _end_cut(state: ReplicaState, cut: Cutting) -> Decision:
     """Continue with the bytes of the broker, where the logs part; or make the connection."""
     # The broker may have lost the end that tables wait for.
     broker = state.broker._replace(untaken=state.broker.newest, agreed_low=None)
-    state = state._replace(change=None, broker=broker)
-    stream = state.connection
+    # Nothing was read meanwhile.
+    stream = state.connection._replace(received_at=state.now)
+    state = state._replace(change=None, broker=broker, stream=stream)
     if cut.begins_at is not None:
         return _plan(state, stream.greeting)
     held = state.copy._replace(n_held=cut.place - cut.end, held_at=state.now)

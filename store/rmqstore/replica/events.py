@@ -42,7 +42,8 @@ class Happened(NamedTuple):
     """An event, with what all events have.
 
     Attributes:
-        at: monotonic time.
+        at: monotonic time; of what a thread has done, when the loop took note of it, which may
+            have been held up.
         epoch_ms: the time of the clock.
         event: what happened.
         asked: what it answers; None if it is not the answer to a question.

@@ -69,7 +69,7 @@ class Mail:
     """Events of other threads, for the loop, which they wake up."""
 
     def __init__(self) -> None:
-        self._found: deque[Happened | _Made] = deque()
+        self._found: deque[Happened | _Made | Event] = deque()
         self._guard = threading.Lock()
         self._is_closed = False
         self._reader, self._writer = socket.socketpair()
@@ -79,8 +79,8 @@ class Mail:
         self._poll.register(self._reader, select.POLLIN)
         self._watched: int | None = None
 
-    def put(self, found: Happened | _Made) -> None:
-        """Leave an event or a connection; whoever is late leaves it to nobody."""
+    def put(self, found: Happened | _Made | Event) -> None:
+        """Leave an answer, a connection or another event; whoever is late leaves it to nobody."""
         with self._guard:
             if not self._is_closed:
                 self._found.append(found)
@@ -110,7 +110,7 @@ class Mail:
                     pass
         return self._watched in ready
 
-    def take(self) -> list[Happened | _Made]:
+    def take(self) -> list[Happened | _Made | Event]:
         """Return all that was left, in its order."""
         taken = []
         while self._found:
@@ -333,7 +333,7 @@ class Follower:
         is_awaited = self.state.phase is Phase.CONNECTING
         for mail in self._mail.take():
             if not isinstance(mail, _Made):
-                self._found.append(mail)
+                self._found.append(mail if isinstance(mail, Happened) else happened(mail))
             elif is_awaited and mail.happened.asked in self.state.broker.asking:
                 self._disconnect()
                 self._made = mail

@@ -149,6 +149,7 @@ class Work(NamedTuple):
     takes_tables: bool = False
     changes_queues: bool = False
     flush_began: float = LONG_AGO
+    ordered_at: float = LONG_AGO  # when the thread that flushes was given its last order
     synced_at: float = LONG_AGO
     written: int = 0  # up to where queues are built, which the disk may not have
     next_build_at: float = LONG_AGO
@@ -294,7 +295,7 @@ def is_stalled(state: ReplicaState) -> bool:
     The log may take its time to come to the disk while there is much to copy.
     """
     work, stall = state.work, state.broker.timing.stall
-    return work.flushing and state.now - work.flush_began > stall and not is_behind(state)
+    return work.flushing and state.now - work.ordered_at > stall and not is_behind(state)
 
 
 def is_behind(state: ReplicaState) -> bool:
@@ -394,7 +395,9 @@ def wait_of(state: ReplicaState) -> events.Wait:
 def _next_due(state: ReplicaState) -> float:
     """Return when a thread may do something that is there to do, as far as that is near."""
     copy, work, due = state.copy, state.work, float("inf")
-    if not work.flushing and copy.sure_end > copy.durable and not is_behind(state):
+    # Others are flushed with what comes next: nobody waits for them.
+    waits = state.settings.acknowledge == "synced"
+    if waits and not work.flushing and copy.sure_end > copy.durable and not is_behind(state):
         due = work.synced_at + work.sync_rest
     if not work.building and copy.built < copy.saved_end and work.written < copy.saved_end:
         due = min(due, work.next_build_at)

@@ -78,7 +78,7 @@ def flush_if_due(state: ReplicaState) -> Decision:
 
 
 def _flush(state: ReplicaState) -> Decision:
-    work = state.work._replace(flushing=True, flush_began=state.now)
+    work = state.work._replace(flushing=True, flush_began=state.now, ordered_at=state.now)
     return state._replace(work=work), [events.Flush(state.copy.sure_end)]
 
 
@@ -110,6 +110,7 @@ def _write_state(state: ReplicaState, *, is_closed: bool = False) -> Decision:
     work = state.work
     if not work.flushing:
         work = work._replace(flushing=True, flush_began=state.now)
+    work = work._replace(ordered_at=state.now)
     timers = state.timers._replace(state_at=state.now)
     state = state._replace(copy=copy._replace(noted=saved), work=work, timers=timers)
     return state, [events.WriteState(saved, epochs)]
