@@ -25,21 +25,16 @@ import numpy as np
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, MalformedBytesError
 from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.heads import read_heads
-from rmqstore.live.broker import GO_AWAY, SUCCESS, SYSTEM_BUSY, SYSTEM_ERROR, LiveBroker
+from rmqstore.live.broker import WITHOUT_MESSAGES, LiveBroker
 from rmqstore.remoting.client import Answer
+from rmqstore.remoting.codes import RequestCode, ResponseCode
 from rmqstore.spans import QueueSlice
 
 logger = logging.getLogger(__name__)
 
-_PULL: Final = 11
-_VIEW_MESSAGE: Final = 33
-_NOT_FOUND: Final = 19
-_RETRY_IMMEDIATELY: Final = 20
-_OFFSET_MOVED: Final = 21
-_WITHOUT_MESSAGES: Final = (_NOT_FOUND, _RETRY_IMMEDIATELY, _OFFSET_MOVED)
-_PASSING: Final = (SYSTEM_ERROR, SYSTEM_BUSY, GO_AWAY)  # another attempt may succeed
+# Another attempt may succeed.
+_PASSING: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY)
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
-_HAS_SUBSCRIPTION: Final = 1 << 2
 
 _AT_ONCE: Final = 32  # requests on their way to a broker
 _FIRST_COUNT: Final = 32  # messages of a request: a broker's limit by default
@@ -189,23 +184,6 @@ class _Range:
         self.asked = at
 
 
-def pull_fields(broker: LiveBroker, wanted: QueueSlice, subscription: str = "*") -> dict[str, str]:
-    """Return the fields of a request for messages of a queue, in which no offset is committed."""
-    return {
-        "consumerGroup": broker.location.consumer_group,
-        "topic": wanted.topic,
-        "queueId": str(wanted.queue_id),
-        "queueOffset": str(wanted.start),
-        "maxMsgNums": str(wanted.end - wanted.start),
-        "sysFlag": str(_HAS_SUBSCRIPTION),
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": subscription,
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
-
-
 class RecordHead(NamedTuple):
     """What a record says of itself: its size, its place in the log, and when it was stored, ms."""
 
@@ -225,13 +203,9 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
     for pause in (0.0, *_PAUSES):
         time.sleep(pause)
         missing = [number for number in range(len(wanted)) if number not in found]
-        asked = [
-            pull_fields(broker, wanted[number]._replace(end=wanted[number].start + 1))
-            for number in missing
-        ]
-        answers = broker.ask(_PULL, asked, allowed=(SUCCESS, *_WITHOUT_MESSAGES))
+        answers = broker.pull([_first_of(wanted[number]) for number in missing])
         for number, answer in zip(missing, answers, strict=True):
-            record = record_head(answer.body) if answer.code == SUCCESS else None
+            record = record_head(answer.body) if answer.code == ResponseCode.SUCCESS else None
             if record is not None or _is_deleted(answer, wanted[number].start):
                 found[number] = record
         if len(found) == len(wanted):
@@ -246,17 +220,24 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
 
 def are_removed(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[bool]:
     """Return whether a broker says of the first message of each range that its file is deleted."""
-    asked = [pull_fields(broker, piece._replace(end=piece.start + 1)) for piece in wanted]
-    answers = broker.ask(_PULL, asked, allowed=(SUCCESS, *_WITHOUT_MESSAGES, *_PASSING))
-    return [answer.code == _RETRY_IMMEDIATELY and _REMOVING in answer.remark for answer in answers]
+    answers = broker.pull([_first_of(piece) for piece in wanted], allowed=_PASSING)
+    return [_is_removed(answer) for answer in answers]
+
+
+def _first_of(piece: QueueSlice) -> QueueSlice:
+    return piece._replace(end=piece.start + 1)
+
+
+def _is_removed(answer: Answer) -> bool:
+    return answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and _REMOVING in answer.remark
 
 
 def _is_deleted(answer: Answer, queue_offset: int) -> bool:
     """Return whether an answer without a message says that it is deleted."""
-    if answer.code == _RETRY_IMMEDIATELY:
-        return _REMOVING in answer.remark
+    if answer.code != ResponseCode.PULL_OFFSET_MOVED:
+        return _is_removed(answer)
     try:
-        return answer.code == _OFFSET_MOVED and queue_offset < answer.number("minOffset")
+        return queue_offset < answer.number("minOffset")
     except MalformedBytesError:
         return False
 
@@ -267,8 +248,12 @@ def record_at(broker: LiveBroker, physical_offset: int) -> RecordHead | None:
     Source: QueryMessageProcessor.java#viewMessageById.
     """
     fields = {"offset": str(physical_offset)}
-    (answer,) = broker.ask(_VIEW_MESSAGE, [fields], allowed=(SUCCESS, SYSTEM_ERROR))
-    return record_head(answer.body) if answer.code == SUCCESS else None
+    (answer,) = broker.ask(
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        [fields],
+        allowed=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
+    )
+    return record_head(answer.body) if answer.code == ResponseCode.SUCCESS else None
 
 
 def record_head(body: bytes) -> RecordHead | None:
@@ -381,8 +366,8 @@ class Pulls:
         for each, start, until in spans:
             wanted = each.piece._replace(start=start, end=until)
             subscription = self._subscription if each.is_filtered else "*"
-            requests.append((pull_fields(self._broker, wanted, subscription), b""))
-        sent = self._broker.client().send_all(_PULL, requests)
+            requests.append((self._broker.pull_fields(wanted, subscription), b""))
+        sent = self._broker.client().send_all(RequestCode.PULL_MESSAGE, requests)
         self._waiting |= zip(sent, spans, strict=True)
 
     def _receive(self) -> _Range | None:
@@ -394,7 +379,7 @@ class Pulls:
         pulled = None
         if answer.code in _PASSING:
             self._refused = f"{answer.remark or f'code {answer.code}'}"
-            if answer.code == SYSTEM_ERROR and each.fail() > _MOST_ERRORS:
+            if answer.code == ResponseCode.SYSTEM_ERROR and each.fail() > _MOST_ERRORS:
                 raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         else:
             pulled = self._pulled(answer, each, start, until)
@@ -423,7 +408,7 @@ class Pulls:
             BrokerRefusedError: the broker refuses the request.
             BrokerUnreachableError: what came is not an answer to it.
         """
-        if answer.code != SUCCESS and answer.code not in _WITHOUT_MESSAGES:
+        if answer.code != ResponseCode.SUCCESS and answer.code not in WITHOUT_MESSAGES:
             raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         try:
             following, first, last = (
@@ -432,15 +417,15 @@ class Pulls:
         except MalformedBytesError as err:
             raise BrokerUnreachableError(str(self._broker), err.reason) from err
         end = following if each.is_filtered else min(following, until)
-        if answer.code == SUCCESS and answer.body and following > start:
+        if answer.code == ResponseCode.SUCCESS and answer.body and following > start:
             is_filtered = each.is_filtered
             return Pulled(each.number, start, end, following, answer.body, is_filtered=is_filtered)
-        if answer.code == _RETRY_IMMEDIATELY and following > start:
+        if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > start:
             if _REMOVING in answer.remark:
                 return Pulled(each.number, start, end, following, loss="their files are deleted")
             if each.is_filtered:
                 return Pulled(each.number, start, end, following, is_filtered=True)
-        if answer.code in (_NOT_FOUND, _OFFSET_MOVED):
+        if answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
             return _lost(answer, each, (start, until), (following, first, last))
         return None
 
