@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import rmqstore
 from live.fake_cluster import FakeCluster, FakeServer, HangUpError, Reply, Request, fill, one_queue
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, RmqStoreError
 from rmqstore.live import broker, pulls
@@ -216,6 +217,14 @@ def test_what_servers_refuse_is_said_as_they_say_it(fake: FakeCluster) -> None:
         assert text in str(caught.value)
         assert server.address in str(caught.value)
         server.replace = lambda _request: None
+
+
+def test_a_broker_in_place_of_a_name_server_is_named(fake: FakeCluster) -> None:
+    uri = f"rocketmq://{fake.brokers['a'].address}"
+    for arguments in ({}, {"subscribe": "T"}):
+        with rmqstore.open(uri) as cluster, pytest.raises(BrokerRefusedError) as caught:
+            cluster.count(**arguments)
+        assert "not a name server" in str(caught.value)
 
 
 def test_a_broker_that_is_busy_for_ever_fails_a_read(fake: FakeCluster) -> None:

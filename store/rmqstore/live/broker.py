@@ -76,7 +76,7 @@ class LiveBroker(Closing):
             BrokerUnreachableError: it does not answer.
             BrokerRefusedError: it refuses.
         """
-        asked = [_of_queue(topic, queue_id) for queue_id in queue_ids]
+        asked = [self._of_queue(topic, queue_id) for queue_id in queue_ids]
         try:
             # The ends come first: a queue that is cleaned meanwhile shows it by a beginning past
             # them.
@@ -90,7 +90,7 @@ class LiveBroker(Closing):
 
     def ends(self, topic: str, queue_ids: Sequence[int]) -> list[int]:
         """Return where queues end; raises as :meth:`spans` does."""
-        asked = [_of_queue(topic, queue_id) for queue_id in queue_ids]
+        asked = [self._of_queue(topic, queue_id) for queue_id in queue_ids]
         try:
             return self._offsets(RequestCode.GET_MAX_OFFSET, asked)
         except BrokerRefusedError as err:
@@ -116,7 +116,7 @@ class LiveBroker(Closing):
         None if it does not let us search, which needs GET on the topic.
         """
         fields = [
-            _of_queue(topic, queue_id) | {"timestamp": str(timestamp), "boundaryType": "LOWER"}
+            self._of_queue(topic, queue_id) | {"timestamp": str(timestamp), "boundaryType": "LOWER"}
             for queue_id, timestamp in asked
         ]
         try:
@@ -129,9 +129,8 @@ class LiveBroker(Closing):
     def pull_fields(self, wanted: QueueSlice, subscription: str = "*") -> dict[str, str]:
         """Return the fields of a pull of a range, in which no offset is committed."""
         return {
+            **self._of_queue(wanted.topic, wanted.queue_id),
             "consumerGroup": self.location.consumer_group,
-            "topic": wanted.topic,
-            "queueId": str(wanted.queue_id),
             "queueOffset": str(wanted.start),
             "maxMsgNums": str(wanted.end - wanted.start),
             "sysFlag": str(_HAS_SUBSCRIPTION),
@@ -157,7 +156,7 @@ class LiveBroker(Closing):
         """Return the offsets that a group has committed, by queue id."""
         found = {}
         fields = [
-            _of_queue(topic, queue_id) | {"consumerGroup": group, "setZeroIfNotFound": "false"}
+            self._of_queue(topic, queue_id) | {"consumerGroup": group, "setZeroIfNotFound": "false"}
             for queue_id in queue_ids
         ]
         answers = self.ask(
@@ -241,6 +240,6 @@ class LiveBroker(Closing):
             answers[waiting.pop(answer.opaque)] = answer
         return answers
 
-
-def _of_queue(topic: str, queue_id: int) -> dict[str, str]:
-    return {"topic": topic, "queueId": str(queue_id)}
+    def _of_queue(self, topic: str, queue_id: int) -> dict[str, str]:
+        """Return the fields that name a queue; a proxy needs the name of the broker."""
+        return {"topic": topic, "queueId": str(queue_id), "bname": self.name}

@@ -146,6 +146,13 @@ class NameServers:
                 errors.append(err)
                 continue
             self._silent.pop(address, None)
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise BrokerRefusedError(
+                    str(address),
+                    answer.code,
+                    f"{answer.remark.strip()}. It is not a name server, but perhaps a broker or a "
+                    "proxy: name servers are given, whose port is 9876 by default",
+                )
             if answer.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
                 raise BrokerRefusedError(str(address), answer.code, answer.remark)
             answers.append(answer)
