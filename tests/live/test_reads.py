@@ -198,11 +198,11 @@ def test_a_limit_ends_a_read_early_and_progress_counts_every_message() -> None:
 
 
 def test_answers_grow_with_what_a_broker_gives() -> None:
-    with FakeCluster({"a": one_queue(10_000)}) as fake, fake.open() as cluster:
+    with FakeCluster({"a": one_queue(30_000)}) as fake, fake.open() as cluster:
         broker = fake.brokers["a"]
         broker.limit = 100_000
-        assert cluster.count() == 10_000
-        assert len(broker.asked(11)) < 10_000 // 32 // 2
+        assert cluster.count() == 30_000
+        assert len(broker.asked(11)) < 30_000 // 32 // 2
 
 
 def test_little_is_held_while_answers_wait_for_those_before_them(

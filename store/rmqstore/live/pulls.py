@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -36,7 +37,11 @@ logger = logging.getLogger(__name__)
 _PASSING: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY)
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 
-_AT_ONCE: Final = 32  # requests on their way to a broker
+# Requests on their way to a broker, which goes on while answers are decoded here: as many as have
+# answers of some megabytes together.
+_LEAST_AT_ONCE: Final = 32
+_MOST_AT_ONCE: Final = 256
+_BYTES_AT_ONCE: Final = 8 << 20
 _FIRST_COUNT: Final = 32  # messages of a request: a broker's limit by default
 _MOST_MESSAGES: Final = 1024
 _FILTERED_COUNT: Final = 4096  # messages that a broker looks at for a request with a filter
@@ -81,7 +86,7 @@ class _Range:
         head: everything before this queue offset was handed on.
         asked: everything before this one was asked for.
         count: how many messages the next request asks for.
-        again: spans that have to be asked for once more.
+        again: spans that have to be asked for once more, a heap.
         arrived: answers by their first offset, until those before them have come.
         fruitless_since: when answers began to say nothing, None if the last one did.
         cut: everything from this queue offset on is known to be cut off.
@@ -95,7 +100,7 @@ class _Range:
     head: int
     asked: int
     count: int
-    again: deque[tuple[int, int]] = field(default_factory=deque)
+    again: list[tuple[int, int]] = field(default_factory=list)
     arrived: dict[int, Pulled] = field(default_factory=dict)
     fruitless_since: float | None = None
     cut: int = 1 << 63
@@ -115,7 +120,7 @@ class _Range:
             self.asked = pulled.end
             return len(pulled.records)
         if pulled.end < until:
-            self.again.appendleft((pulled.end, until))
+            heappush(self.again, (pulled.end, until))
         if pulled.records:
             # A broker limits answers by messages and by bytes, and does not say how.
             if pulled.end < until:
@@ -129,7 +134,7 @@ class _Range:
         if self.is_filtered:
             self.asked = start
         else:
-            self.again.appendleft((start, until))
+            heappush(self.again, (start, until))
 
     def pass_filter(self, start: int) -> None:
         """Ask without a filter for what is left, from a queue offset on.
@@ -146,14 +151,14 @@ class _Range:
     def _cut_off(self, start: int) -> int:
         """Ask for nothing from a queue offset on; return how many bytes are given up."""
         self.cut, self.asked = start, self.piece.end
-        self.again = deque(span for span in self.again if span[0] < start)
+        self.again = sorted(span for span in self.again if span[0] < start)
         given_up = [self.arrived.pop(at) for at in [*self.arrived] if at >= start]
         return sum(len(pulled.records) for pulled in given_up)
 
     def next_request(self) -> tuple[int, int] | None:
         """Return the next span to ask for, None if everything is asked for."""
         if self.again:
-            return self.again.popleft()
+            return heappop(self.again)
         start = self.asked
         if start >= self.piece.end or (self.is_filtered and start > self.head):
             return None
@@ -289,10 +294,12 @@ class Pulls:
             for number, piece in enumerate(slices)
         ]
         self._waiting: dict[int, tuple[_Range, int, int]] = {}
+        self._most_bytes = 0  # of an answer so far
         self._n_held = 0  # bytes of answers that wait for others
         self._failed_at: float | None = None  # when the broker first failed to answer
         self._n_failures = 0
         self._is_held = False  # until no request is on its way, and then for a pause
+        self._is_fruitless = False  # whether the last answer said nothing
         self._refused = ""  # why the broker answers none for now
 
     def __iter__(self) -> Iterator[Pulled]:
@@ -343,20 +350,24 @@ class Pulls:
 
     def _send(self, unfinished: deque[_Range]) -> None:
         """Send requests if many more may be on their way, together."""
-        if self._is_held or len(self._waiting) > _AT_ONCE // 2:
+        at_once = _BYTES_AT_ONCE // self._most_bytes if self._most_bytes else 0
+        at_once = min(max(at_once, _LEAST_AT_ONCE), _MOST_AT_ONCE)
+        if self._is_fruitless:
+            at_once = 1  # brokers log each, and those of 4.x store a message about it
+        if self._is_held or len(self._waiting) > at_once // 2:
             return
         spans: list[tuple[_Range, int, int]] = []
         first = unfinished[0]
         for each in [*unfinished]:
             # What others wait for is always asked for.
-            while len(self._waiting) + len(spans) < _AT_ONCE and (
+            while len(self._waiting) + len(spans) < at_once and (
                 self._n_held < _HELD_BYTES or each.again or each is first
             ):
                 span = each.next_request()
                 if span is None:
                     break
                 spans.append((each, *span))
-            if len(self._waiting) + len(spans) >= _AT_ONCE:
+            if len(self._waiting) + len(spans) >= at_once:
                 break
             if self._is_filtered:
                 unfinished.rotate(-1)  # each gets its turn to be first
@@ -374,6 +385,7 @@ class Pulls:
         """Take one answer, and return the range that has it now; None if it says nothing."""
         answer = self._broker.client().receive_one_of(self._waiting)
         each, start, until = self._waiting.pop(answer.opaque)
+        self._most_bytes = max(self._most_bytes, len(answer.body))
         if start >= each.cut:
             return None
         pulled = None
@@ -390,6 +402,7 @@ class Pulls:
                     f"{answer.remark}: pulls of {each.piece.topic}-{each.piece.queue_id} from "
                     f"{start} on give nothing, and do not say why",
                 )
+        self._is_fruitless = pulled is None
         if pulled is None:
             each.ask_again(start, until)
             self._is_held = True
