@@ -146,7 +146,7 @@ class CopyStore:
         state = state.opened(begin, builds_queues=builds_queues)
         self._save(state)  # before anything that makes the folder look like a store
         self._spare.reserve(disk)
-        disk.write_new(paths.abort, our_abort())
+        disk.replace(paths.abort, our_abort())
         disk.delete(paths.own.clean_end)
         for folder in (paths.commitlogs[0], paths.consumequeue, paths.config):
             disk.make_folder(folder)
