@@ -350,7 +350,7 @@ def test_changes_stay_within_the_folders(tmp_path: Path) -> None:
         lambda: disk.rename(inside / "file", outside / "x"),
         lambda: disk.replace(inside / "link/file", b"x"),
         lambda: disk.write(outside / "file", 0, b"x"),
-        lambda: disk.write_new(inside / "link/file", b"x"),
+        lambda: disk.replace(inside / "link/file", b"x"),
         lambda: disk.flush_all([inside / "file-link"]),
     ):  # fmt: skip
         with pytest.raises(StoreStateError, match=r"symbolic link|outside of the store"):

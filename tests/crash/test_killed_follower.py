@@ -29,7 +29,7 @@ pytestmark = pytest.mark.crash
 
 CHANGES = (
     "create", "write", "flush", "flush_folder", "flush_all", "make_folder", "rename", "delete",
-    "replace", "write_new", "clear_append", "scatter", "close", "delete_tree",
+    "replace", "clear_append", "scatter", "close", "delete_tree",
 )  # fmt: skip
 
 

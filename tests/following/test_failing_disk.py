@@ -133,7 +133,7 @@ def test_a_cut_that_does_not_return_leaves_the_lower_end_and_a_store_that_is_ope
 
 CHANGES = (
     "create", "write", "flush", "flush_folder", "flush_all", "make_folder", "rename", "delete",
-    "replace", "write_new", "clear_append", "scatter", "delete_tree",
+    "replace", "clear_append", "scatter", "delete_tree",
 )  # fmt: skip
 
 

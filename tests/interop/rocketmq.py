@@ -147,6 +147,12 @@ class RocketMQ:
         self._process.stdin.close()
         self._process.wait(timeout=30)
 
+    @property
+    def pid(self) -> int:
+        """The process of the JVM."""
+        pid: int = self._process.pid
+        return pid
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the JVM."""
         self._process.send_signal(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ def test_addresses_that_are_none(uri: str) -> None:
         ({"tls": "perhaps"}, "tls"),
         ({"tls_ca": "/x"}, "tls_ca needs tls=true"),
         ({"tls": "true", "tls_key": "/x"}, "tls_key needs tls_cert"),
+        ({"tls": "true", "tls_any_certificate": "true", "tls_ca": "/x"}, "one of the two"),
         ({"tls": "true", "tls_ca": "/does/not/exist"}, "cannot be used"),
     ],
     ids=str,
@@ -91,6 +93,23 @@ def test_storage_options_that_are_refused(
     with pytest.raises(OptionError, match=text) as caught:
         open_live("rocketmq://a", storage_options=options)
     assert "storage_options" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (ssl.CERT_REQUIRED, True)),
+        ({"tls_any_host": "true"}, (ssl.CERT_REQUIRED, False)),
+        ({"tls_any_certificate": "true"}, (ssl.CERT_NONE, False)),
+    ],
+)
+def test_certificates_are_checked_unless_that_is_refused(
+    options: dict[str, str], expected: tuple[ssl.VerifyMode, bool]
+) -> None:
+    location = LiveLocation.parse("rocketmq://a", {"tls": "true", **options})
+    context = location.endpoint(location.name_servers[0]).tls
+    assert context is not None
+    assert (context.verify_mode, context.check_hostname) == expected
 
 
 def test_secrets_are_used_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import rmqstore
 from live.fake_cluster import FakeCluster, FakeServer, HangUpError, Reply, Request, fill, one_queue
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, RmqStoreError
 from rmqstore.live import broker, pulls
@@ -207,7 +208,7 @@ def test_lists_of_topics_that_are_none_are_an_error(fake: FakeCluster, body: byt
 
 def test_what_servers_refuse_is_said_as_they_say_it(fake: FakeCluster) -> None:
     text = "User:x has no permission to access Topic:T"
-    for code, server in ((105, fake.names), (206, fake.names), (30, fake.brokers["a"])):
+    for code, server in ((105, fake.names), (206, fake.names), (11, fake.brokers["a"])):
         server.replace = lambda request, code=code: (
             Reply(16, remark=text) if request.code == code else None
         )
@@ -216,11 +217,14 @@ def test_what_servers_refuse_is_said_as_they_say_it(fake: FakeCluster) -> None:
         assert text in str(caught.value)
         assert server.address in str(caught.value)
         server.replace = lambda _request: None
-    fake.brokers["a"].replace = lambda request: (
-        Reply(16, remark=text) if request.code == 11 else None
-    )
-    with opened(fake) as cluster, pytest.raises(BrokerRefusedError, match=text):
-        offsets(cluster)
+
+
+def test_a_broker_in_place_of_a_name_server_is_named(fake: FakeCluster) -> None:
+    uri = f"rocketmq://{fake.brokers['a'].address}"
+    for arguments in ({}, {"subscribe": "T"}):
+        with rmqstore.open(uri) as cluster, pytest.raises(BrokerRefusedError) as caught:
+            cluster.count(**arguments)
+        assert "not a name server" in str(caught.value)
 
 
 def test_a_broker_that_is_busy_for_ever_fails_a_read(fake: FakeCluster) -> None:

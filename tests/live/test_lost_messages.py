@@ -140,7 +140,7 @@ def test_a_long_end_that_is_cut_off_is_not_asked_for_piece_by_piece(fake: FakeCl
         n_pulls = len(broker.asked(11))
         with pytest.raises(OffsetOutOfRangeError, match=f"{N} to {10**12}.*ends at {N} now"):
             offsets(cluster)
-    assert n_pulls < 1000
+    assert n_pulls < 500
 
 
 def test_bounds_outside_of_a_queue_fail_a_read(fake: FakeCluster) -> None:

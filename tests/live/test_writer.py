@@ -439,6 +439,23 @@ def test_a_repeated_task_sends_the_same_keys(fake: FakeCluster, broker: FakeBrok
     assert len(found) == 200
 
 
+def test_what_is_flushed_can_be_read(fake: FakeCluster, broker: FakeBroker) -> None:
+    def behind(request: Request) -> Reply | None:
+        """Show the ends of queues as they were before what is sent, a few times."""
+        if request.code != 30 or not broker.sent or len(broker.asked(30)) > 12:
+            return None
+        return Reply(fields={"offset": "0"})
+
+    broker.replace = behind
+    with fake.writer() as one:
+        one.append(table(numbered(100)))
+        one.flush()
+        assert len(broker.asked(30)) > 12
+        n_asked = len(broker.asked(30))
+        one.flush()
+    assert len(broker.asked(30)) == n_asked  # nothing more was sent
+
+
 def test_open_makes_a_writer(fake: FakeCluster, broker: FakeBroker) -> None:
     with rmqstore.open(fake.uri, "a", spec=WriteSpec(topic="T")) as one:
         one.append(pa.RecordBatch.from_pydict({"body": ["text"]}))

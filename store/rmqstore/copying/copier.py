@@ -239,7 +239,7 @@ class _Copier:
             # A writer repairs the copy, as it repairs a store whose writer has died.
             with self._open_source() as store:
                 config = config or sizes_of(store.paths.settings)
-            self._disk.write_new(self._target / "abort", our_abort())
+            self._disk.replace(self._target / "abort", our_abort())
             open_for(self._target, "a", config=config).close()
         if self._request.topics is not None:
             # The repair may have built queues of the topics that are left out.

@@ -153,13 +153,14 @@ class _Search:
 
 
 def _guess(broker: LiveBroker, searches: Sequence[_Search]) -> None:
-    """Begin searches by time with what the broker finds."""
+    """Begin searches by time with what the broker finds, if it lets us ask."""
     open_searches = [each for each in searches if each.low < each.high]
     for topic in dict.fromkeys(each.key[0] for each in open_searches):
         mine = [each for each in open_searches if each.key[0] == topic]
         guesses = broker.at_times(topic, [(each.key[1], each.timestamp) for each in mine])
-        for each, guess in zip(mine, guesses, strict=True):
-            each.begin_at(guess)
+        if guesses is not None:
+            for each, guess in zip(mine, guesses, strict=True):
+                each.begin_at(guess)
 
 
 def _run(broker: LiveBroker, searches: Sequence[_Search]) -> None:

@@ -15,18 +15,17 @@ from rmqstore.errors import (
 )
 from rmqstore.live.location import LiveLocation
 from rmqstore.remoting.client import Address, Answer, RemotingClient
+from rmqstore.remoting.codes import RequestCode, ResponseCode
+from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.storage import Closing
 
-SUCCESS: Final = 0
-SYSTEM_ERROR: Final = 1
-SYSTEM_BUSY: Final = 2
-GO_AWAY: Final = 1500
-QUERY_NOT_FOUND: Final = 22
-_GET_MAX_OFFSET: Final = 30
-_GET_MIN_OFFSET: Final = 31
-_SEARCH_BY_TIME: Final = 29
-_QUERY_CONSUMER_OFFSET: Final = 14
-_GET_TOPIC_CONFIG: Final = 351
+# How a pull is answered if there is no message.
+WITHOUT_MESSAGES: Final = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+_HAS_SUBSCRIPTION: Final = 1 << 2
 _ANY_CODE: Final = range(-(1 << 31), 1 << 31)
 _AT_ONCE: Final = 64  # requests on their way
 _BUSY_ATTEMPTS: Final = 5
@@ -77,45 +76,106 @@ class LiveBroker(Closing):
             BrokerUnreachableError: it does not answer.
             BrokerRefusedError: it refuses.
         """
-        # The ends come first: a queue that is cleaned meanwhile shows it by a beginning past them.
-        ends = self.ends(topic, queue_ids)
-        asked = [_of_queue(topic, queue_id) for queue_id in queue_ids]
-        begins = self._offsets(_GET_MIN_OFFSET, asked)
+        asked = [self._of_queue(topic, queue_id) for queue_id in queue_ids]
+        try:
+            # The ends come first: a queue that is cleaned meanwhile shows it by a beginning past
+            # them.
+            ends = self._offsets(RequestCode.GET_MAX_OFFSET, asked)
+            begins = self._offsets(RequestCode.GET_MIN_OFFSET, asked)
+        except BrokerRefusedError as err:
+            if err.code != ResponseCode.NO_PERMISSION:
+                raise
+            return self._pulled_spans(topic, queue_ids)
         return [(min(begin, end), end) for begin, end in zip(begins, ends, strict=True)]
 
     def ends(self, topic: str, queue_ids: Sequence[int]) -> list[int]:
         """Return where queues end; raises as :meth:`spans` does."""
-        asked = [_of_queue(topic, queue_id) for queue_id in queue_ids]
-        return self._offsets(_GET_MAX_OFFSET, asked)
+        asked = [self._of_queue(topic, queue_id) for queue_id in queue_ids]
+        try:
+            return self._offsets(RequestCode.GET_MAX_OFFSET, asked)
+        except BrokerRefusedError as err:
+            if err.code != ResponseCode.NO_PERMISSION:
+                raise
+            return [end for _, end in self._pulled_spans(topic, queue_ids)]
 
-    def at_times(self, topic: str, asked: Sequence[tuple[int, int]]) -> list[int]:
-        """Return what the broker finds for pairs of a queue id and a store time, ms."""
+    def _pulled_spans(self, topic: str, queue_ids: Sequence[int]) -> list[tuple[int, int]]:
+        """Return where queues begin and end as answers to pulls say.
+
+        Pulls need SUB on the topic and the group, and the requests for offsets GET on the topic.
+        """
+        answers = self.pull([QueueSlice(topic, queue_id, 0, 1) for queue_id in queue_ids])
+        spans = []
+        for answer in answers:
+            begin, end = self._number(answer, "minOffset"), self._number(answer, "maxOffset")
+            spans.append((min(begin, end), end))
+        return spans
+
+    def at_times(self, topic: str, asked: Sequence[tuple[int, int]]) -> list[int] | None:
+        """Return what the broker finds for pairs of a queue id and a store time, ms.
+
+        None if it does not let us search, which needs GET on the topic.
+        """
         fields = [
-            _of_queue(topic, queue_id) | {"timestamp": str(timestamp), "boundaryType": "LOWER"}
+            self._of_queue(topic, queue_id) | {"timestamp": str(timestamp), "boundaryType": "LOWER"}
             for queue_id, timestamp in asked
         ]
-        return self._offsets(_SEARCH_BY_TIME, fields)
+        try:
+            return self._offsets(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+        except BrokerRefusedError as err:
+            if err.code != ResponseCode.NO_PERMISSION:
+                raise
+            return None
+
+    def pull_fields(self, wanted: QueueSlice, subscription: str = "*") -> dict[str, str]:
+        """Return the fields of a pull of a range, in which no offset is committed."""
+        return {
+            **self._of_queue(wanted.topic, wanted.queue_id),
+            "consumerGroup": self.location.consumer_group,
+            "queueOffset": str(wanted.start),
+            "maxMsgNums": str(wanted.end - wanted.start),
+            "sysFlag": str(_HAS_SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": subscription,
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+
+    def pull(self, wanted: Sequence[QueueSlice], *, allowed: Sequence[int] = ()) -> list[Answer]:
+        """Return the answers to pulls of ranges, of which each may have some messages or none.
+
+        Args:
+            wanted: the ranges.
+            allowed: other codes than those of pulls that answers may have.
+        """
+        asked = [self.pull_fields(piece) for piece in wanted]
+        codes = (ResponseCode.SUCCESS, *WITHOUT_MESSAGES, *allowed)
+        return self.ask(RequestCode.PULL_MESSAGE, asked, allowed=codes)
 
     def committed(self, group: str, topic: str, queue_ids: Sequence[int]) -> dict[int, int]:
         """Return the offsets that a group has committed, by queue id."""
         found = {}
         fields = [
-            _of_queue(topic, queue_id) | {"consumerGroup": group, "setZeroIfNotFound": "false"}
+            self._of_queue(topic, queue_id) | {"consumerGroup": group, "setZeroIfNotFound": "false"}
             for queue_id in queue_ids
         ]
-        answers = self.ask(_QUERY_CONSUMER_OFFSET, fields, allowed=(SUCCESS, QUERY_NOT_FOUND))
+        answers = self.ask(
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            fields,
+            allowed=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+        )
         for queue_id, answer in zip(queue_ids, answers, strict=True):
-            if answer.code == SUCCESS:
-                found[queue_id] = self._offset(answer)
+            if answer.code == ResponseCode.SUCCESS:
+                found[queue_id] = self._number(answer, "offset")
         return found
 
     def attributes(self, topics: Sequence[str]) -> list[Mapping[str, str]]:
         """Return the attributes of topics; brokers before 5.0 have none, and do not say."""
         asked = [{"topic": topic, "lo": "true"} for topic in topics]
         found: list[Mapping[str, str]] = []
-        for answer in self.ask(_GET_TOPIC_CONFIG, asked, allowed=_ANY_CODE):
+        for answer in self.ask(RequestCode.GET_TOPIC_CONFIG, asked, allowed=_ANY_CODE):
             table: Any = None
-            if answer.code == SUCCESS:
+            if answer.code == ResponseCode.SUCCESS:
                 with suppress(ValueError, RecursionError, AttributeError):
                     table = json.loads(answer.body).get("attributes")
             given = table if isinstance(table, dict) else {}
@@ -124,16 +184,20 @@ class LiveBroker(Closing):
 
     def _offsets(self, code: int, asked: Sequence[Fields]) -> list[int]:
         """Return the offset in the answer to each of several requests of one kind."""
-        return [self._offset(answer) for answer in self.ask(code, asked)]
+        return [self._number(answer, "offset") for answer in self.ask(code, asked)]
 
-    def _offset(self, answer: Answer) -> int:
+    def _number(self, answer: Answer, name: str) -> int:
         try:
-            return max(answer.number("offset"), 0)  # -1 of a queue that has no file
+            return max(answer.number(name), 0)  # -1 of a queue that has no file
         except MalformedBytesError as err:
             raise BrokerUnreachableError(str(self), err.reason) from err
 
     def ask(
-        self, code: int, asked: Sequence[Fields], *, allowed: Container[int] = (SUCCESS,)
+        self,
+        code: int,
+        asked: Sequence[Fields],
+        *,
+        allowed: Container[int] = (ResponseCode.SUCCESS,),
     ) -> list[Answer]:
         """Return the answers to several requests of one kind, in their order.
 
@@ -155,7 +219,7 @@ class LiveBroker(Closing):
         for attempt in range(_BUSY_ATTEMPTS):
             found = self._ask_once(code, {number: asked[number] for number in missing})
             answers |= found
-            missing = [n for n, answer in found.items() if answer.code == SYSTEM_BUSY]
+            missing = [n for n, answer in found.items() if answer.code == ResponseCode.SYSTEM_BUSY]
             if not missing:
                 break
             time.sleep(_PAUSE_SECONDS * 2**attempt)
@@ -176,6 +240,6 @@ class LiveBroker(Closing):
             answers[waiting.pop(answer.opaque)] = answer
         return answers
 
-
-def _of_queue(topic: str, queue_id: int) -> dict[str, str]:
-    return {"topic": topic, "queueId": str(queue_id)}
+    def _of_queue(self, topic: str, queue_id: int) -> dict[str, str]:
+        """Return the fields that name a queue; a proxy needs the name of the broker."""
+        return {"topic": topic, "queueId": str(queue_id), "bname": self.name}

@@ -26,7 +26,7 @@ _GROUP: Final = "TOOLS_CONSUMER"
 # How brokers are reached, in ``storage_options``.
 LIVE_OPTIONS: Final = (
     "access_key", "secret_key", "security_token", "tls", "tls_ca", "tls_cert", "tls_key",
-    "tls_any_host", "consumer_group", "timeout",
+    "tls_any_host", "tls_any_certificate", "consumer_group", "timeout",
 )  # fmt: skip
 
 
@@ -132,12 +132,18 @@ class LiveLocation:
         """Return the settings of TLS, None for plain text."""
         given = self._given
         takes_any_host = boolean(given, "tls_any_host")
+        takes_any_certificate = boolean(given, "tls_any_certificate")
         if not boolean(given, "tls"):
             if of_tls := [name for name in given if name.startswith("tls_")]:
                 raise OptionError(f"`storage_options`: {', '.join(of_tls)} needs tls=true")
             return None
         if "tls_key" in given and "tls_cert" not in given:
             raise OptionError("`storage_options`: tls_key needs tls_cert")
+        if takes_any_certificate and "tls_ca" in given:
+            raise OptionError(
+                "`storage_options`: with tls_any_certificate no certificate is compared with those "
+                "of tls_ca: give one of the two"
+            )
         try:
             context = ssl.create_default_context(cafile=given.get("tls_ca"))
             if "tls_cert" in given:
@@ -146,7 +152,9 @@ class LiveLocation:
             raise OptionError(
                 f"`storage_options`: a certificate or key of TLS cannot be used: {err}"
             ) from err
-        context.check_hostname = not takes_any_host
+        context.check_hostname = not (takes_any_host or takes_any_certificate)
+        if takes_any_certificate:
+            context.verify_mode = ssl.CERT_NONE
         return context
 
 

@@ -18,14 +18,12 @@ from rmqstore.errors import (
 )
 from rmqstore.live.location import LiveLocation
 from rmqstore.remoting.client import Address, Answer, RemotingClient
+from rmqstore.remoting.codes import RequestCode, ResponseCode
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, table_of
 from rmqstore.storage.broker.identity import MASTER_ID
 
-_SUCCESS: Final = 0
-_PASSING: Final = (1, 2)  # of a name server that has only just started, or is busy
-_TOPIC_NOT_EXIST: Final = 17
-_GET_ROUTE: Final = 105
-_GET_ALL_TOPICS: Final = 206
+# Of a name server that has only just started, or is busy.
+_PASSING: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY)
 _READABLE: Final = 4  # PermName.java
 _WRITABLE: Final = 2
 _SILENT_SECONDS: Final = 60.0  # for which a name server that did not answer is passed over
@@ -75,7 +73,7 @@ class NameServers:
             BrokerRefusedError: a name server refused.
         """
         known: set[str] = set()
-        for answer in self._ask(_GET_ALL_TOPICS, {}):
+        for answer in self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}):
             topics = self._table(answer).get("topicList")
             if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
                 raise BrokerUnreachableError(
@@ -96,7 +94,7 @@ class NameServers:
         addresses: dict[str, dict[int, Address]] = {}
         queues: dict[str, BrokerQueues] = {}
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        for answer in self._ask(_GET_ROUTE, fields):
+        for answer in self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields):
             table = self._table(answer)
             if table.get("topicQueueMappingByBroker"):
                 raise UnsupportedFeatureError(
@@ -148,7 +146,14 @@ class NameServers:
                 errors.append(err)
                 continue
             self._silent.pop(address, None)
-            if answer.code not in (_SUCCESS, _TOPIC_NOT_EXIST):
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise BrokerRefusedError(
+                    str(address),
+                    answer.code,
+                    f"{answer.remark.strip()}. It is not a name server, but perhaps a broker or a "
+                    "proxy: name servers are given, whose port is 9876 by default",
+                )
+            if answer.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
                 raise BrokerRefusedError(str(address), answer.code, answer.remark)
             answers.append(answer)
         if not answers and len(errors) == 1:
@@ -156,7 +161,7 @@ class NameServers:
         if not answers:
             reasons = "; ".join(map(str, errors))
             raise BrokerUnreachableError(str(self._location), f"no name server answers: {reasons}")
-        return [answer for answer in answers if answer.code == _SUCCESS]
+        return [answer for answer in answers if answer.code == ResponseCode.SUCCESS]
 
 
 def _route(table: Mapping[str, Any]) -> TopicRoute:

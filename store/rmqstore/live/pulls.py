@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,23 +26,22 @@ import numpy as np
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, MalformedBytesError
 from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.heads import read_heads
-from rmqstore.live.broker import GO_AWAY, SUCCESS, SYSTEM_BUSY, SYSTEM_ERROR, LiveBroker
+from rmqstore.live.broker import WITHOUT_MESSAGES, LiveBroker
 from rmqstore.remoting.client import Answer
+from rmqstore.remoting.codes import RequestCode, ResponseCode
 from rmqstore.spans import QueueSlice
 
 logger = logging.getLogger(__name__)
 
-_PULL: Final = 11
-_VIEW_MESSAGE: Final = 33
-_NOT_FOUND: Final = 19
-_RETRY_IMMEDIATELY: Final = 20
-_OFFSET_MOVED: Final = 21
-_WITHOUT_MESSAGES: Final = (_NOT_FOUND, _RETRY_IMMEDIATELY, _OFFSET_MOVED)
-_PASSING: Final = (SYSTEM_ERROR, SYSTEM_BUSY, GO_AWAY)  # another attempt may succeed
+# Another attempt may succeed.
+_PASSING: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY)
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
-_HAS_SUBSCRIPTION: Final = 1 << 2
 
-_AT_ONCE: Final = 32  # requests on their way to a broker
+# Requests on their way to a broker, which goes on while answers are decoded here: as many as have
+# answers of some megabytes together.
+_LEAST_AT_ONCE: Final = 32
+_MOST_AT_ONCE: Final = 256
+_BYTES_AT_ONCE: Final = 8 << 20
 _FIRST_COUNT: Final = 32  # messages of a request: a broker's limit by default
 _MOST_MESSAGES: Final = 1024
 _FILTERED_COUNT: Final = 4096  # messages that a broker looks at for a request with a filter
@@ -86,7 +86,7 @@ class _Range:
         head: everything before this queue offset was handed on.
         asked: everything before this one was asked for.
         count: how many messages the next request asks for.
-        again: spans that have to be asked for once more.
+        again: spans that have to be asked for once more, a heap.
         arrived: answers by their first offset, until those before them have come.
         fruitless_since: when answers began to say nothing, None if the last one did.
         cut: everything from this queue offset on is known to be cut off.
@@ -100,7 +100,7 @@ class _Range:
     head: int
     asked: int
     count: int
-    again: deque[tuple[int, int]] = field(default_factory=deque)
+    again: list[tuple[int, int]] = field(default_factory=list)
     arrived: dict[int, Pulled] = field(default_factory=dict)
     fruitless_since: float | None = None
     cut: int = 1 << 63
@@ -120,7 +120,7 @@ class _Range:
             self.asked = pulled.end
             return len(pulled.records)
         if pulled.end < until:
-            self.again.appendleft((pulled.end, until))
+            heappush(self.again, (pulled.end, until))
         if pulled.records:
             # A broker limits answers by messages and by bytes, and does not say how.
             if pulled.end < until:
@@ -134,7 +134,7 @@ class _Range:
         if self.is_filtered:
             self.asked = start
         else:
-            self.again.appendleft((start, until))
+            heappush(self.again, (start, until))
 
     def pass_filter(self, start: int) -> None:
         """Ask without a filter for what is left, from a queue offset on.
@@ -151,14 +151,14 @@ class _Range:
     def _cut_off(self, start: int) -> int:
         """Ask for nothing from a queue offset on; return how many bytes are given up."""
         self.cut, self.asked = start, self.piece.end
-        self.again = deque(span for span in self.again if span[0] < start)
+        self.again = sorted(span for span in self.again if span[0] < start)
         given_up = [self.arrived.pop(at) for at in [*self.arrived] if at >= start]
         return sum(len(pulled.records) for pulled in given_up)
 
     def next_request(self) -> tuple[int, int] | None:
         """Return the next span to ask for, None if everything is asked for."""
         if self.again:
-            return self.again.popleft()
+            return heappop(self.again)
         start = self.asked
         if start >= self.piece.end or (self.is_filtered and start > self.head):
             return None
@@ -189,23 +189,6 @@ class _Range:
         self.asked = at
 
 
-def pull_fields(broker: LiveBroker, wanted: QueueSlice, subscription: str = "*") -> dict[str, str]:
-    """Return the fields of a request for messages of a queue, in which no offset is committed."""
-    return {
-        "consumerGroup": broker.location.consumer_group,
-        "topic": wanted.topic,
-        "queueId": str(wanted.queue_id),
-        "queueOffset": str(wanted.start),
-        "maxMsgNums": str(wanted.end - wanted.start),
-        "sysFlag": str(_HAS_SUBSCRIPTION),
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": subscription,
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
-
-
 class RecordHead(NamedTuple):
     """What a record says of itself: its size, its place in the log, and when it was stored, ms."""
 
@@ -225,13 +208,9 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
     for pause in (0.0, *_PAUSES):
         time.sleep(pause)
         missing = [number for number in range(len(wanted)) if number not in found]
-        asked = [
-            pull_fields(broker, wanted[number]._replace(end=wanted[number].start + 1))
-            for number in missing
-        ]
-        answers = broker.ask(_PULL, asked, allowed=(SUCCESS, *_WITHOUT_MESSAGES))
+        answers = broker.pull([_first_of(wanted[number]) for number in missing])
         for number, answer in zip(missing, answers, strict=True):
-            record = record_head(answer.body) if answer.code == SUCCESS else None
+            record = record_head(answer.body) if answer.code == ResponseCode.SUCCESS else None
             if record is not None or _is_deleted(answer, wanted[number].start):
                 found[number] = record
         if len(found) == len(wanted):
@@ -246,17 +225,24 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
 
 def are_removed(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[bool]:
     """Return whether a broker says of the first message of each range that its file is deleted."""
-    asked = [pull_fields(broker, piece._replace(end=piece.start + 1)) for piece in wanted]
-    answers = broker.ask(_PULL, asked, allowed=(SUCCESS, *_WITHOUT_MESSAGES, *_PASSING))
-    return [answer.code == _RETRY_IMMEDIATELY and _REMOVING in answer.remark for answer in answers]
+    answers = broker.pull([_first_of(piece) for piece in wanted], allowed=_PASSING)
+    return [_is_removed(answer) for answer in answers]
+
+
+def _first_of(piece: QueueSlice) -> QueueSlice:
+    return piece._replace(end=piece.start + 1)
+
+
+def _is_removed(answer: Answer) -> bool:
+    return answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and _REMOVING in answer.remark
 
 
 def _is_deleted(answer: Answer, queue_offset: int) -> bool:
     """Return whether an answer without a message says that it is deleted."""
-    if answer.code == _RETRY_IMMEDIATELY:
-        return _REMOVING in answer.remark
+    if answer.code != ResponseCode.PULL_OFFSET_MOVED:
+        return _is_removed(answer)
     try:
-        return answer.code == _OFFSET_MOVED and queue_offset < answer.number("minOffset")
+        return queue_offset < answer.number("minOffset")
     except MalformedBytesError:
         return False
 
@@ -267,8 +253,12 @@ def record_at(broker: LiveBroker, physical_offset: int) -> RecordHead | None:
     Source: QueryMessageProcessor.java#viewMessageById.
     """
     fields = {"offset": str(physical_offset)}
-    (answer,) = broker.ask(_VIEW_MESSAGE, [fields], allowed=(SUCCESS, SYSTEM_ERROR))
-    return record_head(answer.body) if answer.code == SUCCESS else None
+    (answer,) = broker.ask(
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        [fields],
+        allowed=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
+    )
+    return record_head(answer.body) if answer.code == ResponseCode.SUCCESS else None
 
 
 def record_head(body: bytes) -> RecordHead | None:
@@ -304,10 +294,12 @@ class Pulls:
             for number, piece in enumerate(slices)
         ]
         self._waiting: dict[int, tuple[_Range, int, int]] = {}
+        self._most_bytes = 0  # of an answer so far
         self._n_held = 0  # bytes of answers that wait for others
         self._failed_at: float | None = None  # when the broker first failed to answer
         self._n_failures = 0
         self._is_held = False  # until no request is on its way, and then for a pause
+        self._is_fruitless = False  # whether the last answer said nothing
         self._refused = ""  # why the broker answers none for now
 
     def __iter__(self) -> Iterator[Pulled]:
@@ -358,20 +350,24 @@ class Pulls:
 
     def _send(self, unfinished: deque[_Range]) -> None:
         """Send requests if many more may be on their way, together."""
-        if self._is_held or len(self._waiting) > _AT_ONCE // 2:
+        at_once = _BYTES_AT_ONCE // self._most_bytes if self._most_bytes else 0
+        at_once = min(max(at_once, _LEAST_AT_ONCE), _MOST_AT_ONCE)
+        if self._is_fruitless:
+            at_once = 1  # brokers log each, and those of 4.x store a message about it
+        if self._is_held or len(self._waiting) > at_once // 2:
             return
         spans: list[tuple[_Range, int, int]] = []
         first = unfinished[0]
         for each in [*unfinished]:
             # What others wait for is always asked for.
-            while len(self._waiting) + len(spans) < _AT_ONCE and (
+            while len(self._waiting) + len(spans) < at_once and (
                 self._n_held < _HELD_BYTES or each.again or each is first
             ):
                 span = each.next_request()
                 if span is None:
                     break
                 spans.append((each, *span))
-            if len(self._waiting) + len(spans) >= _AT_ONCE:
+            if len(self._waiting) + len(spans) >= at_once:
                 break
             if self._is_filtered:
                 unfinished.rotate(-1)  # each gets its turn to be first
@@ -381,20 +377,21 @@ class Pulls:
         for each, start, until in spans:
             wanted = each.piece._replace(start=start, end=until)
             subscription = self._subscription if each.is_filtered else "*"
-            requests.append((pull_fields(self._broker, wanted, subscription), b""))
-        sent = self._broker.client().send_all(_PULL, requests)
+            requests.append((self._broker.pull_fields(wanted, subscription), b""))
+        sent = self._broker.client().send_all(RequestCode.PULL_MESSAGE, requests)
         self._waiting |= zip(sent, spans, strict=True)
 
     def _receive(self) -> _Range | None:
         """Take one answer, and return the range that has it now; None if it says nothing."""
         answer = self._broker.client().receive_one_of(self._waiting)
         each, start, until = self._waiting.pop(answer.opaque)
+        self._most_bytes = max(self._most_bytes, len(answer.body))
         if start >= each.cut:
             return None
         pulled = None
         if answer.code in _PASSING:
             self._refused = f"{answer.remark or f'code {answer.code}'}"
-            if answer.code == SYSTEM_ERROR and each.fail() > _MOST_ERRORS:
+            if answer.code == ResponseCode.SYSTEM_ERROR and each.fail() > _MOST_ERRORS:
                 raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         else:
             pulled = self._pulled(answer, each, start, until)
@@ -405,6 +402,7 @@ class Pulls:
                     f"{answer.remark}: pulls of {each.piece.topic}-{each.piece.queue_id} from "
                     f"{start} on give nothing, and do not say why",
                 )
+        self._is_fruitless = pulled is None
         if pulled is None:
             each.ask_again(start, until)
             self._is_held = True
@@ -423,7 +421,7 @@ class Pulls:
             BrokerRefusedError: the broker refuses the request.
             BrokerUnreachableError: what came is not an answer to it.
         """
-        if answer.code != SUCCESS and answer.code not in _WITHOUT_MESSAGES:
+        if answer.code != ResponseCode.SUCCESS and answer.code not in WITHOUT_MESSAGES:
             raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         try:
             following, first, last = (
@@ -432,15 +430,15 @@ class Pulls:
         except MalformedBytesError as err:
             raise BrokerUnreachableError(str(self._broker), err.reason) from err
         end = following if each.is_filtered else min(following, until)
-        if answer.code == SUCCESS and answer.body and following > start:
+        if answer.code == ResponseCode.SUCCESS and answer.body and following > start:
             is_filtered = each.is_filtered
             return Pulled(each.number, start, end, following, answer.body, is_filtered=is_filtered)
-        if answer.code == _RETRY_IMMEDIATELY and following > start:
+        if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and following > start:
             if _REMOVING in answer.remark:
                 return Pulled(each.number, start, end, following, loss="their files are deleted")
             if each.is_filtered:
                 return Pulled(each.number, start, end, following, is_filtered=True)
-        if answer.code in (_NOT_FOUND, _OFFSET_MOVED):
+        if answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
             return _lost(answer, each, (start, until), (following, first, last))
         return None
 

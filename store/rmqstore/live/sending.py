@@ -16,6 +16,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -26,23 +27,24 @@ from rmqstore.errors import (
     MalformedBytesError,
     OptionError,
 )
-from rmqstore.live.broker import GO_AWAY, SUCCESS, SYSTEM_BUSY, SYSTEM_ERROR, LiveBroker
+from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import Pulls
 from rmqstore.remoting.client import Answer
+from rmqstore.remoting.codes import RequestCode, ResponseCode
 from rmqstore.spans import QueueSlice
 
 logger = logging.getLogger(__name__)
 
-SEND: Final = 310
-SEND_BATCH: Final = 320
-_GET_RUNTIME_INFO: Final = 28
-_NOT_DURABLE: Final = {
-    10: "FLUSH_DISK_TIMEOUT", 11: "SLAVE_NOT_AVAILABLE", 12: "FLUSH_SLAVE_TIMEOUT",
-}  # fmt: skip
-_SERVICE_NOT_AVAILABLE: Final = 14
-_NO_PERMISSION: Final = 16
-_TOPIC_NOT_EXIST: Final = 17
-_NOT_STORED: Final = (SYSTEM_BUSY, _SERVICE_NOT_AVAILABLE, GO_AWAY)
+_NOT_DURABLE: Final = (
+    ResponseCode.FLUSH_DISK_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT,
+)
+_NOT_STORED: Final = (
+    ResponseCode.SYSTEM_BUSY,
+    ResponseCode.SERVICE_NOT_AVAILABLE,
+    ResponseCode.GO_AWAY,
+)
 _TOO_LARGE: Final = "body size exceeded"
 _CERTAIN_REMARKS: Final = (_TOO_LARGE, "in-sync replicas", "create mapped file failed")
 _SIZE: Final = struct.Struct(">i")
@@ -51,6 +53,8 @@ _AT_ONCE: Final = 32  # requests on their way to a broker
 _MOST_ERRORS: Final = 3  # that a broker may say in a row of one request
 _PATIENCE_SECONDS: Final = 120.0
 _PAUSE_SECONDS: Final = 0.5
+_DISPATCH_SECONDS: Final = 5.0
+_DISPATCH_PAUSE: Final = 0.005
 _SETTLING_SECONDS: Final = 1.0  # in which a queue shows what was stored last
 
 
@@ -96,6 +100,7 @@ class SendQueue:
         queue_id: its id.
         base: the queue offset after all messages of ours that are known to be stored, -1 if the
             broker does not let us ask.
+        end: where the queue ended when the broker was asked last, -1 if it does not let us ask.
         waiting: requests in their order.
         sent: the request that is on its way, or whose answer was lost.
     """
@@ -104,6 +109,7 @@ class SendQueue:
     topic: str
     queue_id: int
     base: int
+    end: int
     waiting: deque[SendRequest] = field(default_factory=deque)
     sent: SendRequest | None = None
 
@@ -147,7 +153,7 @@ class Sender:
         self._on_their_way: dict[int, SendQueue] = {}
         self._refused = ""  # why the broker takes nothing for now
         self._failed_at: float | None = None  # since when nothing was stored
-        self._warned: set[str] = set()
+        self._warned: set[int] = set()
 
     def close(self) -> None:
         """Close the connection."""
@@ -162,6 +168,20 @@ class Sender:
     def is_busy(self) -> bool:
         """Whether any request waits or is on its way."""
         return any(queue.waiting or queue.sent for queue in self.queues)
+
+    def wait_until_dispatched(self) -> None:
+        """Wait until the queues show what is stored, as far as that can be known."""
+        behind = [queue for queue in self.queues if queue.end < queue.base]
+        until = time.monotonic() + _DISPATCH_SECONDS
+        with suppress(BrokerUnreachableError, BrokerRefusedError):
+            while behind and time.monotonic() < until:
+                for topic in {queue.topic for queue in behind}:
+                    queues = [queue for queue in behind if queue.topic == topic]
+                    ends = self._asked.ends(topic, [queue.queue_id for queue in queues])
+                    for queue, end in zip(queues, ends, strict=True):
+                        queue.end = end
+                behind = [queue for queue in behind if queue.end < queue.base]
+                time.sleep(_DISPATCH_PAUSE if behind else 0.0)
 
     def exchange(self) -> None:
         """Send what may be sent, and take one answer if any is owed.
@@ -197,7 +217,7 @@ class Sender:
             return
         answer = self._sends.client().receive_one_of(self._on_their_way)
         queue = self._on_their_way.pop(answer.opaque)
-        if answer.code == SUCCESS or answer.code in _NOT_DURABLE:
+        if answer.code == ResponseCode.SUCCESS or answer.code in _NOT_DURABLE:
             self._take_stored(queue, answer)
         else:
             self._take_refusal(queue, answer)
@@ -209,10 +229,9 @@ class Sender:
         except MalformedBytesError as err:
             raise BrokerUnreachableError(str(self._sends), err.reason) from err
         self._note_stored(queue, end)
-        text = _NOT_DURABLE.get(answer.code)
-        if text is not None and text not in self._warned:
-            self._warned.add(text)
-            logger.warning("%s: stored, but %s", self._sends, text)
+        if answer.code in _NOT_DURABLE and answer.code not in self._warned:
+            self._warned.add(answer.code)
+            logger.warning("%s: stored, but %s", self._sends, ResponseCode(answer.code).name)
 
     def _take_refusal(self, queue: SendQueue, answer: Answer) -> None:
         """Handle an answer that says that a request is not stored, or may not be."""
@@ -222,19 +241,21 @@ class Sender:
         if answer.code in _NOT_STORED:
             queue.put_back([request])
             self._refused = remark  # one pause for all that are refused together
-        elif answer.code == SYSTEM_ERROR and _TOO_LARGE in remark:
+        elif answer.code == ResponseCode.SYSTEM_ERROR and _TOO_LARGE in remark:
             if request.n_messages == 1:
                 raise IllegalMessageError(
                     f"{self._sends}: {queue.topic}-{queue.queue_id}: a message of "
                     f"{len(request.body)} bytes is over its maxMessageSize: {remark}"
                 )
             queue.put_back(request.halves())
-        elif answer.code == SYSTEM_ERROR and not any(map(remark.count, _CERTAIN_REMARKS)):
+        elif answer.code == ResponseCode.SYSTEM_ERROR and not any(
+            map(remark.count, _CERTAIN_REMARKS)
+        ):
             request.n_errors += 1
             if request.n_errors >= _MOST_ERRORS:
                 raise BrokerRefusedError(str(self._sends), answer.code, remark)
             raise BrokerUnreachableError(str(self._sends), remark)  # it may be stored
-        elif answer.code == _TOPIC_NOT_EXIST:
+        elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise OptionError(f"{self._sends} has no topic {queue.topic}: {remark}")
         else:
             raise BrokerRefusedError(str(self._sends), answer.code, remark)
@@ -308,7 +329,7 @@ def ends_of(broker: LiveBroker, topic: str, count: int) -> list[int]:
     try:
         return broker.ends(topic, range(count))
     except BrokerRefusedError as err:
-        if err.code != _NO_PERMISSION:
+        if err.code != ResponseCode.NO_PERMISSION:
             raise
         logger.warning("%s; requests whose answers are lost are sent again without a look", err)
         return [-1] * count
@@ -319,7 +340,7 @@ def _wait_for_queues(broker: LiveBroker) -> None:
     until = time.monotonic() + _PATIENCE_SECONDS
     while time.monotonic() < until:
         try:
-            (answer,) = broker.ask(_GET_RUNTIME_INFO, [{}])
+            (answer,) = broker.ask(RequestCode.GET_BROKER_RUNTIME_INFO, [{}])
             behind = int(json.loads(answer.body)["table"]["dispatchBehindBytes"])
         except (BrokerRefusedError, ValueError, KeyError, TypeError):
             time.sleep(_SETTLING_SECONDS)

@@ -43,7 +43,8 @@ from rmqstore.format.topics import RETRY_PREFIX, is_system_topic
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation
-from rmqstore.live.sending import SEND, SEND_BATCH, Sender, SendQueue, SendRequest, ends_of
+from rmqstore.live.sending import Sender, SendQueue, SendRequest, ends_of
+from rmqstore.remoting.codes import RequestCode
 from rmqstore.storage.files.storage import Closing
 from rmqstore.write.messages import MessageMaker, UniqueKeys, WriteSpec, now_ms
 
@@ -183,10 +184,16 @@ class LiveWriter(Closing):
             self._exchange()
 
     def flush(self) -> None:
-        """Wait until everything is stored; raises as :meth:`append` does."""
+        """Wait until everything is stored, and can be read; raises as :meth:`append` does.
+
+        A broker dispatches what it has stored to its queues a moment later. One that does not say
+        where its queues end, or has not come there for some seconds, is not waited for.
+        """
         self._require_usable()
         while any(sender.is_busy for sender in self._senders.values()):
             self._exchange()
+        for sender in self._senders.values():
+            sender.wait_until_dispatched()
 
     def _exchange(self) -> None:
         """Let each broker store something; an error ends the writer."""
@@ -257,7 +264,7 @@ class LiveWriter(Closing):
         for name, known in sorted(route.queues.items()):
             if known.write:
                 ends = ends_of(self._brokers.broker(name, route), topic, known.write)
-                queues += [SendQueue(name, topic, *at) for at in enumerate(ends)]
+                queues += [SendQueue(name, topic, id_, end, end) for id_, end in enumerate(ends)]
         if not queues:
             raise OptionError(f"{topic}: no broker allows writes to it")
         return queues
@@ -365,7 +372,7 @@ class _Encoded(NamedTuple):
                 fields = _fields(queue, int(flags[low])) | {"h": "0", "i": "", "m": "true"}
                 body = data[bounds[low] : bounds[high]].tobytes()
                 mark = self._mark(int(rows[high - 1]))
-                yield SendRequest(SEND_BATCH, fields, body, high - low, mark)
+                yield SendRequest(RequestCode.SEND_BATCH_MESSAGE, fields, body, high - low, mark)
 
     def _single(self, row: int, queue: SendQueue) -> SendRequest:
         columns = self.columns
@@ -381,7 +388,9 @@ class _Encoded(NamedTuple):
                 f"row {self.first_row + row}: body is empty, and brokers take no such message "
                 "outside a batch, as delayed ones and those of large properties are sent"
             )
-        return SendRequest(SEND, fields, body, 1, self._mark(row), is_delayed=level > 0)
+        return SendRequest(
+            RequestCode.SEND_MESSAGE_V2, fields, body, 1, self._mark(row), is_delayed=level > 0
+        )
 
     def _mark(self, row: int) -> bytes:
         keys = self.columns.dispatched.uniq_keys

@@ -283,6 +283,12 @@ class RemotingClient:
                 except BaseException:
                     plain.close()
                     raise
+        except ssl.SSLCertVerificationError as err:
+            raise BrokerUnreachableError(
+                str(address),
+                f"its certificate is not accepted: {err.verify_message.rstrip('.')}. tls_ca names "
+                "a file with the authority, and with tls_any_host any host may have it",
+            ) from err
         except (OSError, ValueError) as err:  # ssl says ValueError of a host that cannot be one
             raise BrokerUnreachableError(str(address), f"no connection: {err}") from err
 

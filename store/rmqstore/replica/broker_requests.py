@@ -22,32 +22,27 @@ from rmqstore.errors import (
     OptionError,
 )
 from rmqstore.remoting.client import Address, Answer, Endpoint, RemotingClient
+from rmqstore.remoting.codes import RequestCode, ResponseCode
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, table_of
 from rmqstore.storage.broker.identity import MASTER_ID
 from rmqstore.storage.files.paths import can_name_queues
 
 logger = logging.getLogger(__name__)
 
-_GET_CLUSTER_INFO: Final = 106
 _MOST_WARNINGS: Final = 1000  # that are remembered
 
 _LEVEL: Final = 1
 
-_SUCCESS: Final = 0
-_NOT_SUPPORTED: Final = 3
-# Answers that another attempt may change: SYSTEM_ERROR and SYSTEM_BUSY.
-_PASSING: Final = {1, 2}
-_GET_CONFIG: Final = 26
-_VIEW_MESSAGE: Final = 33
-_GET_RUNTIME_INFO: Final = 28
+# Answers that another attempt may change.
+_PASSING: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY)
 TOPICS: Final = "topics.json"
 # The files under config/ that a slave has of its master, and the requests for them.
 TABLES: Final[Mapping[str, int]] = {
-    TOPICS: 21,
-    "consumerOffset.json": 43,
-    "delayOffset.json": 45,
-    "subscriptionGroup.json": 201,
-    "messageRequestMode.json": 402,
+    TOPICS: RequestCode.GET_ALL_TOPIC_CONFIG,
+    "consumerOffset.json": RequestCode.GET_ALL_CONSUMER_OFFSET,
+    "delayOffset.json": RequestCode.GET_ALL_DELAY_OFFSET,
+    "subscriptionGroup.json": RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    "messageRequestMode.json": RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
 }
 _OPTIONAL_TABLES: Final = {"messageRequestMode.json"}  # 4.x does not have it
 _MAX_OFFSET: Final = 1 << 62
@@ -86,8 +81,8 @@ def registered_brokers(endpoint: Endpoint) -> list[RegisteredBroker]:
     """
     name = str(endpoint.address)
     with RemotingClient(endpoint) as client:
-        answer = client.request(_GET_CLUSTER_INFO)
-    if answer.code != _SUCCESS:
+        answer = client.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+    if answer.code != ResponseCode.SUCCESS:
         raise BrokerRefusedError(name, answer.code, answer.remark)
     if len(answer.body) > MAX_TABLE_BYTES:
         raise BrokerUnreachableError(name, f"an answer of {len(answer.body)} bytes")
@@ -210,12 +205,13 @@ class BrokerClient:
             BrokerUnreachableError: it did not answer, or not with settings.
             BrokerRefusedError: it refused.
         """
-        answer = self._client.request(_GET_CONFIG)
-        if answer.code == _NOT_SUPPORTED:  # so name servers and controllers say
+        answer = self._client.request(RequestCode.GET_BROKER_CONFIG)
+        # So name servers and controllers say.
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             which = "it is not a broker's listen port; name servers are given with "
             reason = f"{which}`namesrv`"
             raise BrokerRefusedError(self._address, answer.code, reason)
-        text = self._small(_GET_CONFIG, answer).decode("utf-8", "replace")
+        text = self._small(RequestCode.GET_BROKER_CONFIG, answer).decode("utf-8", "replace")
         # MixAll.java#properties2String writes names and values as they are, without any escapes.
         lines = (line.partition("=") for line in text.split("\n"))
         values = {name.strip(): value.strip() for name, _, value in lines}
@@ -248,7 +244,7 @@ class BrokerClient:
         found = {}
         for name, code in TABLES.items():
             answer = self._client.request(code)
-            if answer.code == _NOT_SUPPORTED and name in _OPTIONAL_TABLES:
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and name in _OPTIONAL_TABLES:
                 continue
             found[name] = HeldTable(self._checked(answer).body)
         return found
@@ -261,13 +257,15 @@ class BrokerClient:
 
         Source: QueryMessageProcessor.java#viewMessageById.
         """
-        answer = self._client.request(_VIEW_MESSAGE, {"offset": str(physical_offset)})
-        return bytes(answer.body) if answer.code == _SUCCESS else b""
+        answer = self._client.request(
+            RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical_offset)}
+        )
+        return bytes(answer.body) if answer.code == ResponseCode.SUCCESS else b""
 
     def _runtime(self) -> dict[str, Any]:
         try:
-            answer = self._client.request(_GET_RUNTIME_INFO)
-            table = json.loads(self._small(_GET_RUNTIME_INFO, answer))["table"]
+            answer = self._client.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+            table = json.loads(self._small(RequestCode.GET_BROKER_RUNTIME_INFO, answer))["table"]
         except (ValueError, KeyError, TypeError, RecursionError) as err:
             raise self._unreadable("runtime information") from err
         if not isinstance(table, dict):
@@ -283,7 +281,7 @@ class BrokerClient:
     def _checked(self, answer: Answer) -> Answer:
         if answer.code in _PASSING:
             raise BrokerUnreachableError(self._address, answer.remark or f"code {answer.code}")
-        if answer.code != _SUCCESS:
+        if answer.code != ResponseCode.SUCCESS:
             raise BrokerRefusedError(self._address, answer.code, answer.remark)
         return answer
 

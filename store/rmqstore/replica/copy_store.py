@@ -491,7 +491,7 @@ class CopyStore:
         saved = saved.opened(begin, builds_queues=action.builds_queues)
         write_state(disk, paths, saved)  # before anything that makes the folder look like a store
         reserve_spare(disk, self._spare)
-        disk.write_new(paths.abort, our_abort())
+        disk.replace(paths.abort, our_abort())
         disk.delete(paths.own.clean_end)
         for folder in (paths.commitlogs[0], paths.consumequeue, paths.config):
             disk.make_folder(folder)

@@ -264,7 +264,7 @@ class Repairer:
                 if not self._paths.has_abort:
                     # The note of an append that a closed store still has is older than its closing.
                     self._disk.delete(self._paths.own.append_intent)
-                    self._disk.write_new(self._paths.abort, our_abort())
+                    self._disk.replace(self._paths.abort, our_abort())
             return
 
     def is_whole(self) -> bool:

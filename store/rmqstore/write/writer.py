@@ -256,7 +256,7 @@ class StoreWriter:
         """Protect the index from a broker's recovery, then mark the store as open."""
         self._checkpoint.cover_index()
         self._checkpoint.save(built=self._last_store_timestamp)
-        self._disk.write_new(self.paths.abort, our_abort())
+        self._disk.replace(self.paths.abort, our_abort())
 
     def __enter__(self) -> Self:
         return self

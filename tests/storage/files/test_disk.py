@@ -68,10 +68,9 @@ def make_folders(disk: Disk, folder: Path) -> None:
         (lambda disk, folder: disk.flush_folder(folder), [""]),
         (lambda disk, folder: disk.flush_all([folder / "a", folder / "b"]), ["", "a", "b"]),
         (make_folders, ["", "new", "new/a", "new/a/file"]),
-        (lambda disk, folder: disk.write_new(folder / "a", b"x"), ["", "a"]),
         (lambda disk, folder: disk.replace(folder / "a", b"x"), ["", "a"]),
     ],
-    ids=["flush", "flush_folder", "flush_all", "make_folder", "write_new", "replace"],
+    ids=["flush", "flush_folder", "flush_all", "make_folder", "replace"],
 )
 def test_a_flush_reaches_the_kernel(
     tmp_path: Path,

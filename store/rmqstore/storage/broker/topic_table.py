@@ -167,5 +167,5 @@ def _write(disk: Disk, paths: StorePaths, content: dict[str, Any]) -> None:
         if old.strip() and is_table(old):
             disk.replace(_backup(paths), old)
     else:
-        disk.write_new(paths.topics_json, b"")
+        disk.replace(paths.topics_json, b"")
     disk.replace(paths.topics_json, _encoded(content))

@@ -419,15 +419,6 @@ class Disk:
                 done.result()
         self._unflushed_folders.clear()
 
-    def write_new(self, path: Path, content: bytes) -> None:
-        """Create a small file, durably; an existing file is overwritten from its start."""
-        if not path.exists():
-            self.create(path, 0)
-        self.write(path, 0, content)
-        self.flush(path)
-        self.flush_folder(path.parent)
-        self._forget(path)
-
     def replace(self, path: Path, text: bytes) -> None:
         """Replace a small file atomically: a new file is written, flushed and renamed over it."""
         self._require_within(path.parent)
