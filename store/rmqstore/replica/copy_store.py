@@ -359,6 +359,7 @@ class _LogKeeper:
         self._n_removals = 0
 
     def perform(self, order: _LogOrder) -> Event:
+        began = time.monotonic()
         # What is open may be deleted: a flush of it says nothing of a new file with its name, and
         # it takes space.
         if order.n_removals != self._n_removals:
@@ -367,12 +368,12 @@ class _LogKeeper:
         action = order.action
         if isinstance(action, LogFlush):
             action.perform(self._disk)
-            return events.Flushed(action.end, action.number)
+            return events.Flushed(action.end, action.number, time.monotonic() - began)
         if action.epochs != self._epochs:
             note_epochs(self._disk, self._paths, action.epochs)
             self._epochs = action.epochs
         write_state(self._disk, self._paths, action.saved)
-        return events.StateWritten(action.saved)
+        return events.StateWritten(action.saved, time.monotonic() - began)
 
 
 class _QueueKeeper:

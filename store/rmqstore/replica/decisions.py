@@ -188,7 +188,7 @@ def _on_opened(state: ReplicaState, event: events.Opened) -> Decision:
         epochs=event.epochs,
     )  # fmt: skip
     now = state.now
-    work = Work(written=saved.built, synced_at=now, flush_began=now)
+    work = Work(written=saved.built, synced_at=now)
     state = state._replace(copy=copy, work=work)
     if state.attempts.begins_anew:
         return pause(state._replace(attempts=state.attempts._replace(begins_anew=False)), None)
@@ -616,7 +616,8 @@ def _on_damage(state: ReplicaState, error: CorruptRecordError) -> Decision:
 
 def _on_state_written(state: ReplicaState, event: events.StateWritten) -> Decision:
     """Acknowledge and build what the state on the disk covers."""
-    copy, work = state.copy, state.work._replace(flushing=False)
+    copy, seconds = state.copy, state.work.flush_seconds + event.seconds
+    work = state.work._replace(flushing=False, flush_seconds=seconds)
     if event.saved.end > copy.saved_end:  # else the log was not flushed before
         work = work._replace(synced_at=state.now)
     state = state._replace(copy=copy._replace(saved_end=event.saved.end), work=work)

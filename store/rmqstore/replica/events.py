@@ -187,12 +187,14 @@ class Flushed(NamedTuple):
 
     end: int
     number: int  # of the last write that it covers
+    seconds: float = 0.0
 
 
 class StateWritten(NamedTuple):
     """The state is on the disk, and the epochs before it."""
 
     saved: FollowState
+    seconds: float = 0.0
 
 
 class Built(NamedTuple):

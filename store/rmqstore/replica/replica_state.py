@@ -148,8 +148,8 @@ class Work(NamedTuple):
     building: bool = False
     takes_tables: bool = False
     changes_queues: bool = False
-    flush_began: float = LONG_AGO
     ordered_at: float = LONG_AGO  # when the thread that flushes was given its last order
+    flush_seconds: float = 0.0  # that the last flush took, with the state after it
     synced_at: float = LONG_AGO
     written: int = 0  # up to where queues are built, which the disk may not have
     next_build_at: float = LONG_AGO
@@ -161,7 +161,7 @@ class Work(NamedTuple):
     @property
     def sync_rest(self) -> float:
         """Seconds after which the log is flushed again while there is little to copy."""
-        return max(_SYNC_SECONDS, _SYNC_SHARE * (self.synced_at - self.flush_began))
+        return max(_SYNC_SECONDS, _SYNC_SHARE * self.flush_seconds)
 
     @property
     def is_busy(self) -> bool:

@@ -78,14 +78,14 @@ def flush_if_due(state: ReplicaState) -> Decision:
 
 
 def _flush(state: ReplicaState) -> Decision:
-    work = state.work._replace(flushing=True, flush_began=state.now, ordered_at=state.now)
+    work = state.work._replace(flushing=True, flush_seconds=0.0, ordered_at=state.now)
     return state._replace(work=work), [events.Flush(state.copy.sure_end)]
 
 
 def _on_flushed(state: ReplicaState, event: events.Flushed) -> Decision:
     """Write the state, now that the log is on the disk as far as it says."""
     copy = state.copy._replace(durable=event.end)
-    state = state._replace(copy=copy)
+    state = state._replace(copy=copy, work=state.work._replace(flush_seconds=event.seconds))
     if isinstance(state.change, Cutting):
         return state._replace(work=state.work._replace(flushing=False)), []
     return _write_state(state)
@@ -109,7 +109,7 @@ def _write_state(state: ReplicaState, *, is_closed: bool = False) -> Decision:
     )
     work = state.work
     if not work.flushing:
-        work = work._replace(flushing=True, flush_began=state.now)
+        work = work._replace(flushing=True, flush_seconds=0.0)
     work = work._replace(ordered_at=state.now)
     timers = state.timers._replace(state_at=state.now)
     state = state._replace(copy=copy._replace(noted=saved), work=work, timers=timers)
@@ -137,18 +137,25 @@ def build_if_due(state: ReplicaState) -> Decision:
     kinds = TopicKinds() if facts is None else facts.kinds
     if work.plain:
         kinds = kinds._replace(plain=kinds.plain | work.plain)
-    is_far = not is_ending and state.broker.bounds.high - copy.saved_end > FAR_BYTES
+    is_far = not is_ending and _is_far(state)
     # What was not built to its end is continued to the same end: the broker is asked at most once
     # for topics of it that its table does not have.
     order = work.order if work.written < work.order.end else Order(copy.saved_end, state.now)
+    is_far |= copy.saved_end > order.end  # which is built next
     state = state._replace(work=state.work._replace(building=True, order=order))
     return state, [*actions, events.Build(order.end, is_far, kinds)]
+
+
+def _is_far(state: ReplicaState) -> bool:
+    """Return whether so much is missing that queues may come to the disk less often."""
+    return state.broker.bounds.high - state.copy.saved_end > FAR_BYTES
 
 
 def _on_built(state: ReplicaState, event: events.Built) -> Decision:
     """Take note of what was built; then it rests for a while."""
     copy = state.copy._replace(built=event.built)
-    rests = copy.built >= copy.saved_end
+    # More may have come meanwhile, and waits for as long too.
+    rests = copy.built >= state.work.order.end and not _is_far(state)
     rest = min(event.seconds, _MOST_REST_SECONDS) if rests else 0.0
     work = state.work._replace(
         building=False, written=event.written, next_build_at=state.now + rest,
