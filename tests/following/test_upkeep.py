@@ -132,7 +132,10 @@ def test_a_topic_that_no_table_has_is_asked_for_once() -> None:
     assert again == build._replace(kinds=kinds, is_far=True)  # what came meanwhile is built next
     state, (again,) = decide(state, 6.0, Built(0, 60, frozenset({"gone too"}), 0.1))
     assert isinstance(again, Build)  # the table is newer than this part of the log
-    _, (last,) = decide(state, 7.0, Built(100, 100, frozenset(), 0.1))
+    state, actions = decide(state, 7.0, Built(100, 100, frozenset(), 0.1))
+    assert not actions  # building rests for as long as it took
+    _, actions = decide(state, 7.2, Ticked(is_drained=True))
+    (last,) = [each for each in actions if isinstance(each, Build)]
     assert (build.end, last.end) == (100, 200)
 
 

@@ -20,8 +20,9 @@ from rmqstore.storage.broker.epochs import Epoch
 
 # Bytes that are written together while there is much to copy: many records can be walked at once.
 BATCH_BYTES: Final = 8 << 20
-# Syncs take at most about a fifth of the time while there is little to copy.
-_SYNC_SHARE: Final = 4.0
+# Syncs, which have a thread of their own, take at most about half of its time while there is little
+# to copy.
+_SYNC_SHARE: Final = 1.0
 _SYNC_SECONDS: Final = 0.05
 _LINGER_SECONDS: Final = 0.005  # that bytes wait for others, to be written with them
 LONG_AGO: Final = float("-inf")
