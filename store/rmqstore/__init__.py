@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rmqstore.live.writer import LiveWriter
     from rmqstore.read.store_queues import QueueInfo
     from rmqstore.replica.cluster import ClusterProgress, follow, follow_cluster
-    from rmqstore.replica.progress import FollowProgress, follow_cluster_status, follow_status
+    from rmqstore.replica.state import FollowProgress, follow_cluster_status, follow_status
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
     from rmqstore.store.cluster import StoreCluster
     from rmqstore.store.live_cluster import LiveCluster
@@ -97,7 +97,7 @@ __all__ = [
 # none of these.
 _HOMES = {
     "ClusterProgress": "replica.cluster:ClusterProgress",
-    "FollowProgress": "replica.progress:FollowProgress",
+    "FollowProgress": "replica.state:FollowProgress",
     "LiveCluster": "store.live_cluster:LiveCluster",
     "LiveWriter": "live.writer:LiveWriter",
     "Message": "format.schema:Message",
@@ -112,8 +112,8 @@ _HOMES = {
     "create": "store.opening:create",
     "follow": "replica.cluster:follow",
     "follow_cluster": "replica.cluster:follow_cluster",
-    "follow_cluster_status": "replica.progress:follow_cluster_status",
-    "follow_status": "replica.progress:follow_status",
+    "follow_cluster_status": "replica.state:follow_cluster_status",
+    "follow_status": "replica.state:follow_status",
     "open": "store.opening:open_for",
     "open_cluster": "store.opening:open_cluster",
     "open_live": "store.opening:open_live",

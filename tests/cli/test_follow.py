@@ -18,8 +18,8 @@ from following.fake_master import FakeMaster, more
 from following.fake_name_server import FakeNameServer
 from following.followers import require_exact, wait_for
 from rmqstore.cli import main
-from rmqstore.replica.metrics import FollowMetrics
-from rmqstore.replica.progress import follow_status
+from rmqstore.replica.cluster import FollowMetrics
+from rmqstore.replica.state import follow_status
 from rmqstore.storage.broker.epochs import Epoch
 from store_builder import Store
 

@@ -18,11 +18,11 @@ from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact
 from rmqstore.errors import StoreStateError
 from rmqstore.remoting.client import Address, Endpoint
-from rmqstore.replica import queue_builder, session
+from rmqstore.replica import queue_builder, replica_state, upkeep
 from rmqstore.replica.follower import Follower
-from rmqstore.replica.progress import follow_status
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.settings import FollowSettings
+from rmqstore.replica.state import follow_status
 from store_builder import Store
 
 pytestmark = pytest.mark.crash
@@ -102,8 +102,8 @@ def test_whatever_a_dead_follower_leaves_becomes_an_exact_copy(
 def is_far(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether a follower syncs its log in a thread, and flushes queues less often."""
     if request.param:
-        monkeypatch.setattr(session, "BATCH_BYTES", 1000)
-        monkeypatch.setattr(queue_builder, "_FAR_BYTES", 5000)
+        monkeypatch.setattr(replica_state, "BATCH_BYTES", 1000)
+        monkeypatch.setattr(upkeep, "FAR_BYTES", 5000)
         monkeypatch.setattr(queue_builder, "STEP_BYTES", 2000)
         monkeypatch.setattr(queue_builder, "_FLUSH_BYTES", 6000)
     return bool(request.param)

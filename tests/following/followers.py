@@ -14,8 +14,9 @@ from following.fake_master import FakeMaster, content
 from rmqstore.inspect.verify import verify
 from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica.follower import Follower
-from rmqstore.replica.progress import FollowProgress
 from rmqstore.replica.settings import FollowSettings, Timing
+from rmqstore.replica.state import FollowProgress
+from rmqstore.storage.files.disk import Disk
 from store_builder import Store
 
 TIMING = Timing(
@@ -25,11 +26,15 @@ TIMING = Timing(
 
 
 def follower(
-    address: str, target: Path, stop: threading.Event | None = None, **settings: Any
+    address: str,
+    target: Path,
+    stop: threading.Event | None = None,
+    make_disk: Callable[[], Disk] = Disk,
+    **settings: Any,
 ) -> Follower:
-    given = {"timing": TIMING, **settings}
+    given = FollowSettings(**{"timing": TIMING, **settings})
     endpoint = Endpoint(Address.parse(address), timeout=5.0)
-    return Follower(endpoint, target, FollowSettings(**given), stop or threading.Event())
+    return Follower(endpoint, target, given, stop or threading.Event(), make_disk=make_disk)
 
 
 def follow_once(master: FakeMaster, target: Path, **settings: Any) -> FollowProgress:

@@ -17,7 +17,7 @@ from following.followers import (
     wait_for,
 )
 from rmqstore.errors import StoreStateError
-from rmqstore.replica.progress import follow_status
+from rmqstore.replica.state import follow_status
 from store_builder import Store, pack_blank
 
 FILE_BYTES = 1 << 14

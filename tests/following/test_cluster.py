@@ -26,8 +26,8 @@ from rmqstore.errors import (
 from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica.broker_requests import registered_brokers
 from rmqstore.replica.cluster import ClusterFollower, ClusterProgress
-from rmqstore.replica.progress import follow_cluster_status
 from rmqstore.replica.settings import FollowSettings
+from rmqstore.replica.state import follow_cluster_status
 from store_builder import Store
 
 

@@ -17,10 +17,9 @@ from following.followers import TIMING, follow_once, following, require_exact, w
 from rmqstore.errors import CorruptRecordError, StoreStateError
 from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica.follower import Follower
-from rmqstore.replica.progress import follow_status
 from rmqstore.replica.retention import parse_retention
 from rmqstore.replica.settings import FollowSettings
-from rmqstore.replica.state import copy_paths, state_path
+from rmqstore.replica.state import copy_paths, follow_status, state_path
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from store_builder import Store

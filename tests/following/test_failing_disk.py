@@ -5,21 +5,27 @@ from __future__ import annotations
 import copy
 import errno
 import json
+import random
+import shutil
 import threading
 import time
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from following.fake_master import FakeMaster, more
-from following.followers import TIMING, follow_once, require_exact
+import tiers
+from following.fake_master import FakeMaster, content, more, part
+from following.followers import TIMING, files, follow_once, require_exact
 from rmqstore.errors import StoreStateError
 from rmqstore.remoting.client import Address, Endpoint
-from rmqstore.replica import session
+from rmqstore.replica import replica_state
 from rmqstore.replica.follower import Follower
-from rmqstore.replica.progress import follow_status
+from rmqstore.replica.retention import Retention
 from rmqstore.replica.settings import FollowSettings
+from rmqstore.replica.state import copy_paths, follow_status, write_state
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.index_files import index_files, read_header
 from store_builder import Store
@@ -67,17 +73,20 @@ def test_the_state_stays_where_it_was_after_a_flush_that_failed(tmp_path: Path) 
 
 
 class InterruptedDisk(Disk):
-    """A disk at one of whose changes of the log an interrupt or an error comes."""
+    """A disk at one of whose changes of the log an interrupt or an error comes, or after it."""
 
-    def __init__(self, change: str, error: BaseException) -> None:
+    def __init__(self, change: str, error: BaseException, *, is_late: bool) -> None:
         super().__init__()
         self._error = error
         original = getattr(self, change)
 
         def changed(path: Path, *args: Any, **settings: Any) -> None:
-            if path.parent.name == "commitlog" and self.is_armed:
+            is_concerned = path.parent.name == "commitlog" and self.is_armed
+            if is_concerned and not is_late:
                 raise self._error
             original(path, *args, **settings)
+            if is_concerned:
+                raise self._error
 
         self.is_armed = False
         setattr(self, change, changed)
@@ -88,12 +97,14 @@ class InterruptedDisk(Disk):
             self.is_armed = True
 
 
-@pytest.mark.parametrize("change", ["clear_append", "rename", "write"])
+@pytest.mark.parametrize("change", ["flush", "rename", "write"])
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "full"), StoreStateError("a link")]
 )
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("is_doubted", [False, True])
 def test_a_cut_that_does_not_return_leaves_the_lower_end_and_a_store_that_is_open(
-    change: str, error: BaseException, tmp_path: Path
+    change: str, error: BaseException, is_late: bool, is_doubted: bool, tmp_path: Path
 ) -> None:
     target, common = tmp_path / "copy", log_of(100)
     longer, other = copy.deepcopy(common), copy.deepcopy(common)
@@ -101,9 +112,15 @@ def test_a_cut_that_does_not_return_leaves_the_lower_end_and_a_store_that_is_ope
     more(other, 20, mark=b"other", time_ms=10_000)
     with FakeMaster(longer) as master:
         follow_once(master, target)
+    if is_doubted:  # killed before the state covered the last records
+        paths = copy_paths(target)
+        end = longer.placed[300].physical_offset
+        state = replace(follow_status(target)[0], end=end, built=end, is_closed=False)
+        write_state(Disk(), paths, state)
+        paths.abort.touch()
     with FakeMaster(other) as master:
         with pytest.raises((KeyboardInterrupt, StoreStateError)):
-            follow_with(InterruptedDisk(change, error), master, target)
+            follow_with(InterruptedDisk(change, error, is_late=is_late), master, target)
         state, is_running = follow_status(target)
         assert not is_running
         assert state.end == common.end
@@ -112,6 +129,65 @@ def test_a_cut_that_does_not_return_leaves_the_lower_end_and_a_store_that_is_ope
         assert (target / "abort").exists()
         follow_once(master, target)
     require_exact(target, other)
+
+
+CHANGES = (
+    "create", "write", "flush", "flush_folder", "flush_all", "make_folder", "rename", "delete",
+    "replace", "clear_append", "scatter", "delete_tree",
+)  # fmt: skip
+
+
+class FickleDisk(Disk):
+    """A disk at one of whose changes, by any thread, an interrupt or an error comes once."""
+
+    def __init__(self, at: int, error: BaseException | None) -> None:
+        super().__init__()
+        self.n_changes, self._at, self._error = 0, at, error
+        self._guard = threading.RLock()
+        for name in CHANGES:
+            setattr(self, name, self._counted(getattr(self, name)))
+
+    def _counted(self, change: Any) -> Any:
+        def changed(*args: Any, **settings: Any) -> Any:
+            with self._guard:
+                self.n_changes += 1
+                if self.n_changes == self._at and self._error is not None:
+                    raise self._error
+                return change(*args, **settings)
+
+        return changed
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError, MemoryError])
+@pytest.mark.parametrize("n_places", tiers.sampled(8, 80))
+def test_an_error_at_any_change_of_the_disk_ends_the_follower_and_the_copy_goes_on(
+    n_places: int, kind: type[BaseException], tmp_path: Path
+) -> None:
+    base, common = tmp_path / "base", log_of(100)
+    longer, other = part(common, 100, 200)
+    with FakeMaster(longer) as master:
+        follow_once(master, base)
+    with FakeMaster(other) as master:
+        settings: dict[str, Any] = {
+            "retention": Retention(max_bytes=FILE_BYTES), "sync_bytes": 4000, "sync_seconds": 0.01,
+        }  # fmt: skip
+        counted = FickleDisk(0, None)
+        follow_with(counted, master, shutil.copytree(base, tmp_path / "count"), **settings)
+        dice = random.Random(tiers.FIRST_SEED)
+        for at in dice.sample(range(1, counted.n_changes + 1), n_places):
+            target = shutil.copytree(base, tmp_path / f"at-{at}")
+            error = OSError(errno.EIO, "lost", str(target)) if kind is OSError else kind()
+            with suppress(kind, StoreStateError):
+                follow_with(FickleDisk(at, error), master, target, **settings)
+            state, is_running = follow_status(target)
+            assert not is_running
+            assert state.built <= state.end
+            follow_once(master, target, **settings)
+            begin = follow_status(target)[0].begin
+            assert begin == other.end - other.end % FILE_BYTES
+            last = {name: data for name, data in content(other).items() if int(name) >= begin}
+            assert files(target) == last
+            shutil.rmtree(target)
 
 
 def test_the_state_is_not_written_after_the_lock_was_released(tmp_path: Path) -> None:
@@ -207,9 +283,9 @@ class SmallDisk(Disk):
 def test_the_state_is_written_although_the_disk_is_full(tmp_path: Path) -> None:
     log, target = log_of(1000), tmp_path / "copy"
     with FakeMaster(log) as master:
-        for files in (2, 3, 100):
-            disk = SmallDisk(files * FILE_BYTES)
-            if files < 100:
+        for n_files in (2, 3, 100):
+            disk = SmallDisk(n_files * FILE_BYTES)
+            if n_files < 100:
                 with pytest.raises(StoreStateError, match=r"the disk is full.* bytes more"):
                     follow_with(disk, master, target)
                 state, _ = follow_status(target)
@@ -254,7 +330,7 @@ class SlowStates(Disk):
 def test_nothing_is_acknowledged_that_the_state_does_not_vouch_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "BATCH_BYTES", 1000)  # so that the thread syncs
+    monkeypatch.setattr(replica_state, "BATCH_BYTES", 1000)  # so that the thread syncs
     log, target = log_of(1000), tmp_path / "copy"
     ahead: list[int] = []
 

@@ -7,6 +7,7 @@ import errno
 import json
 import random
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,8 @@ from rmqstore.errors import (
 from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.ha import NEVER
-from rmqstore.replica.progress import follow_status
-from rmqstore.replica.settings import FollowSettings
-from rmqstore.replica.state import copy_paths
+from rmqstore.replica.settings import FollowSettings, settings_of
+from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write import dispatch
@@ -211,6 +211,7 @@ def test_a_gap_is_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreStateError, match="gap"):
             follow_once(master, target)
     assert files(target) == before
+    assert not (target / "abort").exists()
 
 
 @pytest.mark.parametrize("seed", tiers.split(range(20), 4))
@@ -402,6 +403,47 @@ def test_a_rate_is_kept(tmp_path: Path) -> None:
         wait_for(lambda: run.follower._now().end > 0)
         assert run.follower._now().end < log.end
         wait_for(lambda: run.follower._now().end == log.end)
+
+
+def test_the_headers_count_for_a_rate(tmp_path: Path) -> None:
+    log = log_of(100)
+    n_bytes = 2 * log.end  # a header of 12 bytes for each 12 of the log
+    with FakeMaster(log, batch=12) as master:
+        began = time.monotonic()
+        follow_once(master, tmp_path / "copy", max_rate=int(n_bytes / 1.2))
+    assert time.monotonic() - began > 0.9
+
+
+def test_a_rate_does_not_let_each_read_be_written(tmp_path: Path) -> None:
+    log = log_of(400)
+    n_writes = []
+
+    class CountingDisk(Disk):
+        def write(self, path: Path, position: int, data: Any) -> None:
+            if path.parent.name == "commitlog":
+                n_writes.append(len(data))
+            super().write(path, position, data)
+
+    with FakeMaster(log) as master:
+        endpoint = Endpoint(Address.parse(master.address))
+        settings = FollowSettings(once=True, timing=TIMING, max_rate=log.end)
+        Follower(
+            endpoint, tmp_path / "a", settings, threading.Event(), make_disk=CountingDisk
+        ).run()
+    assert len(n_writes) < 15  # of some 50 reads, and 6 files
+
+
+@pytest.mark.parametrize(
+    "ignored", [{"other": 1}, {"overlap": 5}, {"timing": None}, {"retention": 1}]
+)
+def test_other_arguments_than_those_that_are_documented_change_nothing(
+    ignored: dict[str, Any], tmp_path: Path
+) -> None:
+    log = log_of(20)
+    with FakeMaster(log) as master:
+        done = rmqstore.follow(master.address, tmp_path / "copy", once=True, **ignored)
+    assert done.end == log.end
+    assert settings_of(ignored) == FollowSettings()  # type: ignore[arg-type]
 
 
 class SmallDisk(Disk):

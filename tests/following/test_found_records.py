@@ -19,6 +19,7 @@ from following.followers import (
 )
 from following.test_follower import FILE_BYTES, log_of
 from rmqstore.errors import StoreStateError
+from rmqstore.replica import upkeep
 from rmqstore.replica.state import (
     FollowState,
     copy_paths,
@@ -94,7 +95,10 @@ def test_found_records_that_the_master_does_not_have_are_cut_and_kept(
     require_exact(target, other)
 
 
-def test_found_records_are_not_vouched_for_before_they_are_compared(tmp_path: Path) -> None:
+def test_found_records_are_not_vouched_for_before_they_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_STATE_SECONDS", 0.0)
     target, log = tmp_path / "copy", log_of(300)
     sure = log.placed[200].physical_offset
     killed(target, log, sure)
@@ -103,7 +107,8 @@ def test_found_records_are_not_vouched_for_before_they_are_compared(tmp_path: Pa
         master.is_slow = True
         with following(master.address, target) as run:
             wait_for(lambda: run.follower._now().n_connections > 1)
-            run.follower.sync()
+            written = state_of(target).updated_at
+            wait_for(lambda: state_of(target).updated_at > written)
             assert state_of(target).end == sure
     assert state_of(target).end == sure
     assert (target / "abort").exists()  # not closed

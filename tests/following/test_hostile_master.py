@@ -170,10 +170,10 @@ def test_a_master_that_falls_silent_is_left_and_asked_again(says: bytes, tmp_pat
 def test_an_unexpected_error_of_the_questions_ends_the_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: object) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("unexpected")
 
-    monkeypatch.setattr(ports, "ask_bounds", fail)
+    monkeypatch.setattr(ports.OrdinaryPort, "bounds", fail)
     with FakeMaster(log_of(50)) as master:
         run = Following(master.address, tmp_path / "copy")
         with pytest.raises(RuntimeError, match="unexpected"):

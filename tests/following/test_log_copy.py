@@ -44,8 +44,29 @@ def open_copy(root: Path) -> Iterator[LogCopy]:
         yield copy
 
 
+def sync(copy: LogCopy) -> None:
+    flush, disk = copy.begin_flush(copy.end), Disk()
+    with closing(disk):
+        flush.perform(disk)
+    copy.note_flushed(flush.number)
+
+
 def files(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()}
+
+
+def test_bytes_that_have_no_place_leave_nothing_whole_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_copy, "_MAX_RECORD_BYTES", 4000)
+    monkeypatch.setattr(log_copy, "_BUFFER_BYTES", 1000)
+    log = log_of(2)
+    data = joined(log)
+    with open_copy(tmp_path / "copy") as copy:
+        copy.hold(data[:4900])
+        assert copy.end == 0
+        copy.hold(data[4900:])
+        assert copy.end == log.end
 
 
 @pytest.mark.parametrize("seed", tiers.split(range(40), 8))
@@ -53,7 +74,7 @@ def test_any_portions_give_the_same_files(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(log_copy, "BATCH_BYTES", dice.choice([1, 5000, 60_000]))
+    monkeypatch.setattr(log_copy, "_BUFFER_BYTES", dice.choice([1, 5000, 60_000]))
     monkeypatch.setattr(log_copy, "_MAX_RECORD_BYTES", 4000)
     monkeypatch.setattr(log_copy, "_LARGE_RECORD_BYTES", dice.choice([0, 200, 1 << 20]))
     log = log_of(40)
@@ -67,12 +88,11 @@ def test_any_portions_give_the_same_files(
             assert copy.position == done
             if dice.random() < 0.5:
                 copy.write_held()
-                assert not copy.n_unwritten
                 assert done - 4000 < copy.end <= done or copy.end % FILE_BYTES
         copy.write_held()
         assert copy.end == log.end
         assert copy.last_store_timestamp == 1_700_000_000_000 + len(log.placed) - 1
-        copy.sync()
+        sync(copy)
     assert files(tmp_path) == content(log)
 
 
@@ -89,7 +109,7 @@ def test_what_is_sound_before_a_wrong_record_is_written(tmp_path: Path) -> None:
         assert copy.is_whole
         copy.forget_begun()
         copy.append(joined(log)[bad:])
-        copy.sync()
+        sync(copy)
     assert files(tmp_path) == content(log)
 
 
@@ -107,7 +127,7 @@ def test_known_starts_are_those_of_a_walk(
             count = dice.choice([700, 3000, 9000])
             copy.append(data[done : done + count])
             done += count
-        copy.sync()
+        sync(copy)
         assert (copy.starts.boundary(0, log.end) is not None) == bool(most)
         found = []
         for segment in copy.log.segments:
@@ -133,7 +153,7 @@ def test_a_cut_forgets_where_records_begin(tmp_path: Path) -> None:
     log = log_of(20)
     with open_copy(tmp_path) as copy:
         copy.append(joined(log))
-        copy.sync()
+        sync(copy)
         copy.cut(log.placed[10].physical_offset, "lost", tmp_path / "cut")
         assert copy.starts.boundary(0, log.end) is None
 

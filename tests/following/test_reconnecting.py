@@ -10,7 +10,8 @@ import pytest
 
 from following.fake_master import FakeMaster, more
 from following.followers import following, wait_for
-from rmqstore.replica.session import Rate
+from following.replicas import decide, streaming
+from rmqstore.replica.events import Ticked
 from store_builder import Store
 
 
@@ -55,10 +56,14 @@ def test_a_port_for_replicas_that_cannot_be_reached_is_told_once_and_again_after
 
 
 def test_a_rest_earns_one_second_of_bytes() -> None:
-    rate = Rate(1000, 0.0)
-    assert rate.pause(500, 0.0) == 0.5
-    assert rate.pause(500, 0.5) == 0.5
-    assert rate.pause(500, 3600.0) == 0.0
-    assert rate.pause(500, 3600.0) == 0.0
-    assert rate.pause(500, 3600.0) == 0.5
-    assert Rate(None, 0.0).pause(1 << 30, 0.0) == 0.0
+    def paused(max_rate: int | None, *came: tuple[int, float]) -> list[float]:
+        """Return how long a replica does not read after each of some bytes, given the times."""
+        state, pauses = streaming(max_rate=max_rate), []
+        for count, now in came:
+            state, _ = decide(state, now, Ticked(is_drained=True, n_bytes=count))
+            pauses.append(max(state.timers.rate_due - now, 0.0))
+        return pauses
+
+    came = [(500, 0.0), (500, 0.5), (500, 3600.0), (500, 3600.0), (500, 3600.0)]
+    assert paused(1000, *came) == [0.5, 0.5, 0.0, 0.0, 0.5]
+    assert paused(None, (1 << 30, 0.0)) == [0.0]

@@ -208,7 +208,7 @@ def test_refusals_are_told_from_answers_that_may_pass() -> None:
             RemotingClient(Endpoint(address)) as client,
             pytest.raises(error, match=text),
         ):
-            BrokerClient(client, str(address)).settings()
+            BrokerClient(client).settings()
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_bounds_that_cannot_be_are_an_error(body: bytes) -> None:
         RemotingClient(Endpoint(address)) as client,
         pytest.raises(BrokerUnreachableError),
     ):
-        BrokerClient(client, str(address)).bounds()
+        BrokerClient(client).bounds()
 
 
 def test_settings_leave_out_what_nobody_asked_for() -> None:
@@ -244,7 +244,7 @@ def test_settings_leave_out_what_nobody_asked_for() -> None:
         connection.sendall(answer(request["opaque"], body))
 
     with server(serve) as address, RemotingClient(Endpoint(address)) as client:
-        settings = BrokerClient(client, str(address)).settings()
+        settings = BrokerClient(client).settings()
     assert settings.given == {"brokerName": "b", "haListenPort": "10912"}
     assert settings.version == (5, 3, 3)
     assert settings.number("haListenPort") == 10912
@@ -256,7 +256,7 @@ def settings_of(body: bytes, version: str = "V5_3_3") -> ServedSettings:
         connection.sendall(answer(request["opaque"], body if request["code"] == 26 else table))
 
     with server(serve) as address, RemotingClient(Endpoint(address)) as client:
-        return BrokerClient(client, str(address)).settings()
+        return BrokerClient(client).settings()
 
 
 def test_settings_are_taken_as_they_are_written_without_escapes() -> None:

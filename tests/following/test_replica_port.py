@@ -27,9 +27,9 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.replica.progress import FollowProgress, follow_status
 from rmqstore.replica.retention import parse_retention
 from rmqstore.replica.settings import FollowSettings
+from rmqstore.replica.state import FollowProgress, follow_status
 from store_builder import Store
 
 FILE_BYTES = 1 << 14

@@ -22,9 +22,8 @@ from following.followers import (
 )
 from rmqstore.errors import OptionError, StoreStateError
 from rmqstore.inspect.verify import verify
-from rmqstore.replica.progress import follow_cluster_status, follow_status
 from rmqstore.replica.retention import NeededByStreams, Retention, first_needed, parse_retention
-from rmqstore.replica.state import copy_paths
+from rmqstore.replica.state import copy_paths, follow_cluster_status, follow_status
 from store_builder import Record, Store
 
 FILE_BYTES = 1 << 14
@@ -230,6 +229,20 @@ def test_nothing_is_deleted_while_a_checkpoint_does_not_tell(
         )
     assert begin_of(target) == 0
     assert "nothing is deleted" in caplog.text
+
+
+def test_a_checkpoint_that_does_not_tell_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target, log = tmp_path / "copy", log_of(600)
+    settings: dict[str, Any] = {
+        "retention": Retention(max_bytes=FILE_BYTES),
+        "keep_for": (tmp_path / "none",),
+    }
+    with FakeMaster(log) as master, following(master.address, target, **settings) as run:
+        wait_for(lambda: "nothing is deleted" in caplog.text)
+        run.stop.wait(0.5)  # it is looked at every 0.05 seconds
+    assert caplog.text.count("nothing is deleted") == 1
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,13 @@ from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact, wait_for
 from rmqstore.errors import StoreStateError
 from rmqstore.remoting.client import Address, Endpoint
-from rmqstore.replica import queue_builder, session
+from rmqstore.replica import queue_builder, replica_state, upkeep
+from rmqstore.replica.copy_store import Worker
+from rmqstore.replica.events import Event, Failed
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.log_copy import Unflushed
-from rmqstore.replica.progress import follow_status
 from rmqstore.replica.settings import FollowSettings
+from rmqstore.replica.state import follow_status
 from rmqstore.storage.files.disk import Disk
 from store_builder import Store
 
@@ -46,38 +48,49 @@ def test_what_is_written_during_a_flush_waits_for_the_next(tmp_path: Path) -> No
     unflushed.add(folder / "b", is_new=False)
     first = unflushed.begin(100)
     disk.before = lambda: unflushed.add(folder / "b", is_new=False)
-    unflushed.flush(first, disk)
+    first.perform(disk)
+    unflushed.forget(first.number)
     assert disk.flushed == ["a", "b", "commitlog/"]
     assert folder / "a" not in unflushed
     assert folder / "b" in unflushed
     disk.before = lambda: None
-    unflushed.flush(unflushed.begin(200), disk)
+    second = unflushed.begin(200)
+    second.perform(disk)
+    unflushed.forget(second.number)
     assert disk.flushed[3:] == ["b"]
     assert folder / "b" not in unflushed
 
 
 def test_an_interrupted_flush_is_repeated_and_a_failed_one_is_not(tmp_path: Path) -> None:
-    def fail(error: BaseException) -> None:
-        raise error
-
+    """Whoever flushes ends with the first error, and the copy is left as the disk has it."""
     folder, disk = tmp_path / "commitlog", FlushedDisk()
     unflushed = Unflushed(folder)
     unflushed.add(folder / "a", is_new=True)
-    for error in (KeyboardInterrupt(), OSError(errno.EIO, "lost")):
-        disk.before = lambda error=error: fail(error)  # type: ignore[misc]
-        with pytest.raises(type(error)):
-            unflushed.flush(unflushed.begin(100), disk)
-        assert folder / "a" in unflushed
-    disk.before = lambda: None
-    with pytest.raises(OSError, match="lost"):
-        unflushed.flush(unflushed.begin(100), disk)
+    flush = unflushed.begin(100)
+
+    def fail() -> None:
+        raise OSError(errno.EIO, "lost")
+
+    disk.before = fail
+    found: list[Event] = []
+    worker = Worker("follow-sync", lambda order: order.perform(disk), found.append)
+    worker.start()
+    worker.give(flush)
+    worker.give(flush)
+    worker.end()
+    assert folder / "a" in unflushed
+    (event,) = found
+    assert isinstance(event, Failed)
+    assert worker.failed == (flush, event.error)
+    assert str(event.error) == "[Errno 5] lost"
+    assert not event.is_whole
 
 
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a follower do for a small log what it does for a large one that it is far behind of."""
-    monkeypatch.setattr(session, "BATCH_BYTES", 1000)
-    monkeypatch.setattr(queue_builder, "_FAR_BYTES", 5000)
+    monkeypatch.setattr(replica_state, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(upkeep, "FAR_BYTES", 5000)
     monkeypatch.setattr(queue_builder, "STEP_BYTES", 2000)
     monkeypatch.setattr(queue_builder, "_FLUSH_BYTES", 12_000)
 
@@ -145,10 +158,9 @@ def test_the_stream_goes_on_while_the_log_comes_to_the_disk(tmp_path: Path) -> N
         )  # fmt: skip
         thread = threading.Thread(target=run.run)
         thread.start()
-        store = run._store
         try:
-            wait_for(lambda: store.is_open and store.log.end > log.end // 2)
-            assert store.log.durable_end == 0
+            wait_for(lambda: run.state.copy.end > log.end // 2)
+            assert run.state.copy.durable == 0
         finally:
             has_grown.set()
         thread.join(30)

@@ -9,20 +9,39 @@ import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
+from following.replicas import asking, decide, streaming
 from following.test_reconnecting import closed_port
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
-from rmqstore.remoting.client import Address, Endpoint
-from rmqstore.replica.background import Metadata
-from rmqstore.replica.broker import OrdinaryPort
-from rmqstore.replica.cluster import ClusterProgress
-from rmqstore.replica.metrics import FollowMetrics
-from rmqstore.replica.progress import FollowProgress, follow_status
+from rmqstore.remoting.client import Address
+from rmqstore.replica.broker import TopicKinds
+from rmqstore.replica.broker_requests import LogBounds
+from rmqstore.replica.cluster import ClusterProgress, FollowMetrics
+from rmqstore.replica.events import (
+    Answered,
+    Ask,
+    BoundsReported,
+    Build,
+    Built,
+    DropFetched,
+    Flush,
+    Flushed,
+    Lost,
+    Question,
+    Received,
+    StateWritten,
+    Ticked,
+    WriteState,
+    Written,
+)
+from rmqstore.replica.replica_state import wait_of
 from rmqstore.replica.settings import FollowSettings, Timing
+from rmqstore.replica.state import FollowProgress, follow_status
 from store_builder import Record, Store
 
 
@@ -33,20 +52,21 @@ def log_of(count: int) -> Store:
 
 
 def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:
-    with FakeMaster(log_of(600)) as master:
-        endpoint, settings = Endpoint(Address.parse(master.address), timeout=5.0), FollowSettings()
-        metadata = Metadata(OrdinaryPort(endpoint), settings)
-        metadata.ask()
-        assert metadata.agreed_low() is None
-        metadata.agree(time.monotonic())
-        assert metadata.agreed_low() == 0
-        master.low = 1 << 14
-        metadata.ask()
-        assert metadata.agreed_low() == 0  # of the same broker, whoever has answered since
-        metadata.agree(time.monotonic())
-        assert metadata.agreed_low() == 1 << 14
-        metadata.use_newest()
-        assert metadata.agreed_low() is None
+    state = asking(streaming(now=1.0), Question.BOUNDS)
+    assert state.broker.agreed_low == 0
+    reported = BoundsReported(LogBounds(1 << 14, 1 << 20), 0)
+    state, _ = decide(state, 2.0, reported, Question.BOUNDS)
+    assert state.broker.agreed_low == 0  # of the same broker, whoever has answered since
+    state, _ = decide(state, 3.0, Received(0, 100))
+    assert state.broker.agreed_low == 1 << 14
+    state, _ = decide(state, 4.0, Lost("closed"))
+    state, _ = decide(state, 4.0, Written(100, 0))
+    state, _ = decide(state, 99.0, Ticked(is_drained=True))
+    facts = state.broker.newest
+    assert facts is not None
+    answered = Answered(facts, state.broker.source)
+    state, _ = decide(state, 100.0, answered, Question.FACTS)
+    assert state.broker.agreed_low is None
 
 
 def test_a_stop_does_not_wait_for_an_answer(tmp_path: Path) -> None:
@@ -85,6 +105,38 @@ def test_a_topic_whose_kind_cannot_be_asked_is_not_guessed(
     assert (target / "batchconsumequeue" / "B").is_dir()
     assert not (target / "consumequeue" / "B").exists()
     assert follow_status(target)[0].is_closed
+
+
+def test_a_topic_that_no_table_has_is_asked_for_once() -> None:
+    """The log grows meanwhile, and a table is always older than what came last."""
+
+    def save(end: int, now: float) -> list[Any]:
+        nonlocal state
+        state, _ = decide(state, now, Written(end, 0))
+        state, _ = decide(state, now, Flushed(end, 0))
+        state, actions = decide(state, now, StateWritten(replace(state.copy.saved, end=end)))
+        return actions
+
+    state, _ = decide(streaming(), 1.0, Ticked(is_drained=True))
+    state, _ = decide(state, 1.0, Received(0, 200))
+    (build,) = [each for each in save(100, 2.0) if isinstance(each, Build)]
+    state, actions = decide(state, 3.0, Built(0, 40, frozenset({"gone"}), 0.1))
+    asked = [each.asked.question for each in actions if isinstance(each, Ask)]
+    assert asked == [Question.TABLES]
+    save(200, 4.0)
+    facts = state.broker.newest
+    assert facts is not None
+    answer = Answered(facts._replace(asked_at=3.0), None)
+    state, (again,) = decide(state, 5.0, answer, Question.TABLES)
+    kinds = TopicKinds(frozenset(), frozenset({"gone"}))
+    assert again == build._replace(kinds=kinds, is_far=True)  # what came meanwhile is built next
+    state, (again,) = decide(state, 6.0, Built(0, 60, frozenset({"gone too"}), 0.1))
+    assert isinstance(again, Build)  # the table is newer than this part of the log
+    state, actions = decide(state, 7.0, Built(100, 100, frozenset(), 0.1))
+    assert not actions  # building rests for as long as it took
+    _, actions = decide(state, 7.2, Ticked(is_drained=True))
+    (last,) = [each for each in actions if isinstance(each, Build)]
+    assert (build.end, last.end) == (100, 200)
 
 
 def test_the_times_suit_the_broker() -> None:
@@ -194,3 +246,41 @@ def test_units_that_the_state_does_not_vouch_for_are_told_in_one_line(
     text = f"the queues are cut at physical offset {built}: 30 units of 3 queues are removed"
     assert told == [f"{target}: {text}"]
     require_exact(target, log)
+
+
+@pytest.mark.parametrize("acknowledge", ["never", "synced"])
+def test_who_is_far_behind_waits_for_more_bytes_without_looking_again_and_again(
+    acknowledge: str,
+) -> None:
+    state, _ = decide(streaming(acknowledge=acknowledge), 1.0, Received(0, 100))
+    assert wait_of(state).seconds <= 0.005  # nobody has to wait for these
+    bounds = LogBounds(0, 1 << 30)
+    state = state._replace(broker=state.broker._replace(bounds=bounds))
+    assert wait_of(state).seconds == Timing().poll
+
+
+def test_the_log_is_flushed_by_time_although_the_state_is_written_more_often() -> None:
+    state, _ = decide(streaming(sync_seconds=12.0), 1.0, Received(0, 100))
+    state, _ = decide(state, 1.0, Written(100, 0))
+    flushed = []
+    for now in range(1, 30):
+        state, actions = decide(state, now + 0.5, Ticked(is_drained=False))
+        flushed += [now for each in actions if isinstance(each, Flush)]
+        for order in actions:
+            if isinstance(order, WriteState):
+                state, _ = decide(state, now + 0.6, StateWritten(order.saved))
+    assert flushed == [12]
+
+
+def test_what_was_set_aside_is_looked_for_while_every_second_is_flushed() -> None:
+    state, dropped = streaming(), []
+    for now in range(1, 30):
+        state, _ = decide(state, now, Received(now * 100 - 100, now * 100))
+        state, _ = decide(state, now, Written(now * 100, 0))
+        state, actions = decide(state, now + 0.5, Ticked(is_drained=True))
+        dropped += [now for each in actions if isinstance(each, DropFetched)]
+        for order in actions:
+            if isinstance(order, Flush):
+                state, (written,) = decide(state, now + 0.6, Flushed(order.end, now))
+                state, _ = decide(state, now + 0.7, StateWritten(written.saved))
+    assert dropped == [10, 20]

@@ -9,10 +9,18 @@ from click.testing import CliRunner
 
 import rmqstore
 from following.fake_master import FakeMaster, more, part
-from following.followers import files, follow_once, following, require_exact, wait_for
+from following.followers import (
+    files,
+    follow_once,
+    follower,
+    following,
+    require_exact,
+    wait_for,
+)
 from rmqstore.cli import main
-from rmqstore.replica.progress import follow_status
 from rmqstore.replica.retention import parse_retention
+from rmqstore.replica.state import follow_status
+from rmqstore.storage.files.disk import Disk
 from store_builder import Store
 
 FILE_BYTES = 1 << 14
@@ -109,3 +117,41 @@ def test_rebuild_builds_the_queues(tmp_path: Path) -> None:
     assert CliRunner().invoke(main, ["rebuild", str(target)]).exit_code == 0
     assert queue_files(target)
     require_exact(target, log)
+
+
+def test_a_follower_that_dies_while_it_deletes_queues_leaves_none_that_counts(
+    tmp_path: Path,
+) -> None:
+    log, target = log_of(100), tmp_path / "copy"
+
+    class DyingDisk(Disk):
+        """A disk of a process that is killed after it has deleted a file of a queue."""
+
+        is_dead = False
+
+        def delete(self, path: Path) -> None:
+            if self.is_dead:
+                raise KeyboardInterrupt
+            super().delete(path)
+            self.is_dead |= path.is_relative_to(target / "consumequeue")
+
+        def replace(self, path: Path, text: bytes) -> None:
+            if self.is_dead:
+                raise KeyboardInterrupt
+            super().replace(path, text)
+
+    with FakeMaster(log) as master:
+        follow_once(master, target)
+        more(log, 500)
+        follow_once(master, target, build_queues=False)
+        master.low = 3 * FILE_BYTES
+        disk = DyingDisk()
+        retention = parse_retention("retain", "mirror")
+        with pytest.raises(KeyboardInterrupt):
+            follower(
+                master.address, target, once=True, make_disk=lambda: disk,
+                build_queues=False, retention=retention,
+            ).run()  # fmt: skip
+        assert follow_status(target)[0].built == 0
+        follow_once(master, target)
+    require_exact(target, log, min(int(name) for name in files(target)))

@@ -20,9 +20,8 @@ from interop.rocketmq import RealStore, RocketMQ
 from interop.test_follow import Process, end_of, require_exact, wait_for
 from interop.test_follow_versions import FILE_BYTES, SIZES, TOPIC, Load, OrdinaryPort, started
 from ports import free_ports
-from rmqstore.replica.copy_store import copy_paths
 from rmqstore.replica.ha import NEVER, handshake
-from rmqstore.replica.state import new_learner_id
+from rmqstore.replica.state import copy_paths, new_learner_id
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 
 

@@ -17,10 +17,9 @@ from interop.test_follow_versions import started
 from ports import free_ports
 from rmqstore.remoting.client import Address, Endpoint
 from rmqstore.replica.cluster import ClusterFollower
-from rmqstore.replica.copy_store import copy_paths
 from rmqstore.replica.ha import NEVER
-from rmqstore.replica.progress import follow_status
 from rmqstore.replica.settings import FollowSettings
+from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 
 NAME = "group"

@@ -20,9 +20,7 @@ import click
 from rmqstore.cli.common import USAGE, ends_clearly, main, stopped_by_signals
 from rmqstore.errors import BrokerUnreachableError, OptionError, RmqStoreError, StoreStateError
 from rmqstore.remoting.client import Address
-from rmqstore.replica.cluster import ClusterProgress, follow, follow_cluster
-from rmqstore.replica.metrics import FollowMetrics
-from rmqstore.replica.progress import FollowProgress, copies_in, follow_status
+from rmqstore.replica.cluster import ClusterProgress, FollowMetrics, follow, follow_cluster
 from rmqstore.replica.settings import (
     Acknowledge,
     FollowArguments,
@@ -30,7 +28,7 @@ from rmqstore.replica.settings import (
     OnGap,
     Start,
 )
-from rmqstore.replica.state import FollowState
+from rmqstore.replica.state import FollowProgress, FollowState, copies_in, follow_status
 
 logger = logging.getLogger(__name__)
 

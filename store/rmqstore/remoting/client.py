@@ -264,10 +264,13 @@ class RemotingClient:
 
     Raises:
         BrokerUnreachableError: the broker cannot be connected to.
+
+    Attributes:
+        endpoint: where it leads.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint, self._opaque = endpoint, 0
+        self.endpoint, self._opaque = endpoint, 0
         self._received = bytearray()  # what came and was not taken yet
         address = endpoint.address
         try:
@@ -313,13 +316,8 @@ class RemotingClient:
         Raises:
             BrokerUnreachableError: no answer came in time, or what came is not an answer.
         """
-        until = time.monotonic() + self._endpoint.timeout
         try:
-            opaque = self.send(code, fields, body)
-            while True:
-                answer = self.receive(until)
-                if answer.opaque == opaque:
-                    return answer
+            return self.receive_one_of({self.send(code, fields, body)})
         except BrokerUnreachableError as err:
             reason = f"no answer to request {code}: {err.reason}"
             raise BrokerUnreachableError(err.address, reason) from err
@@ -342,7 +340,7 @@ class RemotingClient:
         Raises:
             BrokerUnreachableError: the connection is broken, or takes nothing.
         """
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         frames = []
         for fields, body in requests:
             self._opaque += 1
@@ -364,7 +362,7 @@ class RemotingClient:
 
         Other answers are passed over. Raises as :meth:`receive` does.
         """
-        until = time.monotonic() + self._endpoint.timeout
+        until = time.monotonic() + self.endpoint.timeout
         while (answer := self.receive(until)).opaque not in opaques:
             pass
         return answer
@@ -385,7 +383,7 @@ class RemotingClient:
                 if answer is not None:
                     return answer
         except (OSError, MalformedBytesError) as err:
-            raise BrokerUnreachableError(str(self._endpoint.address), str(err)) from err
+            raise BrokerUnreachableError(str(self.endpoint.address), str(err)) from err
 
     def _receive(self, count: int, until: float) -> bytearray:
         """Return the next bytes; memory is taken as they come, whatever their number is."""

@@ -198,39 +198,27 @@ def larger(overlap: int) -> int:
     return overlap * _GROWTH
 
 
-class FirstRecord:
+class FirstRecord(NamedTuple):
     """The first record of a copy, as the broker's listen port returned it.
 
     A copy without a record has nothing that the stream could be compared with, and a tunnel may
     lead to the HA port of another broker.
 
-    Args:
-        physical_offset: where the copy begins.
+    Attributes:
+        begin: where the copy begins.
         record: the record, empty if it was not returned.
+        n_come: how many of its bytes have come, and are the same.
     """
 
-    def __init__(self, physical_offset: int, record: bytes) -> None:
-        self._begin, self._record = physical_offset, record
-        self._n_come = 0
+    begin: int
+    record: bytes
+    n_come: int = 0
 
     @property
     def has_come(self) -> bool:
         """Whether all of it has come; a record that was not returned is not awaited."""
-        return self._n_come >= len(self._record)
+        return self.n_come >= len(self.record)
 
-    def compare(self, physical_offset: int, data: memoryview) -> None:
-        """Compare the next bytes of the stream.
-
-        Raises:
-            StoreStateError: they are of another broker.
-        """
-        if self.has_come:
-            return
-        place = physical_offset - self._begin
-        expected = self._record[place : place + len(data)]
-        if data[: len(expected)] != expected:
-            raise StoreStateError(
-                f"the record at {self._begin} is another one at the HA port than at the "
-                "listen port, so the two are of different brokers. Nothing was copied"
-            )
-        self._n_come = place + len(data)
+    def expected(self, start: int, stop: int) -> bytes:
+        """Return its bytes between two physical offsets."""
+        return self.record[start - self.begin : stop - self.begin]

@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple
 
 from rmqstore.errors import (
     BrokerUnreachableError,
@@ -24,7 +24,13 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.remoting.client import Address, Endpoint, RemotingClient
-from rmqstore.replica.broker_requests import BrokerClient, HeldTable, LogBounds, ServedSettings
+from rmqstore.replica.broker_requests import (
+    TOPICS,
+    BrokerClient,
+    HeldTable,
+    LogBounds,
+    ServedSettings,
+)
 from rmqstore.replica.ha import Connection, ConnectionEndedError, HaStream
 from rmqstore.storage.broker.config_files import (
     BATCH_QUEUES,
@@ -56,40 +62,11 @@ _NEXT_NAME: Final = re.compile(r'[\s,]*"([^"\\]*)"\s*:\s*')  # no name needs an 
 Mode = Literal["default", "controller"]
 
 
-class Informant(Protocol):
-    """Where a follower learns about its broker. All methods raise what :meth:`ask` raises."""
-
-    @property
-    def tells_all(self) -> bool:
-        """Whether settings, tables and the end of the log are reported."""
-
-    def ask(self) -> Facts:
-        """Return everything that is reported.
-
-        Raises:
-            BrokerUnreachableError: the broker does not answer; a later attempt may succeed.
-            BrokerRefusedError: it refused.
-        """
-
-    def bounds(self, position: int) -> LogBounds:
-        """Return where the log begins and ends.
-
-        Args:
-            position: physical offset at which the broker said by a heartbeat that it continues.
-        """
-
-    def record_at(self, physical_offset: int) -> bytes:
-        """Return the record at a physical offset, empty if it is not returned."""
-
-    def source(self, settings: ServedSettings) -> Source:
-        """Return the broker that settings describe; raises as ``source_of`` does, too."""
-
-    def require_master(self) -> None:
-        """Refuse a broker in controller mode that is now not the master of its group."""
-
-
 class OrdinaryPort:
     """The listen port of a broker.
+
+    All questions raise BrokerUnreachableError if the broker does not answer, and BrokerRefusedError
+    if it refuses; a later attempt may succeed after the first one only.
 
     Args:
         endpoint: the port.
@@ -111,32 +88,75 @@ class OrdinaryPort:
         self._endpoint, self._ha_address = endpoint, ha_address
         self._allow_sync_master, self._acknowledges = allow_sync_master, acknowledges
 
-    def ask(self) -> Facts:
-        """Return everything that is reported, with the tables."""
-        return ask(self._endpoint, with_tables=True)
+    def ask(self, *, with_tables: bool = True) -> Facts:
+        """Return everything that is reported."""
+        asked_at = time.monotonic()
+        with RemotingClient(self._endpoint) as client:
+            broker = BrokerClient(client)
+            settings = broker.settings()
+            tables = broker.tables() if with_tables else {}
+            return Facts(settings, tables, broker.bounds(), asked_at, time.monotonic())
 
     def bounds(self, position: int) -> LogBounds:  # noqa: ARG002 - it is not needed
         """Return where the log begins and ends."""
-        return ask_bounds(self._endpoint)
+        with RemotingClient(self._endpoint) as client:
+            return BrokerClient(client).bounds()
 
     def record_at(self, physical_offset: int) -> bytes:
         """Return the record at a physical offset, empty if the broker does not return it."""
         with RemotingClient(self._endpoint) as client:
-            return BrokerClient(client, str(self._endpoint.address)).record_at(physical_offset)
+            return BrokerClient(client).record_at(physical_offset)
 
     def source(self, settings: ServedSettings) -> Source:
-        """Return the broker that settings describe."""
-        return source_of(
-            settings,
-            self._endpoint,
-            self._ha_address,
-            allow_sync_master=self._allow_sync_master,
-            acknowledges=self._acknowledges,
-        )
+        """Return the broker that settings describe.
+
+        Raises:
+            UnsupportedFeatureError: its log is replicated in another way.
+            StoreStateError: a follower would harm it, or it does not report what is needed.
+            BrokerUnreachableError: it is not a master in controller mode now, and may become one.
+        """
+        name = str(self._endpoint.address)
+        if settings.is_on("enableDLegerCommitLog"):
+            raise UnsupportedFeatureError(
+                f"{name} keeps a DLedger log, which is replicated by Raft: "
+                "copy a backup or a snapshot of its disk (rmqstore copy)"
+            )
+        is_controlled = settings.is_on("enableControllerMode")
+        if is_controlled:
+            _require_learners(settings, name, acknowledges=self._acknowledges)
+            require_master(settings, name)
+        if settings.is_on("duplicationEnable"):
+            raise UnsupportedFeatureError(f"{name} has duplicationEnable and serves no replicas")
+        least_overlap = 0
+        if settings.text("brokerRole") == "SYNC_MASTER" and settings.version[:1] < (5,):
+            if not self._allow_sync_master:
+                raise StoreStateError(
+                    f"{name} is a SYNC_MASTER of RocketMQ 4: without another replica, producers "
+                    "would wait for a follower until they time out. Follow its slave, or allow "
+                    "it with `allow_sync_master=True`"
+                )
+            least_overlap = settings.number("haSlaveFallbehindMax", _FALL_BEHIND_BYTES) or 0
+        file_size = settings.number("mappedFileSizeCommitLog", _DEFAULT_FILE_BYTES) or 0
+        if not MIN_FILE_BYTES <= file_size <= MAX_FILE_BYTES:
+            raise StoreStateError(f"{name} says that files of its log have {file_size} bytes")
+        cluster, broker = settings.text("brokerClusterName"), settings.text("brokerName")
+        if not broker or not settings.text("brokerRole"):
+            raise StoreStateError(f"{name} does not report its name and role: it is not a broker")
+        ha_address = self._ha_address or _ha_address_of(settings, self._endpoint)
+        config = StoreConfig(index_tags=settings.version >= _TAGS_IN_INDEX).updated(settings.given)
+        store_type = settings.text("storeType")
+        return Source(
+            cluster, broker, file_size, ha_address, config, store_type, least_overlap,
+            heartbeat=_bounded(settings.number("haSendHeartbeatInterval", HEARTBEAT_MS), 1),
+            housekeeping=_bounded(
+                settings.number("haHousekeepingInterval", HOUSEKEEPING_MS), _LEAST_HOUSEKEEPING_MS
+            ),
+            mode="controller" if is_controlled else "default",
+        )  # fmt: skip
 
     def require_master(self) -> None:
         """Refuse a broker in controller mode that is now not the master of its group."""
-        facts = ask(self._endpoint, with_tables=False)
+        facts = self.ask(with_tables=False)
         require_master(facts.settings, str(self._endpoint.address))
 
 
@@ -222,6 +242,13 @@ class ReplicaPort:
         return offset, size
 
 
+class TopicKinds(NamedTuple):
+    """The topics with BatchConsumeQueues, and those that are known to have others."""
+
+    batch: frozenset[str] = frozenset()
+    plain: frozenset[str] = frozenset()
+
+
 class Facts(NamedTuple):
     """What a broker reported at one moment.
 
@@ -232,6 +259,7 @@ class Facts(NamedTuple):
             as far has all that the tables speak of.
         asked_at: monotonic time before the tables were asked for.
         told_at: monotonic time after the last answer.
+        kinds: of the topics in the tables.
     """
 
     settings: ServedSettings
@@ -239,27 +267,24 @@ class Facts(NamedTuple):
     bounds: LogBounds
     asked_at: float
     told_at: float
+    kinds: TopicKinds = TopicKinds()
+
+    def held_once(self, before: Facts | None) -> Facts:
+        """Return the same, with the tables of the time before where these did not change."""
+        old = {} if before is None else before.tables
+        tables = {
+            name: old[name] if old.get(name) == table else table
+            for name, table in self.tables.items()
+        }
+        topics = tables.get(TOPICS)
+        if before is not None and topics is old.get(TOPICS):
+            return self._replace(tables=tables, kinds=before.kinds)
+        are_batch = batch_topics_of(b"" if topics is None else topics.content)
+        batch = frozenset(topic for topic, is_batch in are_batch.items() if is_batch)
+        return self._replace(tables=tables, kinds=TopicKinds(batch, frozenset(are_batch) - batch))
 
 
-def ask(endpoint: Endpoint, *, with_tables: bool) -> Facts:
-    """Ask a broker, on a connection of its own.
-
-    Raises:
-        BrokerUnreachableError: it does not answer; a later attempt may succeed.
-        BrokerRefusedError: it refused.
-    """
-    asked_at = time.monotonic()
-    with RemotingClient(endpoint) as client:
-        broker = BrokerClient(client, str(endpoint.address))
-        settings = broker.settings()
-        tables = broker.tables() if with_tables else {}
-        return Facts(settings, tables, broker.bounds(), asked_at, time.monotonic())
-
-
-def ask_bounds(endpoint: Endpoint) -> LogBounds:
-    """Return where the log of a broker begins and ends; raises as :func:`ask` does."""
-    with RemotingClient(endpoint) as client:
-        return BrokerClient(client, str(endpoint.address)).bounds()
+Informant = OrdinaryPort | ReplicaPort  # where a follower learns about its broker
 
 
 class Source(NamedTuple):
@@ -288,68 +313,6 @@ class Source(NamedTuple):
     heartbeat: float
     housekeeping: float
     mode: Mode
-
-
-def source_of(
-    settings: ServedSettings,
-    endpoint: Endpoint,
-    ha_address: Address | None,
-    *,
-    allow_sync_master: bool,
-    acknowledges: bool = False,
-) -> Source:
-    """Return the source that the settings of a broker describe.
-
-    Raises:
-        UnsupportedFeatureError: its log is replicated in another way.
-        StoreStateError: a follower would harm it, or it does not report what is needed.
-        BrokerUnreachableError: it is not a master in controller mode now, and may become one.
-    """
-    name = str(endpoint.address)
-    if settings.is_on("enableDLegerCommitLog"):
-        raise UnsupportedFeatureError(
-            f"{name} keeps a DLedger log, which is replicated by Raft: "
-            "copy a backup or a snapshot of its disk (rmqstore copy)"
-        )
-    is_controlled = settings.is_on("enableControllerMode")
-    if is_controlled:
-        _require_learners(settings, name, acknowledges=acknowledges)
-        require_master(settings, name)
-    if settings.is_on("duplicationEnable"):
-        raise UnsupportedFeatureError(f"{name} has duplicationEnable and serves no replicas")
-    least_overlap = 0
-    if settings.text("brokerRole") == "SYNC_MASTER" and settings.version[:1] < (5,):
-        if not allow_sync_master:
-            raise StoreStateError(
-                f"{name} is a SYNC_MASTER of RocketMQ 4: without another replica, producers "
-                "would wait for a follower until they time out. Follow its slave, or allow "
-                "it with `allow_sync_master=True`"
-            )
-        least_overlap = settings.number("haSlaveFallbehindMax", _FALL_BEHIND_BYTES) or 0
-    file_size = settings.number("mappedFileSizeCommitLog", _DEFAULT_FILE_BYTES) or 0
-    if not MIN_FILE_BYTES <= file_size <= MAX_FILE_BYTES:
-        raise StoreStateError(f"{name} says that files of its log have {file_size} bytes")
-    cluster, broker = settings.text("brokerClusterName"), settings.text("brokerName")
-    if not broker or not settings.text("brokerRole"):
-        raise StoreStateError(f"{name} does not report its name and role: it is not a broker")
-    if ha_address is None:
-        ha_address = _ha_address_of(settings, endpoint)
-    config = StoreConfig(index_tags=settings.version >= _TAGS_IN_INDEX).updated(settings.given)
-    store_type = settings.text("storeType")
-    return Source(
-        cluster,
-        broker,
-        file_size,
-        ha_address,
-        config,
-        store_type,
-        least_overlap,
-        heartbeat=_bounded(settings.number("haSendHeartbeatInterval", HEARTBEAT_MS), 1),
-        housekeeping=_bounded(
-            settings.number("haHousekeepingInterval", HOUSEKEEPING_MS), _LEAST_HOUSEKEEPING_MS
-        ),
-        mode="controller" if is_controlled else "default",
-    )
 
 
 def _bounded(interval_ms: int | None, least_ms: int) -> float:

@@ -195,8 +195,8 @@ _SETTINGS: Final[tuple[str, ...]] = (
 class BrokerClient:
     """The requests of a follower, on one connection."""
 
-    def __init__(self, client: RemotingClient, address: str) -> None:
-        self._client, self._address = client, address
+    def __init__(self, client: RemotingClient) -> None:
+        self._client, self._address = client, str(client.endpoint.address)
 
     def settings(self) -> ServedSettings:
         """Return the settings of the broker.

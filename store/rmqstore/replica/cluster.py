@@ -1,4 +1,7 @@
-"""Follows one broker, or all brokers that name servers know, each into a folder of its own."""
+"""Follows one broker, or all brokers that name servers know; and metrics of that for Prometheus.
+
+The metrics are served over HTTP, or written to a file for the node exporter.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
 
 from rmqstore.errors import (
     BrokerRefusedError,
@@ -21,10 +25,8 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.remoting.client import Address, Endpoint
-from rmqstore.replica.background import GaveUpError, Question
 from rmqstore.replica.broker_requests import RegisteredBroker, registered_brokers
 from rmqstore.replica.follower import FollowCallback, Follower, ignore_follow_progress
-from rmqstore.replica.progress import FollowProgress, follow_status
 from rmqstore.replica.settings import (
     FollowArguments,
     FollowSettings,
@@ -32,14 +34,19 @@ from rmqstore.replica.settings import (
     credentials_of,
     settings_of,
 )
+from rmqstore.replica.state import FollowProgress, follow_status
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.remote.location import is_uri
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 30.0  # between two questions which brokers there are
 _TICK_SECONDS: Final = 1.0
+_ANSWER_SECONDS: Final = 0.1  # between two looks whether an answer is still awaited
 
 
 class ClusterProgress(NamedTuple):
@@ -177,10 +184,13 @@ class ClusterFollower:
             StoreStateError: there is nothing to follow.
             BrokerUnreachableError: no name server answers, and it is not to be asked again.
         """
+        answer: Future[list[RegisteredBroker]] = Future()
+        threading.Thread(target=self._ask, args=(answer,), daemon=True).start()
+        while not wait([answer], _ANSWER_SECONDS).done:
+            if self._stop.is_set():
+                return
         try:
-            brokers = Question(self._ask).result(self._stop.is_set)
-        except GaveUpError:
-            return
+            brokers = answer.result()
         except (BrokerUnreachableError, BrokerRefusedError) as err:
             if not self._settings.reconnect:
                 raise
@@ -206,14 +216,20 @@ class ClusterFollower:
         for broker in chosen:
             self._take_up(broker)
 
-    def _ask(self) -> list[RegisteredBroker]:
+    def _ask(self, answer: Future[list[RegisteredBroker]]) -> None:
         """Ask the name servers, one after the other."""
-        for endpoint in self._name_servers[:-1]:
-            try:
-                return registered_brokers(endpoint)
-            except (BrokerUnreachableError, BrokerRefusedError) as err:
-                logger.info("%s; asking the next name server", err)
-        return registered_brokers(self._name_servers[-1])
+        try:
+            for endpoint in self._name_servers[:-1]:
+                try:
+                    brokers = registered_brokers(endpoint)
+                except (BrokerUnreachableError, BrokerRefusedError) as err:
+                    logger.info("%s; asking the next name server", err)
+                else:
+                    answer.set_result(brokers)
+                    return
+            answer.set_result(registered_brokers(self._name_servers[-1]))
+        except BaseException as err:  # noqa: BLE001 - raised in the thread that asked
+            answer.set_exception(err)
 
     def _take_up(self, broker: RegisteredBroker) -> None:
         member = self._members.get(broker.name)
@@ -408,3 +424,93 @@ def follow_cluster(
         prefers_slave=prefer_slave,
         progress=progress,
     ).run()
+
+
+_PREFIX: Final = "rmqstore_follow"
+_GAUGES: Final[Mapping[str, tuple[str, str]]] = {
+    "connected": ("is_connected", "Whether bytes of the broker's log are being received."),
+    "begin_offset": ("begin", "Physical offset where the copy begins."),
+    "end_offset": ("end", "Physical offset after the last record that is on the disk."),
+    "source_end_offset": ("source_end", "Where the broker's log ended when it was last asked."),
+    "queues_end_offset": ("queues_end", "Physical offset up to which queues and index are built."),
+    "lag_bytes": ("bytes_behind", "What the copy is known to lack."),
+    "lag_seconds": ("seconds_behind", "Age of the newest record of a copy that lacks some."),
+}
+_COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
+    "connections": ("n_connections", "Connections since the follower was started."),
+    "cuts": ("n_cuts", "How many times an end that the broker has lost was cut."),
+}
+
+
+class FollowMetrics:
+    """The metrics of all followers of a process, in a registry of their own.
+
+    Raises:
+        UnsupportedFeatureError: the library is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from prometheus_client import CollectorRegistry
+        except ImportError as err:
+            raise UnsupportedFeatureError(
+                "metrics need prometheus-client: pip install prometheus-client, "
+                f"extra metrics ({err})"
+            ) from err
+        self._progress = ClusterProgress({}, {})
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def update(self, progress: ClusterProgress) -> None:
+        """Take what is shown from now on."""
+        self._progress = progress
+
+    def serve(self, address: Address) -> None:
+        """Answer Prometheus at an address until the process ends.
+
+        Raises:
+            StoreStateError: the address cannot be listened on.
+        """
+        from prometheus_client import start_http_server
+
+        try:
+            start_http_server(address.port, address.host, self._registry)
+        except OSError as err:
+            raise StoreStateError(f"metrics cannot be served at {address}: {err}") from err
+
+    def write(self, path: Path) -> None:
+        """Replace a file, whose name should end in ``.prom``.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        from prometheus_client import write_to_textfile
+
+        write_to_textfile(str(path), self._registry)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics; called by the library."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        copies, errors = self._progress
+        up = GaugeMetricFamily(
+            f"{_PREFIX}_up", "Whether the broker is followed; 0 after an error.", labels=["broker"]
+        )
+        for broker in sorted({*copies, *errors}):
+            up.add_metric([broker], float(broker not in errors))
+        families: list[Any] = [up]
+        for kind, known in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for name, (field, text) in known.items():
+                family = kind(f"{_PREFIX}_{name}", text, labels=["broker"])
+                for broker, progress in copies.items():
+                    family.add_metric([broker], float(getattr(progress, field)))
+                families.append(family)
+        answered = GaugeMetricFamily(
+            f"{_PREFIX}_source_timestamp_seconds",
+            "When the broker reported the end of its log the last time, epoch seconds.",
+            labels=["broker"],
+        )
+        for broker, progress in copies.items():
+            answered.add_metric([broker], progress.source_at / 1000)
+        families.append(answered)
+        return families

@@ -1,49 +1,410 @@
-"""The store that a copy is: its lock, its log, its queues and its state, in the right order.
+"""The store that a copy is: its lock, its log, its queues and its state, and two threads.
 
-The order in which changes come to the disk: the log, the state, queues and index, the checkpoint. A
-cut is written to the state first. So the state is never ahead of the log. When the copy is opened
-again, whole records that it does not cover are in doubt until they are compared; other bytes
-are kept aside.
+The loop writes the log. One thread brings it to the disk, and then the state; another one builds
+queues and index, and writes tables. Each receives orders, which are values, and returns events;
+each has its own disk, and nothing of what it works with is changed by anybody else meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
+import queue
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar, Final, NamedTuple
 
-from rmqstore.replica.background import Metadata, Syncing
-from rmqstore.replica.broker import Source
-from rmqstore.replica.log_copy import Flush, LogCopy
-from rmqstore.replica.log_files import (
-    SpareSpace,
-    Unvouched,
-    begin_of_files,
-    found_end,
-    move_aside,
-    new_cut_folder,
-    warn_of_cut,
-)
-from rmqstore.replica.queue_builder import Building, QueueBuilder
+import numpy as np
+
+from rmqstore.errors import StoreStateError
+from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.decode import stored_bodies
+from rmqstore.format.columns.dispatch_requests import read_requests
+from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.search import know_their_places
+from rmqstore.format.layout import Bytes, Mask
+from rmqstore.replica import events
+from rmqstore.replica.events import Action, Event
+from rmqstore.replica.log_copy import LogCopy, LogFlush, RecordStarts
+from rmqstore.replica.queue_builder import QueueBuilder, write_tables
 from rmqstore.replica.retention import OldFiles
 from rmqstore.replica.state import (
-    CopiedEpochs,
-    FollowState,
     copy_paths,
-    first_state,
+    cut_folder,
+    epochs_within,
+    note_epochs,
+    noted_epochs,
     read_state,
     require_new,
     write_state,
 )
+from rmqstore.storage.broker.epochs import Epoch
 from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.lock import StoreLock
-from rmqstore.storage.files.paths import our_abort
+from rmqstore.storage.files.paths import StorePaths, our_abort
 from rmqstore.storage.log.clean_end import CleanEnd, mark_as_closed
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.walks import Window, next_record, walk_forward
 
 logger = logging.getLogger(__name__)
+
+
+_SPARE_BYTES: Final = 256 << 10
+_BLOCK_BYTES: Final = 8 << 20
+_LOOK_SECONDS: Final = 0.05  # between two looks whether a thread has ended
+
+Read = Callable[[int, int], Bytes]
+
+_MOST_TOPICS_NAMED: Final = 10
+
+
+def reserve_spare(disk: Disk, path: Path) -> None:
+    """Take space that is given back when the disk is full, so that the state can be written.
+
+    A state that lags behind the log would make the next follower move sound bytes aside, for
+    which a full disk has no space either.
+
+    Raises:
+        OSError: there is none.
+    """
+    if not LOCAL.exists(path):
+        disk.create(path, 0)
+        disk.reserve(path, 0, _SPARE_BYTES)
+
+
+def is_fetched_again(folder: Path, begin: int, end: int, read: Read) -> bool | None:
+    """Return whether the log of a copy again has the bytes that were set aside when it was opened.
+
+    The broker nearly always sends the same bytes again. Then they need not be kept twice.
+
+    Args:
+        folder: where they are, in files named ``FILE`` or ``FILE.OFFSET``.
+        begin: where the log begins.
+        end: up to where it is on the disk.
+        read: returns bytes of the log, given a physical offset and how many.
+
+    Returns:
+        None if the log has not come as far.
+    """
+    for entry in LOCAL.list_folder(folder):
+        with LOCAL.open(folder / entry.name) as file:
+            name, _, offset = entry.name.partition(".")
+            start, size = int(offset or name), file.written_end(file.size)
+            if start < begin:
+                return False
+            if start + size > end:
+                return None
+            for done in range(0, size, _BLOCK_BYTES):
+                block = np.empty(min(_BLOCK_BYTES, size - done), np.uint8)
+                file.read_into(block, done)
+                if not np.array_equal(block, read(start + done, len(block))):
+                    return False
+    return True
+
+
+def begin_of_files(paths: StorePaths, begin: int, end: int, file_size: int) -> int:
+    """Return where the files of the log begin, some of which may have been deleted.
+
+    Args:
+        paths: the copy.
+        begin: where its log began.
+        end: physical offset after the last record.
+        file_size: bytes of each file.
+
+    Raises:
+        StoreStateError: files between the begin and the end are missing.
+    """
+    if begin == end:
+        return begin
+    log = CommitLog(paths.commitlogs)
+    expected = log.min_offset
+    for segment in log.segments:
+        if segment.start != expected or segment.size != file_size:
+            break
+        expected = segment.end
+    log.close()
+    if not log.segments or log.min_offset >= end or expected < end:
+        raise StoreStateError(
+            f"{paths.commitlogs[0]} should reach to {end}, and from {expected} on files are "
+            "missing or have other sizes: put them back, or follow the broker into a new folder"
+        )
+    return max(begin, log.min_offset)
+
+
+def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
+    """Return where the whole records end that follow those that a state covers.
+
+    A follower that was killed leaves them: they were written, and the state did not come as far.
+    Somebody may have read them since. After a cut, they may be what was to be cut, and do not
+    count.
+
+    Args:
+        paths: the copy.
+        end: physical offset up to which the state covers the log.
+        last_cut: physical offset where the log was cut the last time.
+    """
+    if end == last_cut:
+        return end
+    log = CommitLog(paths.commitlogs)
+    try:
+        for low, high, segment in log.segment_spans(end, log.max_offset):
+            if segment is None:
+                break
+            for window in walk_forward(log, segment, low, high):
+                for starts, heads, whole in window.heads():
+                    sound = whole & _are_sound(window, heads)
+                    if not sound.all():
+                        return segment.start + int(starts[sound.argmin()])
+                end = window.stopped
+                if window.damage is not None:
+                    return end
+            end = segment.end
+        return end
+    finally:
+        log.close()
+
+
+def _are_sound(window: Window, heads: Heads) -> Mask:
+    """Return which records stand at their place, with the body that they had, and a written end."""
+    data = window.data
+    has_its_body = sound_crcs(data, heads, stored_bodies(data, heads), of_records=False)
+    ends = heads.starts + heads.column("total_size")
+    # Nothing guards the properties. Of one write, a system may have done a part.
+    is_written = (heads.property_lengths == 0) | (data[np.minimum(ends, len(data)) - 1] != 0)
+    is_at_its_place = know_their_places(data, heads.starts, window.segment.start)
+    sound: Mask = has_its_body & is_at_its_place & is_written
+    return sound
+
+
+def warn_of_cut(
+    root: Path, log: CommitLog, cut: tuple[int, int], reason: str, folder: Path
+) -> None:
+    """Report which messages the broker has lost.
+
+    Args:
+        root: the folder of the copy.
+        log: its log.
+        cut: where what is cut begins and ends.
+        reason: why.
+        folder: where it is kept.
+    """
+    start, end = cut
+    counts = _messages_from(log, start, end)
+    named = ", ".join(f"{topic} {n}" for topic, n in counts.most_common(_MOST_TOPICS_NAMED))
+    logger.warning(
+        "%s: %d bytes from %d on are cut (%s) and kept in %s; the broker has lost "
+        "%d messages of %d topics: %s",
+        root, end - start, start, reason, folder, counts.total(), len(counts), named,
+    )  # fmt: skip
+
+
+def _messages_from(log: CommitLog, start: int, end: int) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    log.refresh()
+    for low, high, segment in log.segment_spans(start, end):
+        if segment is None:
+            continue
+        for window in walk_forward(log, segment, low, high):
+            for _, heads, whole in window.heads():
+                units = read_requests(window.data, heads.take(whole.nonzero()[0])).units
+                for code, topic in enumerate(units.topics):
+                    counts[topic] += int((units.topic_codes == code).sum())
+            if window.damage is not None:
+                break
+    return counts
+
+
+def move_aside(root: Path, end: int) -> Path:
+    """Rename the folder of a copy that ends at a physical offset; return the new name."""
+    name = f"{root.name}.until-{end}"
+    target, number = root.with_name(name), 1
+    while LOCAL.exists(target):
+        number += 1
+        target = root.with_name(f"{name}.{number}")
+    disk = Disk()
+    disk.rename(root, target)
+    disk.flush_folder(root.parent)
+    disk.close()
+    return target
+
+
+def boundary_from(log: CommitLog, physical_offset: int, end: int) -> int:
+    """Return where a record begins: at a physical offset, or soon after it.
+
+    If its file has none after it, this is the start of the file.
+
+    Args:
+        log: the log of a copy.
+        physical_offset: at or before the end.
+        end: physical offset after its last record.
+    """
+    segment = log.find(physical_offset)
+    if segment is None or physical_offset == segment.start:
+        return physical_offset
+    stop = min(segment.end, end)
+    first = next_record(log, segment, physical_offset, stop)
+    return first if first < stop else segment.start
+
+
+def boundary_before(log: CommitLog, start: int, physical_offset: int) -> int:
+    """Return the last place up to a physical offset where a record begins or would begin.
+
+    Args:
+        log: the log of a copy.
+        start: where a record of it begins.
+        physical_offset: at or after ``start``.
+    """
+    segment = log.find(physical_offset)
+    if segment is None or physical_offset <= max(start, segment.start):
+        return physical_offset
+    boundary = max(start, segment.start)
+    for window in walk_forward(log, segment, boundary, physical_offset):
+        starts = window.records.starts
+        if len(starts):
+            boundary = segment.start + int(starts[-1])
+        if window.stopped <= physical_offset:
+            boundary = window.stopped
+        if window.damage is not None:
+            break
+    return boundary
+
+
+class Worker:
+    """A thread that performs orders, one after the other, and returns an event for each.
+
+    An error ends it, and is an event too.
+
+    Args:
+        name: of the thread.
+        perform: performs an order; returns the event.
+        put: takes the event.
+
+    Attributes:
+        failed: the order that ended it, and its error; None as long as it runs.
+    """
+
+    def __init__(
+        self, name: str, perform: Callable[[Any], Event], put: Callable[[Event], None]
+    ) -> None:
+        self._perform, self._put = perform, put
+        self._orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.failed: tuple[Any, BaseException] | None = None
+        # An interrupt of join() makes a thread look ended.
+        self._has_ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Let it begin. Whoever has to end it knows it before."""
+        self._thread.start()
+
+    def give(self, order: Any) -> None:  # noqa: ANN401 - whatever is performed
+        """Give it an order."""
+        self._orders.put(order)
+
+    def _run(self) -> None:
+        try:
+            self._perform_all()
+        finally:
+            self._has_ended.set()
+
+    def _perform_all(self) -> None:
+        while (order := self._orders.get()) is not None:
+            if isinstance(order, threading.Event):  # all orders before are performed
+                order.set()
+                continue
+            try:
+                event = self._perform(order)
+            except BaseException as err:  # noqa: BLE001 - raised by the loop
+                self.failed = order, err
+                event = events.Failed(err, is_whole=False)
+            self._put(event)
+            if self.failed is not None:
+                return
+
+    def settle(self) -> None:
+        """Wait until it has performed all orders."""
+        is_done = threading.Event()
+        self._orders.put(is_done)
+        while self._is_running and not is_done.wait(_LOOK_SECONDS):
+            pass
+
+    def end(self) -> None:
+        """End it, once it has performed all orders."""
+        self._orders.put(None)
+        while self._is_running:
+            self._has_ended.wait(_LOOK_SECONDS)
+
+    @property
+    def _is_running(self) -> bool:
+        return self._thread.ident is not None and not self._has_ended.is_set()
+
+
+class _LogOrder(NamedTuple):
+    """An order about the log or the state, and how many times files of the log were deleted."""
+
+    action: LogFlush | events.WriteState
+    n_removals: int
+
+
+class _LogKeeper:
+    """Brings the log, the epochs and the state to the disk."""
+
+    def __init__(self, disk: Disk, paths: StorePaths, epochs: tuple[Epoch, ...]) -> None:
+        self._disk, self._paths, self._epochs = disk, paths, epochs
+        self._n_removals = 0
+
+    def perform(self, order: _LogOrder) -> Event:
+        began = time.monotonic()
+        # What is open may be deleted: a flush of it says nothing of a new file with its name, and
+        # it takes space.
+        if order.n_removals != self._n_removals:
+            self._disk.close()
+            self._n_removals = order.n_removals
+        action = order.action
+        if isinstance(action, LogFlush):
+            action.perform(self._disk)
+            return events.Flushed(action.end, action.number, time.monotonic() - began)
+        if action.epochs != self._epochs:
+            note_epochs(self._disk, self._paths, action.epochs)
+            self._epochs = action.epochs
+        write_state(self._disk, self._paths, action.saved)
+        return events.StateWritten(action.saved, time.monotonic() - began)
+
+
+class _QueueKeeper:
+    """Builds queues and index, and writes tables."""
+
+    def __init__(self, disk: Disk, paths: StorePaths, builder: QueueBuilder) -> None:
+        self._disk, self._paths, self._builder = disk, paths, builder
+
+    def perform(self, order: tuple[events.Action, RecordStarts]) -> Event:
+        action, starts = order
+        builder, began = self._builder, time.monotonic()
+        match action:
+            case events.Build(end, is_far, kinds):
+                builder.step(end, kinds, starts, is_far=is_far)
+                return events.Built(*builder.reached, seconds=time.monotonic() - began)
+            case events.TakeTables(facts):
+                write_tables(self._disk, self._paths, facts.tables)
+                return events.TablesWritten()
+            case events.PlanCut(end):
+                return events.QueuesChanged(builder.planned(end))
+            case events.CutQueues(end, is_new):
+                if is_new:
+                    builder.begin_again(end)
+                else:
+                    builder.cut(end)
+            case events.DeleteOldQueues(begin):
+                builder.delete_before(begin)
+            case events.Complete(confirm_offset):
+                if confirm_offset is not None:
+                    builder.confirm(confirm_offset)
+        return events.QueuesChanged(builder.reached.built)
 
 
 class CopyStore:
@@ -51,39 +412,45 @@ class CopyStore:
 
     Args:
         root: its folder, which is made if it does not exist.
+        put: takes the events of the threads.
         make_disk: returns a disk to make changes with; each thread has its own.
+        old_files: finds the files that need not stay.
 
     Raises:
         StoreStateError: the folder holds something else.
         StoreLockedError: a broker or another follower has it.
 
     Attributes:
-        state: None until a new copy is opened.
-        epochs: the epochs of the log, in controller mode.
-        saved_end: physical offset up to which the state on the disk covers the log.
+        paths: its files.
+        saved: what the state file said; None of a new copy.
     """
 
-    def __init__(self, root: Path, make_disk: Callable[[], Disk] = Disk) -> None:
+    def __init__(
+        self,
+        root: Path,
+        put: Callable[[Event], None],
+        make_disk: Callable[[], Disk],
+        old_files: OldFiles,
+    ) -> None:
         self.paths = copy_paths(root)
-        self.state = read_state(self.paths)
-        if self.state is None:
+        if read_state(self.paths) is None:
             require_new(root)
-        self._disk, self._queue_disk, self._sync_disk = make_disk(), make_disk(), make_disk()
-        for disk in (self._disk, self._queue_disk, self._sync_disk):
-            disk.keep_within(root)
+        self._put, self._make_disk, self._old_files = put, make_disk, old_files
+        self._parts: list[Disk | LogCopy | QueueBuilder] = []  # what is closed at the end
+        self._disk = self._new_disk()
         self._disk.make_folder(root, is_private=True)
-        self.epochs = CopiedEpochs(self.paths)
         self._lock = StoreLock(self.paths.lock)
-        self.state = read_state(self.paths)  # another follower may have ended since
+        self.saved = read_state(self.paths)
         self._log: LogCopy | None = None
-        self._builder: QueueBuilder | None = None
-        self._building: Building | None = None
-        self._metadata: Metadata | None = None
-        self._syncing = Syncing()
-        self._spare = SpareSpace(self.paths.own.folder / "spare")
-        self._unvouched = Unvouched(None)
-        self.saved_end = 0
-        self._is_whole = True  # whether no cut is under way, and none has failed
+        self._spare = self.paths.own.folder / "spare"
+        self._aside: Path | None = None  # what was set aside, and is not known to have come again
+        self._workers: tuple[Worker, ...] = ()
+
+    def _new_disk(self) -> Disk:
+        disk = self._make_disk()
+        disk.keep_within(self.paths.root)
+        self._parts.append(disk)
+        return disk
 
     @property
     def log(self) -> LogCopy:
@@ -92,301 +459,222 @@ class CopyStore:
         return self._log
 
     @property
-    def built(self) -> int:
-        """Physical offset up to which queues and index are built."""
-        return 0 if self._building is None else self._building.built
+    def is_whole(self) -> bool:
+        """Whether no change of the log is under way, and none has failed."""
+        is_log_whole = self._log is None or self._log.is_whole
+        return is_log_whole and all(worker.failed is None for worker in self._workers)
 
     @property
-    def _now_building(self) -> Building:
-        assert self._building is not None
-        return self._building
+    def end(self) -> int:
+        """Physical offset after the last whole record in the files."""
+        return 0 if self._log is None else self._log.end
 
     @property
-    def _known(self) -> FollowState:
-        assert self.state is not None
-        return self.state
+    def last_time(self) -> int:
+        """When the last record before the end was stored, epoch ms; 0 if unknown."""
+        return 0 if self._log is None else self._log.last_store_timestamp
 
-    @property
-    def _told(self) -> Metadata:
-        assert self._metadata is not None
-        return self._metadata
+    def perform(self, action: Action) -> Event | None:
+        """Do what is decided; return what follows at once."""
+        perform = self._PERFORMED.get(type(action), CopyStore._give)
+        return perform(self, action)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether :meth:`resume` was called."""
-        return self._log is not None
-
-    def resume(
-        self,
-        source: Source,
-        address: str,
-        begin: int,
-        metadata: Metadata,
-        *,
-        builds_queues: bool = True,
-    ) -> None:
-        """Open the copy to be continued, or begin it.
-
-        Args:
-            source: the broker, which ``require_same_source`` does not refuse.
-            address: where it was reached.
-            begin: physical offset where a new copy begins.
-            metadata: what the broker reports.
-            builds_queues: whether queues and index are built.
+    def _open(self, action: events.Open) -> events.Opened:
+        """Open the copy to be continued, or make it.
 
         Raises:
             StoreStateError: files of the log are missing.
         """
-        paths, disk = self.paths, self._disk
-        self._metadata = metadata
+        paths, disk, saved = self.paths, self._disk, action.saved
         disk.make_folder(paths.own.folder)
-        state = self.state or first_state(source, address, begin)
-        was_closed = state.is_closed and not paths.has_abort
-        begin = begin_of_files(paths, state.begin, state.end, state.file_size)
-        state = state.opened(begin, builds_queues=builds_queues)
-        self._save(state)  # before anything that makes the folder look like a store
-        self._spare.reserve(disk)
+        was_closed = saved.is_closed and not paths.has_abort
+        begin = begin_of_files(paths, saved.begin, saved.end, saved.file_size)
+        saved = saved.opened(begin, builds_queues=action.builds_queues)
+        write_state(disk, paths, saved)  # before anything that makes the folder look like a store
+        reserve_spare(disk, self._spare)
         disk.replace(paths.abort, our_abort())
         disk.delete(paths.own.clean_end)
         for folder in (paths.commitlogs[0], paths.consumequeue, paths.config):
             disk.make_folder(folder)
-        end = found_end(paths, state.end, state.last_cut)
-        log = LogCopy(disk, paths, source.file_size, end, f"the log of {address}")
+        end = found_end(paths, saved.end, saved.last_cut)
+        log = LogCopy(disk, paths, saved.file_size, end, f"the log of {action.address}")
         self._log = log
-        self._unvouched = Unvouched(new_cut_folder(paths))
-        log.cut(end, "what follows may not be whole", self._unvouched.folder)
-        log.doubt(state.end)  # until it is compared
-        self.epochs.read(disk, state.begin, state.end, state.confirm_offset)
+        self._parts.append(log)
+        self._aside = cut_folder(paths.root, int(time.time() * 1000))
+        log.cut(end, "what follows may not be whole", self._aside)
+        log.doubt(saved.end)  # until it is compared
+        stored = noted_epochs(paths)
+        epochs = epochs_within(stored, begin, saved.end)
+        if epochs != stored:
+            note_epochs(disk, paths, epochs)
         log.read_last_time()
-        queue_disk, is_batch = self._queue_disk, self._is_batch_topic
-        builder = self._builder = QueueBuilder(
-            queue_disk, paths, source.config, is_batch, self._note_built, log.starts
-        )
-        builder.recover(min(state.built, state.end), was_closed=was_closed)
+        queue_disk = self._new_disk()
+        builder = QueueBuilder(queue_disk, paths, action.source.config)
+        built = min(saved.built, saved.end)
+        self._parts.append(builder)
+        start = builder.planned_when_opened(built, was_closed=was_closed)
+        if start < built:
+            saved = replace(saved, built=start)
+            write_state(disk, paths, saved)
+        builder.recover(built, was_closed=was_closed)
         builder.protect()
-        self._start_building()
-
-    def _note_built(self, built: int) -> None:
-        self._save(replace(self._known, built=built))
-
-    def _save(self, state: FollowState, disk: Disk | None = None) -> None:
-        """Let this be the state, also on the disk."""
-        self.state = state
-        write_state(disk or self._disk, self.paths, state)
-        self.saved_end = state.end
-
-    def _is_batch_topic(self, topic: str) -> bool:
-        return self._now_building.is_batch_topic(topic)
-
-    def _start_building(self) -> None:
-        assert self._builder is not None
-        self._building = Building(
-            self._builder, self._queue_disk, self.paths, self._told, self.log.durable_end,
-            builds_queues=self._known.builds_queues,
-        )  # fmt: skip
-        self._building.start()  # it asks by self._building for the kinds of topics
-
-    def sync(self) -> None:
-        """Bring the log to the disk, then the state; then queues may be built."""
-        self._syncing.settle()
-        self._bring(self.log.begin_flush(), self._disk)
-        self.check()
-
-    def begin_sync(self) -> bool:
-        """Begin to do as :meth:`sync` does in a thread; return False if the last is under way."""
-        if self._syncing.is_busy:
-            return False
-        self._syncing.settle()
-        flush = self.log.begin_flush()
-        self._syncing.begin(lambda: self._bring(flush, self._sync_disk))
-        return True
-
-    def _bring(self, flush: Flush, disk: Disk) -> None:
-        self.log.flush(flush, disk)
-        self.epochs.write(disk, flush.end)
-        self._write_state(disk)
-        self._now_building.go_on(flush.end)
-
-    def write_state(self, *, is_closed: bool = False) -> None:
-        """Write the state as it is on the disk."""
-        self._syncing.settle()
-        self._write_state(self._disk, is_closed=is_closed)
-        extent = self._known.begin, self._known.end
-        self._unvouched.drop_if_fetched(self._disk, extent, self.log.read)
-
-    def _write_state(self, disk: Disk, *, is_closed: bool = False) -> None:
-        end, high = self.log.durable_end, self._told.bounds.high
-        state = replace(
-            self._known,
-            end=end,
-            built=min(self._now_building.built, end),  # a cut may not have come to the queues
-            is_closed=is_closed,
-            tables_at=self._now_building.tables_at or self._known.tables_at,
-            source_end=high,
-            source_at=self._told.answered_at or self._known.source_at,
-            behind_seconds=self.seconds_behind(),
-            updated_at=int(time.time() * 1000),
-            epoch=self.epochs.last,
-            confirm_offset=self.epochs.confirm_offset,
+        saved = replace(saved, built=start)
+        keeper = _LogKeeper(self._new_disk(), paths, tuple(epochs))
+        queue_keeper = _QueueKeeper(queue_disk, paths, builder)
+        self._workers = (
+            Worker("follow-sync", keeper.perform, self._put),
+            Worker("follow-queues", queue_keeper.perform, self._put),
         )
-        self._save(state, disk)
+        for worker in self._workers:
+            worker.start()
+        return events.Opened(saved, end, log.last_store_timestamp, tuple(epochs))
 
-    def confirm_source(self, address: str, source: Source) -> None:
-        """Note where the broker is, now that its log was found to be the copy's."""
-        self.state = self._known.confirmed(source, address)
+    def _give(self, action: Action) -> None:
+        """Give an order to the thread that it is for."""
+        flushes, builds = self._workers
+        n_removals = self.log.unflushed.n_removals
+        if isinstance(action, events.Flush):
+            flushes.give(_LogOrder(self.log.begin_flush(action.end), n_removals))
+        elif isinstance(action, events.WriteState):
+            flushes.give(_LogOrder(action, n_removals))
+        elif isinstance(action, events.Build):
+            builds.give((action, self.log.starts.until(action.end)))
+        else:
+            if isinstance(action, events.Complete):
+                self._disk.delete(self._spare)
+            builds.give((action, RecordStarts()))
 
-    def delete_old(self, old_files: OldFiles) -> None:
-        """Delete the files that need not stay."""
-        self._syncing.settle()
-        built = min(self._now_building.needed_from, self.log.durable_end)
-        low = self._told.agreed_low()
-        begin = old_files.new_begin(self.paths, self.log.log, self._known.broker, built, low)
-        if begin is None:
-            return
-        self.state = replace(self._known, begin=max(self._known.begin, begin))
-        self.write_state()  # before anything is missing
-        if not self._known.builds_queues:
-            self._now_building.delete_before(begin)  # a queue must not end before the log begins
-        count = self.log.delete_before(begin)
-        self._sync_disk.close()  # files that are open would not free their space
-        self.epochs.retain(self._disk, begin, self.log.durable_end)
-        logger.info("%s: %d files before %d are deleted", self.paths.root, count, begin)
-        if self._known.builds_queues:
-            self._now_building.delete_before(begin)
+    def note(self, event: Event) -> None:
+        """Take note of what a thread has done."""
+        if isinstance(event, events.Flushed):
+            self.log.note_flushed(event.number)
+        elif isinstance(event, events.Built):
+            self.log.starts.forget_before(event.written)
 
-    def count_connection(self) -> None:
-        """Count a connection to the broker."""
-        self._syncing.settle()
-        self.state = replace(self._known, n_connections=self._known.n_connections + 1)
+    def settle(self) -> None:
+        """Wait until the threads have performed all orders."""
+        for worker in self._workers:
+            worker.settle()
 
-    def seconds_behind(self) -> float:
-        """Return how old the newest record is, 0 if the broker is not known to have more."""
-        last = self.log.last_store_timestamp
-        if self.log.durable_end >= self._told.bounds.high or not last:
-            return 0.0
-        return round(max(time.time() - last / 1000, 0.0), 3)
+    def _find_place(self, action: events.FindPlace) -> events.PlaceFound:
+        """Find where a record of the copy begins, from which on the logs are compared."""
+        wanted, begin, high = action
+        copy = self.log
+        copy.log.refresh()
+        compared = boundary_from(copy.log, wanted, copy.end)
+        if compared > high:  # inside of a long record, the log of the broker ends
+            compared = boundary_before(copy.log, begin, wanted)
+        compared = max(compared, begin)
+        agreed_from = copy.record_end(compared) if compared < copy.end else None
+        return events.PlaceFound(compared, agreed_from)
 
-    def check(self) -> None:
-        """Raise what ended a thread."""
-        self._syncing.check()
-        if self._metadata is not None:
-            self._metadata.check()
-        if self._building is not None:
-            self._building.check()
+    def boundary(self, place: int, compared: int) -> int:
+        """Return the last place up to a physical offset where a record begins."""
+        return boundary_before(self.log.log, compared, place)
 
-    def _stop_building(self) -> None:
-        """End the threads before files are deleted whose names others will have."""
-        self._syncing.settle()
-        self._now_building.drop()
-        self._now_building.check()
-        self._sync_disk.close()
-
-    def cut(self, end: int, reason: str) -> None:
-        """Cut the log where a record ends, and what was built of the records after it."""
-        assert self._builder is not None
-        self._is_whole = False
-        self._stop_building()
-        self.log.sync()
-        folder, now = new_cut_folder(self.paths), int(time.time() * 1000)
-        warn_of_cut(self.paths.root, self.log.log, (end, self.log.end), reason, folder)
-        state = replace(self._known, built=self._now_building.built)
-        self._save(state.with_cut(end, self.log.end - end, now, folder))
-        self.log.cut(end, reason, folder)
-        self.epochs.cut(self._disk, end)
-        self._builder.cut(end)
-        self._told.use_newest()
-        self.log.read_last_time()
-        self._start_building()
-        self._is_whole = True
-
-    def begin_again(self, begin: int) -> None:
-        """Begin a copy at another physical offset; the state covers none of its records."""
-        assert self._builder is not None
-        self._is_whole = False
-        self._stop_building()
-        self.log.cut(self._known.begin, "the broker does not have it", new_cut_folder(self.paths))
-        self.log.begin_again(begin)  # without files, the copy can begin anywhere
-        self.epochs.begin_again(begin)
-        self._save(replace(self._known, begin=begin, end=begin, built=begin))
-        self._unvouched = Unvouched(None)
-        self._builder.begin_again(begin)
-        self._start_building()
-        self._is_whole = True
-
-    def close(self, old_files: OldFiles | None = None) -> None:
-        """Complete queues and index, and leave a store that was closed; release the lock.
-
-        After a change that failed, and if completing fails, this is :meth:`abandon`.
-
-        Args:
-            old_files: says which files are deleted before.
-        """
-        if self._log is None or not (self._is_whole and self._log.is_whole):
-            self.abandon()
-            return
-        try:
-            self._complete(old_files)
-        except BaseException:
-            self.abandon()
-            raise
-        self._release()
-
-    def _complete(self, old_files: OldFiles | None = None) -> None:
-        if self._building is None:
-            return
+    def _forget_begun(self, _action: events.ForgetBegun) -> None:
         self.log.forget_begun()
-        self.sync()
-        self._building.finish()
-        if not self._building.is_whole or self.log.sure_end < self.log.end:
-            what = "compared" if self._building.is_whole else "built into their queues"
-            logger.warning("%s is not closed: the last messages were not %s", self.paths.root, what)
-            self.write_state()
-            return
-        if old_files is not None:
-            self.delete_old(old_files)
-        if self._builder is not None and self.epochs.last >= 0:
-            self._builder.confirm(max(min(self.epochs.confirm_offset, self.log.end), 0))
-        self._spare.free(self._disk)
-        self.write_state(is_closed=True)
-        end = CleanEnd(self.log.end, self.log.last_store_timestamp)
-        self.log.log.refresh()
-        mark_as_closed(self._disk, self.paths, self.log.log, end)
 
-    def set_aside(self) -> Path:
-        """Complete the copy and rename its folder, which may then be used again; return its name.
+    def _cut(self, action: events.Cut) -> events.LogCut:
+        """Cut the log; what is cut is kept, and what agrees of a record stays held."""
+        end, place, reason, folder, begins_at = action
+        copy = self.log
+        if begins_at is None:
+            warn_of_cut(self.paths.root, copy.log, (end, copy.end), reason, folder)
+        held = copy.read(end, place - end).tobytes() if place > end else b""
+        copy.cut(end, reason, folder)
+        copy.read_last_time()
+        if held:
+            copy.hold(held)
+        if begins_at is not None:
+            copy.begin_again(begins_at)
+            self._aside = None
+        return events.LogCut(copy.end, copy.last_store_timestamp)
+
+    def _find_old_files(self, action: events.FindOldFiles) -> events.OldFilesFound:
+        return events.OldFilesFound(*self._old_files.find(self.paths, self.log.log, *action))
+
+    def _delete_old_files(self, action: events.DeleteOldFiles) -> events.StepDone:
+        """Delete the files of the log before a physical offset."""
+        count = self.log.delete_before(action.begin)
+        text = "%s: %d files before %d are deleted"
+        logger.info(text, self.paths.root, count, action.begin)
+        return events.StepDone()
+
+    def _drop_fetched(self, action: events.DropFetched) -> None:
+        """Delete what was set aside when the copy was opened, if its log has the same bytes."""
+        if self._aside is None:
+            return
+        is_fetched = is_fetched_again(self._aside, *action, self.log.read)
+        if is_fetched:
+            self._disk.delete_tree(self._aside)
+        if is_fetched is not None:  # other bytes stay
+            self._aside = None
+
+    def _mark_closed(self, action: events.MarkClosed) -> events.StepDone:
+        """Mark the copy as a store that was closed."""
+        self.log.log.refresh()
+        end = CleanEnd(action.end, action.last_time)
+        mark_as_closed(self._disk, self.paths, self.log.log, end)
+        return events.StepDone()
+
+    def set_aside(self, end: int) -> Path:
+        """Rename the folder, which may then be used again; return its name.
 
         The lock, a file in the folder, is held until the folder has its new name.
         """
-        self._complete()
         self._stop_using()
-        target = move_aside(self.paths.root, self._known.end)
+        target = move_aside(self.paths.root, end)
         self._lock.release()
         return target
 
-    def abandon(self) -> None:
-        """Bring to the disk what is whole, as far as possible, and release the lock."""
-        try:
-            with suppress(OSError):
-                self._syncing.settle()
-                if self._log is not None and self._building is not None:
-                    self._spare.free(self._disk)
-                    self._log.sync()
-                    self.write_state()
-        finally:
-            self._release()
+    def abandon(self, state_of: Callable[[int], events.WriteState | None]) -> None:
+        """Bring to the disk what is whole, as far as possible, and release the lock.
 
-    def _release(self) -> None:
+        Args:
+            state_of: returns what the state file has to say of a log that ends at a physical
+                offset; None if the copy is not open.
+        """
+        try:
+            for worker in self._workers:
+                worker.end()
+            with suppress(OSError):
+                if self._log is not None and self._workers and not self._has_lost_bytes():
+                    self._disk.delete(self._spare)
+                    self._log.begin_flush(self._log.end).perform(self._disk)
+                    order = state_of(self._log.end)
+                    if order is not None:
+                        write_state(self._disk, self.paths, order.saved)
+        finally:
+            self.release()
+
+    def _has_lost_bytes(self) -> bool:
+        """Return whether a flush of the log has failed, after which another one says nothing."""
+        failed = self._workers[0].failed
+        return failed is not None and isinstance(failed[0].action, LogFlush)
+
+    def release(self) -> None:
+        """End the threads, close all files and release the lock."""
         self._stop_using()
         self._lock.release()
 
     def _stop_using(self) -> None:
         """End the threads, and close all files but the lock."""
-        self._syncing.close()
-        if self._building is not None:
-            self._building.drop()
-        for part in (self._log, self._builder):
-            if part is not None:
-                part.close()
-        for disk in (self._disk, self._queue_disk, self._sync_disk):
+        for worker in self._workers:
+            worker.end()
+        for part in self._parts:
             with suppress(OSError):
-                disk.close()
+                part.close()
+        self._log = None
+
+    # Everything else is an order for one of the threads.
+    _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {
+        events.Open: _open,
+        events.FindPlace: _find_place,
+        events.ForgetBegun: _forget_begun,
+        events.Cut: _cut,
+        events.FindOldFiles: _find_old_files,
+        events.DeleteOldFiles: _delete_old_files,
+        events.DropFetched: _drop_fetched,
+        events.MarkClosed: _mark_closed,
+    }

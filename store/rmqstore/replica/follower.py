@@ -1,68 +1,171 @@
-"""Follows a broker: opens the copy, and connects again and again until it is stopped.
+"""The loop of a replica: it waits for events, asks what follows from them, and does it.
 
-Source: DefaultHAClient.java#run.
+What it does is in :mod:`rmqstore.replica.decisions`. The thread that reads the stream is the one
+that reports: a follower that hangs is cut off by the broker, which must not keep files for it that
+retention has to delete.
+
+Source: DefaultHAClient.java, DefaultHAConnection.java.
 """
 
 from __future__ import annotations
 
 import logging
+import select
+import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from contextlib import closing
-from dataclasses import replace
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from rmqstore.errors import (
-    BrokerUnreachableError,
-    RmqStoreError,
+    CorruptRecordError,
+    MalformedBytesError,
 )
 from rmqstore.remoting.client import Endpoint
-from rmqstore.replica.agreement import (
-    Extent,
-    begin_at,
-    compared_from,
-    consistent_point,
-    has_gap,
-    larger,
-    request_at,
-    require_known_begin,
-    served_bounds,
-)
-from rmqstore.replica.background import GaveUpError, Metadata, Question
-from rmqstore.replica.broker import Source
-from rmqstore.replica.broker_requests import LogBounds
+from rmqstore.replica import events
+from rmqstore.replica.broker import Informant
 from rmqstore.replica.copy_store import CopyStore
+from rmqstore.replica.decisions import decide
+from rmqstore.replica.events import Action, Event, Happened, Question, happened
 from rmqstore.replica.ha import (
     Connection,
     ConnectionEndedError,
     ControllerStream,
-    Greeting,
     HaStream,
+    Piece,
     shake_hands,
 )
-from rmqstore.replica.log_copy import LogCopy
-from rmqstore.replica.log_files import boundary_before, boundary_from
-from rmqstore.replica.progress import FollowProgress, progress_of
+from rmqstore.replica.replica_state import Phase, Place, first_replica_state, progress_of, wait_of
 from rmqstore.replica.retention import OldFiles
-from rmqstore.replica.session import Ended, Session
-from rmqstore.replica.settings import FollowSettings, Timing, informant_of
-from rmqstore.replica.state import copy_paths, read_state, require_same_source
+from rmqstore.replica.settings import FollowSettings, informant_of
+from rmqstore.replica.state import FollowProgress, copy_paths, read_state
+from rmqstore.replica.upkeep import state_to_leave
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 
 logger = logging.getLogger(__name__)
 
 FollowCallback = Callable[[FollowProgress], None]
-_PROGRESS_SECONDS: Final = 1.0
-_STATE_SECONDS: Final = 10.0
-_MOST_REASONS: Final = 100
+_BUFFER_BYTES: Final = 1 << 20
 
 
 def ignore_follow_progress(progress: FollowProgress) -> None:
     """Do nothing; the default progress callback."""
+
+
+class _Made(NamedTuple):
+    """A connection, the event that says so, and the stream once it is asked for."""
+
+    happened: Happened
+    connection: Connection
+    stream: HaStream = HaStream(0)
+
+
+class Mail:
+    """Events of other threads, for the loop, which they wake up."""
+
+    def __init__(self) -> None:
+        self._found: deque[Happened | _Made | Event] = deque()
+        self._guard = threading.Lock()
+        self._is_closed = False
+        self._reader, self._writer = socket.socketpair()
+        self._reader.settimeout(0)
+        self._writer.settimeout(0)
+        self._poll = select.poll()
+        self._poll.register(self._reader, select.POLLIN)
+        self._watched: int | None = None
+
+    def put(self, found: Happened | _Made | Event) -> None:
+        """Leave an answer, a connection or another event; whoever is late leaves it to nobody."""
+        with self._guard:
+            if not self._is_closed:
+                self._found.append(found)
+                with suppress(OSError):  # it is awake
+                    self._writer.send(b"\0")
+            elif isinstance(found, _Made):
+                found.connection.close()
+
+    def watch(self, connection: Connection | None) -> None:
+        """Let bytes of a connection end a wait, and those of the one before no more."""
+        watched = None if connection is None else connection.fileno()
+        if watched == self._watched:
+            return
+        if self._watched is not None:
+            self._poll.unregister(self._watched)
+        if watched is not None:
+            self._poll.register(watched, select.POLLIN)
+        self._watched = watched
+
+    def wait(self, connection: Connection | None, seconds: float) -> bool:
+        """Wait for events, or for bytes of a connection; return whether there are any of these."""
+        self.watch(connection)
+        ready = [descriptor for descriptor, _ in self._poll.poll(seconds * 1000)]
+        if self._reader.fileno() in ready:
+            with suppress(OSError):
+                while self._reader.recv(4096):
+                    pass
+        return self._watched in ready
+
+    def take(self) -> list[Happened | _Made | Event]:
+        """Return all that was left, in its order."""
+        taken = []
+        while self._found:
+            taken.append(self._found.popleft())
+        return taken
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        with self._guard:
+            self._is_closed = True
+        for found in self.take():
+            if isinstance(found, _Made):
+                found.connection.close()
+        self._reader.close()
+        self._writer.close()
+
+
+def answer_to(action: events.Ask, informant: Informant) -> Happened:
+    """Ask the broker; return its answer as an event."""
+    asked, position, known = action
+    question = asked.question
+    event: Event
+    try:
+        if question in (Question.FACTS, Question.TABLES):
+            facts = informant.ask().held_once(known)
+            is_first = question is Question.FACTS
+            event = events.Answered(facts, informant.source(facts.settings) if is_first else None)
+        elif question in (Question.BOUNDS, Question.END):
+            event = events.BoundsReported(informant.bounds(position), position)
+        elif question is Question.RECORD:
+            event = events.RecordReported(informant.record_at(position))
+        else:
+            informant.require_master()
+            event = events.MasterConfirmed()
+    except BaseException as err:  # noqa: BLE001 - whatever it is, somebody waits for an answer
+        event = events.Unanswered(err)
+    return happened(event, asked)
+
+
+def connect(action: events.Connect, gives_up: Callable[[], bool]) -> _Made | Happened:
+    """Connect to the HA port, and shake hands if that is asked for."""
+    asked, source, seconds, learner_id = action
+    connection: Connection | None = None
+    try:
+        connection = Connection(source.ha_address, seconds)
+        greeting = None
+        if learner_id is not None:
+            greeting = shake_hands(connection, learner_id, seconds, gives_up)
+        event = events.Connected(greeting, connection.is_public)
+        return _Made(happened(event, asked), connection)
+    except BaseException as err:  # noqa: BLE001 - whatever it is, somebody waits for a connection
+        if connection is not None:
+            connection.close()
+        is_lost = isinstance(err, ConnectionEndedError)
+        return happened(events.Lost(str(err)) if is_lost else events.Unanswered(err), asked)
 
 
 class Follower:
@@ -75,6 +178,9 @@ class Follower:
         stop: set to end.
         progress: called about once a second.
         make_disk: returns a disk to make changes with.
+
+    Attributes:
+        state: all that is known; only the loop replaces it.
     """
 
     def __init__(
@@ -86,40 +192,52 @@ class Follower:
         progress: FollowCallback = ignore_follow_progress,
         make_disk: Callable[[], Disk] = Disk,
     ) -> None:
-        self._endpoint, self._settings, self._stop = endpoint, settings, stop
-        self._progress = progress
-        self._root = LOCAL.full_path(target)
-        self._make_disk = make_disk
-        state = read_state(copy_paths(self._root))
-        known_size = None if state is None else state.file_size
+        self._stop, self._progress = stop, progress
+        root = LOCAL.full_path(target)
+        saved = read_state(copy_paths(root))
+        known_size = None if saved is None else saved.file_size
         self._informant = informant_of(endpoint, settings, known_size)
-        self._store = CopyStore(self._root, make_disk)
-        self._metadata = Metadata(self._informant, settings)
-        self._source: Source | None = None
-        self._stream: HaStream | None = None
-        self._is_confirmed = False  # whether the logs have agreed since the last connection began
-        self._is_connected = self._is_warned = False
-        self._old_files = OldFiles(settings.retention, settings.keep_for)
-        self._overlap = self._compared_bytes = settings.overlap
-        self._goal = settings.until
-        self._why = ""
-        self._told: set[str] = set()
-        self._progress_at = self._state_at = time.monotonic()
-        self._retained_at = float("-inf")
+        self._mail = Mail()
+        old_files = OldFiles(settings.retention, settings.keep_for)
+        self._make_store = partial(CopyStore, root, self._mail.put, make_disk, old_files)
+        try:
+            self._store = self._make_store()
+        except BaseException:
+            self._mail.close()
+            raise
+        self._made: _Made | None = None
+        # What came and has not been decided about, each with its bytes; and those of the present.
+        self._backlog: deque[tuple[Happened, list[Piece]]] = deque()
+        self._found: deque[Happened] = deque()  # all else that happened
+        self._pieces: list[Piece] = []
+        rate = settings.max_rate
+        portion = _BUFFER_BYTES if rate is None else int(rate * settings.timing.poll)
+        self._buffer = memoryview(bytearray(max(min(_BUFFER_BYTES, portion), 1)))
+        place = Place(root, str(endpoint.address), self._informant.tells_all)
+        self.state = first_replica_state(
+            settings,
+            place,
+            self._store.saved,
+            now=time.monotonic(),
+            epoch_ms=int(time.time() * 1000),
+        )
 
     def run(self) -> FollowProgress:
         """Follow until the end that was asked for; raises as :func:`follow` does."""
-        with named_os_errors(self._root, self._consequence):
+        with named_os_errors(self.state.place.root, self._consequence):
             try:
-                self._follow()
-            except (RmqStoreError, KeyboardInterrupt):
-                self._close()
+                error = self._follow()
+            except BaseException:  # of the end itself, or an interrupt of it
+                if self.state.phase is Phase.ENDED:
+                    self._store.release()
+                else:
+                    self._store.abandon(self._leave)
                 raise
-            except BaseException:
-                self._metadata.stop()
-                self._store.abandon()
-                raise
-            self._close()
+            finally:
+                self._disconnect()
+                self._mail.close()
+            if error is not None:
+                raise error
         return self._now()
 
     def _consequence(self) -> str:
@@ -130,260 +248,262 @@ class Follower:
             f"the log of the broker has {now.bytes_behind} bytes more"
         )
 
-    def _close(self) -> None:
-        self._metadata.stop()
-        self._store.close(self._old_files if self._is_confirmed else None)
-
-    def _follow(self) -> None:
-        while not self._stop.is_set():
-            began = time.monotonic()
-            try:
-                ended = self._connect()
-                if ended is Ended.STOPPED or self._stop.is_set():
-                    return
-                reason = self._why if ended is Ended.CLOSED else None
-            except BrokerUnreachableError as err:
-                if not self._settings.reconnect:
-                    raise
-                reason = str(err)
-            except GaveUpError:
-                return
-            if reason is not None:
-                if not self._settings.reconnect:
-                    raise BrokerUnreachableError(str(self._endpoint.address), reason)
-                # Each reason is logged once until there has been a connection.
-                if reason not in self._told:
-                    logger.warning("%s; connecting again and again", reason)
-                if len(self._told) >= _MOST_REASONS:
-                    self._told.clear()
-                self._told.add(reason)
-            # The pause is counted from the request on: a long connection needs none at its end.
-            pause = self._settings.timing.pause - (time.monotonic() - began)
-            self._stop.wait(max(pause, self._settings.timing.pause / 5))
-            self.tick()
-
-    def _connect(self) -> Ended:
-        facts = self._metadata.ask_unless(self._stop.is_set)
-        self._metadata.use_newest()
-        source = self._informant.source(facts.settings)
-        store = self._store
-        if store.state is not None:
-            require_same_source(self._root, store.state, source)
-        if not store.is_open:
-            self._open(facts.bounds, source)
-        bounds = facts.bounds
-        if not self._informant.tells_all:  # the log may be longer than is known
-            bounds = bounds._replace(high=max(bounds.high, store.log.end))
-        elif self._goal is None and self._settings.once:
-            self._goal = bounds.high
-        store.log.forget_begun()
-        timing = self._settings.timing.adapted(source.heartbeat, source.housekeeping)
-        self._source, self._is_confirmed = source, False
-        try:
-            if source.mode == "default":
-                session = self._session(bounds, source, timing, None)
-                if session is None:
-                    return Ended.RESTARTED
-                with self._connection(source, timing) as connection:
-                    return self._run(session, connection)
-            with self._connection(source, timing) as connection:
-                assert store.state is not None
-                learner_id, gives_up = store.state.learner_id, self._stop.is_set
-                greeting = shake_hands(connection, learner_id, timing.first_header, gives_up)
-                # A master that is demoted says so, and then closes its connections: this one is
-                # among them.
-                Question(self._informant.require_master).result(gives_up)
-                session = self._session(bounds, source, timing, greeting)
-                return Ended.RESTARTED if session is None else self._run(session, connection)
-        except ConnectionEndedError as err:
-            self._why = self._of_port(str(err))
-            return Ended.CLOSED
-
-    def _of_port(self, reason: str) -> str:
-        assert self._source is not None
-        return f"{self._source.ha_address}, the HA port: {reason}"
-
-    def _connection(self, source: Source, timing: Timing) -> closing[Connection]:
-        self._store.count_connection()
-        connecting = partial(Connection, source.ha_address, timing.first_header)
-        connection = Question(connecting).result(self._stop.is_set)
-        if connection.is_public and not self._is_warned:
-            self._is_warned = True
-            logger.warning(
-                "%s is an address of the public internet, and an HA port has neither "
-                "login nor encryption: use a tunnel",
-                source.ha_address,
-            )
-        return closing(connection)
-
-    def _session(
-        self, bounds: LogBounds, source: Source, timing: Timing, greeting: Greeting | None
-    ) -> Session | None:
-        """Decide from where on the logs are compared; None if a new copy has to begin before.
-
-        Raises:
-            StoreStateError: the broker has nothing that the copy could continue with.
-        """
-        if greeting is not None:
-            bounds = served_bounds(bounds, greeting.epochs, greeting.end, source.file_size)
-        store, log = self._store, self._store.log
-        assert store.state is not None
-        if log.sure_end == store.state.begin and not bounds.reach(store.state.begin):
-            start = self._settings.start
-            begin = begin_at(start, bounds, source.file_size, is_new=False)
-            logger.warning(
-                "%s: the copy has no record yet, and begins at %d now", self._root, begin
-            )
-            store.begin_again(begin)
-        extent, sure = Extent(store.state.begin, log.end), Extent(store.state.begin, log.sure_end)
-        if has_gap(self._root, sure, bounds, begins_again=self._settings.on_gap == "restart"):
-            self._store = self._set_aside(extent, bounds)
-            self._open(bounds, source, is_new=False)
-            return None
-        common = log.end
-        is_related = True
-        if greeting is not None and (own := store.epochs.within(*extent)):
-            point = consistent_point(own, log.end, greeting.epochs, greeting.end)
-            is_related = point is not None
-            common = log.end if point is None else point
-        self._compared_bytes = max(self._overlap, self._settings.overlap + source.least_overlap)
-        known = sure._replace(end=min(common, sure.end))
-        wanted = compared_from(known, bounds, self._compared_bytes)
-        compared = boundary_from(log.log, wanted, log.end)
-        if compared > bounds.high:  # inside of a long record, the log of the broker ends
-            compared = boundary_before(log.log, extent.begin, wanted)
-        compared = max(compared, extent.begin)
-        if greeting is None:
-            self._stream = HaStream(request_at(compared, bounds, source.file_size))
-        else:
-            self._stream = ControllerStream(compared, greeting.epochs)
-        return Session(
-            log,
-            self,
-            replace(self._settings, timing=timing),
-            self._stop,
-            stream=self._stream,
-            compared=compared,
-            extent=extent,
-            bounds=bounds,
-            goal=self._goal,
-            may_compare_more=is_related,
-            first_record=self._first_record(log, bounds),
-        )
-
-    def _first_record(self, log: LogCopy, bounds: LogBounds) -> bytes:
-        """Return the record that a copy without one has to begin with, empty if it is not known."""
-        if log.end != log.sure_end or not bounds.low <= log.end < bounds.high:
-            return b""
-        assert self._store.state is not None
-        if log.end != self._store.state.begin:
-            return b""
-        question = partial(self._informant.record_at, log.end)
-        return Question(question).result(self._stop.is_set)
-
-    def _run(self, session: Session, connection: Connection) -> Ended:
-        store = self._store
-        try:
-            ended = session.run(connection)
-        finally:
-            self._is_connected = False
-            if session.has_agreed:  # the last records may be of an epoch that is not noted yet
-                self._learn_epochs()
-        self._why = self._of_port(session.why)
-        if session.has_begun:
-            self._told.clear()
-        if ended is Ended.COMPARE_MORE:
-            self._overlap = larger(self._compared_bytes)
-            logger.info(
-                "the logs differ before the last %d bytes; more is compared", self._compared_bytes
-            )
-        else:
-            self._overlap = self._settings.overlap
-        if store.log.end > store.log.durable_end:
-            store.sync()
-        return ended
-
-    def _open(self, bounds: LogBounds, source: Source, *, is_new: bool = True) -> None:
-        state = self._store.state
-        if state is None:
-            if is_new and not self._informant.tells_all:
-                require_known_begin(self._settings.start, bounds)
-            begin = begin_at(self._settings.start, bounds, source.file_size, is_new=is_new)
-        else:
-            begin = state.begin
-        self._store.resume(
-            source, str(self._endpoint.address), begin, self._metadata,
-            builds_queues=self._settings.build_queues,
-        )  # fmt: skip
-        self._metadata.start()
-
-    def _set_aside(self, extent: Extent, bounds: LogBounds) -> CopyStore:
-        """Rename the folder of the copy, and return a new copy in its place."""
-        aside = self._store.set_aside()
-        logger.warning(
-            "%s ends at %d, and the broker has nothing to serve before %d: "
-            "it is now %s, and a new copy begins",
-            self._root, extent.end, bounds.low, aside,
-        )  # fmt: skip
-        return CopyStore(self._root, self._make_disk)
-
-    def sync(self) -> None:
-        """Bring the copy and its state to the disk."""
-        self._store.sync()
-
-    def begin_sync(self) -> bool:
-        """Begin to do so in a thread; return False if the last time is under way."""
-        return self._store.begin_sync()
-
-    @property
-    def known_bounds(self) -> LogBounds:
-        """Where the log of the broker began and ended when it was last asked."""
-        return self._metadata.bounds
-
-    @property
-    def saved_end(self) -> int:
-        """Physical offset up to which the state of the copy, on the disk, covers its log."""
-        return self._store.saved_end
-
-    def cut(self, end: int, reason: str) -> None:
-        """Cut the copy at the end of a record."""
-        self._store.cut(end, reason)
-
-    def agree(self, at: float) -> None:
-        """Let the tables be shown that the broker reported before a monotonic time."""
-        self._metadata.agree(at)
-        self._is_connected = True
-        self._learn_epochs()
-        if not self._is_confirmed and self._source is not None:
-            self._is_confirmed = True
-            self._store.confirm_source(str(self._endpoint.address), self._source)
-
-    def _learn_epochs(self) -> None:
-        if isinstance(self._stream, ControllerStream):
-            self._store.epochs.learn(self._stream.epochs, self._stream.confirm_offset)
-
-    def ask_bounds(self, position: int) -> LogBounds:
-        """Return where the log of the broker now begins and ends."""
-        return self._metadata.bounds_unless(position, self._stop.is_set)
-
-    def tick(self) -> None:
-        """Report the progress, and write the state now and then; called again and again."""
-        now = time.monotonic()
-        if now - self._progress_at < _PROGRESS_SECONDS:
-            return
-        self._progress_at = now
-        self._store.check()
-        self._progress(self._now())
-        if not self._store.is_open:
-            return
-        if now - self._state_at >= _STATE_SECONDS:
-            self._state_at = now
-            self._store.write_state()
-        # Old files are deleted now and then, but none while the logs are being compared.
-        may_delete = self._is_confirmed and not self._settings.retention.is_forever
-        if may_delete and now - self._retained_at >= self._settings.timing.retention:
-            self._retained_at = now
-            self._store.delete_old(self._old_files)
-
     def _now(self) -> FollowProgress:
-        return progress_of(self._store, self._metadata, is_connected=self._is_connected)
+        return progress_of(self.state)
+
+    def _follow(self) -> BaseException | None:
+        """Perform what is decided until the end; return the error that it ends with."""
+        found = happened(events.Started())
+        todo = deque([found])
+        error: BaseException | None = None
+        while self.state.phase is not Phase.ENDED:
+            try:
+                found = todo.popleft() if todo else self._next()
+                self._store.note(found.event)
+                self.state, actions = decide(self.state, found)
+                results = []
+                for action in actions:
+                    if isinstance(action, events.End):
+                        error = action.error
+                    event = self._perform(action)
+                    if event is not None:
+                        results.append(happened(event))
+                todo.extendleft(reversed(results))
+            except BaseException as err:
+                if self.state.phase is Phase.ENDED or isinstance(found.event, events.Failed):
+                    raise
+                todo = deque([happened(self._failure(err))])
+        return error
+
+    def _failure(self, error: BaseException) -> events.Failed:
+        """Return an error as an event, after both threads have ended what they do.
+
+        What they have done is seen from the files. What is asked is asked again if it is needed.
+        """
+        self._store.settle()
+        self._take_mail()
+        self._found.clear()
+        self._backlog.clear()
+        store = self._store
+        return events.Failed(error, store.is_whole, store.end, store.last_time)
+
+    def _next(self) -> Happened:
+        """Return the next event: of what came already, or after a wait.
+
+        Raises what ended a thread.
+        """
+        while True:
+            if self._found:
+                found = self._found.popleft()
+                if isinstance(found.event, events.Failed):
+                    raise found.event.error
+                return found
+            if self._backlog and self.state.takes_bytes:
+                found, self._pieces = self._backlog.popleft()
+                return found
+            self._wait(wait_of(self.state))
+
+    def _wait(self, wait: events.Wait) -> None:
+        """Wait for what happens; bytes that come are kept until it is decided about them."""
+        made = self._made if wait.reads else None
+        connection = None if made is None else made.connection
+        has_bytes = self._mail.wait(connection, wait.seconds)
+        self._take_mail()
+        if self._stop.is_set() and not self.state.attempts.is_stopping:
+            self._found.append(happened(events.StopAsked()))
+        count = 0
+        if has_bytes and made is not None:
+            try:
+                count = made.connection.receive(self._buffer, 0.0)
+                self._backlog += [
+                    (happened(event), pieces)
+                    for event, pieces in self._parsed(made.stream, self._buffer[:count])
+                ]
+            except ConnectionEndedError as err:
+                self._backlog.append((happened(events.Lost(str(err))), []))
+        is_drained = count < len(self._buffer) if wait.reads else self.state.timers.is_drained
+        ticked = happened(events.Ticked(is_drained, count))
+        if wait.reads:
+            self._backlog.append((ticked, []))
+        else:
+            self._found.append(ticked)
+
+    def _take_mail(self) -> None:
+        """Take what other threads have found, and a connection if it is the one that is awaited."""
+        is_awaited = self.state.phase is Phase.CONNECTING
+        for mail in self._mail.take():
+            if not isinstance(mail, _Made):
+                self._found.append(mail if isinstance(mail, Happened) else happened(mail))
+            elif is_awaited and mail.happened.asked in self.state.broker.asking:
+                self._disconnect()
+                self._made = mail
+                self._found.append(mail.happened)
+            else:
+                mail.connection.close()
+
+    @staticmethod
+    def _parsed(stream: HaStream, data: memoryview) -> list[tuple[Event, list[Piece]]]:
+        """Return what bytes of the stream say: parts of the log, and heartbeats."""
+        found: list[tuple[Event, list[Piece]]] = []
+        before = len(stream.epochs), stream.confirm_offset
+        try:
+            pieces = stream.feed(data)
+        except MalformedBytesError as err:
+            return [(events.Lost(err.reason), [])]
+        if before != (len(stream.epochs), stream.confirm_offset):
+            known = tuple(stream.epochs), stream.confirm_offset
+            found.append((events.EpochsReported(*known), []))
+        run: list[Piece] = []
+        for piece in [*pieces, None]:
+            if piece is not None and not piece.is_heartbeat:
+                run.append(piece)
+                continue
+            if run:
+                stop = run[-1].physical_offset + len(run[-1].data)
+                found.append((events.Received(run[0].physical_offset, stop), run))
+                run = []
+            if piece is not None:
+                beat = events.HeartbeatCame(piece.physical_offset)
+                if not found or found[-1][0] != beat:
+                    found.append((beat, []))
+        if data and not found:  # a part of a header
+            found.append((events.Received(stream.position, stream.position), []))
+        return found
+
+    def _disconnect(self) -> None:
+        self._backlog.clear()
+        if self._made is not None:
+            self._mail.watch(None)
+            self._made.connection.close()
+        self._made = None
+
+    def _perform(self, action: Action) -> Event | None:
+        """Do what is decided; return what follows at once."""
+        perform = self._PERFORMED.get(type(action))
+        return self._store.perform(action) if perform is None else perform(self, action)
+
+    def _ask(self, action: events.Ask) -> None:
+        self._beside(lambda: answer_to(action, self._informant))
+
+    def _connect(self, action: events.Connect) -> None:
+        self._beside(lambda: connect(action, self._stop.is_set))
+
+    def _beside(self, work: Callable[[], Happened | _Made]) -> None:
+        """Do something in a thread of its own, which a stop does not wait for."""
+        threading.Thread(
+            target=lambda: self._mail.put(work()), name="follow-question", daemon=True
+        ).start()
+
+    def _close(self, _action: events.Disconnect) -> None:
+        self._disconnect()
+
+    def _report_progress(self, _action: events.ReportProgress) -> None:
+        self._progress(self._now())
+
+    def _log(self, action: events.Log) -> None:
+        logger.log(logging.WARNING if action.is_warning else logging.INFO, "%s", action.text)
+
+    def _set_aside(self, action: events.MoveAside) -> events.SetAside:
+        path = self._store.set_aside(action.end)
+        self._store = self._make_store()
+        return events.SetAside(path)
+
+    def _end(self, action: events.End) -> None:
+        if action.is_whole:
+            self._store.release()
+        else:
+            self._store.abandon(self._leave)
+
+    def _find_boundary(self, action: events.FindBoundary) -> events.Differed:
+        return self._differed(*action)
+
+    def _leave(self, end: int) -> events.WriteState | None:
+        """Return what the state file has to say of a log that ends somewhere."""
+        self.state, order = state_to_leave(self.state, end)
+        return order
+
+    def _request(self, action: events.Request) -> events.Lost | None:
+        position, greeting, holds_zero = action
+        stream = HaStream(position)
+        if greeting is not None:
+            stream = ControllerStream(position, greeting.epochs)
+        assert self._made is not None
+        self._made = self._made._replace(stream=stream)
+        if holds_zero:
+            self._store.log.hold(b"\0")
+        return self._send(position)
+
+    def _report(self, action: events.Report) -> events.Lost | None:
+        return self._send(action.offset)
+
+    def _send(self, offset: int) -> events.Lost | None:
+        assert self._made is not None
+        try:
+            self._made.connection.send(self._made.stream.report(offset))
+        except ConnectionEndedError as err:
+            return events.Lost(str(err))
+        return None
+
+    def _write(self, _action: events.Write) -> events.Written:
+        """Write the whole records that are held."""
+        log = self._store.log
+        error, began = None, time.monotonic()
+        try:
+            log.write_held()
+        except CorruptRecordError as err:
+            error = err
+        seconds = time.monotonic() - began
+        return events.Written(log.end, log.last_store_timestamp, error, seconds)
+
+    def _hold(self, action: events.Hold) -> events.Written | None:
+        start, stop = action
+        log = self._store.log
+        end, error, began = log.end, None, time.monotonic()
+        try:
+            for place, data in self._pieces:
+                low, high = max(start - place, 0), stop - place
+                if low < len(data) and high > 0:
+                    log.hold(data[low:high])
+        except CorruptRecordError as err:
+            error = err
+        if log.end == end and error is None:
+            return None
+        seconds = time.monotonic() - began
+        return events.Written(log.end, log.last_store_timestamp, error, seconds)
+
+    def _compare(self, action: events.Compare) -> events.Agreed | events.Differed:
+        """Compare bytes with those of the copy, or with a record that the listen port returned."""
+        start, stop, compared, expected = action
+        log, began = self._store.log, time.monotonic()
+        for place, data in self._pieces:
+            low, high = max(start - place, 0), stop - place
+            if low >= len(data) or high <= 0:
+                continue
+            part, at = data[low:high], place + low
+            if expected is not None:
+                if part != expected[at - start : at - start + len(part)]:
+                    return events.Differed(at, at, "")
+            elif (first := log.first_difference(at, part)) is not None:
+                return self._differed(first, compared, "the broker has other bytes here")
+        return events.Agreed(start, stop, time.monotonic() - began)
+
+    def _differed(self, place: int, compared: int, reason: str) -> events.Differed:
+        boundary = self._store.boundary(place, compared)
+        return events.Differed(place, boundary, reason)
+
+    # Everything else changes the copy only.
+    _PERFORMED: ClassVar[dict[type, Callable[..., Any]]] = {
+        events.Hold: _hold,
+        events.Write: _write,
+        events.Report: _report,
+        events.Compare: _compare,
+        events.FindBoundary: _find_boundary,
+        events.Request: _request,
+        events.Ask: _ask,
+        events.Connect: _connect,
+        events.Disconnect: _close,
+        events.ReportProgress: _report_progress,
+        events.Log: _log,
+        events.MoveAside: _set_aside,
+        events.End: _end,
+    }

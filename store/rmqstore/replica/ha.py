@@ -45,20 +45,6 @@ _NO_FILE: Final = -1  # where an empty log begins
 GREETING_HEADER: Final = struct.Struct(">iiqi")
 
 
-class Rate:
-    """Bytes a second, over about a second: a rest earns no more than one second's bytes."""
-
-    def __init__(self, max_rate: int | None, now: float) -> None:
-        self._max_rate, self._due = max_rate, now
-
-    def pause(self, count: int, now: float) -> float:
-        """Return how long to wait after some bytes; the sender of the broker slows down."""
-        if self._max_rate is None:
-            return 0.0
-        self._due = max(self._due, now - 1.0) + count / self._max_rate
-        return max(self._due - now, 0.0)
-
-
 class Piece(NamedTuple):
     """Bytes of the log from a physical offset on; empty for a heartbeat."""
 
@@ -80,6 +66,9 @@ class HaStream:
     Attributes:
         position: physical offset of the next byte of the log.
         has_begun: whether a header has come, so that the broker speaks this protocol.
+        epochs: the epochs of the log, in controller mode.
+        confirm_offset: physical offset up to which no switch of masters takes records back; -1 if
+            the broker has not reported it.
     """
 
     _header_layout: ClassVar[struct.Struct] = struct.Struct(">qi")
@@ -87,6 +76,8 @@ class HaStream:
     def __init__(self, request: int) -> None:
         self.position = request
         self.has_begun = False
+        self.epochs: list[Epoch] = []
+        self.confirm_offset = -1
         self._header = bytearray()
         self._left = 0  # bytes of the body that is under way
 
@@ -212,11 +203,6 @@ class ControllerStream(HaStream):
     Args:
         request: the physical offset that was asked for.
         epochs: the epochs of the broker's log by its answer to the handshake.
-
-    Attributes:
-        epochs: the same, with those that began since.
-        confirm_offset: physical offset up to which no switch of masters takes records back; -1 if
-            the broker has not reported it.
     """
 
     _header_layout: ClassVar[struct.Struct] = struct.Struct(">iiqiqq")
@@ -224,7 +210,6 @@ class ControllerStream(HaStream):
     def __init__(self, request: int, epochs: list[Epoch]) -> None:
         super().__init__(request)
         self.epochs = list(epochs)
-        self.confirm_offset = -1
         self._number = 0  # of the epoch of the last header, as an index into the epochs
 
     def report(self, physical_offset: int) -> bytes:
@@ -284,8 +269,16 @@ class Connection:
             self._socket = socket.create_connection((address.host, address.port), seconds)
         except OSError as err:
             raise ConnectionEndedError(f"no connection: {err}") from err
-        peer = str(self._socket.getpeername()[0]).partition("%")[0]
+        try:
+            peer = str(self._socket.getpeername()[0]).partition("%")[0]
+        except OSError as err:
+            self._socket.close()
+            raise ConnectionEndedError(f"no connection: {err}") from err
         self.is_public = ip_address(peer).is_global
+
+    def fileno(self) -> int:
+        """Return the number of its socket, to wait for bytes."""
+        return self._socket.fileno()
 
     def send(self, message: bytes) -> None:
         """Send a few bytes."""

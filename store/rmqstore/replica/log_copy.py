@@ -4,18 +4,18 @@ Files have the length of the source's from the moment they exist, and are zero a
 end is always where a record begins, so a reader never meets a part of one. A blank, which closes a
 file, may be long: its head is written last, so that it appears whole as well.
 
-The thread that writes the log has walked its records, and keeps their starts for the thread of the
-queues. Where they are not known, that thread walks the log itself.
+Whoever appends has walked the records, and keeps their starts for the thread of the queues. Where
+they are not known, that thread walks the log itself.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -55,8 +55,7 @@ _RUN_COST: Final = 64  # records that take as much memory as a run does beside i
 _MAX_RECORD_BYTES: Final = (16 << 20) - 1
 _LARGE_RECORD_BYTES: Final = 4 << 10  # few of these are held: one by one is faster
 _FRAME_HEAD: Final = struct.Struct(">ii")
-# Bytes that are written together while there is much to copy: many records can be walked at once.
-BATCH_BYTES: Final = 8 << 20
+_BUFFER_BYTES: Final = 8 << 20  # beside a record that has begun
 # By one call. For more at once the system takes larger blocks of memory, which a virtual machine
 # often has to get from its host: that costs more than the bytes.
 _WRITE_BYTES: Final = 256 << 10
@@ -77,11 +76,10 @@ class _Run(NamedTuple):
 
 
 class RecordStarts:
-    """The starts of records, from the thread that appends them to the one that builds queues."""
+    """Where records begin, as far as whoever appended them has kept it."""
 
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._runs: deque[_Run] = deque()
+    def __init__(self, runs: Iterable[_Run] = ()) -> None:
+        self._runs = deque(runs)
         self._cost = 0
 
     def add(self, begin: int, end: int, starts: Positions) -> None:
@@ -93,30 +91,34 @@ class RecordStarts:
             starts: (n,), counted from ``begin``.
         """
         run = _Run(begin, end, starts.astype(np.int32))
-        with self._guard:
-            if self._cost + run.cost <= _MOST:
-                self._runs.append(run)
-                self._cost += run.cost
+        if self._cost + run.cost <= _MOST:
+            self._runs.append(run)
+            self._cost += run.cost
 
     def clear(self) -> None:
         """Forget all records, before some of them are removed."""
-        with self._guard:
-            self._runs.clear()
-            self._cost = 0
+        self._runs.clear()
+        self._cost = 0
+
+    def until(self, end: int) -> RecordStarts:
+        """Return those of the records before a physical offset, which another thread may take."""
+        return RecordStarts(takewhile(lambda run: run.begin < end, self._runs))
+
+    def forget_before(self, physical_offset: int) -> None:
+        """Forget the records that end at or before a physical offset."""
+        while self._runs and self._runs[0].end <= physical_offset:
+            self._cost -= self._runs.popleft().cost
 
     def boundary(self, start: int, limit: int) -> int | None:
         """Return the last known end of a record in ``(start, limit]``, None without one."""
-        with self._guard:
-            ends = [run.end for run in self._runs if start < run.end <= limit]
-        return max(ends, default=None)
+        return max((run.end for run in self._runs if start < run.end <= limit), default=None)
 
     def windows(self, log: CommitLog, segment: Segment, start: int, end: int) -> Iterator[Window]:
         """Yield the records of one file as ``walk_forward`` does, and forget those before."""
         while start < end:
-            with self._guard:
-                while self._runs and self._runs[0].begin < start:
-                    self._cost -= self._runs.popleft().cost
-                run = self._runs[0] if self._runs else None
+            while self._runs and self._runs[0].begin < start:
+                self._runs.popleft()
+            run = self._runs[0] if self._runs else None
             if run is None or run.begin >= end:
                 yield from walk_forward(log, segment, start, end)
                 return
@@ -131,39 +133,51 @@ class RecordStarts:
             start = stop
 
 
-class Flush(NamedTuple):
-    """What one flush brings to the disk.
+class LogFlush(NamedTuple):
+    """What one flush brings to the disk, whichever thread does.
 
     Attributes:
         end: physical offset after the last record.
         number: of the last write.
         paths: the files that were written to.
-        has_new_file: whether the name of one of these is new.
+        folder: their folder if the name of one of these is new, else None.
     """
 
     end: int
     number: int
     paths: tuple[Path, ...]
-    has_new_file: bool
+    folder: Path | None
+
+    def perform(self, disk: Disk) -> None:
+        """Wait until all of it is on the disk.
+
+        Raises:
+            OSError: it is not known what is on the disk. A system reports lost bytes once, so a
+                flush that failed must not be repeated.
+        """
+        for path in self.paths:
+            disk.flush(path)
+        if self.folder is not None:
+            disk.flush_folder(self.folder)
 
 
 class Unflushed:
     """The files of a log that were written to since they were flushed.
 
-    One thread writes, and another one may flush meanwhile: what is written after a flush began
-    waits for the next one.
+    What is written after a flush began waits for the next one.
 
-    Args:
+    Attributes:
         folder: the folder of the files.
+        n_removals: how many times files were deleted, or may have been; whoever has files open
+            closes them then.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._guard = threading.Lock()
+        self.folder = folder
+        self.n_removals = 0
         self._number = 0  # of the last write
         self._written: dict[Path, int] = {}  # the number of the last write to each file
         self._created = 0  # the number of the write that made the last new file; 0 without one
-        self._error: OSError | None = None
 
     def __contains__(self, path: Path) -> bool:
         """Return whether a file was written to."""
@@ -176,54 +190,43 @@ class Unflushed:
 
     def add(self, path: Path, *, is_new: bool) -> None:
         """Note that a file is about to be written to."""
-        with self._guard:
-            self._number += 1
-            self._written[path] = self._number
-            if is_new:
-                self._created = self._number
+        self._number += 1
+        self._written[path] = self._number
+        if is_new:
+            self._created = self._number
 
     def discard(self, path: Path) -> None:
         """Forget a file that was deleted."""
-        with self._guard:
-            self._written.pop(path, None)
+        self._written.pop(path, None)
+        self.n_removals += 1
 
     def clear(self) -> None:
         """Forget all files, which were flushed or deleted."""
-        with self._guard:
-            self._written.clear()
+        self._written.clear()
+        self.n_removals += 1
 
-    def begin(self, end: int) -> Flush:
+    def begin(self, end: int) -> LogFlush:
         """Return what a flush is to bring to the disk.
 
         Args:
             end: physical offset after the last record that was written.
         """
-        with self._guard:
-            return Flush(end, self._number, tuple(self._written), self.has_new_file)
+        folder = self.folder if self.has_new_file else None
+        return LogFlush(end, self._number, tuple(self._written), folder)
 
-    def flush(self, flush: Flush, disk: Disk) -> None:
-        """Wait until all of it is on the disk.
+    def forget(self, number: int) -> None:
+        """Forget what was written up to the last write that a flush has brought to the disk."""
+        self._written = {path: each for path, each in self._written.items() if each > number}
+        if self._created <= number:
+            self._created = 0
 
-        Raises:
-            OSError: it is not known what is on the disk, now or at an earlier call. A system
-                reports lost bytes once, and a second flush succeeds without them.
-        """
-        if self._error is not None:
-            raise self._error
-        try:
-            for path in flush.paths:
-                disk.flush(path)
-            if flush.has_new_file:
-                disk.flush_folder(self._folder)
-        except OSError as err:
-            self._error = err
-            raise
-        with self._guard:
-            self._written = {
-                path: number for path, number in self._written.items() if number > flush.number
-            }
-            if self._created <= flush.number:
-                self._created = 0
+
+class _Begun(NamedTuple):
+    """The record or blank that has begun."""
+
+    needed: int = 0  # bytes of a record, as far as they are known
+    n_blank: int = 0  # bytes of a blank that came
+    head: bytes = b""  # of the blank
 
 
 class LogCopy:
@@ -239,78 +242,54 @@ class LogCopy:
     Attributes:
         log: the files as readers see them.
         end: physical offset after the last whole record that was written.
-        durable_end: the same of what is on the disk, and not in doubt.
         last_store_timestamp: of the last record that was appended, epoch ms; 0 before the first,
             unless :meth:`read_last_time` was called.
         is_whole: whether no change is under way; a change that failed is for ever.
-        n_unwritten: how many bytes came since the last :meth:`write_held`.
         starts: where the last records begin.
+        unflushed: its files, as far as the disk may not have them.
     """
 
     def __init__(
         self, disk: Disk, paths: StorePaths, file_size: int, end: int, source: str
     ) -> None:
-        self._disk, self._paths, self._file_size = disk, paths, file_size
-        self._folder, self._source = paths.commitlogs[0], source
+        self._disk, self._file_size, self._source = disk, file_size, source
         self.log = CommitLog(paths.commitlogs)
-        self.end = self.durable_end = end
-        self._doubted_from: int | None = None
+        self.end = end
         self.last_store_timestamp = 0
         self.is_whole = True
-        self.n_unwritten = 0
         self.starts = RecordStarts()
         # A record that has begun, and a batch after it. Pages that are not used take no memory.
-        self._buffer = np.empty(_MAX_RECORD_BYTES + BATCH_BYTES, np.uint8)
+        self._buffer = np.empty(_MAX_RECORD_BYTES + _BUFFER_BYTES, np.uint8)
         self._n_held = 0
-        self._needed = 0  # bytes of the record that has begun, as far as they are known
-        self._blank: tuple[int, bytes] | None = None  # bytes of it that came, and its head
-        self._unflushed = Unflushed(self._folder)
+        self._begun = _Begun()
+        self.unflushed = Unflushed(paths.commitlogs[0])
 
     @property
     def position(self) -> int:
         """Physical offset of the next byte to come."""
-        in_blank = 0 if self._blank is None else self._blank[0]
-        return self.end + self._n_held + in_blank
-
-    @property
-    def sure_end(self) -> int:
-        """Physical offset up to which nothing is in doubt."""
-        return self.end if self._doubted_from is None else self._doubted_from
+        return self.end + self._n_held + self._begun.n_blank
 
     def doubt(self, sure_end: int) -> None:
-        """Take note that the last records were found here, and have yet to be compared.
-
-        A flush brings them to the disk, and :attr:`durable_end` stays before them meanwhile.
+        """Let the next flush bring the last records to the disk, which were found here.
 
         Args:
             sure_end: physical offset of the first of them.
         """
-        if sure_end == self.end:
-            return
-        self._doubted_from = self.durable_end = sure_end
         for _, _, segment in self.log.segment_spans(sure_end, self.end):
             if segment is not None:
-                self._unflushed.add(segment.path, is_new=True)
-
-    def trust(self) -> None:
-        """Take note that all records were found to be the source's."""
-        self._doubted_from = None
+                self.unflushed.add(segment.path, is_new=True)
 
     def forget_begun(self) -> None:
         """Forget the record or blank that has begun, because the connection ended."""
-        if self._blank is not None:
-            n_come = self._blank[0]
+        n_come = self._begun.n_blank
+        if n_come:
             path, first = self._path(self.end), self.end % self._file_size
             self.is_whole = False
             if LOCAL.exists(path):
-                self._unflushed.add(path, is_new=False)
+                self.unflushed.add(path, is_new=False)
                 clear(self._disk, path, first, first + n_come)
             self.is_whole = True
-        self._forget_held()
-        self._blank = None
-
-    def _forget_held(self) -> None:
-        self._n_held = self._needed = self.n_unwritten = 0
+        self._n_held, self._begun = 0, _Begun()
 
     def append(self, data: memoryview | bytes) -> None:
         """Append the next bytes of the log; raises as :meth:`write_held` does."""
@@ -318,17 +297,21 @@ class LogCopy:
         self.write_held()
 
     def hold(self, data: memoryview | bytes) -> None:
-        """Take the next bytes of the log, which are written later; raises as that does."""
-        taken = np.frombuffer(data, np.uint8)
+        """Take the next bytes of the log, which are written later; raises as that does.
+
+        They are written at once, as far as they are whole, if there is no place for all of them.
+        """
+        taken, end = np.frombuffer(data, np.uint8), self.end
         while len(taken):
             start = self._n_held
             part = taken[: len(self._buffer) - start]
             self._buffer[start : start + len(part)] = part
             self._n_held += len(part)
-            self.n_unwritten += len(part)
             taken = taken[len(part) :]
             if self._n_held == len(self._buffer):
                 self.write_held()
+        if self.end != end:
+            self.write_held()
 
     def write_held(self) -> None:
         """Write the whole records among the bytes that are held; the rest stays held.
@@ -336,15 +319,13 @@ class LogCopy:
         Raises:
             CorruptRecordError: bytes are not records that belong here.
         """
-        self.n_unwritten = 0
         if not self._n_held:
             return
         self.is_whole = False
         first = 0
         try:
             while first < self._n_held:
-                in_blank = 0 if self._blank is None else self._blank[0]
-                left = self._file_size - (self.end + in_blank) % self._file_size
+                left = self._file_size - (self.end + self._begun.n_blank) % self._file_size
                 part = self._buffer[first : min(first + left, self._n_held)]
                 # A walk is faster over bytes that begin at the boundary of a word.
                 done = self._append_in_file(
@@ -364,8 +345,9 @@ class LogCopy:
     def _append_in_file(self, data: Bytes, *, is_end: bool) -> int:
         """Write what is whole of bytes in one file; return how many bytes were used."""
         used = 0
-        if self._blank is None:
-            if len(data) < self._needed and not is_end:
+        begun = self._begun
+        if not begun.n_blank:
+            if len(data) < begun.needed and not is_end:
                 return 0
             used = self._append_records(data)
             if self._begin(data[used:]):
@@ -373,15 +355,14 @@ class LogCopy:
             elif is_end and used < len(data):
                 raise self._not_a_record("the file ends inside a record")
         else:
-            n_come, head = self._blank
-            self._write(self.end + n_come, data)
-            self._blank = n_come + len(data), head
+            self._write(self.end + begun.n_blank, data)
+            self._begun = begun._replace(n_blank=begun.n_blank + len(data))
             used = len(data)
-        if is_end and self._blank is not None:
-            n_come, head = self._blank
-            self._write(self.end, np.frombuffer(head, np.uint8))
-            self._blank = None
-            self.end += n_come
+        begun = self._begun
+        if is_end and begun.n_blank:
+            self._write(self.end, np.frombuffer(begun.head, np.uint8))
+            self._begun = _Begun()
+            self.end += begun.n_blank
         return used
 
     def _append_records(self, buf: Bytes) -> int:
@@ -415,7 +396,7 @@ class LogCopy:
         Returns:
             Whether it is a blank, all of which is written but its head.
         """
-        self._needed = _FRAME_HEAD.size
+        self._begun = _Begun(_FRAME_HEAD.size)
         if len(data) < _FRAME_HEAD.size:
             return False
         head = data[: _FRAME_HEAD.size].tobytes()
@@ -427,15 +408,14 @@ class LogCopy:
             rest = data[_FRAME_HEAD.size :]
             if len(rest):
                 self._write(self.end + _FRAME_HEAD.size, rest)
-            self._blank = len(data), head
-            self._needed = 0
+            self._begun = _Begun(n_blank=len(data), head=head)
             return True
         if magic not in TOPIC_LENGTH_BYTES:
             magic_text = f"magic {magic & 0xFFFFFFFF:#010x}"
             raise self._not_a_record(f"{magic_text} is neither a record's nor a blank's")
         if not MIN_RECORD_BYTES <= size <= min(left, _MAX_RECORD_BYTES):
             raise self._not_a_record(f"a record of {size} bytes, where {left} are left in the file")
-        self._needed = size
+        self._begun = _Begun(size)
         return False
 
     def _not_a_record(self, reason: str) -> CorruptRecordError:
@@ -445,37 +425,28 @@ class LogCopy:
 
     def _path(self, physical_offset: int) -> Path:
         start = physical_offset - physical_offset % self._file_size
-        return self._folder / offset_to_name(start)
+        return self.unflushed.folder / offset_to_name(start)
 
     def _write(self, physical_offset: int, data: Bytes) -> None:
         """Write bytes into one file of the log."""
         path = self._path(physical_offset)
-        is_new = path not in self._unflushed and not LOCAL.exists(path)
+        is_new = path not in self.unflushed and not LOCAL.exists(path)
         if is_new:
             self._disk.create(path, self._file_size)
-        self._unflushed.add(path, is_new=is_new)
+        self.unflushed.add(path, is_new=is_new)
         position = physical_offset % self._file_size
         for first in range(0, len(data), _WRITE_BYTES):
             self._disk.write(path, position + first, data[first : first + _WRITE_BYTES])
 
-    def sync(self) -> None:
-        """Wait until all whole records are on the disk; raises as :meth:`flush` does."""
-        self.flush(self.begin_flush(), self._disk)
-
-    def begin_flush(self) -> Flush:
-        """Return what :meth:`flush` is to bring to the disk."""
-        if self._unflushed.has_new_file:
+    def begin_flush(self, end: int) -> LogFlush:
+        """Return what brings the records before a physical offset to the disk."""
+        if self.unflushed.has_new_file:
             self.log.refresh()
-        return self._unflushed.begin(self.sure_end)
+        return self.unflushed.begin(end)
 
-    def flush(self, flush: Flush, disk: Disk) -> None:
-        """Wait until records are on the disk; another thread may append to the log meanwhile.
-
-        Raises:
-            OSError: as :meth:`Unflushed.flush` does.
-        """
-        self._unflushed.flush(flush, disk)
-        self.durable_end = flush.end
+    def note_flushed(self, number: int) -> None:
+        """Take note that a flush has brought to the disk what it was to."""
+        self.unflushed.forget(number)
 
     def read(self, start: int, size: int) -> Bytes:
         """Return bytes of the copy, all of which lie in one file and before the end."""
@@ -520,18 +491,15 @@ class LogCopy:
             copies: folder for what is cut.
         """
         self.is_whole = False
-        self.end, self.durable_end = end, min(self.durable_end, end)
-        self.trust()
-        self._forget_held()
-        self._blank = None
+        self.end = end
+        self._n_held, self._begun = 0, _Begun()
         self.starts.clear()
         self.log.refresh()
         truncate_log(self._disk, self.log, LogEnd(end, str(self._path(end)), reason, 0), copies)
-        self._unflushed.clear()
-        self._disk.flush_folder(self._folder)
+        self.unflushed.clear()
+        self._disk.flush_folder(self.unflushed.folder)
         self.log.close()
-        self.log = CommitLog(self._paths.commitlogs)  # files of the same names are made again
-        self.durable_end = end
+        self.log = CommitLog([self.unflushed.folder])  # files of the same names are made again
         self.is_whole = True
 
     def begin_again(self, begin: int) -> None:
@@ -540,11 +508,11 @@ class LogCopy:
         self.log.refresh()
         for segment in self.log.segments:  # zeros
             self._disk.delete(segment.path)
-        self._unflushed.clear()
-        self._disk.flush_folder(self._folder)
+        self.unflushed.clear()
+        self._disk.flush_folder(self.unflushed.folder)
         self.log.close()
-        self.log = CommitLog(self._paths.commitlogs)
-        self.end = self.durable_end = begin
+        self.log = CommitLog([self.unflushed.folder])
+        self.end = begin
         self.is_whole = True
 
     def delete_before(self, begin: int) -> int:
@@ -556,8 +524,8 @@ class LogCopy:
         gone = [segment.path for segment in self.log.segments if segment.end <= begin]
         for path in gone:
             self._disk.delete(path)
-            self._unflushed.discard(path)
-            self._disk.flush_folder(self._folder)
+            self.unflushed.discard(path)
+            self._disk.flush_folder(self.unflushed.folder)
         if gone:
             self.log.refresh()
         return len(gone)

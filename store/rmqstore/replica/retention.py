@@ -214,30 +214,29 @@ class OldFiles:
     def __init__(self, retention: Retention, checkpoints: Sequence[Path]) -> None:
         self._retention, self._needed = retention, NeededByStreams(checkpoints)
 
-    def new_begin(
+    def find(
         self, paths: StorePaths, log: CommitLog, broker: str, built: int, source_begin: int | None
-    ) -> int | None:
-        """Return where the log begins once they are deleted, None if there are none.
+    ) -> tuple[int, int | None, int]:
+        """Return where the log begins without those that the retention does not keep.
+
+        Before it comes where it begins with them, and after it from where on streams need all.
 
         Args:
             paths: the copy.
             log: its log.
             broker: the name of the broker.
-            built: physical offset up to which queues and index are built.
+            built: physical offset up to which queues and index are built; what follows stays.
             source_begin: where the broker's log begins, None if that is not known.
         """
-        retention = self._retention
-        if retention.is_forever:
-            return None
         log.refresh()
-        begin = new_begin(log, retention, limit=built, source_begin=source_begin)
+        begin = new_begin(log, self._retention, limit=built, source_begin=source_begin)
         if begin is None:
-            return None
+            return log.min_offset, None, built
         names = {broker}
         with suppress(RmqStoreError):
             names.add(BrokerConfig(paths).broker_name())  # as readers of the copy call it
-        limit = self._needed.limit(paths, names, built, log.segments[0].end)
-        return new_begin(log, retention, limit=limit, source_begin=source_begin)
+        needed = self._needed.limit(paths, names, built, log.segments[0].end)
+        return log.min_offset, begin, needed
 
 
 class Retention(NamedTuple):

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict
 
 from rmqstore.errors import (
     OptionError,
@@ -17,7 +17,13 @@ from rmqstore.errors import (
 )
 from rmqstore.remoting.client import Address, Credentials, Endpoint
 from rmqstore.replica.agreement import OVERLAP_BYTES
-from rmqstore.replica.broker import MAX_FILE_BYTES, MIN_FILE_BYTES, OrdinaryPort, ReplicaPort
+from rmqstore.replica.broker import (
+    MAX_FILE_BYTES,
+    MIN_FILE_BYTES,
+    Informant,
+    OrdinaryPort,
+    ReplicaPort,
+)
 from rmqstore.replica.retention import FOREVER, Retention, parse_retention
 
 logger = logging.getLogger(__name__)
@@ -31,7 +37,7 @@ OnGap = Literal["fail", "restart"]
 class FollowArguments(TypedDict, total=False):
     """The keyword arguments of :func:`rmqstore.follow` that are the same for every broker.
 
-    The defaults are those of :func:`settings_of`.
+    The defaults are those of :class:`FollowSettings`.
     """
 
     once: bool
@@ -52,6 +58,12 @@ class FollowArguments(TypedDict, total=False):
     security_token: str | None
     tls: ssl.SSLContext | None
     stop: threading.Event | None
+
+
+# The others are no settings, or have another form there.
+_SAME_ARGUMENTS: Final = FollowArguments.__optional_keys__ - {
+    "access_key", "secret_key", "security_token", "tls", "stop", "retain", "keep_for",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,24 +209,17 @@ def settings_of(
     Raises:
         OptionError: an argument means nothing.
     """
+    given: dict[str, Any] = {
+        name: value for name, value in arguments.items() if name in _SAME_ARGUMENTS
+    }
     return FollowSettings(
-        once=arguments.get("once", False),
         until=until,
-        start=arguments.get("start", "earliest"),
-        acknowledge=arguments.get("acknowledge", "never"),
-        allow_sync_master=arguments.get("allow_sync_master", False),
-        reconnect=arguments.get("reconnect", True),
-        max_rate=arguments.get("max_rate"),
         ha_address=None if ha_address is None else Address.parse(ha_address),
         ha_mode=ha_mode,
         file_size=file_size,
-        build_queues=arguments.get("build_queues", True),
-        tables_seconds=arguments.get("tables_seconds", 60.0),
-        sync_seconds=arguments.get("sync_seconds", 1.0),
-        sync_bytes=arguments.get("sync_bytes", 64 << 20),
         retention=parse_retention("retain", arguments.get("retain", FOREVER)),
         keep_for=tuple(map(Path, arguments.get("keep_for", ()))),
-        on_gap=arguments.get("on_gap", "fail"),
+        **given,
     )
 
 
@@ -232,9 +237,7 @@ def credentials_of(arguments: FollowArguments) -> Credentials | None:
     return None
 
 
-def informant_of(
-    endpoint: Endpoint, settings: FollowSettings, known_size: int | None
-) -> OrdinaryPort | ReplicaPort:
+def informant_of(endpoint: Endpoint, settings: FollowSettings, known_size: int | None) -> Informant:
     """Return where a broker is asked.
 
     Args:

@@ -1,4 +1,4 @@
-"""The saved state of a copy, ``.rmqstore/follow.json``, and the epochs of its log.
+"""The saved state of a copy, ``.rmqstore/follow.json``, its epochs, its status and its progress.
 
 The file names the broker that the copy is of, and the end of what is on the disk. It is never ahead
 of the bytes that it describes.
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rmqstore.errors import CorruptConfigError, StoreStateError, UnreadableFileError
 from rmqstore.replica.broker import Source
@@ -44,87 +46,22 @@ def epochs_within(epochs: Sequence[Epoch], begin: int, end: int) -> list[Epoch]:
     ]
 
 
-class CopiedEpochs:
-    """The epochs of a copy: those of the log of its broker, as far as the copy has come.
+def noted_epochs(paths: StorePaths) -> list[Epoch]:
+    """Return the epochs that were noted of a copy."""
+    try:
+        return read_epochs(paths)
+    except CorruptConfigError as err:  # comparing the logs needs none
+        logger.warning("%s; the epochs are asked for again", err)
+        return []
 
-    Args:
-        paths: the files of the copy.
 
-    Attributes:
-        confirm_offset: what the broker reported last; -1 if it reported nothing.
-    """
-
-    def __init__(self, paths: StorePaths) -> None:
-        self._paths = paths
-        self._begin = 0  # where the log of the copy begins
-        self._known: list[Epoch] = []
-        self._of_broker: list[Epoch] = []
-        self._stored: list[Epoch] = []
-        self.confirm_offset = -1
-
-    @property
-    def last(self) -> int:
-        """The number of the epoch of the last record on the disk, -1 without one."""
-        return self._stored[-1].number if self._stored else -1
-
-    def read(self, disk: Disk, begin: int, end: int, confirm_offset: int) -> None:
-        """Read what was noted of a log between two physical offsets."""
-        self._begin, self.confirm_offset = begin, confirm_offset
-        try:
-            self._stored = read_epochs(self._paths)
-        except CorruptConfigError as err:  # comparing the logs needs none
-            logger.warning("%s; the epochs are asked for again", err)
-            self._stored = []
-        self._known = epochs_within(self._stored, begin, end)
-        self.write(disk, end)
-
-    def within(self, begin: int, end: int) -> list[Epoch]:
-        """Return the epochs that are known between two physical offsets."""
-        return epochs_within(self._known, begin, end)
-
-    def begin_again(self, begin: int) -> None:
-        """Forget all epochs: the log has no record, and begins somewhere else."""
-        self._begin, self._known, self._of_broker = begin, [], []
-
-    def retain(self, disk: Disk, begin: int, end: int) -> None:
-        """Forget the epochs that end before the log of the copy now begins."""
-        self._begin = begin
-        self.write(disk, end)
-
-    def learn(self, epochs: Sequence[Epoch], confirm_offset: int) -> None:
-        """Take the epochs of the broker, whose log was found to be the copy's.
-
-        The copy may have older ones, which the broker forgets together with its files.
-        """
-        self.confirm_offset = confirm_offset
-        if epochs == self._of_broker:
-            return
-        self._of_broker = list(epochs)
-        first = epochs[0]
-        older = [
-            epoch
-            for epoch in self._known
-            if epoch.number < first.number and epoch.start_offset <= first.start_offset
-        ]
-        self._known = [*older, *epochs]
-
-    def write(self, disk: Disk, end: int) -> None:
-        """Note the epochs of what is on the disk up to a physical offset."""
-        epochs = self.within(self._begin, end)
-        if epochs == self._stored:
-            return
-        path = self._paths.epochs
-        if epochs:
-            disk.replace(path, stored_epochs(epochs))
-        else:
-            disk.delete(path)
-            disk.flush_folder(path.parent)
-        self._stored = epochs
-
-    def cut(self, disk: Disk, end: int) -> None:
-        """Forget the epochs that start at or after a physical offset where the log was cut."""
-        self._known, self._of_broker = self.within(self._begin, end), []
-        self.write(disk, end)
+def note_epochs(disk: Disk, paths: StorePaths, epochs: Sequence[Epoch]) -> None:
+    """Replace the file of the epochs; without one there is no file."""
+    if epochs:
+        disk.replace(paths.epochs, stored_epochs(epochs))
+    else:
+        disk.delete(paths.epochs)
+        disk.flush_folder(paths.epochs.parent)
 
 
 def new_learner_id() -> int:
@@ -270,6 +207,12 @@ def copy_paths(root: Path) -> StorePaths:
     return StorePaths(root, (root / "commitlog",), root / "consumequeue", root / "index")
 
 
+def cut_folder(root: Path, epoch_ms: int) -> Path:
+    """Return the folder of a copy for what is cut at a time."""
+    name = time.strftime("%Y%m%dT%H%M%S", time.gmtime(epoch_ms / 1000))
+    return copy_paths(root).own.folder / "cut" / f"{name}.{epoch_ms % 1000:03d}"
+
+
 def state_path(paths: StorePaths) -> Path:
     """Return the path of the file."""
     return paths.own.folder / _NAME
@@ -333,3 +276,80 @@ def require_same_source(root: Path, state: FollowState, source: Source) -> None:
             f"{root} has files of {state.file_size} bytes, and the broker now makes files of "
             f"{source.file_size}: follow it into a new folder"
         )
+
+
+def follow_status(target: str | os.PathLike[str]) -> tuple[FollowState, bool]:
+    """Return what a follower noted of its copy last, and whether one is running.
+
+    Raises:
+        StoreStateError: the folder is not a copy that a follower made.
+    """
+    paths = copy_paths(LOCAL.full_path(Path(target)))
+    state = read_state(paths)
+    if state is None:
+        raise StoreStateError(f"{target} is not a copy that a follower made")
+    return state, LOCAL.is_locked(paths.lock)
+
+
+def copies_in(target: str | os.PathLike[str]) -> dict[str, Path]:
+    """Return a copy, by an empty name, or the copies in a folder, by the names of their folders.
+
+    What is noted of a copy may be damaged; :func:`follow_status` says so.
+
+    Raises:
+        StoreStateError: it is neither.
+    """
+    root = LOCAL.full_path(Path(target))
+    if LOCAL.exists(state_path(copy_paths(root))):
+        return {"": root}
+    copies = {
+        entry.name: root / entry.name
+        for entry in sorted(LOCAL.list_folder(root), key=lambda entry: entry.name)
+        if entry.is_folder and LOCAL.exists(state_path(copy_paths(root / entry.name)))
+    }
+    if not copies:
+        raise StoreStateError(f"{target} is not a copy that a follower made, and holds none")
+    return copies
+
+
+def follow_cluster_status(
+    target: str | os.PathLike[str],
+) -> dict[str, tuple[FollowState, bool]]:
+    """Return what followers noted of each copy in a folder, by the names of their folders.
+
+    A folder that is a copy itself has an empty name.
+
+    Raises:
+        StoreStateError: the folder holds no copy that a follower made, or what is noted of one is
+            damaged.
+    """
+    return {name: follow_status(path) for name, path in copies_in(target).items()}
+
+
+class FollowProgress(NamedTuple):
+    """How far a copy is.
+
+    Attributes:
+        begin: physical offset where the copy begins.
+        end: physical offset after the last record that is on the disk.
+        source_end: where the log of the broker ended when it was last asked.
+        bytes_behind: what the copy is known to lack.
+        seconds_behind: how old the newest record of the copy is; 0 if nothing is lacking.
+        queues_end: physical offset up to which queues and index are built; it stays where it is
+            while they are not.
+        n_connections: connections so far.
+        n_cuts: how many times an end of the copy was cut because the broker does not have it.
+        source_at: when the broker reported that the last time, epoch ms; 0 if it has not.
+        is_connected: whether bytes of its log are being received.
+    """
+
+    begin: int
+    end: int
+    source_end: int
+    bytes_behind: int
+    seconds_behind: float
+    queues_end: int
+    n_connections: int
+    n_cuts: int
+    source_at: int = 0
+    is_connected: bool = False

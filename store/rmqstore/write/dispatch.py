@@ -9,6 +9,7 @@ and #CommitLogDispatcherBuildIndex; StoreCheckpoint.java.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from collections.abc import Set as AbstractSet
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from rmqstore.format.columns.dispatch_requests import (
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.inner_batch import count_messages
 from rmqstore.format.columns.lmq import lmq_heads
-from rmqstore.format.layout import BATCH_ROWS, Bytes, Mask
+from rmqstore.format.layout import BATCH_ROWS, LMQ_PREFIX, Bytes, Mask
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -42,6 +43,19 @@ from rmqstore.storage.queue.appender import QueueAppender
 _MAX_FINDINGS = 1000
 _MOST_MESSAGES = 1 << 17  # that take a row each at once
 _BATCH_ROWS = BATCH_ROWS * 3 // 2  # a call costs as much as some hundred records
+
+
+class UnknownTopicsError(Exception):
+    """The kind of queues of some topics is not known; all records before were dispatched.
+
+    Attributes:
+        physical_offset: of the first record that may be of one of them.
+        topics: the topics.
+    """
+
+    def __init__(self, physical_offset: int, topics: frozenset[str]) -> None:
+        super().__init__(physical_offset, topics)
+        self.physical_offset, self.topics = physical_offset, topics
 
 
 class SavedCheckpoint:
@@ -144,6 +158,7 @@ class Dispatcher:
         config: sizes of new files, and what is indexed.
         open_queue: returns the appender of a queue, by topic and queue id.
         batch_topics: the topics whose queues are BatchConsumeQueues.
+        known_topics: those whose kind is known; None if all others have plain queues.
         is_tolerant: skip damage and report it in :attr:`findings`. Queues that do not fit the log
             are listed in :attr:`misfits`, and nothing more is appended to them.
         walk: finds the records of a part of one file.
@@ -158,13 +173,14 @@ class Dispatcher:
         open_queue: Callable[[str, int], QueueAppender],
         batch_topics: Collection[str] = (),
         *,
+        known_topics: AbstractSet[str] | None = None,
         is_tolerant: bool = False,
         walk: Callable[[CommitLog, Segment, int, int], Iterator[Window]] = walk_forward,
     ) -> None:
         self._walk = walk
         self._disk, self._log, self._config = disk, log, config
         self._open_queue, self._is_tolerant = open_queue, is_tolerant
-        self._batch_topics = batch_topics
+        self._batch_topics, self._known_topics = batch_topics, known_topics
         self._index = IndexAppender(disk, index_folder, IndexSizes.of(config))
         self._touched: dict[tuple[str, int], QueueAppender] = {}
         self._waiting = UnitBuffer()
@@ -177,6 +193,7 @@ class Dispatcher:
 
         Raises:
             CorruptRecordError: bytes are not a record, and the dispatcher is not tolerant.
+            UnknownTopicsError: a record is of a topic whose kind is not known.
         """
         for part in join_spans(self._log, start, end):
             spans = [part] if isinstance(part, SegmentSpan) else part.spans
@@ -215,6 +232,11 @@ class Dispatcher:
     def _put_records(self, data: Bytes, heads: Heads) -> None:
         requests = read_requests(data, heads, self._config.rules)
         units, has_unit = requests.units, requests.has_unit
+        if self._known_topics is not None:
+            unknown = frozenset(units.topics) - self._known_topics
+            unknown = frozenset(each for each in unknown if not each.startswith(LMQ_PREFIX))
+            if unknown:
+                raise UnknownTopicsError(int(heads.column("physical_offset")[0]), unknown)
         self._topic = first_topic(data, heads) if len(heads) and len(units.topics) == 1 else None
         if self._batch_topics:
             is_batch = np.array([topic in self._batch_topics for topic in units.topics], np.bool_)
