@@ -348,8 +348,9 @@ def _on_unanswered(state: ReplicaState, event: events.Unanswered, question: Ques
     work = state.work
     if question is not Question.TABLES or not work.unknown:
         return state, []
-    state = state._replace(work=work._replace(retry_at=state.now + _RETRY_SECONDS))
-    if work.retry_at > LONG_AGO:
+    order = work.order._replace(retry_at=state.now + _RETRY_SECONDS)
+    state = state._replace(work=work._replace(order=order))
+    if work.order.retry_at > LONG_AGO:
         return state, []
     topics = ", ".join(sorted(work.unknown))
     return state, [events.Log(f"queues wait for the kind of topic {topics}: {error}")]

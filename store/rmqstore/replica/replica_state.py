@@ -140,6 +140,7 @@ class Order(NamedTuple):
 
     end: int = 0
     at: float = LONG_AGO
+    retry_at: float = LONG_AGO  # when the broker is asked again for kinds of its topics
 
 
 class Work(NamedTuple):
@@ -157,7 +158,6 @@ class Work(NamedTuple):
     order: Order = Order()  # the last one to build
     unknown: frozenset[str] = frozenset()  # topics whose kind is asked for
     plain: frozenset[str] = frozenset()  # topics that the broker did not know when it was asked
-    retry_at: float = LONG_AGO
 
     @property
     def sync_rest(self) -> float:

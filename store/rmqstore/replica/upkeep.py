@@ -159,7 +159,7 @@ def _on_built(state: ReplicaState, event: events.Built) -> Decision:
     rest = min(event.seconds, _MOST_REST_SECONDS) if rests else 0.0
     work = state.work._replace(
         building=False, written=event.written, next_build_at=state.now + rest,
-        unknown=event.unknown, retry_at=LONG_AGO,
+        unknown=event.unknown, order=state.work.order._replace(retry_at=LONG_AGO),
     )  # fmt: skip
     return settle_kinds(state._replace(copy=copy, work=work))
 
@@ -184,10 +184,14 @@ def settle_kinds(state: ReplicaState) -> Decision:
         ]
     elif missing and (facts is None or facts.asked_at < work.order.at):
         is_asked = state.broker.is_asked(Question.FACTS, Question.TABLES)
-        if is_asked or state.now < work.retry_at:
+        if is_asked or state.now < work.order.retry_at:
             return state, []
         return ask(state, Question.TABLES)
-    work = work._replace(unknown=frozenset(), plain=work.plain | missing, retry_at=LONG_AGO)
+    work = work._replace(
+        unknown=frozenset(),
+        plain=work.plain | missing,
+        order=work.order._replace(retry_at=LONG_AGO),
+    )
     state, further = build_if_due(state._replace(work=work))
     return state, [*actions, *further]
 
