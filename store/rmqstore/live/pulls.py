@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 _PASSING: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY)
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 
-# Requests on their way to a broker, which goes on while answers are decoded here: as many as have
-# answers of some megabytes together.
+# Requests on their way to a broker, which answers them while others are decoded here: as many as
+# have answers of some megabytes together.
 _LEAST_AT_ONCE: Final = 32
 _MOST_AT_ONCE: Final = 256
 _BYTES_AT_ONCE: Final = 8 << 20

@@ -66,22 +66,18 @@ from rmqstore.replica.upkeep import (
     BEGIN_AGAIN,
     COMPLETE,
     CUT,
+    DUTIES,
     HANDLERS,
     RETAIN,
     Step,
     ask,
-    ask_if_due,
     build_if_due,
-    drop_fetched_if_due,
     end_with,
     flush_if_due,
     pause,
     report_if_due,
-    report_progress,
-    retain_if_due,
     settle_kinds,
     stop_with,
-    write_state_if_due,
 )
 
 _END_SECONDS: Final = 1.0  # between two questions whether the log of the broker ends
@@ -651,10 +647,7 @@ def _on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
             return state, actions
     else:
         state, actions = flush_if_due(state)
-    for duty in (
-        settle_kinds, ask_if_due, retain_if_due, write_state_if_due, drop_fetched_if_due,
-        report_progress,
-    ):  # fmt: skip
+    for duty in DUTIES:
         state, further = duty(state)
         actions += further
     return state, actions

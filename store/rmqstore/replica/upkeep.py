@@ -607,6 +607,11 @@ CUT: Final[tuple[Step, ...]] = (
 BEGIN_AGAIN: Final[tuple[Step, ...]] = (
     _plan_cut, _cut_log, _note_again, _cut_queues
 )  # fmt: skip
+# What is looked at after each wait.
+DUTIES: Final[tuple[Callable[[ReplicaState], Decision], ...]] = (
+    settle_kinds, ask_if_due, retain_if_due, write_state_if_due, drop_fetched_if_due,
+    report_progress,
+)  # fmt: skip
 HANDLERS: Final[dict[type, Callable[[ReplicaState, Any], Decision]]] = {
     events.Flushed: _on_flushed,
     events.Built: _on_built,
