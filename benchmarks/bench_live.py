@@ -123,7 +123,7 @@ def producer(jars: Path, namesrv: str, rows: int, passes: int) -> None:
                 reader.wait()
             for line in done.stdout.splitlines():
                 quantile, _, milliseconds = line.partition(" ")
-                if milliseconds:
+                if milliseconds and quantile.startswith("0."):
                     waits[name].setdefault(quantile, []).append(float(milliseconds))
     for name, found in waits.items():
         quantiles = {f"ms_{each}": statistics.median(times) for each, times in found.items()}

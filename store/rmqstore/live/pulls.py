@@ -38,9 +38,9 @@ _PASSING: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, Response
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 
 # Requests on their way to a broker, which answers them while others are decoded here: as many as
-# have answers of some megabytes together.
+# have answers of some megabytes together. More would read faster, and let producers wait longer.
 _LEAST_AT_ONCE: Final = 32
-_MOST_AT_ONCE: Final = 256
+_MOST_AT_ONCE: Final = 64
 _BYTES_AT_ONCE: Final = 8 << 20
 _FIRST_COUNT: Final = 32  # messages of a request: a broker's limit by default
 _MOST_MESSAGES: Final = 1024

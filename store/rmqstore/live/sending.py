@@ -54,7 +54,7 @@ _MOST_ERRORS: Final = 3  # that a broker may say in a row of one request
 _PATIENCE_SECONDS: Final = 120.0
 _PAUSE_SECONDS: Final = 0.5
 _DISPATCH_SECONDS: Final = 5.0
-_DISPATCH_PAUSE: Final = 0.005
+_DISPATCH_PAUSES: Final = (0.002, 0.1)  # the first one, and the longest
 _SETTLING_SECONDS: Final = 1.0  # in which a queue shows what was stored last
 
 
@@ -173,6 +173,7 @@ class Sender:
         """Wait until the queues show what is stored, as far as that can be known."""
         behind = [queue for queue in self.queues if queue.end < queue.base]
         until = time.monotonic() + _DISPATCH_SECONDS
+        pause, longest = _DISPATCH_PAUSES
         with suppress(BrokerUnreachableError, BrokerRefusedError):
             while behind and time.monotonic() < until:
                 for topic in {queue.topic for queue in behind}:
@@ -181,7 +182,9 @@ class Sender:
                     for queue, end in zip(queues, ends, strict=True):
                         queue.end = end
                 behind = [queue for queue in behind if queue.end < queue.base]
-                time.sleep(_DISPATCH_PAUSE if behind else 0.0)
+                if behind:
+                    time.sleep(pause)
+                    pause = min(2 * pause, longest)
 
     def exchange(self) -> None:
         """Send what may be sent, and take one answer if any is owed.
