@@ -27,12 +27,12 @@ from kafka_broker import KafkaBroker, sink_jars
 from measure import report, spark_session
 from processes import JobCpu
 from pyspark import __version__ as pyspark_version
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from write_jobs import Bench, Cost, Job
 
 _JARS = Path(__file__).parents[1] / ".kafka"
-_TOPIC = "Bench"
+TOPIC = "Bench"
 _SETTINGS = {"spark.master": "local[1]", "spark.driver.memory": "3g"}
 # As a producer that is set up for throughput.
 _PRODUCER = {"linger.ms": "20", "batch.size": "524288", "acks": "1"}
@@ -61,24 +61,13 @@ def main() -> None:
         bench = Bench(spark, scratch, stack.enter_context(JobCpu([broker.pid])), broker)
         costs = bench.passes(jobs(spark, broker), arguments.passes)
     for name, own in costs.items():
-        report_job(name, own, costs[name.replace("kafkalog", "kafka")], arguments.rows)
+        other = costs[name.replace("kafkalog", "kafka")]
+        report_job("kafka read", name, own, other, arguments.rows)
 
 
 def produce(spark: SparkSession, broker: KafkaBroker, n_rows: int) -> None:
     """Send the records by Spark's Kafka sink."""
-    value = sf.rpad(sf.concat(sf.lit("value "), sf.col("id").cast("string")), 200, "abcdefgh")
-    headers = sf.array(
-        *(
-            sf.struct(sf.lit(name).alias("key"), sf.lit(text).cast("binary").alias("value"))
-            for name, text in (("region", "EU"), ("trace", "0af7651916cd43dd"), ("kind", "paid"))
-        )
-    )
-    spark.range(n_rows).select(
-        sf.lit(_TOPIC).alias("topic"),
-        sf.lpad(sf.col("id").cast("string"), 10, "0").cast("binary").alias("key"),
-        value.cast("binary").alias("value"),
-        headers.alias("headers"),
-    ).write.format("kafka").options(
+    records(spark, n_rows).write.format("kafka").options(
         **{
             f"kafka.{name}": text
             for name, text in (_PRODUCER | {"bootstrap.servers": broker.address}).items()
@@ -87,11 +76,28 @@ def produce(spark: SparkSession, broker: KafkaBroker, n_rows: int) -> None:
     print(f"produced {n_rows} records", file=sys.stderr)
 
 
+def records(spark: SparkSession, n_rows: int) -> DataFrame:
+    """Return the records, as Spark's Kafka sink takes them."""
+    value = sf.rpad(sf.concat(sf.lit("value "), sf.col("id").cast("string")), 200, "abcdefgh")
+    headers = sf.array(
+        *(
+            sf.struct(sf.lit(name).alias("key"), sf.lit(text).cast("binary").alias("value"))
+            for name, text in (("region", "EU"), ("trace", "0af7651916cd43dd"), ("kind", "paid"))
+        )
+    )
+    return spark.range(n_rows).select(
+        sf.lit(TOPIC).alias("topic"),
+        sf.lpad(sf.col("id").cast("string"), 10, "0").cast("binary").alias("key"),
+        value.cast("binary").alias("value"),
+        headers.alias("headers"),
+    )
+
+
 def jobs(spark: SparkSession, broker: KafkaBroker) -> dict[str, Job]:
     """Return the jobs by name."""
 
     def job(source: str, *, include_headers: bool) -> Job:
-        options = {"subscribe": _TOPIC, "includeHeaders": str(include_headers).lower()}
+        options = {"subscribe": TOPIC, "includeHeaders": str(include_headers).lower()}
         reader = spark.read.format(source).options(**options)
         if source == "kafka":
             frame = reader.option("kafka.bootstrap.servers", broker.address).load()
@@ -108,16 +114,19 @@ def jobs(spark: SparkSession, broker: KafkaBroker) -> dict[str, Job]:
     }
 
 
-def report_job(name: str, own: Sequence[Cost], other: Sequence[Cost], n_rows: int) -> None:
+def report_job(
+    benchmark: str, name: str, own: Sequence[Cost], other: Sequence[Cost], n_rows: int
+) -> None:
     """Report a job beside the one of Spark's Kafka source."""
     report(
-        "kafka read",
+        benchmark,
         name,
         rows=n_rows,
         rows_per_second=int(n_rows / statistics.median(cost.wall for cost in own)),
         cpu_us_per_row=statistics.median(cost.cpu.total for cost in own) / n_rows * 1e6,
         jvm_us_per_row=statistics.median(cost.cpu.jvm for cost in own) / n_rows * 1e6,
-        broker_us_per_row=statistics.median(cost.broker for cost in own) / n_rows * 1e6,
+        # None where no broker was watched.
+        broker_us_per_row=statistics.median(cost.broker for cost in own) / n_rows * 1e6 or None,
         speed_by_kafka=statistics.median(
             theirs.wall / ours.wall for ours, theirs in zip(own, other, strict=True)
         ),

@@ -77,26 +77,18 @@ class LiveBroker(Closing):
             BrokerRefusedError: it refuses.
         """
         asked = [self._of_queue(topic, queue_id) for queue_id in queue_ids]
-        try:
-            # The ends come first: a queue that is cleaned meanwhile shows it by a beginning past
-            # them.
-            ends = self._offsets(RequestCode.GET_MAX_OFFSET, asked)
-            begins = self._offsets(RequestCode.GET_MIN_OFFSET, asked)
-        except BrokerRefusedError as err:
-            if err.code != ResponseCode.NO_PERMISSION:
-                raise
+        # The ends come first: a queue that is cleaned meanwhile shows it by a beginning past them.
+        ends = self._offsets(RequestCode.GET_MAX_OFFSET, asked)
+        begins = None if ends is None else self._offsets(RequestCode.GET_MIN_OFFSET, asked)
+        if ends is None or begins is None:
             return self._pulled_spans(topic, queue_ids)
         return [(min(begin, end), end) for begin, end in zip(begins, ends, strict=True)]
 
     def ends(self, topic: str, queue_ids: Sequence[int]) -> list[int]:
         """Return where queues end; raises as :meth:`spans` does."""
         asked = [self._of_queue(topic, queue_id) for queue_id in queue_ids]
-        try:
-            return self._offsets(RequestCode.GET_MAX_OFFSET, asked)
-        except BrokerRefusedError as err:
-            if err.code != ResponseCode.NO_PERMISSION:
-                raise
-            return [end for _, end in self._pulled_spans(topic, queue_ids)]
+        ends = self._offsets(RequestCode.GET_MAX_OFFSET, asked)
+        return [end for _, end in self._pulled_spans(topic, queue_ids)] if ends is None else ends
 
     def _pulled_spans(self, topic: str, queue_ids: Sequence[int]) -> list[tuple[int, int]]:
         """Return where queues begin and end as answers to pulls say.
@@ -119,12 +111,7 @@ class LiveBroker(Closing):
             self._of_queue(topic, queue_id) | {"timestamp": str(timestamp), "boundaryType": "LOWER"}
             for queue_id, timestamp in asked
         ]
-        try:
-            return self._offsets(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
-        except BrokerRefusedError as err:
-            if err.code != ResponseCode.NO_PERMISSION:
-                raise
-            return None
+        return self._offsets(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
 
     def pull_fields(self, wanted: QueueSlice, subscription: str = "*") -> dict[str, str]:
         """Return the fields of a pull of a range, in which no offset is committed."""
@@ -182,9 +169,17 @@ class LiveBroker(Closing):
             found.append({name: str(value) for name, value in given.items()})
         return found
 
-    def _offsets(self, code: int, asked: Sequence[Fields]) -> list[int]:
-        """Return the offset in the answer to each of several requests of one kind."""
-        return [self._number(answer, "offset") for answer in self.ask(code, asked)]
+    def _offsets(self, code: int, asked: Sequence[Fields]) -> list[int] | None:
+        """Return the offset in the answer to each of several requests of one kind.
+
+        None if the broker does not let us ask, which needs GET on the topic.
+        """
+        try:
+            return [self._number(answer, "offset") for answer in self.ask(code, asked)]
+        except BrokerRefusedError as err:
+            if err.code != ResponseCode.NO_PERMISSION:
+                raise
+            return None
 
     def _number(self, answer: Answer, name: str) -> int:
         try:
