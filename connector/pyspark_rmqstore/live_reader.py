@@ -19,13 +19,12 @@ from pyspark_rmqstore.planning import SampledQueues, SampledSlice
 from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
-from rmqstore.live.location import LiveLocation
+from rmqstore.live.location import LiveLocation, require_served
 from rmqstore.live.pulls import first_records
 from rmqstore.live.reading import LiveScan
 from rmqstore.read.sampling import Sample
 from rmqstore.remoting.client import Address
 from rmqstore.spans import QueueSlice
-from rmqstore.store.live_cluster import TAGS_CODE, require_served
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -49,8 +48,7 @@ class LiveSplitReader(SplitReader):
     @option_names()
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
         super().__init__(schema, options)
-        if TAGS_CODE in self.schema.names:
-            require_served([f"column {TAGS_CODE}"])
+        require_served(columns=self.schema.names)
 
     def read_of(self, broker: LiveBroker, slices: Sequence[QueueSlice]) -> AnyStoreRead:
         """Return the read of ranges of a broker's queues; two messages of each are looked at."""

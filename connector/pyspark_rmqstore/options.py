@@ -20,7 +20,7 @@ from pyspark_rmqstore.store_options import (
 )
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
-from rmqstore.live.location import LiveLocation
+from rmqstore.live.location import LiveLocation, require_served
 from rmqstore.query.arguments import SelectionArguments
 from rmqstore.query.keys import Wanted, parse_wanted
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
@@ -28,7 +28,6 @@ from rmqstore.query.selection import Selection, parse_selection, parse_tags
 from rmqstore.query.sql92_filter import Filter, parse_filter
 from rmqstore.read.views.schema import ALLOWED
 from rmqstore.storage.remote.location import is_uri
-from rmqstore.store.live_cluster import TAGS_CODE, require_served
 
 logger = logging.getLogger(__name__)
 
@@ -274,9 +273,7 @@ def _require_served(given: GivenOptions, chosen: ColumnOptions, *, scan: str) ->
         names.append("scan=commitlog")
     if chosen.include_pending:
         names.append("includePending")
-    if chosen.columns is not None and TAGS_CODE in chosen.columns:
-        names.append(f"column {TAGS_CODE}")
-    require_served(names)
+    require_served(names, chosen.columns or ())
 
 
 def _is_kafka(given: GivenOptions) -> bool:

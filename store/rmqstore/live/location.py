@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from os import environ
 from typing import Final
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.remoting.client import TIMEOUT_SECONDS, Address, Credentials, Endpoint
 from rmqstore.storage.remote.location import RUNNING_BROKERS, boolean, number
 
@@ -29,12 +29,33 @@ LIVE_OPTIONS: Final = (
     "tls_any_host", "tls_any_certificate", "consumer_group", "timeout",
 )  # fmt: skip
 
+# A broker sends records, and this is in the unit of the queue.
+_COLUMNS_OF_FILES: Final = frozenset({"tagsCode"})
+
 
 def is_live(path: object) -> bool:
     """Return whether a path is the address of name servers."""
     return isinstance(path, str | os.PathLike) and os.fspath(path).lower().startswith(
         f"{RUNNING_BROKERS}:"
     )
+
+
+def require_served(asked: Iterable[str] = (), columns: Iterable[str] = ()) -> None:
+    """Refuse what only the files of a store can answer.
+
+    Args:
+        asked: such arguments, as far as they were given.
+        columns: all columns that are asked for.
+
+    Raises:
+        UnsupportedFeatureError: there is one.
+    """
+    names = [*asked, *(f"column {name}" for name in columns if name in _COLUMNS_OF_FILES)]
+    if names:
+        raise UnsupportedFeatureError(
+            f"{', '.join(names)}: running brokers do not serve this; read the files of a store, "
+            "or of a copy that `rmqstore follow` keeps"
+        )
 
 
 @dataclass(frozen=True, slots=True)

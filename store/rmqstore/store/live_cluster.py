@@ -10,10 +10,10 @@ from typing import Any, Final, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import StoreStateError, UnsupportedFeatureError
+from rmqstore.errors import StoreStateError
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.live.cluster import LiveBrokers
-from rmqstore.live.location import LiveLocation
+from rmqstore.live.location import LiveLocation, require_served
 from rmqstore.live.reading import LiveScan
 from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arguments import Mode, ScanArguments, ScanOrder, SelectionArguments, spells_out
@@ -25,8 +25,6 @@ from rmqstore.read.sampling import QUEUE_COLUMNS, newest_of_queues
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.storage import Closing
 from rmqstore.store.scan import Scan
-
-TAGS_CODE: Final = "tagsCode"
 
 
 class _SelectionArguments(SelectionArguments, total=False):
@@ -163,8 +161,7 @@ class LiveCluster(Closing):
             verbatim=verbatim,
             progress=progress,
         )
-        if TAGS_CODE in request.spec.schema.names:
-            require_served([f"column {TAGS_CODE}"])
+        require_served(columns=request.spec.schema.names)
         return Scan(
             request.schema,
             lambda: self._rows(request),
@@ -220,19 +217,3 @@ class LiveCluster(Closing):
 def _asks(value: object) -> bool:
     """Return whether the value of an argument asks for anything."""
     return value is not None and value is not False and value != "queue"
-
-
-def require_served(asked: Iterable[str]) -> None:
-    """Refuse what only the files of a store can answer.
-
-    Args:
-        asked: names of arguments or columns that were given.
-
-    Raises:
-        UnsupportedFeatureError: there is one.
-    """
-    if names := list(asked):
-        raise UnsupportedFeatureError(
-            f"{', '.join(names)}: running brokers do not serve this; read the files of a store, "
-            "or of a copy that `rmqstore follow` keeps"
-        )
