@@ -88,9 +88,9 @@ bench: java env ## repeat the measurements of docs/performance.md
 	$(BIN)/python benchmarks/run.py
 
 .PHONY: bench-growth
-bench-growth: java env ## repeat the measurements of docs/large.md, and draw its plot again
+bench-growth: java env ## repeat the measurements of docs/performance.md, and draw its plot again
 	$(BIN)/python benchmarks/bench_growth.py > growth.jsonl
-	$(BIN)/python benchmarks/plot_growth.py growth.jsonl docs/large.md
+	$(BIN)/python benchmarks/plot_growth.py growth.jsonl docs/performance.md
 
 .PHONY: clean
 clean: ## remove what these commands made, .venv too

@@ -6,7 +6,7 @@ Usage: python benchmarks/bench_growth.py [--large] [--folder DIR] [--dimension N
 Prints one JSON line for each dimension and operation: the median seconds of some passes, on the
 clock and of the CPU, and the exponents of the CPU seconds from each size to the next. 0 is no
 growth, 1 is proportional. Each pass takes all sizes in turn, so other load affects all alike.
-`plot_growth.py` makes the tables and the plot of docs/large.md of these lines.
+`plot_growth.py` makes the tables and the plot of docs/performance.md of these lines.
 """
 
 from __future__ import annotations

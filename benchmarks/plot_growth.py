@@ -1,4 +1,4 @@
-"""Puts what bench_growth.py measured into docs/large.md: its tables, its plot and its estimate.
+"""Puts what bench_growth.py measured into docs/performance.md: tables, plot and estimate.
 
 Usage: python benchmarks/plot_growth.py RESULTS PAGE
 

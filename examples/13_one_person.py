@@ -7,7 +7,7 @@ EXTRACT. In the new store TARGET each of them is still there with its queue offs
 offsets of consumers stay valid, but its body, its keys and its own properties are gone.
 
 A log forgets nothing in place: this program only makes a store that does not have the words. The
-page docs/recipes.md says where else they are.
+page docs/howto.md says where else they are.
 """
 
 from __future__ import annotations

@@ -16,11 +16,10 @@ from typing import NamedTuple
 import pytest
 
 import goldens
+from versions.environments import FOLDER, ROOT, run_command
 
 pytestmark = pytest.mark.versions
 
-ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / ".versions"
 STORE = "basic"
 PARTS = (
     "core_reads", "batch_read", "filters", "append", "stream_read", "stream_read_limited",
@@ -81,27 +80,14 @@ def environment(combination: Combination) -> Path:
     own = folder / "bin" / "python"
     pip = [own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if not (folder / ".ready").exists():
-        _run(python, "-m", "venv", "--clear", folder)
+        run_command(python, "-m", "venv", "--clear", folder)
         requirements = [
             f"{name}{value}" for name, value in combination._asdict().items() if name != "python"
         ]
-        _run(*pip, *requirements, f"{ROOT}[spark,cli]", "pandas>=2.2")
+        run_command(*pip, *requirements, f"{ROOT}[spark,cli]", "pandas>=2.2")
         (folder / ".ready").touch()
-    _run(*pip, "--no-deps", "--force-reinstall", ROOT)
+    run_command(*pip, "--no-deps", "--force-reinstall", ROOT)
     return own
-
-
-def _run(*command: str | Path) -> str:
-    variables = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("PYTHONPATH", "SPARK_HOME")
-    }
-    done = subprocess.run(
-        command, env=variables, capture_output=True, text=True, timeout=1800, check=False
-    )
-    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-8000:]}"
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +101,7 @@ def test_a_combination_passes_the_smoke_check(
 ) -> None:
     python = environment(combination)
     n_messages = str(len(goldens.lines(STORE, "expected")))
-    output = _run(
+    output = run_command(
         python, Path(__file__).with_name("smoke.py"), store, n_messages, tmp_path / "scratch"
     )
     lines = output.splitlines()  # of the JVM, too

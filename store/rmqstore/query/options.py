@@ -233,7 +233,8 @@ READ_OPTIONS: Final = (
     ),
     Option(
         "columns", "columns", ANY_READ, "columns, separated by commas",
-        "or `kafka`: the columns of Spark's Kafka source, for [jobs that read Kafka](kafka.md)",
+        "or `kafka`: the columns of Spark's Kafka source, for "
+        "[jobs that read Kafka](kafka.md#move-a-kafka-job)",
         shown="[all](columns.md) but `offsetMsgId` and `tagsCode`",
     ),
     Option(
