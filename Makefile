@@ -83,6 +83,10 @@ lint: env ## check style, types and imports: ruff, mypy, import-linter
 docs: env ## build the manual into docs/_build/html; warnings are errors
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
+.PHONY: release-notes
+release-notes: env ## put the fragments of docs/changelog.d into CHANGELOG.md, for VERSION
+	$(BIN)/towncrier build --yes --version $(VERSION)
+
 .PHONY: bench
 bench: java env ## repeat the measurements of docs/performance.md
 	$(BIN)/python benchmarks/run.py
@@ -94,4 +98,4 @@ bench-growth: java env ## repeat the measurements of docs/performance.md, and dr
 
 .PHONY: clean
 clean: ## remove what these commands made, .venv too
-	rm -rf $(VENV) .versions .times .rocketmq .kafka .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse docs/_build
+	rm -rf $(VENV) .tutorial .versions .times .rocketmq .kafka .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse docs/_build lake report.html

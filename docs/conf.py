@@ -12,8 +12,19 @@ author = "The rmqstore authors"
 copyright = "The rmqstore authors; Apache License 2.0"  # noqa: A001 - Sphinx's name
 release = version = rmqstore.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "command_reference"]
-exclude_patterns = ["_build", "_ext"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "command_reference",
+]
+exclude_patterns = ["_build", "_ext", "changelog.d"]
+
+# What is copied of a block are its commands, without the prompt and what they print.
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+copybutton_remove_prompts = True
 
 html_theme = "furo"
 html_title = f"rmqstore {release}"

@@ -130,6 +130,16 @@ def test_the_version_is_the_newest_of_the_changelog() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     released = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d{2}-\d{2}$", text, flags=re.MULTILINE)
     assert released[0] == rmqstore.__version__
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {rmqstore.__version__}\n" in citation
+
+
+def test_each_fragment_of_the_changelog_has_a_type_that_towncrier_knows() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    settings = project["tool"]["towncrier"]
+    types = {each["directory"] for each in settings["type"]}
+    names = {path.name for path in (ROOT / settings["directory"]).iterdir()} - {"README.md"}
+    assert [name for name in sorted(names) if name.split(".")[-2] not in types] == []
 
 
 def test_the_unpacked_wheel_reads_a_store_by_itself(

@@ -1,4 +1,4 @@
-"""Old names of arguments and attributes, which warn and work for one more release."""
+"""Old names of arguments and attributes, which warn and work until 2.0."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def renamed(**names: str) -> Callable[[Callable[Arguments, T]], Callable[Argumen
                 if new in given:
                     raise OptionError(f"{new} and {old}, its old name: give one of them")
                 warn(
-                    f"argument {old} is called {new} now; the next release does not take {old}",
+                    f"argument {old} is called {new} now; rmqstore 2.0 does not take {old}",
                     DeprecationWarning,
                     stacklevel=2,
                 )
@@ -57,7 +57,7 @@ def _warning(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(names: TopicNames, *arguments: object, **named: object) -> Any:  # noqa: ANN401
         warn(
-            "topics is a method now: logs.topics(); the next release has no list logs.topics",
+            "topics is a method now: logs.topics(); rmqstore 2.0 has no list logs.topics",
             DeprecationWarning,
             stacklevel=2,
         )

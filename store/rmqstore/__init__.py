@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from rmqstore.write.messages import WriteSpec
     from rmqstore.write.writer import StoreWriter
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "BrokerRefusedError",

@@ -6,6 +6,7 @@ What the source and the sink do under all options is asked in this process: see 
 from __future__ import annotations
 
 import shutil
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -165,3 +166,42 @@ def test_output_modes_but_append_are_refused(spark: SparkSession, tmp_path: Path
     assert "can only be appended to" in failure(
         lambda: started.start(str(tmp_path / "b")).awaitTermination()
     )
+
+
+# ---- an older release
+
+
+def test_the_stores_checkpoint_and_ledgers_of_0_1_0_are_continued(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # Release 0.1.0 appended ten rows to `source` with txnVersion 1 and copied them to `target`.
+    with tarfile.open(Path(__file__).with_name("made-by-0.1.0.tar.xz")) as archive:
+        archive.extractall(tmp_path, filter="data")
+    source, target = tmp_path / "source", tmp_path / "target"
+
+    def append(version: int) -> None:
+        rows = [("T0", bytearray(b"version %d, %d" % (version, row)), "tag") for row in range(10)]
+        frame = spark.createDataFrame(rows, "topic string, body binary, tags string")
+        transaction = {"txnAppId": "upgrade", "txnVersion": str(version)}
+        frame.write.format("rmqstore").mode("append").options(**transaction).save(str(source))
+
+    def bodies(root: Path) -> list[bytes]:
+        with rmqstore.open(root) as store:
+            return sorted(store.scan(columns="body").read_all()["body"].to_pylist())
+
+    def copy_on() -> None:
+        stream = spark.readStream.format("rmqstore").options(**EARLIEST).load(str(source))
+        writer = stream.selectExpr("topic", "body", "tags").writeStream.format("rmqstore")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start(str(target)).awaitTermination()
+
+    append(1)  # is in the ledger already
+    copy_on()
+    assert bodies(target) == bodies(source) == [b"first %d" % row for row in range(10)]
+    append(2)
+    copy_on()
+    assert len(bodies(target)) == 20
+    assert bodies(target) == bodies(source)
+    for root in (source, target):
+        with rmqstore.open(root) as store:
+            assert list(verify(store)) == []
