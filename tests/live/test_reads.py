@@ -6,6 +6,7 @@ import random
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from live.fake_cluster import FakeBroker, FakeCluster, Reply, Request, fill, one
 from reading import LOG_COLUMNS, Row, rows
 from rmqstore.errors import OptionError
 from rmqstore.live import pulls
+from rmqstore.remoting.client import RemotingClient
 from rmqstore.store.live_cluster import LiveCluster
 from store_builder import T0, Record, Store, java_hash, properties
 
@@ -203,6 +205,29 @@ def test_answers_grow_with_what_a_broker_gives() -> None:
         broker.limit = 100_000
         assert cluster.count() == 30_000
         assert len(broker.asked(11)) < 30_000 // 32 // 2
+
+
+def test_a_distant_broker_gets_more_requests_at_once_unless_its_answers_are_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with FakeCluster({"a": one_queue(10_000)}) as fake, fake.open() as cluster:
+
+        def most_at_once() -> int:
+            together: list[int] = []
+
+            def come(requests: list[Request]) -> None:
+                together.append(sum(request.code == 11 for request in requests))
+                sleep(0.02)  # for those that come behind
+
+            fake.brokers["a"].come = come
+            assert cluster.count() == 10_000
+            return max(together)
+
+        assert most_at_once() <= pulls._LEAST_AT_ONCE
+        monkeypatch.setattr(RemotingClient, "round_trip", 0.02)
+        assert most_at_once() > pulls._LEAST_AT_ONCE
+        monkeypatch.setattr(pulls, "_BYTES_AT_ONCE", 1)
+        assert most_at_once() <= pulls._LEAST_AT_ONCE
 
 
 def test_little_is_held_while_answers_wait_for_those_before_them(

@@ -51,6 +51,8 @@ TIMEOUT_SECONDS: Final = 15.0
 _NO_OFFSET: Final = b"\xff" * 8
 _PIECE_BYTES: Final = 256 << 10
 _MAX_PORT: Final = (1 << 16) - 1
+_TCP_INFO_BYTES: Final = 152  # of struct tcp_info
+_MIN_RTT_AT: Final = 148
 
 
 class Answer(NamedTuple):
@@ -307,6 +309,20 @@ class RemotingClient:
         """Close the connection."""
         with suppress(OSError):
             self._socket.close()
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds of the quickest way there and back so far, without the time of any answer.
+
+        It is what the system measures by acknowledgements; 0 if it does not say.
+
+        Source: struct tcp_info of Linux.
+        """
+        with suppress(OSError, struct.error):
+            told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            (microseconds,) = struct.unpack_from("=I", told, _MIN_RTT_AT)
+            return float(microseconds / 1e6)
+        return 0.0
 
     def request(
         self, code: int, fields: Mapping[str, str] | None = None, body: bytes = _NO_OFFSET
