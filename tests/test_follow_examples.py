@@ -24,7 +24,7 @@ CONTAINER = ROOT / "examples" / "follow" / "Containerfile"
 
 def parsed(words: list[str]) -> dict[str, Any]:
     """Return the parameters that a command line has; nothing is run."""
-    command = main.commands["follow"]
+    command = main.verb("follow")
     context: click.Context = command.make_context("follow", list(words))
     return context.params
 

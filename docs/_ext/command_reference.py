@@ -9,6 +9,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 
 from rmqstore.cli import main
+from rmqstore.cli.verbs import VERBS
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -23,8 +24,9 @@ class CommandReference(Directive):
     def run(self) -> list[nodes.Node]:
         """Return the nodes; an unknown verb is an error of the build."""
         verb = self.arguments[0]
-        command: click.Command | None = main
-        for word in verb.split():
+        name, *rest = verb.split()
+        command = main.verb(name) if name in VERBS else None
+        for word in rest:
             command = command.commands.get(word) if isinstance(command, click.Group) else None
         if command is None:
             raise self.error(f"rmqstore has no verb {verb!r}")

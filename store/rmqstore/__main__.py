@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from rmqstore.cli.common import main
+from rmqstore.cli.verbs import main
 
 main(prog_name="rmqstore")

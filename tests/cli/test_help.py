@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from click.testing import CliRunner
 import manual
 from rmqstore.cli import main
 from rmqstore.cli.help import EXAMPLES
+from rmqstore.cli.verbs import VERBS
 from rmqstore.read.views.schema import VIEWS
 
 WITHOUT_A_BROKER = {"follow"}  # the source is a broker, which no example has
@@ -31,14 +34,12 @@ def helped(*words: str) -> str:
 def test_every_verb_is_in_a_group_and_has_two_examples() -> None:
     text = helped()
     assert "─ Commands ─" not in text, "the group of what is in no group"
-    for verb in main.commands:
+    for verb in VERBS:
         assert f"│ {verb} " in text
-    assert {verb: len(EXAMPLES.get(verb, ())) for verb in main.commands} == dict.fromkeys(
-        main.commands, 2
-    )
+    assert {verb: len(EXAMPLES.get(verb, ())) for verb in VERBS} == dict.fromkeys(VERBS, 2)
 
 
-@pytest.mark.parametrize("verb", sorted(main.commands))
+@pytest.mark.parametrize("verb", sorted(VERBS))
 def test_the_help_of_a_verb_shows_its_examples(verb: str) -> None:
     text = helped(verb)
     for example in EXAMPLES[verb]:
@@ -51,13 +52,28 @@ def test_the_help_of_a_verb_shows_its_examples(verb: str) -> None:
         assert {"--help", "--format"} <= {*flags} or verb in ("import", "report"), flags
 
 
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_the_list_of_verbs_says_what_the_help_of_each_begins_with(verb: str) -> None:
+    begin = " ".join((main.verb(verb).help or "").partition("\n\n")[0].split())
+    assert begin.startswith(VERBS[verb].summary)
+
+
+def test_the_list_of_verbs_is_shown_without_what_the_verbs_need() -> None:
+    script = (
+        "import sys; from rmqstore.cli import main\n"
+        "main(['--help'], standalone_mode=False)\n"
+        "sys.exit(bool({'numpy', 'pyarrow', 'rmqstore.cli.common'} & {*sys.modules}))"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
+
+
 def test_every_example_runs(
     golden_store: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manual.make_places(golden_store, tmp_path)
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text('{"topic": "New", "body": "x"}\n')
-    for verb in main.commands.keys() - WITHOUT_A_BROKER:
+    for verb in VERBS.keys() - WITHOUT_A_BROKER:
         for example in EXAMPLES[verb]:
             name, *words = shlex.split(manual.placed(example, tmp_path))
             assert (name, words[0]) == ("rmqstore", verb)

@@ -1,4 +1,4 @@
-"""What the verbs share: the command itself, exit codes, consoles, common options and progress.
+"""What the verbs share: exit codes, consoles, common options and progress.
 
 Exit codes: 0 clean, 1 damage, 2 wrong usage or an error that ended the command, 3 no row with
 --fail-if-empty, 4 a question was answered with no, 130 interrupted (SIGINT), 141 stdout was closed
@@ -7,7 +7,6 @@ Exit codes: 0 clean, 1 damage, 2 wrong usage or an error that ended the command,
 
 from __future__ import annotations
 
-import logging
 import os
 import select
 import signal
@@ -19,8 +18,22 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
 
+import click
 import pyarrow as pa
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as ProgressBar
+from rich.table import Column
+from rich.text import Text
 
+from rmqstore.cli.verbs import main
 from rmqstore.errors import (
     OptionError,
     RmqStoreError,
@@ -36,27 +49,6 @@ from rmqstore.storage.broker.folders import find_store, root_of_part
 from rmqstore.storage.broker.store_config import root_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
-
-try:
-    import click
-    from rich.console import Console
-    from rich.filesize import decimal
-    from rich.progress import (
-        BarColumn,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as ProgressBar
-    from rich.table import Column
-    from rich.text import Text
-
-    from rmqstore.cli.help import SETTINGS, Verbs
-except ImportError as err:  # pragma: no cover - the message is the point
-    needed = "the command line needs click, rich and rich-click: pip install rich-click (extra cli)"
-    print(f"{needed} ({err})", file=sys.stderr)  # noqa: T201
-    raise SystemExit(2) from err
 
 DAMAGE, USAGE, DECLINED, PIPE_CLOSED = 1, 2, 4, 141
 BYTES: Final = "bytes"
@@ -104,7 +96,7 @@ def with_flags(text: str) -> str:
             own = _flag_of(name, value, context.command)
             if own is not None:
                 return own
-        of_dump = _flag_of(name, value, main.commands["dump"])
+        of_dump = _flag_of(name, value, main.verb("dump"))
         if of_dump is not None and value is not None:
             verb = "" if verb_is_named else "dump "
             verb_is_named = True
@@ -257,18 +249,6 @@ def stopped_by_signals(stop: Event) -> Iterator[list[int]]:
         os.close(writer)
         thread.join()
         os.close(reader)
-
-
-@click.group(cls=Verbs, context_settings=SETTINGS)
-@click.version_option(package_name="pyspark-rmqstore")
-def main() -> None:
-    """Work on the files of an Apache RocketMQ store without a broker.
-
-    Only rebuild and import change the store.
-    """
-    logging.basicConfig(
-        level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr
-    )
 
 
 _QUIET: Final = "rmqstore.quiet"

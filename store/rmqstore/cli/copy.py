@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from rmqstore.cli.common import ends_clearly, main, progress_bar, shows_progress, some_topics
+from rmqstore.cli.common import ends_clearly, progress_bar, shows_progress, some_topics
 from rmqstore.cli.output import Output, gives_findings, show_findings
 from rmqstore.cli.stores import given_options, key_values, store_path
+from rmqstore.cli.verbs import main
 from rmqstore.copying.copier import copy
 from rmqstore.errors import OptionError
 

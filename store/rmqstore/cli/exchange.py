@@ -27,7 +27,6 @@ from rmqstore.cli.common import (
     counted,
     ends_clearly,
     err_console,
-    main,
     must_ask,
     shows_progress,
 )
@@ -38,6 +37,7 @@ from rmqstore.cli.stores import (
     parts_elsewhere,
     storage_option,
 )
+from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.exchange.files import (
     INPUT_FORMATS,

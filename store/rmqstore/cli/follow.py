@@ -17,7 +17,8 @@ from typing import Any, Final, TextIO, cast
 
 import click
 
-from rmqstore.cli.common import USAGE, ends_clearly, main, stopped_by_signals
+from rmqstore.cli.common import USAGE, ends_clearly, stopped_by_signals
+from rmqstore.cli.verbs import main
 from rmqstore.errors import BrokerUnreachableError, OptionError, RmqStoreError, StoreStateError
 from rmqstore.remoting.client import Address
 from rmqstore.replica.cluster import ClusterProgress, FollowMetrics, follow, follow_cluster

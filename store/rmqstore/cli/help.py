@@ -1,25 +1,17 @@
-"""The help of the command line: verbs in groups, options in groups, two examples for each verb."""
+"""The help of the command line: options in groups, and two examples for each verb."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
-import click
 import rich_click
-from rich.text import Text
-from rich_click import RichGroup
+
+if TYPE_CHECKING:
+    from rich_click.utils import CommandGroupDict, OptionGroupDict
 
 INTERRUPTED: Final = 130  # the exit code after SIGINT
 
-_VERBS: Final = {
-    "See what a store is": [
-        "describe", "stat", "topics", "groups", "brokers", "view", "assign", "routes",
-    ],
-    "Read messages": ["dump", "get", "query", "trace", "export"],
-    "Check": ["verify", "report", "doctor"],
-    "Change and copy": ["rebuild", "import", "copy", "follow"],
-    "Other brokers": ["kafka"],
-}  # fmt: skip
 _OPTIONS: Final[dict[str, list[str]]] = {
     "Options": [],  # what is in no other group; they come first
     "From Kafka": ["--from-kafka", "--kafka-topic", "--replace-dots"],
@@ -136,35 +128,19 @@ EXAMPLES: Final = {
         "rmqstore view commitlog /data/rocketmq/store --columns commitLogOffset,storeSize -n 5",
     ),
 }
-SETTINGS: Final = {
-    "help_option_names": ["-h", "--help"],
-    "rich_help_config": rich_click.RichHelpConfiguration(
-        command_groups={"*": [{"name": name, "commands": verbs} for name, verbs in _VERBS.items()]},
-        option_groups={"*": [{"name": name, "options": flags} for name, flags in _OPTIONS.items()]},
-    ),
-}
 
 
-class Verbs(RichGroup):
-    """The verbs, with their examples under their help."""
-
-    main = click.Group.main  # errors stay one line, for logs and scripts
-
-    def add_command(self, cmd: click.Command, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
-        """Add a verb."""
-        for option in cmd.params:  # without it rich-click 1.9 repeats all options under Options
-            option.panel = None  # type: ignore[attr-defined]
-        group = f"{self.name} " if self.name != "main" else ""
-        examples = EXAMPLES.get(f"{group}{cmd.name}", ())
-        if examples:  # Text keeps the lines as they are
-            text = "\n".join(["Examples", *(f"  {example}" for example in examples)])
-            cmd.epilog = Text(text)  # type: ignore[assignment]
-        super().add_command(cmd, *args, **kwargs)
-
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
-        """Run a verb; where somebody interrupts it, end with the code that shells give."""
-        try:
-            return super().invoke(ctx)
-        except (KeyboardInterrupt, click.Abort):
-            click.echo("interrupted", err=True)
-            ctx.exit(INTERRUPTED)
+def settings(verbs: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return the settings of the command, whose help shows verbs in these groups."""
+    commands: list[CommandGroupDict] = [
+        {"name": name, "commands": group} for name, group in verbs.items()
+    ]
+    options: list[OptionGroupDict] = [
+        {"name": name, "options": flags} for name, flags in _OPTIONS.items()
+    ]
+    return {
+        "help_option_names": ["-h", "--help"],
+        "rich_help_config": rich_click.RichHelpConfiguration(
+            command_groups={"*": commands}, option_groups={"*": options}
+        ),
+    }

@@ -35,14 +35,13 @@ from rmqstore.cli.common import (
     Command,
     counted,
     ends_clearly,
-    main,
     shows_progress,
     some_topics,
     with_system_topics,
 )
-from rmqstore.cli.help import Verbs
 from rmqstore.cli.output import Output, gives_findings, gives_rows, show_findings
 from rmqstore.cli.stores import given_options, storage_option
+from rmqstore.cli.verbs import Verbs, main
 from rmqstore.errors import Finding, MessageNotFoundError, OptionError
 from rmqstore.exchange.json_rows import JSON_TEXT, jsonable
 from rmqstore.query.selection import nearest_topics

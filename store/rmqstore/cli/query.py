@@ -15,7 +15,6 @@ from rmqstore.cli.common import (
     USAGE,
     ends_clearly,
     err_console,
-    main,
     progress_bar,
     shows_progress,
     with_system_topics,
@@ -40,6 +39,7 @@ from rmqstore.cli.stores import (
     store_paths,
     store_paths_and_ids,
 )
+from rmqstore.cli.verbs import main
 from rmqstore.errors import MessageNotFoundError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import Message, select_columns

@@ -15,7 +15,6 @@ from rmqstore.cli.common import (
     DAMAGE,
     counted,
     ends_clearly,
-    main,
     progress_bar,
     shows_progress,
     with_system_topics,
@@ -40,6 +39,7 @@ from rmqstore.cli.messages import (
 )
 from rmqstore.cli.output import EMPTY, FILE_FORMATS, Output, gives_rows
 from rmqstore.cli.stores import each_store, open_any, open_as_one, store_paths
+from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import CORRUPT_RECORD

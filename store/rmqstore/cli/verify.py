@@ -17,7 +17,6 @@ from rmqstore.cli.common import (
     confirm,
     ends_clearly,
     err_console,
-    main,
     must_ask,
     progress_bar,
     shows_progress,
@@ -33,6 +32,7 @@ from rmqstore.cli.stores import (
     store_path,
     store_paths,
 )
+from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError
 from rmqstore.inspect.changes import planned_rebuild
 from rmqstore.inspect.doctor import WRONG, Check, examine

@@ -12,7 +12,7 @@ from typing import Any, cast
 import click
 import pyarrow as pa
 
-from rmqstore.cli.common import complete_groups, ends_clearly, main, with_system_topics
+from rmqstore.cli.common import complete_groups, ends_clearly, with_system_topics
 from rmqstore.cli.messages import (
     matching_topics,
     some_columns,
@@ -22,6 +22,7 @@ from rmqstore.cli.messages import (
 )
 from rmqstore.cli.output import Output, gives_rows
 from rmqstore.cli.stores import open_stores, store_paths, store_paths_beside_clients
+from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError
 from rmqstore.inspect.describe import describe, select_described
 from rmqstore.query.allocation import STRATEGIES

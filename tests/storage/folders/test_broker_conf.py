@@ -11,6 +11,7 @@ import pytest
 
 import rmqstore
 from rmqstore.cli import main
+from rmqstore.cli.verbs import VERBS
 from rmqstore.errors import NotAStoreError, OptionError, UnsupportedFeatureError
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import find_store
@@ -193,9 +194,9 @@ def test_settings_that_were_read_stand_for_their_file(split: Path) -> None:
     assert read_identity(paths, list).address == "10.1.2.3:10999"
 
 
-@pytest.mark.parametrize("verb", sorted({*main.commands} - {"follow", "kafka"}))  # of brokers
+@pytest.mark.parametrize("verb", sorted({*VERBS} - {"follow", "kafka"}))  # of brokers
 def test_every_verb_takes_the_file_and_the_folders(verb: str) -> None:
-    flags = {flag for option in main.commands[verb].params for flag in option.opts}
+    flags = {flag for option in main.verb(verb).params for flag in option.opts}
     assert {"-c", "--conf"} <= flags  # assign has -c for clients
     if verb != "doctor":
         assert {"--commitlog", "--consumequeue", "--index", "--dledger-log"} <= flags

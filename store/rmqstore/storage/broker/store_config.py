@@ -18,8 +18,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
-import javaproperties
-
 from rmqstore.errors import OptionError, UnreadableFileError
 from rmqstore.format.columns.dispatch_requests import DispatchRules, unknown_delay
 from rmqstore.format.layout import DELAY_LEVELS_MS
@@ -292,6 +290,8 @@ def read_properties(path: str | os.PathLike[str], storage: Storage = LOCAL) -> d
         OptionError: an escape is incomplete.
         UnreadableFileError: it is not a regular file, or it is too long.
     """
+    import javaproperties  # which imports parsers of XML and the network: 30 ms
+
     file = path if isinstance(path, Path) else Path(path)
     content = read_small(storage, file, _MAX_PROPERTIES_BYTES)
     try:

@@ -1,0 +1,194 @@
+"""The verbs: what each is for, in which module it is, and the command that they belong to.
+
+A verb's module is imported when the verb is called, so that ``rmqstore --help`` imports neither
+pyarrow nor a reader.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+try:
+    import click
+    from rich.text import Text
+    from rich_click import RichGroup
+
+    from rmqstore.cli.help import EXAMPLES, INTERRUPTED, settings
+except ImportError as err:  # pragma: no cover - the message is the point
+    needed = "the command line needs click, rich and rich-click: pip install rich-click (extra cli)"
+    print(f"{needed} ({err})", file=sys.stderr)  # noqa: T201
+    raise SystemExit(2) from err
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Verb(NamedTuple):
+    """A verb: the module of this package that has it, and the first sentence of its help."""
+
+    module: str
+    summary: str
+
+
+# By the groups in which the help shows them.
+_GROUPS: Final[Mapping[str, Mapping[str, Verb]]] = {
+    "See what a store is": {
+        "describe": Verb(
+            "views",
+            "Show what a store is: kind, broker, state, sizes of files, where its log begins and "
+            "ends.",
+        ),
+        "stat": Verb(
+            "show", "Show queues: offsets, number of messages, bytes, first and last store time."
+        ),
+        "topics": Verb(
+            "views",
+            "Show topics: queues, messages, bytes, first and last store time, numbers of queues, "
+            "perm.",
+        ),
+        "groups": Verb(
+            "views", "Show what consumer groups have consumed of each queue, and their lag."
+        ),
+        "brokers": Verb(
+            "views",
+            "Show whose stores these are, where their logs begin and end, and which replicas are "
+            "read.",
+        ),
+        "view": Verb("views", "Show a view of one store, or of the stores of several brokers."),
+        "assign": Verb(
+            "views", "Show which client of a group would own which queue, and with what backlog."
+        ),
+        "routes": Verb(
+            "views",
+            "Show what a name server answers for each topic, as far as its brokers' stores show "
+            "it.",
+        ),
+    },
+    "Read messages": {
+        "dump": Verb(
+            "show",
+            "Write messages as JSON Lines. A body that is not UTF-8 is written as bodyBase64.",
+        ),
+        "get": Verb(
+            "query",
+            "Show the messages that IDs name: physical offsets, offset message ids or unique keys.",
+        ),
+        "query": Verb(
+            "query",
+            "Find messages by key, id or tags, through the index; or queue offsets by time.",
+        ),
+        "trace": Verb(
+            "query",
+            "Show what became of a message: its records, and which groups have passed them.",
+        ),
+        "export": Verb(
+            "show",
+            "Write messages to TARGET, a file whose name ends in .parquet, .jsonl, .json or .csv.",
+        ),
+    },
+    "Check": {
+        "verify": Verb(
+            "verify",
+            "List every disagreement between CommitLog, ConsumeQueues and IndexFiles.",
+        ),
+        "report": Verb(
+            "verify",
+            "Write a page about stores: topics, rates, queues, groups, files and findings of "
+            "verify.",
+        ),
+        "doctor": Verb(
+            "verify",
+            "Look for what reading and writing takes: Python, packages, Java, Spark, and the store "
+            "PATH.",
+        ),
+    },
+    "Change and copy": {
+        "rebuild": Verb("verify", "Build ConsumeQueues and IndexFiles again from the CommitLog."),
+        "import": Verb(
+            "exchange",
+            "Append all rows of SOURCES to the store at PATH, or after an error none of them.",
+        ),
+        "copy": Verb(
+            "copy", "Copy the store at PATH, which may be in use, to the new folder TARGET."
+        ),
+        "follow": Verb("follow", "Keep an exact copy of a live broker's log in the folder TARGET."),
+    },
+    "Other brokers": {
+        "kafka": Verb(
+            "kafka", "Read log directories of Apache Kafka, without a broker. Nothing is changed."
+        ),
+    },
+}
+VERBS: Final = {name: verb for group in _GROUPS.values() for name, verb in group.items()}
+
+
+class Verbs(RichGroup):
+    """Verbs, with their examples under their help."""
+
+    main = click.Group.main  # errors stay one line, for logs and scripts
+
+    def add_command(self, cmd: click.Command, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        """Add a verb."""
+        for option in cmd.params:  # without it rich-click 1.9 repeats all options under Options
+            option.panel = None  # type: ignore[attr-defined]
+        group = f"{self.name} " if self.name != "main" else ""
+        examples = EXAMPLES.get(f"{group}{cmd.name}", ())
+        if examples:  # Text keeps the lines as they are
+            text = "\n".join(["Examples", *(f"  {example}" for example in examples)])
+            cmd.epilog = Text(text)  # type: ignore[assignment]
+        super().add_command(cmd, *args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
+        """Run a verb; where somebody interrupts it, end with the code that shells give."""
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("interrupted", err=True)
+            ctx.exit(INTERRUPTED)
+
+
+class AllVerbs(Verbs):
+    """The verbs of :data:`VERBS`, each of which is imported when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all verbs."""
+        del ctx
+        return [*VERBS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a verb, of one whose module is not imported yet its name and summary alone."""
+        del ctx
+        if cmd_name in VERBS and cmd_name not in self.commands:
+            return click.Command(cmd_name, short_help=VERBS[cmd_name].summary)
+        return self.commands.get(cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the verb that arguments name, whole, and the arguments after it."""
+        if args and args[0] in VERBS:
+            self.verb(args[0])
+        return super().resolve_command(ctx, args)
+
+    def verb(self, name: str) -> click.Command:
+        """Return a verb of :data:`VERBS`, whole."""
+        import_module(f"rmqstore.cli.{VERBS[name].module}")
+        return self.commands[name]
+
+
+@click.group(
+    cls=AllVerbs,
+    context_settings=settings({name: [*group] for name, group in _GROUPS.items()}),
+)
+@click.version_option(package_name="pyspark-rmqstore")
+def main() -> None:
+    """Work on the files of an Apache RocketMQ store without a broker.
+
+    Only rebuild and import change the store.
+    """
+    logging.basicConfig(
+        level=logging.WARNING, format="%(levelname)s: %(message)s", stream=sys.stderr
+    )
