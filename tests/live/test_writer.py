@@ -114,6 +114,21 @@ def test_what_is_sent_is_what_a_read_gives(fake: FakeCluster) -> None:
             assert row["brokerName"] == "a"
 
 
+def test_tables_and_streams_are_sent_as_they_are(fake: FakeCluster, broker: FakeBroker) -> None:
+    bodies = pa.chunked_array([[b"0"], [b"1", b"2"]])
+    table = pa.table({"topic": pa.chunked_array([["T"], ["T", "T"]]), "body": bodies})
+    with fake.writer() as sink:
+        sink.append(table)
+        sink.append(table.to_reader())
+        with pytest.raises(TypeError, match="got list"):
+            sink.append([{"topic": "T", "body": b"3"}])
+        with pytest.raises(IllegalMessageError, match="row 3, "):
+            sink.append(table.set_column(1, "body", [[b"0", b"1", None]]))
+    batches = [batch for stored in broker.batches.values() for batch in stored]
+    sent = sorted(body for batch in batches for _, body, _ in batch)
+    assert sent == sorted([b"0", b"1", b"2"] * 2 + [b"0"]), "the batch before the refused row"
+
+
 def test_rows_without_a_queue_are_shared_out_and_each_queue_keeps_their_order(
     fake: FakeCluster, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

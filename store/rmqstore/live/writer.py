@@ -46,7 +46,14 @@ from rmqstore.live.location import LiveLocation
 from rmqstore.live.sending import Sender, SendQueue, SendRequest, ends_of
 from rmqstore.remoting.codes import RequestCode
 from rmqstore.storage.files.storage import Closing
-from rmqstore.write.messages import MessageMaker, UniqueKeys, WriteSpec, now_ms
+from rmqstore.write.messages import (
+    ArrowStream,
+    MessageMaker,
+    UniqueKeys,
+    WriteSpec,
+    now_ms,
+    record_batches,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -151,34 +158,42 @@ class LiveWriter(Closing):
         """The number of messages that are stored."""
         return sum(sender.n_sent for sender in self._senders.values())
 
-    def append(self, batch: pa.RecordBatch, *, first_row: int = 1) -> None:
+    def append(self, rows: pa.RecordBatch | ArrowStream, *, first_row: int = 1) -> None:
         """Send messages; :meth:`flush` says that all of them are stored.
 
         Args:
-            batch: columns of ``WRITE_TYPES``, at least body. Those that brokers set are ignored.
+            rows: a ``pyarrow.RecordBatch``, or anything with ``__arrow_c_stream__`` (a Table, a
+                RecordBatchReader, a pandas or Polars DataFrame). Its columns are of
+                ``WRITE_TYPES``, at least body. Those that brokers set are ignored.
             first_row: number of the first row, for errors, which count rows from 1.
 
         Raises:
+            TypeError: the rows are not Arrow data.
             IllegalMessageError: a row cannot be sent. Rows before it may have been.
             OptionError: no broker has the topic.
             BrokerUnreachableError: a broker did not answer for a long time.
             BrokerRefusedError: one refuses.
         """
         self._require_usable()
+        for batch in record_batches(rows):
+            self._append_batch(batch, first_row)
+            first_row += len(batch)
+
+    def _append_batch(self, batch: pa.RecordBatch, first_row: int) -> None:
         self._find_queues(batch, first_row)
         columns = self._maker.make(_sendable(batch), first_row)
         encoded = _Encoded.of(columns, _delays(batch), first_row)
-        for rows in rows_by_queue(columns.topics.codes, columns.queue_ids):
-            topic = columns.topics.names[int(columns.topics.codes[rows[0]])]
-            index = int(columns.queue_ids[rows[0]])
+        for row_numbers in rows_by_queue(columns.topics.codes, columns.queue_ids):
+            topic = columns.topics.names[int(columns.topics.codes[row_numbers[0]])]
+            index = int(columns.queue_ids[row_numbers[0]])
             queues = self._queues[topic]
             if index >= len(queues):
                 raise IllegalMessageError(
-                    f"row {first_row + int(rows[0])}: queueId {index}, but {topic} has "
+                    f"row {first_row + int(row_numbers[0])}: queueId {index}, but {topic} has "
                     f"{len(queues)} queues that can be written to"
                 )
             queue = queues[index]
-            for request in encoded.requests(rows, queue):
+            for request in encoded.requests(row_numbers, queue):
                 self._senders[queue.broker].put(queue, request)
         while sum(sender.n_held for sender in self._senders.values()) > _HELD_BYTES:
             self._exchange()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -52,7 +52,14 @@ from rmqstore.write.existing_store import (
     require_writable,
 )
 from rmqstore.write.ledger import Ledger
-from rmqstore.write.messages import MessageMaker, WriteSpec, now_ms, with_light_offsets
+from rmqstore.write.messages import (
+    ArrowStream,
+    MessageMaker,
+    WriteSpec,
+    now_ms,
+    record_batches,
+    with_light_offsets,
+)
 from rmqstore.write.repairer import Repairer
 from rmqstore.write.staged import StagedAppend, StagedRecords, StagedTask
 from rmqstore.write.verbatim import claim_offsets, millis, verbatim_columns
@@ -149,34 +156,6 @@ class WaitingRequests:
         """Yield and forget the requests, in the order of the log."""
         while self._sources:
             yield from self._sources.popleft()()
-
-
-class ArrowStream(Protocol):
-    """Rows that are offered through Arrow's C stream interface."""
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
-
-
-def record_batches(rows: pa.RecordBatch | ArrowStream) -> Iterator[pa.RecordBatch]:
-    """Yield rows as record batches, one at a time.
-
-    Args:
-        rows: a ``pyarrow.RecordBatch``, or an object with ``__arrow_c_stream__``, such as a
-            ``pyarrow.Table``, a pandas or Polars ``DataFrame`` or a DuckDB relation.
-
-    Raises:
-        TypeError: ``rows`` is neither.
-    """
-    if isinstance(rows, pa.RecordBatch):
-        yield rows
-    elif hasattr(rows, "__arrow_c_stream__"):
-        yield from pa.RecordBatchReader.from_stream(rows)
-    else:
-        raise TypeError(
-            "expected a pyarrow.RecordBatch, or an object with __arrow_c_stream__ "
-            f"(a pyarrow Table, a pandas or Polars DataFrame), got {type(rows).__name__}; "
-            "pyarrow.table({'topic': [...], 'body': [...]}) makes a table of lists"
-        )
 
 
 class StoreWriter:
