@@ -15,9 +15,14 @@ JARS = Path(__file__).parents[2] / ".rocketmq"
 
 def start(version: str, home: Path) -> RocketMQ:
     """Start RocketMQ, or skip the tests with the reason; fail if nothing may be skipped."""
+    return RocketMQ(version, jars_of(version), home)
+
+
+def jars_of(version: str) -> Path:
+    """Return the folder with the jars of a version, or skip the tests as :func:`start` does."""
     missing.require_java()
     try:
-        return RocketMQ(version, resolve_jars(version, JARS), home)
+        return resolve_jars(version, JARS)
     except JarsUnavailableError as err:
         missing.skip(
             f"the real RocketMQ {version}",

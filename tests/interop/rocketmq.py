@@ -44,6 +44,13 @@ PACKAGES = {
         version: (f"org.apache.rocketmq:rocketmq-store:{version}",)
         for version in ("4.2.0", "4.7.1", "4.9.8", "5.1.4", "5.4.0")
     },
+    **{  # those that have their brokers published as well
+        f"{version}-broker": (
+            f"org.apache.rocketmq:rocketmq-broker:{version}",
+            f"org.apache.rocketmq:rocketmq-namesrv:{version}",
+        )
+        for version in ("4.2.0", "4.7.1", "5.1.4", "5.4.0")
+    },
 }
 SPARK_HOME = Path(pyspark.__file__).parent
 JAVA_OPTIONS = [

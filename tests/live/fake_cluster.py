@@ -62,11 +62,14 @@ class FakeServer:
     Attributes:
         requests: all that came.
         is_binary: whether headers of answers are of type ROCKETMQ.
+        version: of RocketMQ, as headers of answers say it.
         dice: brings answers that are due together into another order, if given.
         waits: seconds that requests are waited for which come together.
         replace: gives another answer to a request, None for the ordinary one.
         mangle: what becomes of the frame of an answer: bytes, or pieces of them.
     """
+
+    version = 479
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -145,7 +148,7 @@ class FakeServer:
 
     def frame(self, request: Request, reply: Reply) -> bytes:
         """Return the bytes of an answer."""
-        header = (_binary if self.is_binary else _json)(request.opaque, reply)
+        header = (_binary if self.is_binary else _json)(request.opaque, self.version, reply)
         marked = int(self.is_binary) << 24 | len(header)
         return struct.pack(">ii", 4 + len(header) + len(reply.body), marked) + header + reply.body
 
@@ -163,8 +166,10 @@ def _requests(received: bytearray) -> Iterator[Request]:
         yield Request(header["code"], header["opaque"], header["extFields"], body)
 
 
-def _json(opaque: int, reply: Reply) -> bytes:
-    header: dict[str, Any] = {"code": reply.code, "flag": 1, "opaque": opaque, "language": "JAVA"}
+def _json(opaque: int, version: int, reply: Reply) -> bytes:
+    header: dict[str, Any] = {
+        "code": reply.code, "flag": 1, "opaque": opaque, "language": "JAVA", "version": version
+    }  # fmt: skip
     if reply.fields:
         header["extFields"] = reply.fields
     if reply.remark:
@@ -172,14 +177,14 @@ def _json(opaque: int, reply: Reply) -> bytes:
     return json.dumps(header).encode()
 
 
-def _binary(opaque: int, reply: Reply) -> bytes:
+def _binary(opaque: int, version: int, reply: Reply) -> bytes:
     remark = reply.remark.encode()
     fields = b"".join(
         struct.pack(">h", len(name.encode())) + name.encode()
         + struct.pack(">i", len(value.encode())) + value.encode()
         for name, value in reply.fields.items()
     )  # fmt: skip
-    head = struct.pack(">hbhiii", reply.code, 0, 479, opaque, 1, len(remark))
+    head = struct.pack(">hbhiii", reply.code, 0, version, opaque, 1, len(remark))
     return head + remark + struct.pack(">i", len(fields)) + fields
 
 

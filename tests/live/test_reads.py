@@ -136,6 +136,19 @@ def test_the_same_messages_are_chosen_as_from_the_stores(
             assert not fake.brokers["a"].requests
 
 
+@pytest.mark.parametrize("options", [{}, {"tags": "A"}], ids=["all", "tags"])
+@pytest.mark.parametrize("is_binary", [False, True], ids=["json", "binary"])
+def test_a_broker_before_5_is_not_asked_what_it_would_not_answer(
+    roots: dict[str, Path], options: dict[str, Any], *, is_binary: bool
+) -> None:
+    """RocketMQ 4.7.1 sends no answer to a question that it does not know."""
+    with FakeCluster(stores()) as fake, fake.open() as cluster:
+        for broker in fake.brokers.values():
+            broker.version, broker.is_binary = 355, is_binary
+            broker.mangle = lambda request, frame: frame if request.code != 351 else b""
+        assert of_brokers(cluster, **options) == of_files(roots, **options)
+
+
 def test_a_search_by_time_among_messages_of_one_millisecond() -> None:
     """A broker of 4.x finds any of them, or a nearer one before."""
     store = Store()

@@ -26,6 +26,7 @@ WITHOUT_MESSAGES: Final = (
     ResponseCode.PULL_OFFSET_MOVED,
 )
 _HAS_SUBSCRIPTION: Final = 1 << 2
+_FIRST_OF_5: Final = 412  # Source: MQVersion.java, V5_0_0_SNAPSHOT
 _ANY_CODE: Final = range(-(1 << 31), 1 << 31)
 _AT_ONCE: Final = 64  # requests on their way
 _BUSY_ATTEMPTS: Final = 5
@@ -45,6 +46,7 @@ class LiveBroker(Closing):
     def __init__(self, name: str, address: Address, location: LiveLocation) -> None:
         self.name, self.address, self.location = name, address, location
         self._client: RemotingClient | None = None
+        self._version = 0  # as the last answer says
 
     def __str__(self) -> str:
         return f"{self.name} ({self.address})"
@@ -157,7 +159,15 @@ class LiveBroker(Closing):
         return found
 
     def attributes(self, topics: Sequence[str]) -> list[Mapping[str, str]]:
-        """Return the attributes of topics; brokers before 5.0 have none, and do not say."""
+        """Return the attributes of topics; brokers before 5.0 have none.
+
+        Those do not answer the question at all.
+        """
+        if not self._version:
+            anything = [self.pull_fields(QueueSlice(topic, 0, 0, 1)) for topic in topics[:1]]
+            self.ask(RequestCode.PULL_MESSAGE, anything, allowed=_ANY_CODE)
+        if 0 < self._version < _FIRST_OF_5:
+            return [{} for _ in topics]
         asked = [{"topic": topic, "lo": "true"} for topic in topics]
         found: list[Mapping[str, str]] = []
         for answer in self.ask(RequestCode.GET_TOPIC_CONFIG, asked, allowed=_ANY_CODE):
@@ -232,6 +242,7 @@ class LiveBroker(Closing):
             while len(waiting) < _AT_ONCE and (item := next(left, None)) is not None:
                 waiting[client.send(code, item[1])] = item[0]
             answer = client.receive_one_of(waiting)
+            self._version = answer.version
             answers[waiting.pop(answer.opaque)] = answer
         return answers
 

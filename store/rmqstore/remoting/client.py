@@ -64,6 +64,7 @@ class Answer(NamedTuple):
         remark: why the request failed, empty if it did not.
         body: the bytes after the header.
         fields: what the header says besides.
+        version: of RocketMQ at the server, a number of ``MQVersion.java``; 0 if it does not say.
     """
 
     code: int
@@ -71,6 +72,7 @@ class Answer(NamedTuple):
     remark: str
     body: bytes
     fields: Mapping[str, str] = MappingProxyType({})
+    version: int = 0
 
     def number(self, name: str) -> int:
         """Return a field that holds an integer.
@@ -141,14 +143,15 @@ def decode_answer(frame: bytes | bytearray) -> Answer | None:
         raise MalformedBytesError(0, f"a header of {size} bytes in a frame of {len(frame)}")
     stop = LENGTH_BYTES + size
     header = memoryview(frame)[LENGTH_BYTES:stop]
-    code, opaque, flag, remark, fields = (_json if kind == _JSON else _binary)(bytes(header))
+    read = (_json if kind == _JSON else _binary)(bytes(header))
+    code, opaque, flag, remark, fields, version = read
     if not flag & _IS_ANSWER:
         return None
     remark = remark[:_MAX_REMARK_CHARACTERS]
-    return Answer(code, opaque, remark, bytes(memoryview(frame)[stop:]), fields)
+    return Answer(code, opaque, remark, bytes(memoryview(frame)[stop:]), fields, version)
 
 
-_Header = tuple[int, int, int, str, dict[str, str]]  # code, opaque, flag, remark, fields
+_Header = tuple[int, int, int, str, dict[str, str], int]  # as they are in an answer, and the flag
 
 
 def _json(stored: bytes) -> _Header:
@@ -163,7 +166,9 @@ def _json(stored: bytes) -> _Header:
         raise MalformedBytesError(LENGTH_BYTES, "the header has no code, opaque and flag")
     fields = header.get("extFields")
     given = {name: str(value) for name, value in fields.items()} if isinstance(fields, dict) else {}
-    return code, opaque, flag, str(header.get("remark") or ""), given
+    version = header.get("version")
+    version = version if type(version) is int else 0
+    return code, opaque, flag, str(header.get("remark") or ""), given, version
 
 
 def _binary(stored: bytes) -> _Header:
@@ -172,7 +177,7 @@ def _binary(stored: bytes) -> _Header:
     Source: RocketMQSerializable.java.
     """
     try:
-        code, _, _, opaque, flag, length = _FIXED_HEADER.unpack_from(stored)
+        code, _, version, opaque, flag, length = _FIXED_HEADER.unpack_from(stored)
         at = _FIXED_HEADER.size
         remark, at = _text(stored, at, length)
         (length,) = _INT.unpack_from(stored, at)
@@ -186,7 +191,7 @@ def _binary(stored: bytes) -> _Header:
             fields[name], at = _text(stored, at + _INT.size, length)
     except (struct.error, UnicodeDecodeError) as err:
         raise MalformedBytesError(LENGTH_BYTES, f"the header cannot be read: {err}") from err
-    return code, opaque, flag, remark, fields
+    return code, opaque, flag, remark, fields, version
 
 
 def _text(stored: bytes, at: int, length: int) -> tuple[str, int]:

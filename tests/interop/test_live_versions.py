@@ -1,0 +1,164 @@
+"""Running brokers of several versions, in processes of their own, are read and written to."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import rmqstore
+from interop.conftest import jars_of
+from interop.rocketmq import JAVA_OPTIONS
+from interop.test_live_brokers import SIZES, by_queue, write_topics
+from ports import free_ports
+from reading import LOG_COLUMNS, Row, rows
+
+pytestmark = pytest.mark.interop
+
+N = 3000
+QUEUES = 4
+
+
+@contextmanager
+def running(jars: Path, home: Path, main: str, conf: Path, port: int, host: str) -> Iterator[None]:
+    """Run a server of RocketMQ until its block is left."""
+    ipv6 = ["-Djava.net.preferIPv6Addresses=true"] if ":" in host else []
+    command = [
+        "java", *JAVA_OPTIONS, *ipv6, "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+        f"-Duser.home={home}", "-cp", f"{jars}/*", f"org.apache.rocketmq.{main}", "-c", conf,
+    ]  # fmt: skip
+    output = conf.with_suffix(".out")
+    environment = os.environ | {"ROCKETMQ_HOME": str(home)}
+    with (
+        output.open("w") as file,
+        subprocess.Popen(command, env=environment, stdout=file, stderr=file) as process,
+    ):
+        try:
+            until = time.monotonic() + 60
+            while not is_open(host, port):
+                assert process.poll() is None, output.read_text()
+                assert time.monotonic() < until, output.read_text()
+                time.sleep(0.2)
+            yield
+        finally:
+            process.terminate()
+
+
+def is_open(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def running_cluster(version: str, folder: Path, roots: list[Path], host: str) -> Iterator[str]:
+    """Run a name server and a broker for each store; yield the address."""
+    jars = jars_of(f"{version}-broker")
+    shown = f"[{host}]" if ":" in host else host
+    name_port, *ports = free_ports(1 + 3 * len(roots))
+    home = folder / "home"
+    (home / "conf").mkdir(parents=True)
+    for name in ("namesrv", "broker"):  # which 4.x does not start without
+        (home / "conf" / f"logback_{name}.xml").write_text("<configuration/>")
+    conf = folder / "names.conf"
+    bind = "::" if ":" in host else "0.0.0.0"
+    conf.write_text(f"listenPort={name_port}\nbindAddress={bind}\n")
+    with ExitStack() as stack:
+        start = ("namesrv.NamesrvStartup", conf, name_port, host)
+        stack.enter_context(running(jars, home, *start))
+        for number, root in enumerate(roots):
+            write_topics(root, {("Orders", QUEUES - 1)}, set())
+            port = ports[3 * number + 2]  # a broker takes the port two below as well
+            settings = {
+                "brokerName": root.name, "brokerClusterName": "C", "brokerId": 0,
+                "brokerIP1": shown, "brokerIP2": shown, "listenPort": port,
+                "haListenPort": ports[3 * number], "namesrvAddr": f"{shown}:{name_port}",
+                "storePathRootDir": root, "storePathCommitLog": root / "commitlog", **SIZES,
+                # as 4.2 spells it
+                "mapedFileSizeCommitLog": SIZES["mappedFileSizeCommitLog"],
+                "mapedFileSizeConsumeQueue": SIZES["mappedFileSizeConsumeQueue"],
+            }  # fmt: skip
+            conf = folder / f"{root.name}.conf"
+            conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+            stack.enter_context(running(jars, home, "broker.BrokerStartup", conf, port, host))
+        yield f"rocketmq://{shown}:{name_port}"
+
+
+def wait_for_brokers(address: str, n_brokers: int) -> None:
+    """Wait until the name server knows the topic with its brokers."""
+    until = time.monotonic() + 60
+    known: set[str] = set()
+    while len(known) < n_brokers:
+        assert time.monotonic() < until, known
+        time.sleep(0.5)
+        with rmqstore.open(address) as cluster, suppress(rmqstore.OptionError):
+            known = {*cluster.queue_ranges("Orders")}
+
+
+@pytest.mark.parametrize(
+    ("version", "n_brokers", "host"),
+    [
+        ("4.2.0", 1, "127.0.0.1"),
+        ("4.7.1", 1, "127.0.0.1"),
+        ("5.1.4", 1, "127.0.0.1"),
+        ("5.4.0", 2, "127.0.0.1"),
+        ("5.4.0", 1, "::1"),
+    ],
+)
+def test_what_is_sent_is_read_and_is_what_the_store_holds(
+    version: str, n_brokers: int, host: str, tmp_path: Path
+) -> None:
+    schema = pa.schema(
+        {"topic": pa.string(), "body": pa.binary(), "tags": pa.string(), "keys": pa.string()}
+    )
+    given = [
+        {
+            "topic": "Orders", "body": b"body %d " % number * (number % 30 + 1),
+            "tags": f"T{number % 3}", "keys": f"k{number}",
+        }
+        for number in range(N)
+    ]  # fmt: skip
+    roots = [tmp_path / f"broker-{number}" for number in range(n_brokers)]
+    for root in roots:
+        root.mkdir()
+
+    def of(found: list[Row]) -> dict[tuple[str, int, str], list[Row]]:
+        queues: dict[tuple[str, int, str], list[Row]] = {}
+        for (topic, queue_id), mine in by_queue(found).items():
+            for row in mine:
+                queues.setdefault((topic, queue_id, row["brokerName"]), []).append(row)
+        return queues
+
+    with running_cluster(version, tmp_path, roots, host) as address:
+        wait_for_brokers(address, n_brokers)
+        with rmqstore.open(address, "a") as writer:
+            writer.append(pa.Table.from_pylist(given, schema))
+        with rmqstore.open(address) as cluster:
+            chosen: dict[str, Any] = {"subscribe": "Orders", "columns": LOG_COLUMNS}
+            served = rows(cluster.scan(**chosen))
+            tagged = rows(cluster.scan(**chosen, tags="T1"))
+            newest = rows(cluster.scan(**chosen, last=3))
+            middle = sorted(row["storeTimestamp"] for row in served)[N // 2]
+            later = rows(cluster.scan(**chosen, starting_timestamp=middle))
+    stored = []
+    for root in roots:
+        with rmqstore.open(root, broker_name=root.name) as store:
+            stored += rows(store.scan(**chosen))
+    assert of(served) == of(stored)
+    assert len(of(stored)) == n_brokers * QUEUES
+    assert sorted((row["keys"], row["body"], row["tags"]) for row in stored) == sorted(
+        (row["keys"], row["body"], row["tags"]) for row in given
+    )
+    assert of(tagged) == of([row for row in served if row["tags"] == "T1"])
+    assert of(newest) == {key: found[-3:] for key, found in of(served).items()}
+    assert of(later) == of([row for row in served if row["storeTimestamp"] >= middle])
