@@ -136,9 +136,15 @@ class FakeMaster:
             size = struct.unpack(">i", frame[:4])[0]
             request = json.loads(frame[4 : 4 + size])
             code, body = self._answer_to(request["code"], request.get("extFields") or {})
+            is_of_4 = self.version.startswith("V4")
+            if is_of_4 and code == 3:
+                continue  # it does not know the request, and sends no answer
             header = json.dumps(
-                {"code": code, "flag": 1, "opaque": request["opaque"], "remark": "why"}
-            ).encode()
+                {
+                    "code": code, "flag": 1, "opaque": request["opaque"], "remark": "why",
+                    "version": 355 if is_of_4 else 479,
+                }
+            ).encode()  # fmt: skip
             connection.sendall(
                 struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
             )

@@ -1,4 +1,4 @@
-"""Running brokers of several versions, in processes of their own, are read and written to."""
+"""Running brokers of several versions, in processes of their own: read, written to, followed."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from interop.rocketmq import JAVA_OPTIONS
 from interop.test_live_brokers import SIZES, by_queue, write_topics
 from ports import free_ports
 from reading import LOG_COLUMNS, Row, rows
+from rmqstore.inspect.verify import verify
 
 pytestmark = pytest.mark.interop
 
@@ -61,8 +62,10 @@ def is_open(host: str, port: int) -> bool:
 
 
 @contextmanager
-def running_cluster(version: str, folder: Path, roots: list[Path], host: str) -> Iterator[str]:
-    """Run a name server and a broker for each store; yield the address."""
+def running_cluster(
+    version: str, folder: Path, roots: list[Path], host: str
+) -> Iterator[list[str]]:
+    """Run a name server and a broker for each store; yield the address of all, and of each."""
     jars = jars_of(f"{version}-broker")
     shown = f"[{host}]" if ":" in host else host
     name_port, *ports = free_ports(1 + 3 * len(roots))
@@ -91,7 +94,7 @@ def running_cluster(version: str, folder: Path, roots: list[Path], host: str) ->
             conf = folder / f"{root.name}.conf"
             conf.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
             stack.enter_context(running(jars, home, "broker.BrokerStartup", conf, port, host))
-        yield f"rocketmq://{shown}:{name_port}"
+        yield [f"rocketmq://{shown}:{name_port}", *(f"{shown}:{port}" for port in ports[2::3])]
 
 
 def wait_for_brokers(address: str, n_brokers: int) -> None:
@@ -115,7 +118,7 @@ def wait_for_brokers(address: str, n_brokers: int) -> None:
         ("5.4.0", 1, "::1"),
     ],
 )
-def test_what_is_sent_is_read_and_is_what_the_store_holds(
+def test_what_is_sent_is_read_and_copied_as_the_store_holds_it(
     version: str, n_brokers: int, host: str, tmp_path: Path
 ) -> None:
     schema = pa.schema(
@@ -139,7 +142,7 @@ def test_what_is_sent_is_read_and_is_what_the_store_holds(
                 queues.setdefault((topic, queue_id, row["brokerName"]), []).append(row)
         return queues
 
-    with running_cluster(version, tmp_path, roots, host) as address:
+    with running_cluster(version, tmp_path, roots, host) as (address, *addresses):
         wait_for_brokers(address, n_brokers)
         with rmqstore.open(address, "a") as writer:
             writer.append(pa.Table.from_pylist(given, schema))
@@ -150,10 +153,16 @@ def test_what_is_sent_is_read_and_is_what_the_store_holds(
             newest = rows(cluster.scan(**chosen, last=3))
             middle = sorted(row["storeTimestamp"] for row in served)[N // 2]
             later = rows(cluster.scan(**chosen, starting_timestamp=middle))
-    stored = []
+        for root, follows in zip(roots, addresses, strict=True):
+            rmqstore.follow(follows, tmp_path / f"copy-of-{root.name}", once=True)
+    stored, copied = list[Row](), list[Row]()
     for root in roots:
         with rmqstore.open(root, broker_name=root.name) as store:
             stored += rows(store.scan(**chosen))
+        with rmqstore.open(tmp_path / f"copy-of-{root.name}", broker_name=root.name) as store:
+            copied += rows(store.scan(**chosen))
+            assert list(verify(store)) == []
+    assert of(copied) == of(stored)
     assert of(served) == of(stored)
     assert len(of(stored)) == n_brokers * QUEUES
     assert sorted((row["keys"], row["body"], row["tags"]) for row in stored) == sorted(

@@ -15,7 +15,7 @@ from rmqstore.errors import (
 )
 from rmqstore.live.location import LiveLocation
 from rmqstore.remoting.client import Address, Answer, RemotingClient
-from rmqstore.remoting.codes import RequestCode, ResponseCode
+from rmqstore.remoting.codes import FIRST_OF_5, RequestCode, ResponseCode
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.storage import Closing
 
@@ -26,7 +26,6 @@ WITHOUT_MESSAGES: Final = (
     ResponseCode.PULL_OFFSET_MOVED,
 )
 _HAS_SUBSCRIPTION: Final = 1 << 2
-_FIRST_OF_5: Final = 412  # Source: MQVersion.java, V5_0_0_SNAPSHOT
 _ANY_CODE: Final = range(-(1 << 31), 1 << 31)
 _AT_ONCE: Final = 64  # requests on their way
 _BUSY_ATTEMPTS: Final = 5
@@ -166,7 +165,7 @@ class LiveBroker(Closing):
         if not self._version:
             anything = [self.pull_fields(QueueSlice(topic, 0, 0, 1)) for topic in topics[:1]]
             self.ask(RequestCode.PULL_MESSAGE, anything, allowed=_ANY_CODE)
-        if 0 < self._version < _FIRST_OF_5:
+        if 0 < self._version < FIRST_OF_5:
             return [{} for _ in topics]
         asked = [{"topic": topic, "lo": "true"} for topic in topics]
         found: list[Mapping[str, str]] = []

@@ -6,6 +6,11 @@ Source: RequestCode.java; ResponseCode.java; RemotingSysResponseCode.java.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
+
+# The version in an answer, from which on a broker says so if it does not know a request. Before, it
+# sends no answer to one. Source: MQVersion.java, V5_0_0_SNAPSHOT; AdminBrokerProcessor.java of 4.x.
+FIRST_OF_5: Final = 412
 
 
 class RequestCode(IntEnum):
