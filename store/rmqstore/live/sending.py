@@ -80,6 +80,11 @@ class SendRequest:
     is_delayed: bool = False
     n_errors: int = 0
 
+    def fail(self) -> int:
+        """Note that the broker failed to answer; return how often it did."""
+        self.n_errors += 1
+        return self.n_errors
+
     def halves(self) -> list[SendRequest]:
         """Return two requests that send the messages of a batch of two or more."""
         n_first, at = self.n_messages // 2, 0
@@ -122,6 +127,10 @@ class SendQueue:
         """Send again what was on its way and is not stored."""
         self.sent = None
         self.waiting.extendleft(reversed(requests))
+
+    def note_end(self, end: int) -> None:
+        """Note where the queue ends, as the broker says."""
+        self.end = end
 
     def note_stored(self, queue_offset: int | None) -> SendRequest:
         """Note that what was on its way is stored, and where if that is known."""
@@ -180,7 +189,7 @@ class Sender:
                     queues = [queue for queue in behind if queue.topic == topic]
                     ends = self._asked.ends(topic, [queue.queue_id for queue in queues])
                     for queue, end in zip(queues, ends, strict=True):
-                        queue.end = end
+                        queue.note_end(end)
                 behind = [queue for queue in behind if queue.end < queue.base]
                 if behind:
                     time.sleep(pause)
@@ -254,8 +263,7 @@ class Sender:
         elif answer.code == ResponseCode.SYSTEM_ERROR and not any(
             map(remark.count, _CERTAIN_REMARKS)
         ):
-            request.n_errors += 1
-            if request.n_errors >= _MOST_ERRORS:
+            if request.fail() >= _MOST_ERRORS:
                 raise BrokerRefusedError(str(self._sends), answer.code, remark)
             raise BrokerUnreachableError(str(self._sends), remark)  # it may be stored
         elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
