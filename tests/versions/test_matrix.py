@@ -53,6 +53,7 @@ COMBINATIONS = (
     Combination("3.11", "==4.3.*", OLDEST_NUMPY, OLDEST_PYARROW),
     Combination("3.12", "==4.3.*"),
     Combination("3.13", "==4.3.*"),
+    Combination("3.14", "==4.3.*"),
 )
 
 
