@@ -220,13 +220,15 @@ def _imports(path: Path) -> set[tuple[str, int]]:
     return found
 
 
-def test_names_of_the_package_are_imported_lazily() -> None:
+def test_the_process_that_spark_starts_for_a_schema_imports_no_reader() -> None:
     script = (
         "import sys, rmqstore, pyspark_rmqstore.schema; "
         "print('rmqstore.read.store_parts' in sys.modules)"
     )
-    # Spark starts a process for the schema alone.
     assert run("-c", script).split() == ["False"]
+
+
+def test_names_of_the_package_are_imported_lazily() -> None:
     everything = (
         "import rmqstore; "
         "print(*[getattr(rmqstore, name) is not None for name in rmqstore.__all__])"
