@@ -40,7 +40,7 @@ _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 # Requests on their way to a broker, which answers them while others are decoded here. More of them
 # would read faster by some per cent, and let producers wait longer. A distant broker gets more, by
 # the time of a round trip, as long as their answers have some megabytes together.
-_LEAST_AT_ONCE: Final = 24
+_LEAST_AT_ONCE: Final = 40
 _MOST_AT_ONCE: Final = 512
 _REQUESTS_PER_SECOND: Final = 40_000
 _BYTES_AT_ONCE: Final = 8 << 20
