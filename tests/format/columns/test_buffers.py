@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from rmqstore.format.columns.buffers import (
+    array_bytes,
     booleans,
     booleans_where,
     mask_of,
@@ -64,3 +65,11 @@ def test_numbers_of_an_array(taken: slice) -> None:
     assert numbers_of(array).tolist() == numbers[taken].tolist()
     times = pa.array(numbers.astype(np.int64)).cast(pa.timestamp("us"))
     assert numbers_of(times.cast(pa.int64())[taken]).tolist() == numbers[taken].tolist()
+
+
+@pytest.mark.parametrize("offsets", [None, b"", bytes(4)])
+def test_an_empty_array_may_have_no_offsets(offsets: bytes | None) -> None:
+    buffer = None if offsets is None else pa.py_buffer(offsets)
+    empty = pa.Array.from_buffers(pa.string(), 0, [None, buffer, pa.py_buffer(b"")])
+    data, bounds = array_bytes(empty)
+    assert (data.tolist(), bounds.tolist()) == ([], [0])

@@ -245,6 +245,8 @@ def array_bytes(values: pa.Array) -> tuple[Bytes, Positions]:
     has_data = data_buffer is not None and data_buffer.size
     data = np.frombuffer(data_buffer, np.uint8) if has_data else np.empty(0, np.uint8)
     first = values.offset
+    if not len(values):  # then the offsets may be left out, as pyarrow 18 does
+        return data, np.zeros(1, np.int64)
     offsets = np.frombuffer(offsets_buffer, np.int32)[first : first + len(values) + 1]
     return data, offsets.astype(np.int64)
 
