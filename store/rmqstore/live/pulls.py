@@ -296,7 +296,8 @@ class Pulls:
             for number, piece in enumerate(slices)
         ]
         self._waiting: dict[int, tuple[_Range, int, int]] = {}
-        self._most_bytes = 1  # of an answer so far
+        self._most_bytes = 0  # of an answer so far
+        self._at_once = _LEAST_AT_ONCE  # how many requests may be on their way
         self._n_held = 0  # bytes of answers that wait for others
         self._failed_at: float | None = None  # when the broker first failed to answer
         self._n_failures = 0
@@ -352,9 +353,7 @@ class Pulls:
 
     def _send(self, unfinished: deque[_Range]) -> None:
         """Send requests if many more may be on their way, together."""
-        round_trip = self._broker.client().round_trip
-        at_once = min(int(round_trip * _REQUESTS_PER_SECOND), _MOST_AT_ONCE)
-        at_once = max(min(at_once, _BYTES_AT_ONCE // self._most_bytes), _LEAST_AT_ONCE)
+        at_once = self._at_once
         if self._is_fruitless:
             at_once = 1  # brokers log each, and those of 4.x store a message about it
         if self._is_held or len(self._waiting) > at_once // 2:
@@ -381,8 +380,12 @@ class Pulls:
             wanted = each.piece._replace(start=start, end=until)
             subscription = self._subscription if each.is_filtered else "*"
             requests.append((self._broker.pull_fields(wanted, subscription), b""))
-        sent = self._broker.client().send_all(RequestCode.PULL_MESSAGE, requests)
+        client = self._broker.client()
+        sent = client.send_all(RequestCode.PULL_MESSAGE, requests)
         self._waiting |= zip(sent, spans, strict=True)
+        by_distance = min(int(client.round_trip * _REQUESTS_PER_SECOND), _MOST_AT_ONCE)
+        by_size = _BYTES_AT_ONCE // self._most_bytes if self._most_bytes else 0
+        self._at_once = max(min(by_distance, by_size), _LEAST_AT_ONCE)
 
     def _receive(self) -> _Range | None:
         """Take one answer, and return the range that has it now; None if it says nothing."""
