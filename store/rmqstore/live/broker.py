@@ -15,7 +15,7 @@ from rmqstore.errors import (
 )
 from rmqstore.live.location import LiveLocation
 from rmqstore.remoting.client import Address, Answer, RemotingClient
-from rmqstore.remoting.codes import FIRST_OF_5, RequestCode, ResponseCode
+from rmqstore.remoting.codes import RequestCode, ResponseCode, is_answered
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.storage import Closing
 
@@ -165,7 +165,7 @@ class LiveBroker(Closing):
         if not self._version:
             anything = [self.pull_fields(QueueSlice(topic, 0, 0, 1)) for topic in topics[:1]]
             self.ask(RequestCode.PULL_MESSAGE, anything, allowed=_ANY_CODE)
-        if 0 < self._version < FIRST_OF_5:
+        if not is_answered(RequestCode.GET_TOPIC_CONFIG, self._version):
             return [{} for _ in topics]
         asked = [{"topic": topic, "lo": "true"} for topic in topics]
         found: list[Mapping[str, str]] = []

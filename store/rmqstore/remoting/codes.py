@@ -8,9 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-# The version in an answer, from which on a broker says so if it does not know a request. Before, it
-# sends no answer to one. Source: MQVersion.java, V5_0_0_SNAPSHOT; AdminBrokerProcessor.java of 4.x.
-FIRST_OF_5: Final = 412
+_FIRST_OF_5: Final = 412  # Source: MQVersion.java, V5_0_0_SNAPSHOT
 
 
 class RequestCode(IntEnum):
@@ -55,3 +53,19 @@ class ResponseCode(IntEnum):
     PULL_OFFSET_MOVED = 21
     QUERY_NOT_FOUND = 22
     GO_AWAY = 1500
+
+
+# Requests that brokers before 5.0 do not know.
+OF_5: Final = frozenset({RequestCode.GET_TOPIC_CONFIG, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE})
+
+
+def is_answered(code: int, version: int) -> bool:
+    """Return whether a broker answers a request: before 5.0, none that it does not know.
+
+    Args:
+        code: of the request.
+        version: of the broker, as its answers say it; 0 if it is not known.
+
+    Source: AdminBrokerProcessor.java of 4.x.
+    """
+    return code not in OF_5 or not 0 < version < _FIRST_OF_5

@@ -22,7 +22,7 @@ from rmqstore.errors import (
     OptionError,
 )
 from rmqstore.remoting.client import Address, Answer, Endpoint, RemotingClient
-from rmqstore.remoting.codes import FIRST_OF_5, RequestCode, ResponseCode
+from rmqstore.remoting.codes import OF_5, RequestCode, ResponseCode, is_answered
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, table_of
 from rmqstore.storage.broker.identity import MASTER_ID
 from rmqstore.storage.files.paths import can_name_queues
@@ -44,7 +44,6 @@ TABLES: Final[Mapping[str, int]] = {
     "subscriptionGroup.json": RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     "messageRequestMode.json": RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
 }
-_TABLES_OF_5: Final = {"messageRequestMode.json"}  # 4.x does not have them
 _MAX_OFFSET: Final = 1 << 62
 _MAX_SMALL_BYTES: Final = 1 << 20
 _VERSION: Final = re.compile(r"V(\d+)_(\d+)_(\d+)")
@@ -244,12 +243,11 @@ class BrokerClient:
         found = {}
         version = 0
         for name, code in TABLES.items():
-            is_of_5 = name in _TABLES_OF_5
-            if is_of_5 and 0 < version < FIRST_OF_5:
+            if not is_answered(code, version):
                 continue
             answer = self._client.request(code)
             version = answer.version
-            if is_of_5 and answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            if code in OF_5 and answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 continue
             found[name] = HeldTable(self._checked(answer).body)
         return found
