@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-import rich_click
-
-if TYPE_CHECKING:
-    from rich_click.utils import CommandGroupDict, OptionGroupDict
-
-INTERRUPTED: Final = 130  # the exit code after SIGINT
-
-_OPTIONS: Final[dict[str, list[str]]] = {
+OPTION_GROUPS: Final[dict[str, list[str]]] = {
     "Options": [],  # what is in no other group; they come first
     "From Kafka": ["--from-kafka", "--kafka-topic", "--replace-dots"],
     "Which store": [
@@ -128,19 +120,3 @@ EXAMPLES: Final = {
         "rmqstore view commitlog /data/rocketmq/store --columns commitLogOffset,storeSize -n 5",
     ),
 }
-
-
-def settings(verbs: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return the settings of the command, whose help shows verbs in these groups."""
-    commands: list[CommandGroupDict] = [
-        {"name": name, "commands": group} for name, group in verbs.items()
-    ]
-    options: list[OptionGroupDict] = [
-        {"name": name, "options": flags} for name, flags in _OPTIONS.items()
-    ]
-    return {
-        "help_option_names": ["-h", "--help"],
-        "rich_help_config": rich_click.RichHelpConfiguration(
-            command_groups={"*": commands}, option_groups={"*": options}
-        ),
-    }

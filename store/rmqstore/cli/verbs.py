@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 try:
     import click
     from rich.text import Text
-    from rich_click import RichGroup
+    from rich_click import RichGroup, RichHelpConfiguration
 
-    from rmqstore.cli.help import EXAMPLES, INTERRUPTED, settings
+    from rmqstore.cli.help import EXAMPLES, OPTION_GROUPS
 except ImportError as err:  # pragma: no cover - the message is the point
     needed = "the command line needs click, rich and rich-click: pip install rich-click (extra cli)"
     print(f"{needed} ({err})", file=sys.stderr)  # noqa: T201
@@ -24,6 +24,8 @@ except ImportError as err:  # pragma: no cover - the message is the point
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+INTERRUPTED: Final = 130  # the exit code after SIGINT
 
 
 class Verb(NamedTuple):
@@ -179,9 +181,15 @@ class AllVerbs(Verbs):
         return self.commands[name]
 
 
+_HELP: Final = RichHelpConfiguration(
+    command_groups={"*": [{"name": name, "commands": [*each]} for name, each in _GROUPS.items()]},
+    option_groups={"*": [{"name": name, "options": each} for name, each in OPTION_GROUPS.items()]},
+)
+
+
 @click.group(
     cls=AllVerbs,
-    context_settings=settings({name: [*group] for name, group in _GROUPS.items()}),
+    context_settings={"help_option_names": ["-h", "--help"], "rich_help_config": _HELP},
 )
 @click.version_option(package_name="pyspark-rmqstore")
 def main() -> None:
