@@ -14,6 +14,7 @@ from rmqstore import MessageStore
 from rmqstore.format.schema import ALL_COLUMNS
 
 Row = dict[str, Any]
+QueuesOfBrokers = dict[tuple[str, str, int], list[Row]]
 EVERY_COLUMN: list[str] = ALL_COLUMNS.names
 LOG_COLUMNS: list[str] = [name for name in EVERY_COLUMN if name != "tagsCode"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -52,6 +53,14 @@ def by_queue(found: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
     queues: dict[tuple[str, int], list[Row]] = {}
     for row in found:
         queues.setdefault((row["topic"], row["queueId"]), []).append(row)
+    return queues
+
+
+def by_queue_of_broker(found: Iterable[Row]) -> QueuesOfBrokers:
+    """Return rows by broker and queue, in the order they came."""
+    queues: QueuesOfBrokers = {}
+    for row in found:
+        queues.setdefault((row["brokerName"], row["topic"], row["queueId"]), []).append(row)
     return queues
 
 

@@ -16,7 +16,7 @@ import goldens
 import rmqstore
 from interop.broker import RealBroker
 from interop.rocketmq import RocketMQ
-from reading import LOG_COLUMNS, Row, rows
+from reading import LOG_COLUMNS, by_queue, rows
 from rmqstore.inspect.verify import verify
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.writer import LiveWriter
@@ -29,13 +29,6 @@ SIZES = {
     "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 100,
     "maxIndexNum": 400,
 }  # fmt: skip
-
-
-def by_queue(found: list[Row]) -> dict[tuple[str, int], list[Row]]:
-    queues: dict[tuple[str, int], list[Row]] = {}
-    for row in found:
-        queues.setdefault((row["topic"], row["queueId"]), []).append(row)
-    return queues
 
 
 def write_topics(root: Path, queues: set[tuple[str, int]], batch_topics: set[str]) -> None:

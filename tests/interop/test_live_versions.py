@@ -17,9 +17,9 @@ import pytest
 import rmqstore
 from interop.conftest import jars_of
 from interop.rocketmq import JAVA_OPTIONS
-from interop.test_live_brokers import SIZES, by_queue, write_topics
+from interop.test_live_brokers import SIZES, write_topics
 from ports import free_ports
-from reading import LOG_COLUMNS, Row, rows
+from reading import LOG_COLUMNS, Row, by_queue_of_broker, rows
 from rmqstore.inspect.verify import verify
 
 pytestmark = pytest.mark.interop
@@ -135,13 +135,6 @@ def test_what_is_sent_is_read_and_copied_as_the_store_holds_it(
     for root in roots:
         root.mkdir()
 
-    def of(found: list[Row]) -> dict[tuple[str, int, str], list[Row]]:
-        queues: dict[tuple[str, int, str], list[Row]] = {}
-        for (topic, queue_id), mine in by_queue(found).items():
-            for row in mine:
-                queues.setdefault((topic, queue_id, row["brokerName"]), []).append(row)
-        return queues
-
     with running_cluster(version, tmp_path, roots, host) as (address, *addresses):
         wait_for_brokers(address, n_brokers)
         with rmqstore.open(address, "a") as writer:
@@ -162,12 +155,18 @@ def test_what_is_sent_is_read_and_copied_as_the_store_holds_it(
         with rmqstore.open(tmp_path / f"copy-of-{root.name}", broker_name=root.name) as store:
             copied += rows(store.scan(**chosen))
             assert list(verify(store)) == []
-    assert of(copied) == of(stored)
-    assert of(served) == of(stored)
-    assert len(of(stored)) == n_brokers * QUEUES
+    assert by_queue_of_broker(copied) == by_queue_of_broker(stored)
+    assert by_queue_of_broker(served) == by_queue_of_broker(stored)
+    assert len(by_queue_of_broker(stored)) == n_brokers * QUEUES
     assert sorted((row["keys"], row["body"], row["tags"]) for row in stored) == sorted(
         (row["keys"], row["body"], row["tags"]) for row in given
     )
-    assert of(tagged) == of([row for row in served if row["tags"] == "T1"])
-    assert of(newest) == {key: found[-3:] for key, found in of(served).items()}
-    assert of(later) == of([row for row in served if row["storeTimestamp"] >= middle])
+    assert by_queue_of_broker(tagged) == by_queue_of_broker(
+        [row for row in served if row["tags"] == "T1"]
+    )
+    assert by_queue_of_broker(newest) == {
+        key: found[-3:] for key, found in by_queue_of_broker(served).items()
+    }
+    assert by_queue_of_broker(later) == by_queue_of_broker(
+        [row for row in served if row["storeTimestamp"] >= middle]
+    )

@@ -13,14 +13,13 @@ import pytest
 
 import rmqstore
 from live.fake_cluster import FakeBroker, FakeCluster, Reply, Request, fill, one_queue
-from reading import LOG_COLUMNS, Row, rows
+from reading import LOG_COLUMNS, QueuesOfBrokers, by_queue_of_broker, rows
 from rmqstore.errors import OptionError
 from rmqstore.live import pulls
 from rmqstore.remoting.client import RemotingClient
 from rmqstore.store.live_cluster import LiveCluster
 from store_builder import T0, Record, Store, java_hash, properties
 
-Queues = dict[tuple[str, str, int], list[Row]]
 COUNTS = {
     "a": {("T", 0): 300, ("T", 1): 37, ("T", 2): 1, ("Other", 1): 64},
     "b": {("T", 0): 100, ("T", 1): 33, ("%RETRY%g", 0): 5},
@@ -42,21 +41,13 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: store.write(folder / name) for name, store in stores().items()}
 
 
-def by_queue(found: list[Row]) -> Queues:
-    """Return rows by their queues, in the order in which they came."""
-    queues: Queues = {}
-    for row in found:
-        queues.setdefault((row["brokerName"], row["topic"], row["queueId"]), []).append(row)
-    return queues
-
-
-def of_files(roots: dict[str, Path], **options: Any) -> Queues:
+def of_files(roots: dict[str, Path], **options: Any) -> QueuesOfBrokers:
     with rmqstore.open_cluster(roots) as store:
-        return by_queue(rows(store.scan(**{"columns": LOG_COLUMNS, **options})))
+        return by_queue_of_broker(rows(store.scan(**{"columns": LOG_COLUMNS, **options})))
 
 
-def of_brokers(cluster: LiveCluster, **options: Any) -> Queues:
-    return by_queue(rows(cluster.scan(**{"columns": LOG_COLUMNS, **options})))
+def of_brokers(cluster: LiveCluster, **options: Any) -> QueuesOfBrokers:
+    return by_queue_of_broker(rows(cluster.scan(**{"columns": LOG_COLUMNS, **options})))
 
 
 @pytest.mark.parametrize("is_binary", [False, True], ids=["json", "binary"])
