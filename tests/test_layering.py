@@ -110,7 +110,7 @@ LARGE_CLASSES = {
     "rmqstore.storage.queue.queue_set.RecoveredQueue": 17,
     "rmqstore.storage.queue.rocksdb_queue.RocksDbQueue": 17,
     "rmqstore.storage.queue.sparse_consumequeue.SparseConsumeQueue": 19,
-    "rmqstore.storage.remote.remote_storage.RemoteStorage": 18,
+    "rmqstore.storage.files.remote_storage.RemoteStorage": 18,
     "rmqstore.store.message_store.MessageStore": 17,
 }
 

@@ -34,7 +34,7 @@ DOORS = {  # packages and modules of the core that the connector enters by
     "rmqstore.storage.broker.store_config", "rmqstore.storage.broker.broker_run",
     "rmqstore.storage.broker.folders",
     "rmqstore.storage.queue.queue", "rmqstore.storage.files",
-    "rmqstore.storage.recovery.store_ends", "rmqstore.storage.remote",
+    "rmqstore.storage.recovery.store_ends",
 }  # fmt: skip
 CONNECTORS = ("pyspark_rmqstore", "pyspark_kafkalog")
 CONNECTOR = sorted(SOURCES["pyspark_rmqstore"].glob("**/*.py"))

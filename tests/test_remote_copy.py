@@ -23,7 +23,7 @@ from rmqstore.copying.copier import copy
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.files.paths import UNFINISHED_COPY
-from rmqstore.storage.remote.remote_storage import RemoteFolder
+from rmqstore.storage.files.remote_storage import RemoteFolder
 from s3_server import BUCKET, S3Server
 from test_copy import CLOSED, OWN, SIZES, closed_store, contents, messages, rows
 from tiers import spread

@@ -13,12 +13,11 @@ from typing import TypeVar
 
 from pyspark_rmqstore.store_options import StoreRef
 from rmqstore.errors import NotAStoreError, StoreStateError
-from rmqstore.read.opening import open_parts, paths_for
-from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.replicas import brokers_of
+from rmqstore.read.store_parts import StoreParts, open_parts, paths_for
+from rmqstore.read.views.stores import brokers_of
 from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.files.remote_location import locate
 from rmqstore.storage.recovery.store_ends import PlannedEnds
-from rmqstore.storage.remote.location import locate
 
 logger = logging.getLogger(__name__)
 

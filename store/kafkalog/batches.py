@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from kafkalog.format.batch_heads import BatchHeads
 from kafkalog.format.records import counted_pieces
-from kafkalog.ordered import Ordered, limit_of, ordered_windows
 from kafkalog.scan import ScanSpec
-from kafkalog.storage.partition_log import PartitionLog
+from kafkalog.storage.partition_log import Ordered, PartitionLog, limit_of, ordered_windows
 from kafkalog.storage.windows import Window, lowest_offsets
 from kafkalog.transactions import ABORTED, UNKNOWN, Transactions
 from rmqstore.errors import FileDeletedError, MalformedBytesError

@@ -39,8 +39,8 @@ from rmqstore.query.selection import (
     parse_selection,
 )
 from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.remote_location import is_uri, locate, name_in_storage, require_known
 from rmqstore.storage.files.storage import Closing, Storage
-from rmqstore.storage.remote.location import is_uri, locate, name_in_storage, require_known
 
 NO_BROKER: Final = ""  # a log directory does not have the name of its broker
 # The committed offset of each partition of a consumer group, by the name of the group.

@@ -14,8 +14,7 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_heads import BatchHeads
 from kafkalog.format.layout import LEAST_RECORD, MAX_INFLATED_BYTES, RECORDS_AT, Attribute, Codec
 from kafkalog.format.reference import markers
-from kafkalog.ordered import Ordered, ordered_windows
-from kafkalog.storage.partition_log import PartitionLog
+from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from kafkalog.storage.producer_snapshots import newest_snapshot
 from kafkalog.storage.recovery import (
     WalkEnd,

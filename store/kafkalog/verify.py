@@ -14,10 +14,9 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_heads import Mask
 from kafkalog.format.records import decode_pieces
 from kafkalog.format.reference import markers
-from kafkalog.ordered import Ordered, ordered_windows
 from kafkalog.partition import Partition
 from kafkalog.storage.indexes import read_offset_index, read_transaction_index, stored_time_index
-from kafkalog.storage.partition_log import PartitionLog
+from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from kafkalog.storage.producer_snapshots import read_snapshot, snapshot_offsets
 from kafkalog.storage.segments import Segment
 from kafkalog.storage.windows import Window, lowest_offsets, walk_segment

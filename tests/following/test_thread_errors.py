@@ -36,8 +36,8 @@ from rmqstore.replica.replica_state import Decision, Ending, Phase, ReplicaState
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.log.clean_end import CleanEnd, read_clean_end
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.writer_notes import CleanEnd, read_clean_end
 from store_builder import Store
 
 FILE_BYTES = 1 << 14

@@ -15,9 +15,8 @@ import kafkalog
 from kafka_logs import ABORT, COMMIT, TRANSACTIONAL, Producer, marker
 from kafka_reading import count_crcs
 from kafkalog.errors import CorruptBatchError
-from kafkalog.ordered import Ordered, ordered_windows
 from kafkalog.scan import MODES
-from kafkalog.storage.partition_log import PartitionLog
+from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from kafkalog.transactions import read_transactions
 from rmqstore.errors import OptionError
 

@@ -13,8 +13,7 @@ import kafkalog
 import tiers
 from kafka_logs import COMMIT, TRANSACTIONAL, Producer, marker
 from kafkalog.errors import CorruptBatchError
-from kafkalog.ordered import Ordered, ordered_windows
-from kafkalog.storage.partition_log import PartitionLog
+from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 
 N = 5  # records of a batch
 

@@ -26,9 +26,9 @@ from rmqstore import (
 )
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.opening import open_parts
 from rmqstore.read.planning import log_heads
 from rmqstore.read.reading import read_log
+from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tail import StoreTail
 
 GoldenStore = Callable[[str], Path]
@@ -294,7 +294,7 @@ def rmqstore_spec() -> Any:
 
 
 def everything() -> Any:
-    from rmqstore.query.keys import parse_wanted
+    from rmqstore.query.selection import parse_wanted
     from rmqstore.read.record_filter import log_filter
 
     return log_filter(parse_selection(), ["commitLogOffset"], parse_wanted(None, None))

@@ -10,7 +10,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 import rmqstore
-from rmqstore.storage.remote.requests import Counts
+from rmqstore.storage.files.remote_requests import Counts
 from rmqstore.store.message_store import MessageStore
 from rmqstore.write.messages import WriteSpec
 

@@ -18,7 +18,7 @@ from remote_reads import ASKED, Ask, answer
 from rmqstore import OffsetOutOfRangeError, OptionError, UnsupportedFeatureError
 from rmqstore.cli import main
 from rmqstore.errors import FileDeletedError, FileReplacedError, RemoteReadError
-from rmqstore.storage.remote.location import local_path, locate
+from rmqstore.storage.files.remote_location import local_path, locate
 from s3_server import BUCKET, KEYS, S3Server
 
 GoldenStore = Callable[[str], Path]

@@ -16,8 +16,8 @@ import rmqstore.read.tail as tail_module
 import store_builder as build
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.log_cursor import LogCursor, LogMark
-from rmqstore.read.opening import open_parts
 from rmqstore.read.planning import rows_within
+from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tail import StoreTail
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths

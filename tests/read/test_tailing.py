@@ -13,10 +13,9 @@ import pytest
 
 import rmqstore
 from rmqstore.errors import OptionError
-from rmqstore.query.keys import parse_wanted
-from rmqstore.query.selection import parse_selection
+from rmqstore.query.selection import parse_selection, parse_wanted
 from rmqstore.read.message_scan import MessageScan, parse_scan
-from rmqstore.read.opening import open_parts
+from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tailing import TailingScan
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.write.writer import StoreWriter

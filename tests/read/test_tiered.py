@@ -32,11 +32,11 @@ from rmqstore.errors import (
 from rmqstore.format.schema import select_columns
 from rmqstore.query.conditions import Between, Pruning
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.opening import open_parts
 from rmqstore.read.planning import plan_queues, slices_there
 from rmqstore.read.pruner import prune_tiered
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
+from rmqstore.read.store_parts import open_parts
 from tier_builder import Stored, files_of, stored_messages, write_tier
 
 GoldenStore = Callable[[str], Path]

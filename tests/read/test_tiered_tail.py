@@ -17,14 +17,14 @@ from reading import by_queue, read, rows
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.log_cursor import LogMark
-from rmqstore.read.opening import open_parts, paths_for
 from rmqstore.read.planning import find_starts, rows_within, slices_there
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
+from rmqstore.read.store_parts import open_parts, paths_for
 from rmqstore.read.tail import StoreTail
 from rmqstore.read.tailing import TieredTail, tail_of
 from rmqstore.spans import QueueSlice
-from rmqstore.storage.remote.location import locate
+from rmqstore.storage.files.remote_location import locate
 from tier_builder import KEYS, Key, TieringBroker
 
 GoldenStore = Callable[[str], Path]

@@ -17,7 +17,7 @@ from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
-from rmqstore.storage.log import clean_end
+from rmqstore.storage.log import writer_notes
 from rmqstore.write import queue_files, repairer, writer
 from rmqstore.write.writer import StoreWriter
 
@@ -217,7 +217,7 @@ def test_a_note_that_cannot_be_written_does_not_fail_a_commit(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(
-            clean_end, "write_clean_end", lambda *_: (_ for _ in ()).throw(OSError(28, ""))
+            writer_notes, "write_clean_end", lambda *_: (_ for _ in ()).throw(OSError(28, ""))
         )
         append(closed, messages("more", 3))
     assert not find_store(closed).has_abort

@@ -17,7 +17,7 @@ import click
 import pyarrow as pa
 from click.core import ParameterSource
 
-from kafkalog.migration import migrate
+from kafkalog.exchange import migrate
 from kafkalog.opening import open_log_dirs
 from rmqstore.cli.common import (
     Command,
@@ -52,8 +52,8 @@ from rmqstore.inspect.changes import NO_ROWS, planned_append
 from rmqstore.query.options import help_of
 from rmqstore.storage.broker.store_config import ROOT_KEY, root_of, sizes_of
 from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.storage.files.storage import is_folder, path_of
-from rmqstore.storage.remote.location import is_uri
 from rmqstore.store.opening import created, is_store, open_for
 from rmqstore.write.messages import SELECTORS, WriteSpec
 from rmqstore.write.writer import StoreWriter

@@ -16,9 +16,14 @@ from rmqstore.errors import OptionError, StoreFormatError
 from rmqstore.exchange.bodies import FORMS, BodyForm, parse_body_form
 from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE
 from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
-from rmqstore.query.keys import NOTHING_WANTED
 from rmqstore.query.options import help_of
-from rmqstore.query.selection import is_pattern, match_topics, parse_selection, regular_expression
+from rmqstore.query.selection import (
+    NOTHING_WANTED,
+    is_pattern,
+    match_topics,
+    parse_selection,
+    regular_expression,
+)
 from rmqstore.read.message_scan import parse_scan
 from rmqstore.read.tailing import TailingScan
 from rmqstore.store.cluster import StoreCluster

@@ -44,13 +44,13 @@ from rmqstore.errors import MessageNotFoundError
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import Message, select_columns
 from rmqstore.inspect.trace import find_messages, trace
-from rmqstore.query.keys import parse_wanted
 from rmqstore.query.options import help_of
 from rmqstore.query.selection import (
     Selection,
     choose_topics,
     match_topics,
     parse_selection,
+    parse_wanted,
     require_named,
 )
 from rmqstore.query.times import parse_timestamp

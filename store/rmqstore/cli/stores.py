@@ -21,8 +21,8 @@ from rmqstore.storage.broker.folders import names_by_path, read_brokers
 from rmqstore.storage.broker.store_config import read_conf, root_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
+from rmqstore.storage.files.remote_location import is_pattern, is_uri, local_path, options_by_path
 from rmqstore.storage.files.storage import path_of
-from rmqstore.storage.remote.location import is_pattern, is_uri, local_path, options_by_path
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.live_cluster import LiveCluster
 from rmqstore.store.message_store import MessageStore

@@ -39,8 +39,8 @@ from rmqstore.inspect.doctor import WRONG, Check, examine
 from rmqstore.inspect.report import gather, render, require_libraries
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.read.planning import n_written
+from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
-from rmqstore.storage.remote.location import is_uri
 from rmqstore.store.opening import open_for
 
 

@@ -29,9 +29,9 @@ from rmqstore.storage.broker.folders import root_for
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.lock import StoreLock
+from rmqstore.storage.files.remote_location import is_uri, local_path
 from rmqstore.storage.files.storage import Storage, read_small
 from rmqstore.storage.recovery.log_end import LogEnd
-from rmqstore.storage.remote.location import is_uri, local_path
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)

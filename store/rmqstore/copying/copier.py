@@ -53,9 +53,9 @@ from rmqstore.storage.broker.topic_table import keep_topics
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import our_abort
+from rmqstore.storage.files.remote_location import locate
+from rmqstore.storage.files.remote_storage import RemoteStorage
 from rmqstore.storage.files.storage import is_folder
-from rmqstore.storage.remote.location import locate
-from rmqstore.storage.remote.remote_storage import RemoteStorage
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import open_for
 from rmqstore.write.existing_store import require_writable

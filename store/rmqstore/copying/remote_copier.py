@@ -37,8 +37,8 @@ from rmqstore.format.columns.walk import cut_batches
 from rmqstore.storage.broker.topic_table import content_of_kept
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import UNFINISHED_COPY
+from rmqstore.storage.files.remote_storage import Content, RemoteFolder, RemoteStorage
 from rmqstore.storage.files.storage import UriPath
-from rmqstore.storage.remote.remote_storage import Content, RemoteFolder, RemoteStorage
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import open_for
 

@@ -23,8 +23,8 @@ from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.store.opening import is_store, new_root, open_for
-from rmqstore.write.broker_release import BrokerRelease
 from rmqstore.write.existing_store import (
+    BrokerRelease,
     existing_config,
     require_local,
     require_no_old_broker,

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from rmqstore.errors import NotAStoreError, RmqStoreError
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.remote.location import is_uri
+from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.store.opening import open_for
 
 OK, MISSING, WRONG = "ok", "missing", "wrong"

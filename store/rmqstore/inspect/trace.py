@@ -25,7 +25,7 @@ from rmqstore.format.topics import (
 )
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import TopicArguments
-from rmqstore.query.keys import is_offset_id
+from rmqstore.query.selection import is_offset_id
 from rmqstore.read.views.dead_letters import known_names
 from rmqstore.store.message_store import MessageStore
 

@@ -52,7 +52,7 @@ from rmqstore.spans import FOREVER
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import spell_levels
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward

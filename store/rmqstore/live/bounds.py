@@ -16,8 +16,7 @@ from rmqstore.errors import OptionError
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import RecordHead, are_removed, first_records
 from rmqstore.query.selection import Selection
-from rmqstore.read.bounds import BoundResolver
-from rmqstore.read.time_search import FoundTimes
+from rmqstore.read.bounds import BoundResolver, FoundTimes
 from rmqstore.spans import QueueKey, QueueSlice
 
 Spans = Mapping[QueueKey, tuple[int, int]]

@@ -11,7 +11,7 @@ from typing import Final
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.remoting.client import TIMEOUT_SECONDS, Address, Credentials, Endpoint
-from rmqstore.storage.remote.location import RUNNING_BROKERS, boolean, number
+from rmqstore.storage.files.remote_location import RUNNING_BROKERS, boolean, number
 
 _SCHEME: Final = f"{RUNNING_BROKERS}://"
 _NAME_SERVER_PORT: Final = 9876

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.format.layout import Mask, Positions
-from rmqstore.query.keys import KEY_SEPARATOR, Wanted
+from rmqstore.query.selection import KEY_SEPARATOR, Wanted
 from rmqstore.spans import Span
 
 T = TypeVar("T")

@@ -49,8 +49,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message, select_columns
-from rmqstore.query.keys import KEY_SEPARATOR, Wanted, is_offset_id
-from rmqstore.query.selection import parse_selection
+from rmqstore.query.selection import KEY_SEPARATOR, Wanted, is_offset_id, parse_selection
 from rmqstore.read.assembler import Assembler, plain_pipeline
 from rmqstore.read.read_spec import DROPMALFORMED, READS_ON, ReadSpec
 from rmqstore.read.record_filter import LogFilter, log_filter, resolve_codes

@@ -18,8 +18,7 @@ from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING, VERBATI
 from rmqstore.progress import Progress, Tally, ignore_progress
 from rmqstore.query.arrow_rows import first_rows, require_positive
 from rmqstore.query.conditions import NO_PRUNING
-from rmqstore.query.keys import Wanted
-from rmqstore.query.selection import BY_LOG, Selection, parse_tags
+from rmqstore.query.selection import BY_LOG, Selection, Wanted, parse_tags
 from rmqstore.query.sql92_filter import parse_filter
 from rmqstore.query.where import Where, parse_where, within_places
 from rmqstore.read.faults import refuse_spans

@@ -35,8 +35,7 @@ from rmqstore.format.topics import (
     ROCKSDB_OP_TOPIC,
     TIMER_TOPIC,
 )
-from rmqstore.query.keys import Wanted
-from rmqstore.query.selection import Selection, choose_topics, parse_selection
+from rmqstore.query.selection import Selection, Wanted, choose_topics, parse_selection
 from rmqstore.read.planning import plan_queues
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.reading import finder, read_queues

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import UnsupportedFeatureError
 from rmqstore.format.layout import Positions
 from rmqstore.query.conditions import NO_PRUNING, Pruning, StoreTimes
-from rmqstore.query.keys import Wanted
-from rmqstore.query.selection import LATEST, Bound, Selection, choose_topics
+from rmqstore.query.selection import LATEST, Bound, Selection, Wanted, choose_topics
 from rmqstore.read.lookup import Found, tagged_places
 from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.rows import UnitRows

@@ -23,11 +23,11 @@ from rmqstore.read.planning import (
     parts_in_log,
     units_at,
 )
+from rmqstore.read.queue_ranges import slices_within
 from rmqstore.read.read_spec import DROPMALFORMED, ReadSpec
 from rmqstore.read.reading import finder
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.rows import UnitRows
-from rmqstore.read.slices_within import slices_within
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice, Span
 from rmqstore.storage.files.retry import retry_if_deleted

@@ -2,23 +2,154 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
+import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import UnsupportedFeatureError
-from rmqstore.read.log_scan import LogScan
+from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError, UnsupportedFeatureError
+from rmqstore.format.framing import StopKind
+from rmqstore.read.assembler import Assembler, plain_pipeline
+from rmqstore.read.faults import refuse_spans
+from rmqstore.read.joined_files import JoinedFiles
 from rmqstore.read.lookup import Finder
 from rmqstore.read.planning import divide_slices, find_candidates
 from rmqstore.read.queue_scan import QueueScan
 from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.rows import UnitRows
+from rmqstore.read.stages import LogBytes
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.spans import LogSlice, LostSpan, QueueSlice
+from rmqstore.spans import LogSlice, LostSpan, QueueSlice, Span
+from rmqstore.storage.files.mapped_file_queue import Segment
+from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
+from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
+from rmqstore.storage.recovery.log_end import damage_met
+
+
+class LogScan:
+    """Reads slices of the log.
+
+    Args:
+        log: the CommitLog of the store.
+        queues_end: returns the physical offset after the last record that queues point at, or -1 if
+            they cannot show it.
+        spec: how to read the records.
+        wanted: which records to return.
+    """
+
+    def __init__(
+        self, log: CommitLog, queues_end: Callable[[], int], spec: ReadSpec, wanted: LogFilter
+    ) -> None:
+        self._log, self._queues_end = log, queues_end
+        self._spec, self._pipeline = spec, plain_pipeline(spec, wanted)
+        self._joined = JoinedFiles(spec, log, self._pipeline)
+
+    def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a slice.
+
+        Raises:
+            CorruptRecordError: there is no sound record, and the mode is FAILFAST.
+            OffsetOutOfRangeError: a file is missing, and data loss is to fail.
+        """
+        for part in join_spans(self._log, piece.start, piece.end):
+            spans: Sequence[SegmentSpan] = [part] if isinstance(part, SegmentSpan) else part.spans
+            # In mode FAILFAST the read ends at the record that led the walk over others.
+            if isinstance(part, JoinedWindow) and (
+                self._spec.mode == FAILFAST or part.has_true_sizes()
+            ):
+                yield from self._read_joined(part)
+                continue
+            for span in spans:
+                if (yield from self._read_span(span, is_closed=piece.is_closed)):
+                    return
+
+    def _read_joined(self, window: JoinedWindow) -> Iterator[pa.RecordBatch]:
+        """Yield the records of small files."""
+        n_between = window.spans[-1].end - window.spans[0].start
+        for part in window.cut():
+            n_between -= int(part.sizes.sum())
+            n_read = yield from self._joined.sound_batches(
+                LogBytes(part.data, part.bases), part.starts, None
+            )
+            self._spec.advance(n_read, int(part.sizes[:n_read].sum()))
+            places = part.starts[n_read:] + part.bases[n_read:]
+            sizes = part.sizes[n_read:]
+            for span in window.spans if len(places) else ():
+                rows = slice(*np.searchsorted(places, (span.start, span.end)).tolist())
+                own_places = places[rows]
+                own_sizes = sizes[rows]
+                if not len(own_places):
+                    continue
+                segment = span.segment
+                assert segment is not None
+                end = int(own_places[-1] + own_sizes[-1])
+                try:
+                    assembler = Assembler(self._spec, self._log, segment, self._pipeline)
+                except OffsetOutOfRangeError as err:
+                    yield from self._lose(int(own_places[0]), end, str(err))
+                    continue
+                try:
+                    yield from assembler.batches(own_places - segment.start, own_sizes, None)
+                except FileDeletedError as err:
+                    yield from self._lose(int(own_places[assembler.n_done]), end, str(err))
+        self._spec.advance(0, max(n_between, 0))
+
+    def _read_span(
+        self, span: SegmentSpan, *, is_closed: bool
+    ) -> Generator[pa.RecordBatch, None, bool]:
+        """Yield the records of a span; return whether the log ends in it."""
+        position, end, segment = span
+        if segment is None:
+            yield from self._lose(position, end, "the files that held it are missing")
+            return False
+        try:
+            assembler = Assembler(self._spec, self._log, segment, self._pipeline)
+        except OffsetOutOfRangeError as err:
+            yield from self._lose(position, end, str(err))
+            return False
+        try:
+            for window in walk_forward(self._log, segment, position, end, is_scan=True):
+                if self._spec.mode == FAILFAST:
+                    # The first damage ends the scan: what a damaged size hides is not needed.
+                    data, (starts, sizes) = window.data, window.chain()
+                else:
+                    data, starts, sizes = window.rejoined()
+                # A mapping is copied from first; see Assembler. Others were just filled.
+                held = data if self._log.is_remote else None
+                yield from assembler.batches(starts, sizes, None, held)
+                reason = window.damage
+                if reason is not None and is_closed:
+                    reason = damage_met(window, self._queues_end())
+                    if reason is None:
+                        return True
+                # Bytes between records, such as those of damage, are read as well, and so is the
+                # blank that closes a file.
+                is_closing = window.records.kind is StopKind.BLANK
+                passed = (end if is_closing else window.resumed) - position
+                self._spec.advance(0, max(passed - int(sizes.sum()), 0))
+                position = window.resumed
+                if reason is not None:
+                    yield from self._refuse(segment, Span(window.stopped, position), reason)
+        except FileDeletedError as err:  # in a remote store; a file that is mapped stays
+            yield from self._lose(position, end, str(err))
+            return False
+        if position > end and end < segment.end:
+            reason = f"a record reaches over the bound {end} of a task"
+            yield from self._refuse(segment, Span(position, position), reason)
+        return False
+
+    def _lose(self, start: int, end: int, reason: str) -> Iterator[pa.RecordBatch]:
+        yield from refuse_spans(
+            [LostSpan(self._log.folders, start, end, reason, is_missing=True)], self._spec
+        )
+
+    def _refuse(self, segment: Segment, span: Span, reason: str) -> Iterator[pa.RecordBatch]:
+        """Handle a span that holds no record as the mode says."""
+        yield from refuse_spans([LostSpan(str(segment.path), *span, reason)], self._spec)
 
 
 def find_lost(store: StoreParts, slices: Iterable[QueueSlice], spec: ReadSpec) -> list[LostSpan]:

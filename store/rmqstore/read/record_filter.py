@@ -32,8 +32,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.format.topics import is_system_topic
-from rmqstore.query.keys import KEY_SEPARATOR, NOTHING_WANTED, Wanted
-from rmqstore.query.selection import BY_LOG, Selection
+from rmqstore.query.selection import BY_LOG, KEY_SEPARATOR, NOTHING_WANTED, Selection, Wanted
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.rows import UnitRows
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt

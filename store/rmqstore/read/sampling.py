@@ -22,8 +22,8 @@ from rmqstore.errors import (
 from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import MAX_FIXED_BYTES, Mask, Positions
 from rmqstore.query.conditions import StoreTimes
+from rmqstore.read.bounds import short_units
 from rmqstore.read.store_queues import StoreQueues
-from rmqstore.read.time_search import short_units
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, frame_of, records_in

@@ -27,8 +27,8 @@ from rmqstore.errors import (
     spelled,
 )
 from rmqstore.format.schema import Message
+from rmqstore.read.bounds import first_stored_at
 from rmqstore.read.read_spec import READS_ON
-from rmqstore.read.time_search import first_stored_at
 from rmqstore.spans import FOREVER, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.log.commitlog import CommitLog

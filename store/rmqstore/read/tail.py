@@ -28,7 +28,7 @@ from rmqstore.read.planning import first_behind, first_offset, first_stored_at
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.log.commitlog import frame_start
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files

@@ -37,7 +37,7 @@ from rmqstore.replica.settings import (
 from rmqstore.replica.state import FollowProgress, follow_status
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.remote.location import is_uri
+from rmqstore.storage.files.remote_location import is_uri
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

@@ -47,9 +47,9 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import StorePaths, our_abort
-from rmqstore.storage.log.clean_end import CleanEnd, mark_as_closed
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, next_record, walk_forward
+from rmqstore.storage.log.writer_notes import CleanEnd, mark_as_closed
 
 logger = logging.getLogger(__name__)
 

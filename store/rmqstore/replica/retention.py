@@ -36,8 +36,7 @@ from rmqstore.format.layout import BATCH_UNIT, QUEUE_UNIT
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.mapped_file_queue import MappedFileQueue
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.files.storage import read_small
 from rmqstore.storage.index_files import index_files, read_header

@@ -13,11 +13,15 @@ open file, which stays readable after the broker has deleted its name.
 from __future__ import annotations
 
 import os
+import re
+import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,11 +34,6 @@ from rmqstore.storage.files.storage import Storage
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
-import re
-import stat
-import tempfile
-from contextlib import ExitStack, contextmanager, suppress
-
 # Any other file may be one that the library writes to, through its link.
 _FILES_OF_A_DATABASE = re.compile(r"CURRENT|IDENTITY|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log|blob)")
 _THAT_NAME_TABLES = ("CURRENT", "MANIFEST")

@@ -26,8 +26,7 @@ from rmqstore.format.layout import (
     Positions,
 )
 from rmqstore.storage.broker.config_files import TimerProgress
-from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage
 

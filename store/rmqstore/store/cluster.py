@@ -15,8 +15,8 @@ from rmqstore.query.selection import parse_selection, require_named
 from rmqstore.query.where import parse_where
 from rmqstore.read.message_scan import returned_schema
 from rmqstore.read.views.catalogue import read_cluster_view, read_view
-from rmqstore.read.views.replicas import brokers_of
 from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_columns, view_spec
+from rmqstore.read.views.stores import brokers_of
 from rmqstore.storage.files.storage import Closing
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.scan import Scan, as_html, require_names

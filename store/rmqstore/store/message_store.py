@@ -22,8 +22,7 @@ from rmqstore.query.arguments import (
     ViewArguments,
     spells_out,
 )
-from rmqstore.query.keys import parse_wanted
-from rmqstore.query.selection import parse_selection, require_arguments
+from rmqstore.query.selection import parse_selection, parse_wanted, require_arguments
 from rmqstore.query.times import parse_timestamp
 from rmqstore.query.where import parse_where
 from rmqstore.read.lookup import QueryResult

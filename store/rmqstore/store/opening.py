@@ -20,7 +20,7 @@ from rmqstore.live.location import LiveLocation, is_live
 from rmqstore.live.writer import LiveWriter
 from rmqstore.query.arguments import FolderArguments, spells_out
 from rmqstore.query.selection import require_arguments
-from rmqstore.read.opening import open_parts
+from rmqstore.read.store_parts import open_parts
 from rmqstore.storage.broker.folders import find_store, names_by_path, read_brokers, refuse_part
 from rmqstore.storage.broker.store_config import (
     StoreConfig,
@@ -32,8 +32,7 @@ from rmqstore.storage.broker.store_config import (
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
-from rmqstore.storage.files.storage import Storage
-from rmqstore.storage.remote.location import (
+from rmqstore.storage.files.remote_location import (
     is_pattern,
     is_uri,
     locate,
@@ -41,6 +40,7 @@ from rmqstore.storage.remote.location import (
     options_by_path,
     taken_by,
 )
+from rmqstore.storage.files.storage import Storage
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.live_cluster import LiveCluster
 from rmqstore.store.message_store import MessageStore

@@ -29,9 +29,9 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.files.paths import StorePaths, can_have_queue, our_abort
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.index_files import index_files, read_header
-from rmqstore.storage.log.clean_end import read_clean_end, read_intent
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import next_record
+from rmqstore.storage.log.writer_notes import read_clean_end, read_intent
 from rmqstore.storage.recovery.log_end import (
     LogEnd,
     before_our_blank,

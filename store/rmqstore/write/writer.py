@@ -38,14 +38,13 @@ from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.storage.files.paths import StorePaths, our_abort
 from rmqstore.storage.log.appender import LogAppend, Placement
-from rmqstore.storage.log.clean_end import CleanEnd, mark_as_closed
-from rmqstore.storage.log.commit_history import note_commit
 from rmqstore.storage.log.commitlog import CommitLog, begins_record
+from rmqstore.storage.log.writer_notes import CleanEnd, mark_as_closed, note_commit
 from rmqstore.storage.queue.appender import QueueAppender
 from rmqstore.storage.queue.next_offsets import NextOffsets
-from rmqstore.write.broker_release import BrokerRelease
 from rmqstore.write.dispatch import Dispatcher, SavedCheckpoint
 from rmqstore.write.existing_store import (
+    BrokerRelease,
     existing_config,
     require_local,
     require_no_old_broker,

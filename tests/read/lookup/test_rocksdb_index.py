@@ -21,8 +21,7 @@ import rmqstore
 import tiers
 from mutations import damage
 from reading import offsets, read
-from rmqstore.query.keys import parse_wanted
-from rmqstore.query.selection import parse_selection
+from rmqstore.query.selection import parse_selection, parse_wanted
 from rmqstore.read.planning import find_wanted
 from rmqstore.spans import Span
 from rmqstore.storage.index_search import IndexTable

@@ -9,9 +9,9 @@ import pytest
 
 import store_builder as build
 import tiers
-from rmqstore.read import slices_within as module
-from rmqstore.read.opening import open_parts
-from rmqstore.read.slices_within import slices_within
+from rmqstore.read import queue_ranges
+from rmqstore.read.queue_ranges import slices_within
+from rmqstore.read.store_parts import open_parts
 from rmqstore.spans import QueueSlice, Span
 
 
@@ -38,7 +38,7 @@ def test_a_short_range_gives_what_a_long_one_would(
                 cuts = sorted(rng.choices(range(store.end + 100), k=6))
                 spans = [Span(*cuts[row : row + 2]) for row in (0, 2, 4)]
                 with monkeypatch.context() as patch:
-                    patch.setattr(module, "_sound_within", lambda *_: None)
+                    patch.setattr(queue_ranges, "_sound_within", lambda *_: None)
                     expected = slices_within(queue, piece, spans, log_end)
                 found = slices_within(queue, piece, spans, log_end)
                 assert _offsets(found) == _offsets(expected)

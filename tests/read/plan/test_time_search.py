@@ -17,11 +17,10 @@ import tiers
 from rmqstore.errors import CorruptRecordError
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.query.selection import parse_selection
-from rmqstore.read import time_search
-from rmqstore.read.opening import open_parts
+from rmqstore.read import bounds
 from rmqstore.read.planning import plan_queues
 from rmqstore.read.read_spec import ReadSpec
-from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.store_parts import StoreParts, open_parts
 from rmqstore.spans import QueueSlice
 
 N_QUEUES = 12
@@ -78,7 +77,7 @@ def some_times(seed: int) -> list[tuple[int, int]]:
 def test_the_ranges_between_two_times_are_those_of_each_queue_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, max_units: int
 ) -> None:
-    monkeypatch.setattr(time_search, "_MAX_UNITS", max_units)
+    monkeypatch.setattr(bounds, "_MAX_UNITS", max_units)
     with open_parts(write_store(tmp_path / "s", seed)) as store:
         for times in some_times(seed):
             assert together(store, times, tolerant=False) == alone(store, times, tolerant=False)

@@ -18,7 +18,7 @@ from reading import by_queue, offsets, read
 from rmqstore.errors import CorruptRecordError, RmqStoreError
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.opening import open_parts
+from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tail import StoreTail
 from rmqstore.storage.broker.store_config import StoreConfig
 

@@ -16,8 +16,8 @@ import rmqstore
 import store_builder as build
 from rmqstore.errors import CorruptConfigError, CorruptQueueError, OptionError
 from rmqstore.read.views.catalogue import read_cluster_view
-from rmqstore.read.views.replicas import Broker, brokers_of
 from rmqstore.read.views.schema import view_spec
+from rmqstore.read.views.stores import Broker, brokers_of
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.identity import BrokerIdentity, read_identity
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import rmqstore
-from rmqstore.storage.files.mapped_file_queue import MappedFileQueue
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles
 from rmqstore.storage.files.paths import offset_to_name
 
 COLUMNS = "topic,queueOffset,body"

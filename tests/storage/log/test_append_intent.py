@@ -8,7 +8,7 @@ import pytest
 
 import rmqstore
 from rmqstore.storage.broker.folders import find_store
-from rmqstore.storage.log.clean_end import read_intent
+from rmqstore.storage.log.writer_notes import read_intent
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import rmqstore
 from reading import rows
 from rmqstore.cli import main
 from rmqstore.storage.broker.folders import find_store
-from rmqstore.storage.log import commit_history
-from rmqstore.storage.log.commit_history import read_commits
+from rmqstore.storage.log import writer_notes
+from rmqstore.storage.log.writer_notes import read_commits
 
 Row = dict[str, Any]
 
@@ -74,7 +74,7 @@ def test_each_commit_is_a_row_whose_range_has_its_messages(root: Path) -> None:
 def test_the_newest_are_kept_and_a_commit_writes_one_line(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit_history, "MOST_COMMITS", 10)
+    monkeypatch.setattr(writer_notes, "MOST_COMMITS", 10)
     file = find_store(root).own.commits
     older = file.with_name("commits.older")
     for number in range(2, 36):

@@ -30,10 +30,10 @@ from rmqstore.errors import (
 from rmqstore.format.schema import select_columns
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.opening import open_parts
 from rmqstore.read.planning import slices_there
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
+from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import store_builder as build
-from rmqstore.read import slices_within as estimates
-from rmqstore.read.slices_within import estimate_physical_offset, trim
+from rmqstore.read import queue_ranges
+from rmqstore.read.queue_ranges import estimate_physical_offset, trim
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 
 
@@ -19,7 +19,7 @@ def _queue(folder: Path, physical_offsets: list[int]) -> ConsumeQueue:
 
 @pytest.fixture
 def voting_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimates, "VOTING_UNITS", 2)
+    monkeypatch.setattr(queue_ranges, "VOTING_UNITS", 2)
 
 
 @pytest.mark.usefixtures("voting_units")

@@ -13,7 +13,7 @@ import pytest
 import store_builder as build
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import QUEUE_UNIT
-from rmqstore.read.slices_within import estimate_physical_offset, trim
+from rmqstore.read.queue_ranges import estimate_physical_offset, trim
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, reach, total_weight, whole_end
 from rmqstore.storage.queue.queue_set import RecoveredQueue, open_files

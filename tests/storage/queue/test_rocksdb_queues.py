@@ -24,9 +24,9 @@ from rmqstore.errors import CorruptDatabaseError, CorruptQueueError, StoreFormat
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.read.tail import LoggedMessages
 from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.files.remote_location import locate
 from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueue, RocksDbQueues
-from rmqstore.storage.remote.location import locate
 from rmqstore.storage.rocksdb import RocksDb
 
 GoldenStore = Callable[[str], Path]

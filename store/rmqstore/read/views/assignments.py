@@ -13,9 +13,9 @@ from rmqstore.query.allocation import MessageQueue, Sharing
 from rmqstore.query.selection import Selection, choose_topics, nearest_topics
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.pieces import to_batches
-from rmqstore.read.views.replicas import brokers_of
 from rmqstore.read.views.routes import READABLE
 from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.stores import brokers_of
 from rmqstore.storage.broker.topic_table import topic_entry
 from rmqstore.storage.files.paths import can_name_queues
 

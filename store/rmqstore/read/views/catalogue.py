@@ -12,14 +12,17 @@ from rmqstore.query.where import Where
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.assignments import read_assignments
 from rmqstore.read.views.commitlog import plan_log, read_log
-from rmqstore.read.views.commits import plan_commits, read_commit_rows
-from rmqstore.read.views.consumed import plan_consumed, read_consumed
 from rmqstore.read.views.consumequeue import plan_units, read_units
 from rmqstore.read.views.dead_letters import plan_dead_letters, read_dead_letters
-from rmqstore.read.views.epochs import plan_epochs, read_epoch_rows
 from rmqstore.read.views.files import plan_files, read_files
-from rmqstore.read.views.groups import plan_groups, read_groups
+from rmqstore.read.views.groups import plan_consumed, plan_groups, read_consumed, read_groups
 from rmqstore.read.views.index import plan_index, read_index
+from rmqstore.read.views.log_writers import (
+    plan_commits,
+    plan_epochs,
+    read_commit_rows,
+    read_epoch_rows,
+)
 from rmqstore.read.views.pieces import ViewLimits, ViewSlice
 from rmqstore.read.views.queues import plan_queues, plan_topics, read_queues, read_topics
 from rmqstore.read.views.routes import read_routes

@@ -16,7 +16,7 @@ from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, reasons, t
 from rmqstore.read.views.queues import queue_ids, warn_of_rocksdb
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.spans import QueueSlice
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import can_name_queues
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import Queue, Units

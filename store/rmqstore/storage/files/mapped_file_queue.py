@@ -1,24 +1,77 @@
-"""Files that follow one another, as one address space: listing, finding and opening them."""
+"""Files that follow one another, as one address space: listing, finding and opening them.
+
+A reader keeps a limited number of them open, however many files the store has.
+"""
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from rmqstore.errors import FileDeletedError, UnreadableFileError
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import name_to_offset
-from rmqstore.storage.files.storage import AnyPath, Storage, StoredFile, path_of
+from rmqstore.storage.files.storage import AnyPath, Closing, Storage, StoredFile, path_of
 
 logger = logging.getLogger(__name__)
-
 _START = attrgetter("start")
 _MIN_BYTES = 20  # no file that RocketMQ makes is shorter than a unit of a queue
+
+
+class OpenFiles(Closing):
+    """Files that stay open until too many others are: a descriptor each, and a mapping for some.
+
+    Args:
+        storage: the storage to open the files in.
+        at_once: maximum number of files that stay open.
+    """
+
+    __slots__ = ("_at_once", "_files", "storage")
+
+    def __init__(self, storage: Storage = LOCAL, at_once: int = 2) -> None:
+        self.storage = storage
+        self._at_once = at_once
+        self._files: OrderedDict[str, StoredFile] = OrderedDict()
+
+    def open(self, path: str) -> StoredFile:
+        """Return the open file of that name.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            UnreadableFileError: it is not a regular file, or longer than any that RocketMQ can
+                write.
+        """
+        file = self._files.get(path)
+        if file is not None:
+            self._files.move_to_end(path)
+            return file
+        file = self._files[path] = self.storage.open(path)
+        if len(self._files) > self._at_once:
+            self._files.popitem(last=False)[1].close()
+        return file
+
+    def drop_outdated(self, path: str) -> None:
+        """Close a file if it has to be opened again; see :meth:`StoredFile.is_outdated`."""
+        file = self._files.get(path)
+        if file is not None and file.is_outdated():
+            self.drop(path)
+
+    def drop(self, path: str) -> None:
+        """Close a file if it is open."""
+        file = self._files.pop(path, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Close all files."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
 
 
 class Segment(NamedTuple):

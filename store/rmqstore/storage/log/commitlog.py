@@ -46,8 +46,7 @@ from rmqstore.format.layout import (
 from rmqstore.format.record import SplitRecord, check_record, decode_record, split_record
 from rmqstore.format.schema import Message
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, Segment
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.files.storage import Storage, StoredFile
 
 _MAX_SPANS = 10_000  # of data between holes, of one file

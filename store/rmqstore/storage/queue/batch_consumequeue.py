@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError, OffsetOutOfRangeError
 from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, MAX_FILE_BYTES, Mask, Positions
-from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.queue.queue import Units, find_first
 
 _MAX_QUEUE_OFFSET = 1 << 60  # sums stay far from the limit of an int64

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.columns.buffers import gather_spans
 from rmqstore.format.layout import EXT_UNIT, QUEUE_UNIT, Mask, Positions
-from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, Segment
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.files.storage import AnyPath
 from rmqstore.storage.queue.queue import (
     Units,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.layout import MAX_FILE_BYTES, QUEUE_UNIT, Mask
 from rmqstore.spans import QueueKey
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import is_folder
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError, UnreadableFileError
 from rmqstore.format.layout import BATCH_UNIT, MAX_BATCH, Mask, Positions
-from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, Segment
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles, Segment
 from rmqstore.storage.files.paths import name_to_offset
 from rmqstore.storage.files.storage import Storage
 from rmqstore.storage.queue.queue import NO_UNITS, Units, cut_at, find_first, weights_of

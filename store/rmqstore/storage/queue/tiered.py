@@ -47,8 +47,7 @@ from rmqstore.format.layout import QUEUE_UNIT, SysFlag
 from rmqstore.format.schema import Message
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.folders import COMPACTION_LOGS
-from rmqstore.storage.files.mapped_file_queue import Segment, cut_overlaps
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.mapped_file_queue import OpenFiles, Segment, cut_overlaps
 from rmqstore.storage.files.paths import is_queue_id, is_text
 from rmqstore.storage.files.storage import (
     A_DANGLING_LINK,

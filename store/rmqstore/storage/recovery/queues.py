@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from rmqstore.errors import StoreStateError
 from rmqstore.spans import QueueKey
-from rmqstore.storage.files.open_files import OpenFiles
+from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.queue.consumequeue import ConsumeQueue, ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue

@@ -21,8 +21,8 @@ from rmqstore.storage.broker.broker_run import BrokerRun, Checkpoint, read_check
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.files.retry import retry_if_deleted
-from rmqstore.storage.log.clean_end import committed_since, read_intent
 from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.writer_notes import committed_since, read_intent
 from rmqstore.storage.queue.queue import RecoveredUnits, reach
 from rmqstore.storage.queue.queue_set import open_files
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues, are_queues_unreadable

@@ -1,7 +1,11 @@
-"""View ``commits``: what jobs, micro-batches and other writers of ours added to the log, and when.
+"""Views ``epochs`` and ``commits``: who wrote which part of the log.
 
-It shows the newest commits that the history has. Records may be gone since: retention deletes them,
-and a truncation cuts them off, which column ``isCut`` shows.
+View ``epochs`` has the masters of a broker in controller mode. Two replicas of a broker can be
+compared by it: they agree up to the end of the last epoch that both have with the same start.
+
+View ``commits`` has jobs, micro-batches and other writers of ours, as far back as the history goes.
+Records may be gone since: retention deletes them, and a truncation cuts them off, which column
+``isCut`` shows.
 """
 
 from __future__ import annotations
@@ -10,11 +14,44 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from rmqstore.errors import CorruptConfigError
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.pieces import ViewLimits, ViewSlice, to_batches
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.storage.log.commit_history import read_commits
-from rmqstore.storage.recovery.log_end import last_record_before, written_end
+from rmqstore.storage.broker.epochs import read_epochs
+from rmqstore.storage.log.writer_notes import read_commits
+from rmqstore.storage.recovery.log_end import find_written_end, last_record_before, written_end
+
+
+def plan_epochs(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewSlice]:
+    """Return all epochs in one piece."""
+    return [ViewSlice(log_end=source.ends.log_end)]
+
+
+def read_epoch_rows(
+    source: StoreParts, spec: ViewSpec, _piece: ViewSlice
+) -> Iterator[pa.RecordBatch]:
+    """Yield a row for each epoch, rising, or one that says why the epochs cannot be read."""
+    try:
+        epochs = read_epochs(source.paths)
+    except CorruptConfigError as err:
+        yield from to_batches(spec, source, iter([{"reason": str(err)}]))
+        return
+    if not epochs:
+        return
+    end = source.ends.of_records()
+    log_end = find_written_end(source.log) if end is None else end
+    ends = [*(epoch.start_offset for epoch in epochs[1:]), log_end]
+    rows: list[dict[str, object]] = []
+    for epoch, end_offset in zip(epochs, ends, strict=True):
+        row: dict[str, object] = {
+            "epoch": epoch.number,
+            "startOffset": epoch.start_offset,
+            "endOffset": max(end_offset, epoch.start_offset),
+            "reason": None,
+        }
+        rows.append(row)
+    yield from to_batches(spec, source, iter(rows))
 
 
 def plan_commits(_source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewSlice]:

@@ -15,16 +15,16 @@ import pytest
 from pyarrow import ArrowException
 
 from rmqstore.errors import FileDeletedError, FileReplacedError, RemoteReadError
-from rmqstore.storage.remote import requests
-from rmqstore.storage.remote.remote_object import (
+from rmqstore.storage.files import remote_requests
+from rmqstore.storage.files.remote_object import (
     BLOCK_BYTES,
     MAX_REQUEST_BYTES,
     BlockCache,
     blocks_of,
     requests_for,
 )
-from rmqstore.storage.remote.remote_storage import RemoteStorage
-from rmqstore.storage.remote.requests import RemoteRequests
+from rmqstore.storage.files.remote_requests import RemoteRequests
+from rmqstore.storage.files.remote_storage import RemoteStorage
 
 Fault = Callable[[int], bytes | None]
 MIB = 1 << 20
@@ -85,7 +85,7 @@ class Server:
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     slept: list[float] = []
-    monkeypatch.setattr(requests, "sleep", slept.append)
+    monkeypatch.setattr(remote_requests, "sleep", slept.append)
     return slept
 
 
@@ -145,7 +145,7 @@ def test_people_are_told_what_a_long_request_waits_for(
     n_warnings: int,
 ) -> None:
     server, clock = Server(a=bytes(100)), count(0, seconds)
-    monkeypatch.setattr(requests, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(remote_requests, "monotonic", lambda: next(clock))
     server.fault = _fails(OSError("nobody answers"), 3)
     with server.storage.open("fake://b/a") as file:
         file.read(0, 100)

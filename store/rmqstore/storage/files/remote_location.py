@@ -20,8 +20,8 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.remote_storage import RemoteStorage
 from rmqstore.storage.files.storage import Storage, UriPath
-from rmqstore.storage.remote.remote_storage import RemoteStorage
 
 S3_OPTIONS: Final = (
     "endpoint", "region", "anonymous", "access_key", "secret_key", "session_token",

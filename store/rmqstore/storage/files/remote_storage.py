@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import OptionError, RmqStoreError, UnreadableFileError
+from rmqstore.storage.files.remote_object import BlockCache, RemoteObject
+from rmqstore.storage.files.remote_requests import Counts, RemoteRequests
 from rmqstore.storage.files.storage import (
     A_FILE,
     A_FOLDER,
@@ -23,8 +25,6 @@ from rmqstore.storage.files.storage import (
     UriPath,
     empty_array,
 )
-from rmqstore.storage.remote.remote_object import BlockCache, RemoteObject
-from rmqstore.storage.remote.requests import Counts, RemoteRequests
 
 Content: TypeAlias = bytes | NDArray[np.uint8]
 

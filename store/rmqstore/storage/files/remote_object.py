@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.errors import FileDeletedError, FileReplacedError
-from rmqstore.storage.remote.requests import AT_ONCE, Range, RemoteRequests
+from rmqstore.storage.files.remote_requests import AT_ONCE, Range, RemoteRequests
 
 BLOCK_BYTES: Final = 32 << 10  # what the cache holds is made of blocks of this size
 MAX_REQUEST_BYTES: Final = 8 << 20

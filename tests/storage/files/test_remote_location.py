@@ -9,8 +9,8 @@ import pytest
 from pyarrow import ArrowInvalid
 
 from rmqstore.errors import OptionError, RemoteReadError, UnsupportedFeatureError
-from rmqstore.storage.remote import location
-from rmqstore.storage.remote.location import locate, options_by_path, taken_by
+from rmqstore.storage.files import remote_location
+from rmqstore.storage.files.remote_location import locate, options_by_path, taken_by
 
 
 def test_an_option_is_for_the_stores_that_take_it() -> None:
@@ -108,7 +108,7 @@ def test_other_errors_of_a_library_are_ours(monkeypatch: pytest.MonkeyPatch) -> 
     def make(_host: str, _given: dict[str, Any]) -> None:
         raise ArrowInvalid("a wrong thing")
 
-    monkeypatch.setitem(location._MAKERS, "hdfs", ((), make, False))
+    monkeypatch.setitem(remote_location._MAKERS, "hdfs", ((), make, False))
     with pytest.raises(RemoteReadError, match="a wrong thing"):
         locate("hdfs://a/b")
 
