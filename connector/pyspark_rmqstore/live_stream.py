@@ -14,7 +14,7 @@ from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.packing import AnyStoreRead
 from pyspark_rmqstore.stream_snapshot import StreamSnapshot
 from pyspark_rmqstore.tasks import SplitReader
-from rmqstore.errors import BrokerUnreachableError
+from rmqstore.errors import BrokerUnreachableError, UnsupportedFeatureError
 from rmqstore.live.bounds import first_at, first_behind, resolver_for, search_times
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
@@ -199,6 +199,7 @@ class FollowedBrokers:
         Raises:
             BrokerUnreachableError: a broker does not answer, or no name server knows a broker or
                 a topic of it any more, and data loss is to fail.
+            UnsupportedFeatureError: a proxy answers for a broker.
         """
         self._brokers.refresh()
         selection = self._options.selection
@@ -215,6 +216,12 @@ class FollowedBrokers:
                 )
             self._warn(f"{names}: no name server knows it; continuing without it")
         for broker, spans in found:
+            if broker.is_behind_proxy:
+                raise UnsupportedFeatureError(
+                    f"{broker} is behind a proxy, which passes on no request for a record by its "
+                    "place. A stream needs it to notice that a broker has lost the end of its "
+                    "log: load the address of the name servers, or read in batches"
+                )
             self._tails.setdefault(broker.name, LiveTail(broker)).take(broker, spans)
         if unknown := selection.named_topics - {topic for _, topic in present}:
             names = ", ".join(sorted(unknown))

@@ -19,7 +19,15 @@ import store_builder as build
 from connector.engine import Engine
 from connector.streams import delivered, drain, start
 from connector.test_stream_read import EARLIEST, end_offset, failure, rows
-from live.fake_cluster import FakeBroker, FakeCluster, Reply, Request, fill, pairs
+from live.fake_cluster import (
+    FakeBroker,
+    FakeCluster,
+    Reply,
+    Request,
+    fill,
+    pairs,
+    put_behind_proxy,
+)
 from live.test_lost_messages import batch_queue
 from pyspark_rmqstore import live_stream
 from pyspark_rmqstore.source import RmqStoreDataSource
@@ -185,6 +193,15 @@ def test_messages_that_are_gone_stop_a_stream(engine: Engine, tmp_path: Path) ->
         assert "failOnDataLoss" in text
         drain(engine, fake.uri, tmp_path, **EARLIEST, failOnDataLoss="false")
     assert delivered(engine, tmp_path) == {("A", 0): rows(0, 30) + rows(40, 60)}
+
+
+def test_a_stream_through_a_proxy_is_refused_before_it_reads(
+    engine: Engine, two: FakeCluster, tmp_path: Path
+) -> None:
+    for broker in two.brokers.values():
+        put_behind_proxy(broker)
+    assert "behind a proxy" in failure(lambda: drain(engine, two.uri, tmp_path, **EARLIEST))
+    assert not any(broker.asked(11) for broker in two.brokers.values())
 
 
 def test_a_log_that_fell_back_and_grew_past_the_end_stops_a_stream(

@@ -51,6 +51,7 @@ PACKAGES = {
         )
         for version in ("4.2.0", "4.7.1", "5.1.4", "5.4.0")
     },
+    "5.3.3-proxy": ("org.apache.rocketmq:rocketmq-proxy:5.3.3",),
 }
 SPARK_HOME = Path(pyspark.__file__).parent
 JAVA_OPTIONS = [

@@ -1,7 +1,8 @@
-"""Running brokers of several versions, in processes of their own: read, written to, followed."""
+"""Running brokers in processes of their own: of several versions, and behind a proxy."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -29,12 +30,15 @@ QUEUES = 4
 
 
 @contextmanager
-def running(jars: Path, home: Path, main: str, conf: Path, port: int, host: str) -> Iterator[None]:
+def running(
+    jars: Path, home: Path, main: str, conf: Path, port: int, host: str, option: str = "-c"
+) -> Iterator[None]:
     """Run a server of RocketMQ until its block is left."""
     ipv6 = ["-Djava.net.preferIPv6Addresses=true"] if ":" in host else []
     command = [
         "java", *JAVA_OPTIONS, *ipv6, "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
-        f"-Duser.home={home}", "-cp", f"{jars}/*", f"org.apache.rocketmq.{main}", "-c", conf,
+        f"-Duser.home={home}", "-Dtls.server.mode=disabled", "-cp", f"{jars}/*",
+        f"org.apache.rocketmq.{main}", option, conf,
     ]  # fmt: skip
     output = conf.with_suffix(".out")
     environment = os.environ | {"ROCKETMQ_HOME": str(home)}
@@ -169,4 +173,45 @@ def test_what_is_sent_is_read_and_copied_as_the_store_holds_it(
     }
     assert by_queue_of_broker(later) == by_queue_of_broker(
         [row for row in served if row["storeTimestamp"] >= middle]
+    )
+
+
+def test_a_proxy_passes_on_reads_and_sends(tmp_path: Path) -> None:
+    root = tmp_path / "broker-0"
+    root.mkdir()
+    grpc_port, port = free_ports(2)
+    schema = pa.schema({"topic": pa.string(), "body": pa.binary()})
+    small = [{"topic": "Orders", "body": b"%d" % number} for number in range(N)]
+    large = [{"topic": "Orders", "body": bytes(300_000)}] * 100
+
+    with running_cluster("5.4.0", tmp_path, [root], "127.0.0.1") as (address, _):
+        wait_for_brokers(address, 1)
+        settings = {
+            "rocketMQClusterName": "C", "proxyMode": "cluster",
+            "namesrvAddr": address.removeprefix("rocketmq://"), "localServeAddr": "127.0.0.1",
+            "grpcServerPort": grpc_port, "remotingListenPort": port,
+        }  # fmt: skip
+        home = tmp_path / "home"
+        conf = home / "conf" / "rmq-proxy.json"
+        conf.write_text(json.dumps(settings))
+        (home / "conf" / "rmq.proxy.logback.xml").write_text("<configuration/>")
+        start = ("proxy.ProxyStartup", conf, port, "127.0.0.1", "-pc")
+        with running(jars_of("5.3.3-proxy"), home, *start):
+            through = f"rocketmq://127.0.0.1:{port}"
+            with rmqstore.open(through, "a") as writer:
+                for given in (small, large):
+                    writer.append(pa.Table.from_pylist(given, schema))
+            chosen: dict[str, Any] = {"subscribe": "Orders", "columns": LOG_COLUMNS}
+            with rmqstore.open(through) as cluster:
+                served = rows(cluster.scan(**chosen))
+                middle = sorted(row["storeTimestamp"] for row in served)[N // 2]
+                later = rows(cluster.scan(**chosen, starting_timestamp=middle))
+                with pytest.raises(rmqstore.BrokerRefusedError, match="no list of topics"):
+                    cluster.topics()
+    with rmqstore.open(root, broker_name=root.name) as store:
+        stored = rows(store.scan(**chosen))
+    assert by_queue_of_broker(served) == by_queue_of_broker(stored)
+    assert sorted(row["body"] for row in stored) == sorted(row["body"] for row in small + large)
+    assert by_queue_of_broker(later) == by_queue_of_broker(
+        [row for row in stored if row["storeTimestamp"] >= middle]
     )

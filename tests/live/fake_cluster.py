@@ -10,7 +10,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from rmqstore.live.location import LiveLocation
@@ -467,6 +467,33 @@ class FakeCluster:
     def __exit__(self, *_: object) -> None:
         for server in self.servers:
             server.close()
+
+
+def put_behind_proxy(broker: FakeBroker) -> set[int]:
+    """Let a broker answer as through a proxy: some requests are refused, some answers dropped.
+
+    A proxy drops an answer while others wait in the buffer of the connection.
+    Source: AbstractRemotingActivity.java.
+
+    Returns:
+        The numbers of the requests whose answers are dropped, as they come.
+    """
+    dropped: set[int] = set()
+    direct = broker.answer
+
+    def come(requests: list[Request]) -> None:
+        pulls = [request.opaque for request in requests if request.code == 11]
+        dropped.update(pulls[1:])
+
+    def answer(request: Request) -> Reply:
+        if request.code in (33, 351):
+            return Reply(3, remark=f" request type {request.code} not supported")
+        reply = direct(request)
+        return replace(reply, fields={**reply.fields, "MSG_REGION": "", "TRACE_ON": "false"})
+
+    broker.waits, broker.come, broker.answer = 0.01, come, answer  # type: ignore[method-assign]
+    broker.mangle = lambda request, frame: b"" if request.opaque in dropped else frame
+    return dropped
 
 
 def fill(

@@ -9,10 +9,19 @@ from pathlib import Path
 from time import sleep
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 import rmqstore
-from live.fake_cluster import FakeBroker, FakeCluster, Reply, Request, fill, one_queue
+from live.fake_cluster import (
+    FakeBroker,
+    FakeCluster,
+    Reply,
+    Request,
+    fill,
+    one_queue,
+    put_behind_proxy,
+)
 from reading import LOG_COLUMNS, QueuesOfBrokers, by_queue_of_broker, rows
 from rmqstore.errors import OptionError
 from rmqstore.live import pulls
@@ -232,6 +241,21 @@ def test_a_distant_broker_gets_more_requests_at_once_unless_its_answers_are_larg
         assert most_at_once() > pulls._LEAST_AT_ONCE
         monkeypatch.setattr(pulls, "_BYTES_AT_ONCE", 1)
         assert most_at_once() <= pulls._LEAST_AT_ONCE
+
+
+def test_a_proxy_gets_one_pull_after_the_other() -> None:
+    stores = {"a": one_queue(900), "b": fill(Store(), {("T", 1): 40}, random.Random(3))}
+    with FakeCluster(stores) as fake:
+        with fake.open() as cluster:
+            expected = cluster.scan(subscribe="T").to_arrow()
+        dropped = [put_behind_proxy(broker) for broker in fake.brokers.values()]
+        with fake.open() as cluster:
+            assert cluster.scan(subscribe="T").to_arrow() == expected
+            middle = expected.column("storeTimestamp")[len(expected) // 2]
+            later = expected.filter(pc.greater_equal(expected.column("storeTimestamp"), middle))
+            found = cluster.scan(subscribe="T", starting_timestamp=middle.as_py()).to_arrow()
+            assert found == later
+        assert not any(dropped)
 
 
 def test_little_is_held_while_answers_wait_for_those_before_them(

@@ -40,10 +40,13 @@ class LiveBroker(Closing):
     Attributes:
         name: the name of the broker.
         address: where it is reached.
+        is_behind_proxy: whether a proxy of RocketMQ answers for it. It drops answers while others
+            wait in the buffer of the connection, so one pull follows the other.
     """
 
     def __init__(self, name: str, address: Address, location: LiveLocation) -> None:
         self.name, self.address, self.location = name, address, location
+        self.is_behind_proxy = False
         self._client: RemotingClient | None = None
         self._version = 0  # as the last answer says
 
@@ -52,7 +55,9 @@ class LiveBroker(Closing):
 
     def separate(self) -> LiveBroker:
         """Return the broker on a connection of its own, of which nobody else takes answers."""
-        return LiveBroker(self.name, self.address, self.location)
+        broker = LiveBroker(self.name, self.address, self.location)
+        broker.is_behind_proxy = self.is_behind_proxy
+        return broker
 
     def client(self) -> RemotingClient:
         """Return the connection.
@@ -238,10 +243,12 @@ class LiveBroker(Closing):
         waiting: dict[int, int] = {}
         left = iter(asked.items())
         while len(answers) < len(asked):
-            while len(waiting) < _AT_ONCE and (item := next(left, None)) is not None:
+            is_sound = self._version and not self.is_behind_proxy
+            at_once = _AT_ONCE if code != RequestCode.PULL_MESSAGE or is_sound else 1
+            while len(waiting) < at_once and (item := next(left, None)) is not None:
                 waiting[client.send(code, item[1])] = item[0]
             answer = client.receive_one_of(waiting)
-            self._version = answer.version
+            self._version, self.is_behind_proxy = answer.version, answer.is_of_proxy
             answers[waiting.pop(answer.opaque)] = answer
         return answers
 

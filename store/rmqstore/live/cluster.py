@@ -165,7 +165,8 @@ class NameServers:
                     str(address),
                     answer.code,
                     f"{answer.remark.strip()}. It is not a name server, but perhaps a broker or a "
-                    "proxy: name servers are given, whose port is 9876 by default",
+                    "proxy: name servers are given, whose port is 9876 by default; of a proxy, "
+                    "which has no list of topics, also the topics",
                 )
             if answer.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
                 raise BrokerRefusedError(str(address), answer.code, answer.remark)

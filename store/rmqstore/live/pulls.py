@@ -39,7 +39,8 @@ _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 
 # Requests on their way to a broker, which answers them while others are decoded here. More of them
 # would read faster by some per cent, and let producers wait longer. A distant broker gets more, by
-# the time of a round trip, as long as their answers have some megabytes together.
+# the time of a round trip, as long as their answers have some megabytes together. A proxy gets
+# one, because it drops answers while others wait in the buffer of the connection.
 _LEAST_AT_ONCE: Final = 40
 _MOST_AT_ONCE: Final = 512
 _REQUESTS_PER_SECOND: Final = 40_000
@@ -296,8 +297,8 @@ class Pulls:
             for number, piece in enumerate(slices)
         ]
         self._waiting: dict[int, tuple[_Range, int, int]] = {}
-        self._most_bytes = 0  # of an answer so far
-        self._at_once = _LEAST_AT_ONCE  # how many requests may be on their way
+        self._most_bytes = 0  # of an answer so far, at least 1; 0 before the first one
+        self._is_behind_proxy = broker.is_behind_proxy
         self._n_held = 0  # bytes of answers that wait for others
         self._failed_at: float | None = None  # when the broker first failed to answer
         self._n_failures = 0
@@ -353,9 +354,7 @@ class Pulls:
 
     def _send(self, unfinished: deque[_Range]) -> None:
         """Send requests if many more may be on their way, together."""
-        at_once = self._at_once
-        if self._is_fruitless:
-            at_once = 1  # brokers log each, and those of 4.x store a message about it
+        at_once = self._most_at_once()
         if self._is_held or len(self._waiting) > at_once // 2:
             return
         spans: list[tuple[_Range, int, int]] = []
@@ -380,18 +379,25 @@ class Pulls:
             wanted = each.piece._replace(start=start, end=until)
             subscription = self._subscription if each.is_filtered else "*"
             requests.append((self._broker.pull_fields(wanted, subscription), b""))
-        client = self._broker.client()
-        sent = client.send_all(RequestCode.PULL_MESSAGE, requests)
+        sent = self._broker.client().send_all(RequestCode.PULL_MESSAGE, requests)
         self._waiting |= zip(sent, spans, strict=True)
-        by_distance = min(int(client.round_trip * _REQUESTS_PER_SECOND), _MOST_AT_ONCE)
-        by_size = _BYTES_AT_ONCE // self._most_bytes if self._most_bytes else 0
-        self._at_once = max(min(by_distance, by_size), _LEAST_AT_ONCE)
+
+    def _most_at_once(self) -> int:
+        """Return how many requests may be on their way."""
+        if self._is_behind_proxy or not self._most_bytes:  # before an answer it is not known
+            return 1
+        if self._is_fruitless:  # brokers log each, and those of 4.x store a message about it
+            return 1
+        round_trip = self._broker.client().round_trip
+        by_distance = min(int(round_trip * _REQUESTS_PER_SECOND), _MOST_AT_ONCE)
+        return max(min(by_distance, _BYTES_AT_ONCE // self._most_bytes), _LEAST_AT_ONCE)
 
     def _receive(self) -> _Range | None:
         """Take one answer, and return the range that has it now; None if it says nothing."""
         answer = self._broker.client().receive_one_of(self._waiting)
         each, start, until = self._waiting.pop(answer.opaque)
-        self._most_bytes = max(self._most_bytes, len(answer.body))
+        self._most_bytes = max(self._most_bytes, len(answer.body), 1)
+        self._is_behind_proxy = answer.is_of_proxy
         if start >= each.cut:
             return None
         pulled = None

@@ -74,6 +74,14 @@ class Answer(NamedTuple):
     fields: Mapping[str, str] = MappingProxyType({})
     version: int = 0
 
+    @property
+    def is_of_proxy(self) -> bool:
+        """Whether a proxy passed on the answer of a broker; not known for answers to sends.
+
+        Source: AbstractRemotingActivity.java#writeResponse.
+        """
+        return "TRACE_ON" in self.fields
+
     def number(self, name: str) -> int:
         """Return a field that holds an integer.
 
