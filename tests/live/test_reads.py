@@ -244,7 +244,8 @@ def test_a_distant_broker_gets_more_requests_at_once_unless_its_answers_are_larg
 
 
 def test_a_proxy_gets_one_pull_after_the_other() -> None:
-    stores = {"a": one_queue(900), "b": fill(Store(), {("T", 1): 40}, random.Random(3))}
+    counts = {"a": {("T", 0): 900, ("T", 2): 60}, "b": {("T", 1): 40}}
+    stores = {name: fill(Store(), queues, random.Random(3)) for name, queues in counts.items()}
     with FakeCluster(stores) as fake:
         with fake.open() as cluster:
             expected = cluster.scan(subscribe="T").to_arrow()
