@@ -248,7 +248,8 @@ class LiveBroker(Closing):
             while len(waiting) < at_once and (item := next(left, None)) is not None:
                 waiting[client.send(code, item[1])] = item[0]
             answer = client.receive_one_of(waiting)
-            self._version, self.is_behind_proxy = answer.version, answer.is_of_proxy
+            self._version = answer.version
+            self.is_behind_proxy |= answer.is_of_proxy  # a refusal is not marked
             answers[waiting.pop(answer.opaque)] = answer
         return answers
 

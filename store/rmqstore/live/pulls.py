@@ -397,7 +397,7 @@ class Pulls:
         answer = self._broker.client().receive_one_of(self._waiting)
         each, start, until = self._waiting.pop(answer.opaque)
         self._most_bytes = max(self._most_bytes, len(answer.body), 1)
-        self._is_behind_proxy = answer.is_of_proxy
+        self._is_behind_proxy |= answer.is_of_proxy
         if start >= each.cut:
             return None
         pulled = None
