@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import struct
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +30,8 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.replica.ha import NEVER
+from rmqstore.replica.follower import Mail
+from rmqstore.replica.ha import NEVER, Connection
 from rmqstore.replica.retention import parse_retention
 from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.broker.broker_run import read_checkpoint
@@ -259,6 +261,26 @@ def test_a_follower_ends_while_it_waits_for_a_handshake(tmp_path: Path) -> None:
         master.mangle_greeting = lambda greeting: greeting
         follow_once(master, target)
     require_exact(target, log)
+
+
+def test_a_stop_that_the_thread_of_the_handshake_sees_first_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, target = log_of(30), tmp_path / "copy"
+    is_late = threading.Event()
+    wait = Mail.wait
+
+    def wait_late(mail: Mail, connection: Connection | None, seconds: float) -> bool:
+        if is_late.is_set():
+            wait_for(lambda: bool(mail._found))
+        return wait(mail, connection, seconds)
+
+    monkeypatch.setattr(Mail, "wait", wait_late)
+    with FakeController(log, [Epoch(1, 0)]) as master:
+        master.mangle_greeting = lambda greeting: greeting[:-1]
+        with following(master.address, target, reconnect=False):
+            wait_for(lambda: len(master.handshakes) == 1)
+            is_late.set()
 
 
 def test_a_copy_goes_on_when_its_broker_changes_its_mode(tmp_path: Path) -> None:

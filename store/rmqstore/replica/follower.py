@@ -310,7 +310,8 @@ class Follower:
         has_bytes = self._mail.wait(connection, wait.seconds)
         self._take_mail()
         if self._stop.is_set() and not self.state.attempts.is_stopping:
-            self._found.append(happened(events.StopAsked()))
+            # A thread that saw it too may have given up, which is no loss of the broker.
+            self._found.appendleft(happened(events.StopAsked()))
         count = 0
         if has_bytes and made is not None:
             try:
