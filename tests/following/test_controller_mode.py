@@ -267,11 +267,12 @@ def test_a_stop_that_the_thread_of_the_handshake_sees_first_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, target = log_of(30), tmp_path / "copy"
-    is_late = threading.Event()
+    is_late, waits = threading.Event(), threading.Event()
     wait = Mail.wait
 
     def wait_late(mail: Mail, connection: Connection | None, seconds: float) -> bool:
         if is_late.is_set():
+            waits.set()
             wait_for(lambda: bool(mail._found))
         return wait(mail, connection, seconds)
 
@@ -281,6 +282,7 @@ def test_a_stop_that_the_thread_of_the_handshake_sees_first_is_no_error(
         with following(master.address, target, reconnect=False):
             wait_for(lambda: len(master.handshakes) == 1)
             is_late.set()
+            assert waits.wait(20)
 
 
 def test_a_copy_goes_on_when_its_broker_changes_its_mode(tmp_path: Path) -> None:
