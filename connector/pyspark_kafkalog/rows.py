@@ -22,6 +22,7 @@ from pyspark_rmqstore.opened_stores import naming_this_host
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.schema import kafka_schema, require_kafka_columns
+from pyspark_rmqstore.worker import settle_worker
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 
 logger = logging.getLogger(__name__)
@@ -116,6 +117,7 @@ class RowReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task. Runs in a task."""
+        settle_worker()
         for split in splits_of(partition, RangeSplit):
             with option_names():
                 yield from self.rows(split)

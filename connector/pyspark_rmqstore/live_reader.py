@@ -17,6 +17,7 @@ from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.packing import AnyStoreRead, Limits, StoreRead, splits_of
 from pyspark_rmqstore.planning import SampledQueues, SampledSlice
 from pyspark_rmqstore.tasks import SplitReader
+from pyspark_rmqstore.worker import settle_worker
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation, require_served
@@ -74,6 +75,7 @@ class LiveSplitReader(SplitReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task."""
+        settle_worker()
         for split in splits_of(partition, LiveSplit):
             with (
                 option_names(),

@@ -20,7 +20,8 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import WriteOptions
-from pyspark_rmqstore.sink import keep_freed_memory, micro_batch, require_columns
+from pyspark_rmqstore.sink import micro_batch, require_columns
+from pyspark_rmqstore.worker import settle_worker
 from rmqstore.errors import BrokerUnreachableError
 from rmqstore.format.schema import ASSIGNED
 from rmqstore.live.writer import OF_BROKERS, LiveWriter, RepeatableKeys
@@ -59,7 +60,7 @@ class LiveSink:
             batches: the rows.
             job: what these rows are of: the same in each attempt of the job.
         """
-        keep_freed_memory()
+        settle_worker()
         context = TaskContext.get()
         assert context is not None, "Spark runs this in a task"
         partition = context.partitionId()

@@ -13,16 +13,13 @@ failed attempts.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from time import monotonic, sleep, time
-from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -33,6 +30,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmqstore.opened_stores import require_folder, require_staged, this_host
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import WriteOptions
+from pyspark_rmqstore.worker import settle_worker
 from rmqstore.errors import IllegalMessageError, StoreLockedError, StoreStateError
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
 from rmqstore.storage.broker.folders import find_store
@@ -51,12 +49,6 @@ _MAX_RETRIES = 100
 
 # Source: StreamExecution.scala#QUERY_ID_KEY, MicroBatchExecution.scala#BATCH_ID_KEY.
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-
-# Source: malloc.h of glibc.
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
-_LARGEST_BLOCK = 32 << 20  # the most that all versions of glibc take
-_KEPT_BYTES = 128 << 20
 
 _BEGIN_SECONDS, COMMIT_SECONDS = 2, 300
 _PAUSE_SECONDS = 0.05
@@ -234,21 +226,6 @@ class RmqStoreWriter(DataSourceArrowWriter):
         sweep(self._options.path, self._job_id)
 
 
-@cache
-def keep_freed_memory() -> None:
-    """Let the C library keep the memory that one batch frees for the next batch.
-
-    By default it returns large blocks to the system, and getting them again costs a page fault for
-    every 4 KiB: about a fifth of the time that a task spends on its records. Other C libraries
-    than glibc are left as they are.
-    """
-    with suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        # Without the first setting, the second would make large blocks more expensive.
-        if mallopt(_M_MMAP_THRESHOLD, _LARGEST_BLOCK):
-            mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-
-
 def require_columns(names: Sequence[str], spec: WriteSpec) -> None:
     """Refuse columns of which no row could be written, before any task runs.
 
@@ -318,7 +295,7 @@ class StoreSink:
     @option_names()
     def stage(self, batches: Iterator[pa.RecordBatch], folder: Path) -> Staged:
         """Encode the rows of one task into a file of its own. Runs in a task."""
-        keep_freed_memory()
+        settle_worker()
         require_folder(folder)
         context = TaskContext.get()
         assert context is not None, "Spark runs this in a task"

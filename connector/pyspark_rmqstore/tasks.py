@@ -40,6 +40,7 @@ from pyspark_rmqstore.planning import (
 )
 from pyspark_rmqstore.schema import MADE_OF, arrow_schema, as_kafka
 from pyspark_rmqstore.store_options import StoreRef
+from pyspark_rmqstore.worker import settle_worker
 from rmqstore.format.schema import select_columns
 from rmqstore.read.faults import refuse_spans
 from rmqstore.read.pending import find_pending, read_pending
@@ -496,6 +497,7 @@ class SplitReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task."""
+        settle_worker()
         for split in splits_of(partition, StoreSplit):
             ends = None  # the task looks for itself
             if isinstance(split, QueueSplit) and not self._options.wanted:

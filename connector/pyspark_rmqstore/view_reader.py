@@ -18,6 +18,7 @@ from pyspark_rmqstore.packing import AnyStoreRead, Limits, StoreRead, plan_tasks
 from pyspark_rmqstore.planning import StoreSplit
 from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
 from pyspark_rmqstore.store_options import StoreRef, parse_stores, zone_of
+from pyspark_rmqstore.worker import settle_worker
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALSO_AS, PROPERTIES
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
@@ -201,6 +202,7 @@ class RmqStoreViewReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task; stateless."""
+        settle_worker()
         if isinstance(partition, ClusterSplit):
             with option_names(), ExitStack() as stack:
                 opened = [stack.enter_context(open_in_task(ref)) for ref in partition.stores]

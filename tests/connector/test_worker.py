@@ -1,0 +1,28 @@
+"""What Python workers of Spark keep from one task to the next."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from pyspark_rmqstore.worker import settle_worker
+
+
+def test_garbage_of_later_tasks_is_collected_and_modules_are_looked_at_once() -> None:
+    class Node:
+        other: Node
+
+    settle_worker.cache_clear()
+    try:
+        settle_worker()
+        frozen = gc.get_freeze_count()
+        node = Node()
+        node.other = node
+        gone = weakref.ref(node)
+        settle_worker()  # by the next task
+        assert gc.get_freeze_count() == frozen > len(gc.get_objects())
+        del node
+        gc.collect()
+        assert gone() is None
+    finally:
+        gc.unfreeze()
