@@ -126,7 +126,7 @@ class Cluster(NamedTuple):
     broker_bytes: float = 10e12
     message_bytes: int = 1_000
     queues: int = 4_000  # of a broker
-    row_seconds: float = 3.23e-6  # CPU of a row read through Spark, from docs/performance.md
+    row_seconds: float = 2.41e-6  # CPU of a row read through Spark, from docs/performance.md
     disk_bytes_per_second: float = 500e6  # of a broker
 
 
