@@ -298,6 +298,7 @@ class Pulls:
         ]
         self._waiting: dict[int, tuple[_Range, int, int]] = {}
         self._most_bytes = 0  # of an answer so far, at least 1; 0 before the first one
+        self._at_once = 1  # how many requests might be on their way when some were sent last
         self._is_behind_proxy = broker.is_behind_proxy
         self._n_held = 0  # bytes of answers that wait for others
         self._failed_at: float | None = None  # when the broker first failed to answer
@@ -354,9 +355,9 @@ class Pulls:
 
     def _send(self, unfinished: deque[_Range]) -> None:
         """Send requests if many more may be on their way, together."""
-        at_once = self._most_at_once()
-        if self._is_held or len(self._waiting) > at_once // 2:
+        if self._is_held or len(self._waiting) > self._at_once // 2:
             return
+        at_once = self._at_once = self._most_at_once()
         spans: list[tuple[_Range, int, int]] = []
         first = unfinished[0]
         for each in [*unfinished]:

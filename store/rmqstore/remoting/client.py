@@ -49,7 +49,7 @@ TIMEOUT_SECONDS: Final = 15.0
 # for an acknowledgement: this one, -1, counts nowhere. Any text would be an offset after the end of
 # every log, and a SYNC_MASTER of RocketMQ 4 would take all messages for replicated until it ends.
 _NO_OFFSET: Final = b"\xff" * 8
-_PIECE_BYTES: Final = 256 << 10
+_BUFFER_BYTES: Final = 512 << 10  # of what came and was not taken; more only for a longer frame
 _MAX_PORT: Final = (1 << 16) - 1
 _TCP_INFO_BYTES: Final = 152  # of struct tcp_info
 _MIN_RTT_AT: Final = 148
@@ -120,7 +120,7 @@ def encode_request(
     return _INT.pack(length) + _INT.pack(_JSON << _TYPE_SHIFT | len(header)) + header + body
 
 
-def frame_length(head: bytes | bytearray) -> int:
+def frame_length(head: bytes | memoryview) -> int:
     """Return how many bytes follow the first four of a frame.
 
     Raises:
@@ -134,7 +134,7 @@ def frame_length(head: bytes | bytearray) -> int:
     return length
 
 
-def decode_answer(frame: bytes | bytearray) -> Answer | None:
+def decode_answer(frame: bytes | memoryview) -> Answer | None:
     """Return the answer in a frame, given without its first four bytes.
 
     Returns:
@@ -286,7 +286,8 @@ class RemotingClient:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint, self._opaque = endpoint, 0
-        self._received = bytearray()  # what came and was not taken yet
+        # What came and was not taken yet is in the buffer from start to stop.
+        self._buffer, self._start, self._stop = bytearray(_BUFFER_BYTES), 0, 0
         address = endpoint.address
         try:
             self._socket = socket.create_connection((address.host, address.port), endpoint.timeout)
@@ -414,18 +415,31 @@ class RemotingClient:
         except (OSError, MalformedBytesError) as err:
             raise BrokerUnreachableError(str(self.endpoint.address), str(err)) from err
 
-    def _receive(self, count: int, until: float) -> bytearray:
-        """Return the next bytes; memory is taken as they come, whatever their number is."""
-        received = self._received
-        while len(received) < count:
+    def _receive(self, count: int, until: float) -> memoryview:
+        """Return the next bytes, which stand until the next call.
+
+        Memory is taken as they come, whatever their number is.
+        """
+        while self._stop - self._start < count:
+            if self._stop == len(self._buffer):
+                self._make_room()
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError("timed out")
             self._socket.settimeout(left)
-            piece = self._socket.recv(_PIECE_BYTES)
-            if not piece:
+            n_come = self._socket.recv_into(memoryview(self._buffer)[self._stop :])
+            if not n_come:
                 raise ConnectionError("the broker closed the connection")
-            received += piece
-        taken = received[:count]
-        del received[:count]
+            self._stop += n_come
+        taken = memoryview(self._buffer)[self._start : self._start + count]
+        self._start += count
         return taken
+
+    def _make_room(self) -> None:
+        """Move what was not taken to the front of the buffer, or of one that is twice as long."""
+        left = self._buffer[self._start : self._stop]
+        size = max(_BUFFER_BYTES, 2 * len(left))
+        if size != len(self._buffer):
+            self._buffer = bytearray(size)
+        self._buffer[: len(left)] = left
+        self._start, self._stop = 0, len(left)
