@@ -44,9 +44,16 @@ class LiveBroker(Closing):
             wait in the buffer of the connection, so one pull follows the other.
     """
 
-    def __init__(self, name: str, address: Address, location: LiveLocation) -> None:
+    def __init__(
+        self,
+        name: str,
+        address: Address,
+        location: LiveLocation,
+        *,
+        is_behind_proxy: bool = False,
+    ) -> None:
         self.name, self.address, self.location = name, address, location
-        self.is_behind_proxy = False
+        self.is_behind_proxy = is_behind_proxy
         self._client: RemotingClient | None = None
         self._version = 0  # as the last answer says
 
@@ -55,9 +62,9 @@ class LiveBroker(Closing):
 
     def separate(self) -> LiveBroker:
         """Return the broker on a connection of its own, of which nobody else takes answers."""
-        broker = LiveBroker(self.name, self.address, self.location)
-        broker.is_behind_proxy = self.is_behind_proxy
-        return broker
+        return LiveBroker(
+            self.name, self.address, self.location, is_behind_proxy=self.is_behind_proxy
+        )
 
     def client(self) -> RemotingClient:
         """Return the connection.
