@@ -48,7 +48,7 @@ _SIZES = (
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
     "messageIndexEnable",
 )  # fmt: skip
-# Options of writes that only running brokers have.
+# The options of writes that running brokers take.
 _OF_LIVE = ("topic", "queueSelector", "compression", "uniqKey", "storageOptions")
 _NO_PATH = (
     "name the root of the store, the folder that holds commitlog/: save('/path/to/store'). "

@@ -1,4 +1,4 @@
-"""Options that name stores: paths, brokers, parts that lie elsewhere, and the storage they are in.
+"""Options that name stores: paths, brokers, and the parts of a store that lie elsewhere.
 
 Spark passes them to ``schema()`` when a table is created, and never again. But it keeps the schema
 and gives it to every reader, so the options are stored in the metadata of a column. Only reads
@@ -10,11 +10,11 @@ from __future__ import annotations
 import glob
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark.sql.types import StructField, StructType
 
@@ -39,9 +39,6 @@ from rmqstore.storage.files.remote_location import (
 )
 from rmqstore.storage.files.storage import path_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _FORMAT = "rmqstore"
 _METADATA = "rmqstore.options"
 _STATED = "option."  # Source: TableCatalog.java#OPTION_PREFIX
@@ -56,15 +53,6 @@ _NO_PATH = (
     "Spark keeps the options of a table only if it was created without a list of columns; "
     "read other tables by SELECT … FROM t WITH (path = '/path/to/store')"
 )
-_S3A_PREFIX = "spark.hadoop.fs.s3a."
-_S3A_NAMES = {
-    "endpoint": "endpoint",
-    "endpoint.region": "region",
-    "access.key": "access_key",
-    "secret.key": "secret_key",
-    "session.token": "session_token",
-}
-_S3A_ANONYMOUS = "AnonymousAWSCredentialsProvider"
 
 
 def creates_table(options: Mapping[str, str]) -> bool:
@@ -377,29 +365,3 @@ def _broker_names(value: str | None, paths: list[str]) -> dict[str, str]:
             "give a JSON object of names by path"
         )
     return {paths[0]: value}
-
-
-def s3a_options(spark: SparkSession) -> str:
-    """Return the settings ``spark.hadoop.fs.s3a.*`` of a session for option ``storageOptions``.
-
-    Spark passes them to no Python data source, so a read has to be given them. Settings of single
-    buckets are left out.
-    """
-
-    def setting(name: str) -> str | None:
-        return spark.conf.get(_S3A_PREFIX + name, None)
-
-    return json.dumps(_options(setting))
-
-
-def _options(setting: Callable[[str], str | None]) -> dict[str, str]:
-    options = {ours: value for theirs, ours in _S3A_NAMES.items() if (value := setting(theirs))}
-    endpoint = options.get("endpoint", "")
-    if endpoint and "://" not in endpoint:
-        is_plain = (setting("connection.ssl.enabled") or "true").lower() == "false"
-        options["endpoint"] = f"{'http' if is_plain else 'https'}://{endpoint}"
-    if (setting("path.style.access") or "").lower() == "false" and endpoint:
-        options["virtual_addressing"] = "true"
-    if _S3A_ANONYMOUS in (setting("aws.credentials.provider") or ""):
-        options["anonymous"] = "true"
-    return options

@@ -16,14 +16,9 @@ from connector.engine import Engine, LocalFrame
 from connector.sparkreads import GoldenStore
 from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options
+from pyspark_rmqstore.s3a import _options, s3a_options
 from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.store_options import (
-    _options,
-    absolute_path,
-    s3a_options,
-    storage_options,
-    store_path,
-)
+from pyspark_rmqstore.store_options import absolute_path, storage_options, store_path
 from reading import EVERY_COLUMN
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from s3_server import BUCKET, KEYS, S3Server

@@ -5,13 +5,18 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
+
 from pyspark_rmqstore.worker import settle_worker
 
 
-def test_garbage_of_later_tasks_is_collected_and_modules_are_looked_at_once() -> None:
+def test_garbage_of_later_tasks_is_collected_and_modules_are_looked_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Node:
         other: Node
 
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     settle_worker.cache_clear()
     try:
         settle_worker()
@@ -26,3 +31,4 @@ def test_garbage_of_later_tasks_is_collected_and_modules_are_looked_at_once() ->
         assert gone() is None
     finally:
         gc.unfreeze()
+        settle_worker.cache_clear()

@@ -13,7 +13,7 @@ import pytest
 import kafka_logs as build
 import kafkalog
 import rmqstore
-from kafkalog.exchange import migrate
+from kafkalog.migration import migrate
 from kafkalog.renamed import renamed
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
 

@@ -12,6 +12,7 @@ import pytest
 
 from live.fake_cluster import FakeServer, Reply, Request
 from rmqstore.errors import BrokerUnreachableError, MalformedBytesError
+from rmqstore.remoting import client as client_module
 from rmqstore.remoting.client import (
     Address,
     Endpoint,
@@ -55,6 +56,31 @@ def test_codes_remarks_fields_and_bodies_of_both_forms(server: Echo, *, is_binar
             for name in ("empty", "long", "missing"):
                 with pytest.raises(MalformedBytesError, match=f"field {name}"):
                     answer.number(name)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_of_any_size_come_whole_in_any_pieces(
+    server: Echo, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_BUFFER_BYTES", 256)
+    dice = random.Random(seed)
+
+    def pieces(_request: Request, frame: bytes) -> Iterator[bytes]:
+        while frame:
+            count = dice.choice([1, dice.randint(1, 300), 5000])
+            yield frame[:count]
+            frame = frame[count:]
+
+    server.mangle = pieces
+    bodies = [dice.randbytes(dice.choice([0, dice.randint(0, 400), 20_000])) for _ in range(60)]
+    with connect(server) as client:
+        numbers = client.send_all(11, (({}, body) for body in bodies))
+        found = {}
+        while len(found) < len(bodies):
+            with suppress(BrokerUnreachableError):  # a frame that is late is taken later
+                answer = client.receive(time.monotonic() + dice.choice([0.0001, 2]))
+                found[answer.opaque] = answer.body
+    assert [found[number] for number in numbers] == bodies
 
 
 def test_requests_that_are_sent_together_are_answered_in_any_order(server: Echo) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import pytest
 
 from live.fake_cluster import FakeCluster, one_queue
 from rmqstore.errors import CorruptRecordError, StoreFormatError
+from rmqstore.live import pulls, reading
 from rmqstore.store.live_cluster import LiveCluster
 
 N, DAMAGED = 100, 40
@@ -62,6 +64,20 @@ def test_one_damaged_record(damage: Callable[[bytearray], None]) -> None:
         assert [row["queueOffset"] for row in found] == [DAMAGED]
         assert (found[0]["topic"], found[0]["queueId"], found[0]["body"]) == ("T", 0, None)
         assert table.num_rows == N
+
+
+def test_damage_in_the_middle_of_a_long_read_loses_no_answer_on_its_way(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(reading, "BATCH_ROWS", 500)
+    caplog.set_level(logging.INFO, pulls.__name__)
+    count, damaged = 6000, 1000
+    with FakeCluster({"a": one_queue(count)}) as fake, fake.open() as cluster:
+        each = fake.brokers["a"].queues["T", 0].stored[damaged]
+        each.record = bytes(4) + each.record[4:]
+        found = offsets(cluster, mode="DROPMALFORMED")
+    assert found == [number for number in range(count) if number != damaged]
+    assert "trying again" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import click
 import pyarrow as pa
 from click.core import ParameterSource
 
-from kafkalog.exchange import migrate
+from kafkalog.migration import migrate
 from kafkalog.opening import open_log_dirs
 from rmqstore.cli.common import (
     Command,

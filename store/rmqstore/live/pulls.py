@@ -391,7 +391,9 @@ class Pulls:
             return 1
         round_trip = self._broker.client().round_trip
         by_distance = min(int(round_trip * _REQUESTS_PER_SECOND), _MOST_AT_ONCE)
-        return max(min(by_distance, _BYTES_AT_ONCE // self._most_bytes), _LEAST_AT_ONCE)
+        by_size = _BYTES_AT_ONCE // self._most_bytes
+        # The first answers may be small, or hold no message.
+        return max(min(by_distance, by_size, 2 * self._at_once), _LEAST_AT_ONCE)
 
     def _receive(self) -> _Range | None:
         """Take one answer, and return the range that has it now; None if it says nothing."""

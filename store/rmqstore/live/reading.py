@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -78,15 +78,15 @@ class LiveScan:
         tags = self._spec.tags
         if tags is not None and not _can_compare(self._broker, topics, tags):
             tags = None
-        yield from self._read(slices, tags)
+        yield from self._read(slices, Pulls(self._broker, slices, tags))
 
     def _read(
-        self, slices: Sequence[QueueSlice], tags: frozenset[str] | None
+        self, slices: Sequence[QueueSlice], answers: Iterable[Pulled]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of slices, of which the broker leaves out those with other tags."""
+        """Yield the messages of slices, as answers to pulls of them have them."""
         window: list[Pulled] = []
         n_messages = n_bytes = 0
-        for pulled in Pulls(self._broker, slices, tags):
+        for pulled in answers:
             if pulled.loss:
                 self._lose(slices[pulled.number], pulled.start, pulled.end, pulled.loss)
             elif pulled.records:
@@ -129,7 +129,10 @@ class LiveScan:
             yield from self._refuse(piece, at)
             at += 1
         if at < pulled.end:
-            yield from self._read([piece._replace(start=at, end=pulled.end)], None)
+            rest = [piece._replace(start=at, end=pulled.end)]
+            with self._broker.separate() as broker:  # other answers come on this connection
+                answers = [*Pulls(broker, rest)]
+            yield from self._read(rest, answers)
 
     def _rows(self, slices: Sequence[QueueSlice], walked: _Walked) -> Iterator[pa.RecordBatch]:
         """Yield the messages of records."""

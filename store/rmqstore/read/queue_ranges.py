@@ -52,7 +52,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_NAMES = 5
 _MOST_QUEUES = 1 << 16  # of a topic, as far as a damaged table is believed
-logger = logging.getLogger(__name__)
 VOTING_UNITS: Final = 64  # consulted on each side of a queue offset
 
 

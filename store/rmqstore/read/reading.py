@@ -232,7 +232,7 @@ def read_units(store: StoreParts, picked: UnitRows, spec: ReadSpec) -> Iterator[
 def read_log(
     store: StoreParts, piece: LogSlice, spec: ReadSpec, wanted: LogFilter
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range of the log; see ``log_scan.LogScan``."""
+    """Yield the records of a range of the log; see :class:`LogScan`."""
     return LogScan(store.log, store.store_queues.proved_end, spec, wanted).batches(piece)
 
 

@@ -157,7 +157,7 @@ def _entries(paths: StorePaths, folder: Path) -> list[Entry]:
 class StoreParts(Closing):
     """What one open store is, for modules of this package and for connectors.
 
-    A context manager; ``read.opening.open_parts`` makes one. ``read.planning`` and ``read.reading``
+    A context manager; ``open_parts`` makes one. ``read.planning`` and ``read.reading``
     have the functions that plan and read it, and ``rmqstore.MessageStore`` is the public API on top
     of it. Nothing in the folder of the store is created or changed, also beside a running broker.
 

@@ -409,20 +409,22 @@ class RemotingClient:
         try:
             while True:
                 length = frame_length(self._receive(LENGTH_BYTES, until))
-                answer = decode_answer(self._receive(length, until))
+                frame = self._receive(LENGTH_BYTES + length, until)
+                self._start += len(frame)
+                answer = decode_answer(frame[LENGTH_BYTES:])
                 if answer is not None:
                     return answer
         except (OSError, MalformedBytesError) as err:
             raise BrokerUnreachableError(str(self.endpoint.address), str(err)) from err
 
     def _receive(self, count: int, until: float) -> memoryview:
-        """Return the next bytes, which stand until the next call.
+        """Return the next bytes, which stay in the buffer, until more are received.
 
         Memory is taken as they come, whatever their number is.
         """
         while self._stop - self._start < count:
-            if self._stop == len(self._buffer):
-                self._make_room()
+            if self._stop == len(self._buffer) or self._start == self._stop:
+                self._make_room(count)
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError("timed out")
@@ -431,15 +433,17 @@ class RemotingClient:
             if not n_come:
                 raise ConnectionError("the broker closed the connection")
             self._stop += n_come
-        taken = memoryview(self._buffer)[self._start : self._start + count]
-        self._start += count
-        return taken
+        return memoryview(self._buffer)[self._start : self._start + count]
 
-    def _make_room(self) -> None:
-        """Move what was not taken to the front of the buffer, or of one that is twice as long."""
-        left = self._buffer[self._start : self._stop]
-        size = max(_BUFFER_BYTES, 2 * len(left))
+    def _make_room(self, count: int) -> None:
+        """Move what was not taken to the front, in a buffer that has room for twice as much.
+
+        Args:
+            count: how many bytes are waited for, which it need not be longer than.
+        """
+        left = memoryview(self._buffer)[self._start : self._stop]
+        size = max(_BUFFER_BYTES, min(2 * len(left), count))
         if size != len(self._buffer):
             self._buffer = bytearray(size)
-        self._buffer[: len(left)] = left
+        memoryview(self._buffer)[: len(left)] = left
         self._start, self._stop = 0, len(left)

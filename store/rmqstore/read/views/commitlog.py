@@ -1,6 +1,6 @@
 """View ``commitlog``: every record, blank, damaged part and gap of the log in order.
 
-It walks the log as ``log_scan`` does, but shows what a scan refuses or leaves out.
+It walks the log as ``read.reading`` does, but shows what a scan refuses or leaves out.
 """
 
 from __future__ import annotations

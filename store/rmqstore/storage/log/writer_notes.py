@@ -1,4 +1,6 @@
-"""The notes of writers of this package under ``.rmqstore/``: where the log ended, and commits.
+"""The notes of writers of this package under ``.rmqstore/``: appends begun, the end, and commits.
+
+The note of an append that has begun says where, until all that belongs to it is written.
 
 ``.rmqstore/end`` saves a walk. A writer has to know where the log ends. To find out, it walks the
 last file from its start, which takes the longer the fuller the file is. The note is believed if it
@@ -34,9 +36,6 @@ from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import read_small
 from rmqstore.storage.log.appender import LogAppend
 from rmqstore.storage.log.commitlog import CommitLog
-
-logger = logging.getLogger(__name__)
-
 
 logger = logging.getLogger(__name__)
 
