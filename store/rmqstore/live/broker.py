@@ -76,6 +76,19 @@ class LiveBroker(Closing):
             self._client = RemotingClient(self.location.endpoint(self.address))
         return self._client
 
+    def receive(self, opaques: Container[int]) -> Answer:
+        """Return the next answer to one of some requests that are no sends.
+
+        Its version and its mark of a proxy are noted. Brokers mark answers to sends likewise.
+
+        Raises:
+            BrokerUnreachableError: none came in time.
+        """
+        answer = self.client().receive_one_of(opaques)
+        self._version = answer.version
+        self.is_behind_proxy |= answer.is_of_proxy  # a refusal is not marked
+        return answer
+
     def close(self) -> None:
         """Close the connection; the next request makes a new one."""
         client, self._client = self._client, None
@@ -254,9 +267,7 @@ class LiveBroker(Closing):
             at_once = _AT_ONCE if code != RequestCode.PULL_MESSAGE or is_sound else 1
             while len(waiting) < at_once and (item := next(left, None)) is not None:
                 waiting[client.send(code, item[1])] = item[0]
-            answer = client.receive_one_of(waiting)
-            self._version = answer.version
-            self.is_behind_proxy |= answer.is_of_proxy  # a refusal is not marked
+            answer = self.receive(waiting)
             answers[waiting.pop(answer.opaque)] = answer
         return answers
 

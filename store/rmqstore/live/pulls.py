@@ -299,7 +299,6 @@ class Pulls:
         self._waiting: dict[int, tuple[_Range, int, int]] = {}
         self._most_bytes = 0  # of an answer so far, at least 1; 0 before the first one
         self._at_once = 1  # how many requests might be on their way when some were sent last
-        self._is_behind_proxy = broker.is_behind_proxy
         self._n_held = 0  # bytes of answers that wait for others
         self._failed_at: float | None = None  # when the broker first failed to answer
         self._n_failures = 0
@@ -385,7 +384,7 @@ class Pulls:
 
     def _most_at_once(self) -> int:
         """Return how many requests may be on their way."""
-        if self._is_behind_proxy or not self._most_bytes:  # before an answer it is not known
+        if self._broker.is_behind_proxy or not self._most_bytes:  # before an answer it is not known
             return 1
         if self._is_fruitless:  # brokers log each, and those of 4.x store a message about it
             return 1
@@ -397,10 +396,9 @@ class Pulls:
 
     def _receive(self) -> _Range | None:
         """Take one answer, and return the range that has it now; None if it says nothing."""
-        answer = self._broker.client().receive_one_of(self._waiting)
+        answer = self._broker.receive(self._waiting)
         each, start, until = self._waiting.pop(answer.opaque)
         self._most_bytes = max(self._most_bytes, len(answer.body), 1)
-        self._is_behind_proxy |= answer.is_of_proxy
         if start >= each.cut:
             return None
         pulled = None
