@@ -21,7 +21,6 @@ from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.stream_snapshot import FollowedStores, StreamSnapshot
 from pyspark_rmqstore.tasks import SplitReader, StreamSplit, read_task
-from pyspark_rmqstore.worker import settle_worker
 from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:
@@ -221,7 +220,6 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""
-        settle_worker()
         if self._options.read.live is not None:
             yield from self._splits.read(partition)
         for split in splits_of(partition, StreamSplit):

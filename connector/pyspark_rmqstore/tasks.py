@@ -118,6 +118,7 @@ def read_task(
     reader: SplitReader, split: StreamSplit, *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a task."""
+    settle_worker()
     task = _StreamTask(reader, split, fail_on_data_loss=fail_on_data_loss)
     # The signs are taken before the store is opened: a file may be deleted while it is opened.
     changing = ChangingStore(task.signs, task.doubt)
