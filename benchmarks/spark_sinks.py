@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.options import parse_write_options
 from pyspark_rmqstore.sink import RmqStoreWriter
+from pyspark_rmqstore.write_options import parse_write_options
 
 
 class DiscardingWriter(DataSourceArrowWriter):

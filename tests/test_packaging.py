@@ -228,6 +228,15 @@ def test_the_process_that_spark_starts_for_a_schema_imports_no_reader() -> None:
     assert run("-c", script).split() == ["False"]
 
 
+@pytest.mark.parametrize(
+    "modules",
+    ["pyspark_rmqstore.options", "pyspark_rmqstore.batch_reader", "pyspark_kafkalog.rows"],
+)
+def test_reads_in_spark_import_no_writer(modules: str) -> None:
+    script = f"import sys, {modules}; print('rmqstore.write.messages' in sys.modules)"
+    assert run("-c", script).split() == ["False"]
+
+
 def test_names_of_the_package_are_imported_lazily() -> None:
     everything = (
         "import rmqstore; "

@@ -19,9 +19,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.options import WriteOptions
 from pyspark_rmqstore.sink import micro_batch, require_columns
 from pyspark_rmqstore.worker import settle_worker
+from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import BrokerUnreachableError
 from rmqstore.format.schema import ASSIGNED
 from rmqstore.live.writer import OF_BROKERS, LiveWriter, RepeatableKeys

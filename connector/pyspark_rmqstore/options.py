@@ -1,4 +1,4 @@
-"""What the options of a read, a stream or a write mean together, as checked values.
+"""What the options of a read or a stream mean together, as checked values.
 
 Their names, parsers and defaults are in ``rmqstore.query.options``.
 """
@@ -6,7 +6,6 @@ Their names, parsers and defaults are in ``rmqstore.query.options``.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,24 +14,19 @@ from pyspark_rmqstore.option_names import KAFKA, SPARK_OWN, option_names, withou
 from pyspark_rmqstore.store_options import (
     StoreRef,
     absolute_path,
-    given_conf,
     live_location,
     parse_stores,
-    paths_or_root,
     zone_of,
 )
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
 from rmqstore.live.location import LiveLocation, require_served
 from rmqstore.query.arguments import SelectionArguments
-from rmqstore.query.options import ALL_READ_OPTIONS, WRITE_OPTIONS, GivenOptions
+from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.selection import Selection, Wanted, parse_selection, parse_tags, parse_wanted
 from rmqstore.query.sql92_filter import Filter, parse_filter
 from rmqstore.read.views.schema import ALLOWED
-from rmqstore.storage.broker.store_config import StoreConfig, sizes_of
-from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.remote_location import is_uri
-from rmqstore.write.messages import WriteSpec
 
 logger = logging.getLogger(__name__)
 
@@ -44,18 +38,6 @@ _OF_FILES = (
 )  # fmt: skip
 # Options of Spark's Kafka source for streams, which it ignores in a batch.
 _TRIGGERS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_SIZES = (
-    "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
-    "messageIndexEnable",
-)  # fmt: skip
-# The options of writes that running brokers take.
-_OF_LIVE = ("topic", "queueSelector", "compression", "uniqKey", "storageOptions")
-_NO_PATH = (
-    "name the root of the store, the folder that holds commitlog/: save('/path/to/store'). "
-    "Spark does not pass the options of a table to a Python data source that is written to: "
-    "use INSERT INTO t WITH (path = '/path/to/store') …, "
-    "or insert into a temporary view created with this option"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,97 +296,3 @@ def _options_of_messages(options: Mapping[str, str]) -> GivenOptions:
         names = ", ".join(option.name for option in of_views)
         raise OptionError(f"{names}: for view {views} only")
     return given
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """The options of one write, validated."""
-
-    path: str
-    spec: WriteSpec
-    config: StoreConfig
-    txn: tuple[str, int] | None
-    conf: BrokerSettings | None = None
-    broker_stopped: bool = False
-    live: LiveLocation | None = None  # of running brokers, which are written to in place of a store
-
-
-@option_names()
-def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Parse the options of a batch write.
-
-    Raises:
-        OptionError: a key is unknown, a value out of its domain, or two contradict each other.
-    """
-    given = GivenOptions(options, WRITE_OPTIONS, SPARK_OWN)
-    live = live_location(options, given)
-    if live is not None:
-        return _live_options(given, live)
-    if "storageOptions" in given:
-        raise OptionError("storageOptions: for running brokers; a store is written to on a disk")
-    conf = given_conf(given)
-    paths = paths_or_root(options, conf, _NO_PATH)
-    if len(paths) != 1:
-        raise OptionError(f"path: only one store can be written to, but {len(paths)} are named")
-    app_id, version = given["txnAppId"], given["txnVersion"]
-    if (app_id is None) != (version is None) or app_id == "":
-        raise OptionError("txnAppId and txnVersion: give both, or none")
-    if version is not None and not re.fullmatch(r"[0-9]+", version.strip()):
-        raise OptionError(f"txnVersion {version!r}: must be a non-negative integer")
-    defaults = WriteSpec()
-    return WriteOptions(
-        path=absolute_path(paths[0]),
-        spec=WriteSpec(
-            topic=given["topic"] or None,
-            default_queue_nums=given["queueNums"] or defaults.default_queue_nums,
-            queue_selector=given["queueSelector"],
-            compression=given["compression"],
-            compress_over=given["compressMsgBodyOverHowmuch"],
-            store_host=given["storeHost"],
-            born_host=given["bornHost"],
-            make_uniq_key=given["uniqKey"] == "make",
-            allow_system_topics=given["allowSystemTopics"],
-            broker_version=given["brokerVersion"],
-        ),
-        config=sizes_of(conf).updated({name: given[name] for name in _SIZES if name in given}),
-        txn=(app_id, int(version)) if app_id else None,
-        conf=conf,
-        broker_stopped=given["brokerStopped"],
-    )
-
-
-def _live_options(given: GivenOptions, live: LiveLocation) -> WriteOptions:
-    """Return the options of a write to running brokers.
-
-    Raises:
-        UnsupportedFeatureError: an option is of stores.
-    """
-    of_stores = [option.name for option in WRITE_OPTIONS if option.name in given]
-    of_stores = [name for name in of_stores if name not in _OF_LIVE]
-    if of_stores:
-        raise UnsupportedFeatureError(
-            f"{', '.join(of_stores)}: running brokers take none of it; see docs/live.md"
-        )
-    return WriteOptions(
-        path=str(live),
-        spec=WriteSpec(
-            topic=given["topic"] or None,
-            queue_selector=given["queueSelector"],
-            compression=given["compression"],
-            make_uniq_key=given["uniqKey"] == "make",
-        ),
-        config=StoreConfig(),
-        txn=None,
-        live=live,
-    )
-
-
-def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """Parse the options of a streaming write; raises as :func:`parse_write_options` does."""
-    parsed = parse_write_options(options)
-    if parsed.txn is not None:
-        raise OptionError(
-            "txnAppId and txnVersion: a micro-batch is identified by its query and number; "
-            "use these options for batch writes, as in foreachBatch"
-        )
-    return parsed

@@ -29,8 +29,8 @@ from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.opened_stores import require_folder, require_staged, this_host
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.options import WriteOptions
 from pyspark_rmqstore.worker import settle_worker
+from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import IllegalMessageError, StoreLockedError, StoreStateError
 from rmqstore.format.schema import ASSIGNED, WRITE_TYPES
 from rmqstore.storage.broker.folders import find_store

@@ -69,8 +69,8 @@ class RmqStoreDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a batch writer of these columns. Runs on the driver."""
-        from pyspark_rmqstore.options import parse_write_options
         from pyspark_rmqstore.sink import RmqStoreWriter
+        from pyspark_rmqstore.write_options import parse_write_options
 
         if overwrite:
             from rmqstore.errors import UnsupportedFeatureError
@@ -87,8 +87,8 @@ class RmqStoreDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return a writer of one micro-batch of these columns. Runs on the driver."""
-        from pyspark_rmqstore.options import parse_stream_write_options
         from pyspark_rmqstore.spark_versions import stream_writer
+        from pyspark_rmqstore.write_options import parse_stream_write_options
 
         if overwrite:
             from rmqstore.errors import UnsupportedFeatureError

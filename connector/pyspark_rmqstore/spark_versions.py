@@ -14,9 +14,10 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.live_sink import RmqLiveStreamWriter
-from pyspark_rmqstore.options import StreamOptions, WriteOptions
+from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.sink import RmqStoreStreamWriter
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
+from pyspark_rmqstore.write_options import WriteOptions
 from rmqstore.errors import UnsupportedFeatureError
 
 try:

@@ -32,7 +32,7 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 from pyspark_rmqstore.sink import RmqStoreWriter
-from pyspark_rmqstore.options import parse_write_options
+from pyspark_rmqstore.write_options import parse_write_options
 
 root, folder = Path(sys.argv[1]), Path(sys.argv[2])
 spark = session(
@@ -156,7 +156,7 @@ from pathlib import Path
 sys.path.insert(0, {str(TESTS)!r})
 from pyspark.sql.datasource import DataSource
 from pyspark_rmqstore.spark_versions import ArrowStreamWriter
-from pyspark_rmqstore.options import parse_stream_write_options
+from pyspark_rmqstore.write_options import parse_stream_write_options
 
 source, sink, checkpoint, place, pids = sys.argv[1:]
 spark = session(str(Path(pids).with_name("work")))

@@ -14,10 +14,10 @@ from pyspark_rmqstore.options import (
     StreamOptions,
     parse_read_options,
     parse_stream_options,
-    parse_write_options,
 )
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.store_options import _STORE_PATHS
+from pyspark_rmqstore.write_options import parse_write_options
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
 from rmqstore.query.options import LOOKUP_OPTIONS
 from rmqstore.query.selection import EARLIEST, LATEST

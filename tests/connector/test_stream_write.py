@@ -23,8 +23,8 @@ from connector.engine import Engine, task
 from connector.streams import SIZES, Clock, put
 from connector.test_stream_read import failure, numbered
 from crash.faults import Cut, FaultyDisk
-from pyspark_rmqstore.options import parse_stream_write_options, parse_write_options
 from pyspark_rmqstore.sink import RmqStoreStreamWriter, StagedOfQuery, StoreSink
+from pyspark_rmqstore.write_options import parse_stream_write_options, parse_write_options
 from rmqstore.errors import StoreLockedError
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store

@@ -34,6 +34,7 @@ def running(
     jars: Path, home: Path, main: str, conf: Path, port: int, host: str, option: str = "-c"
 ) -> Iterator[None]:
     """Run a server of RocketMQ until its block is left."""
+    # For TLS a proxy would need a native library of Netty.
     ipv6 = ["-Djava.net.preferIPv6Addresses=true"] if ":" in host else []
     command = [
         "java", *JAVA_OPTIONS, *ipv6, "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",

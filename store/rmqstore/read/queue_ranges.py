@@ -1,4 +1,4 @@
-"""The ranges of queues that a selection names.
+"""The ranges of queues that a selection names, and their parts in parts of the log.
 
 With combineCQUseRocksdbForLmq the broker keeps plain queues in files, and light queues in a RocksDB
 database in a folder of its own, so only the log shows which light queues there are.

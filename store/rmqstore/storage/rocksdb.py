@@ -34,6 +34,7 @@ from rmqstore.storage.files.storage import Storage
 
 if TYPE_CHECKING:
     from rocksdict import Rdict
+
 # Any other file may be one that the library writes to, through its link.
 _FILES_OF_A_DATABASE = re.compile(r"CURRENT|IDENTITY|(MANIFEST|OPTIONS)-\d+|\d+\.(sst|log|blob)")
 _THAT_NAME_TABLES = ("CURRENT", "MANIFEST")

@@ -1,0 +1,126 @@
+"""What the options of a write mean together, as checked values.
+
+Their names, parsers and defaults are in ``rmqstore.query.options``. Reads, and the process that
+Spark asks for a schema, import ``options`` alone, and with it no writer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark_rmqstore.option_names import SPARK_OWN, option_names
+from pyspark_rmqstore.store_options import absolute_path, given_conf, live_location, paths_or_root
+from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.live.location import LiveLocation
+from rmqstore.query.options import WRITE_OPTIONS, GivenOptions
+from rmqstore.storage.broker.store_config import StoreConfig, sizes_of
+from rmqstore.storage.files.paths import BrokerSettings
+from rmqstore.write.messages import WriteSpec
+
+_SIZES = (
+    "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
+    "messageIndexEnable",
+)  # fmt: skip
+_OF_LIVE = ("topic", "queueSelector", "compression", "uniqKey", "storageOptions")
+_NO_PATH = (
+    "name the root of the store, the folder that holds commitlog/: save('/path/to/store'). "
+    "Spark does not pass the options of a table to a Python data source that is written to: "
+    "use INSERT INTO t WITH (path = '/path/to/store') …, "
+    "or insert into a temporary view created with this option"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The options of one write, validated."""
+
+    path: str
+    spec: WriteSpec
+    config: StoreConfig
+    txn: tuple[str, int] | None
+    conf: BrokerSettings | None = None
+    broker_stopped: bool = False
+    live: LiveLocation | None = None  # of running brokers, which are written to in place of a store
+
+
+@option_names()
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Parse the options of a batch write.
+
+    Raises:
+        OptionError: a key is unknown, a value out of its domain, or two contradict each other.
+    """
+    given = GivenOptions(options, WRITE_OPTIONS, SPARK_OWN)
+    live = live_location(options, given)
+    if live is not None:
+        return _live_options(given, live)
+    if "storageOptions" in given:
+        raise OptionError("storageOptions: for running brokers; a store is written to on a disk")
+    conf = given_conf(given)
+    paths = paths_or_root(options, conf, _NO_PATH)
+    if len(paths) != 1:
+        raise OptionError(f"path: only one store can be written to, but {len(paths)} are named")
+    app_id, version = given["txnAppId"], given["txnVersion"]
+    if (app_id is None) != (version is None) or app_id == "":
+        raise OptionError("txnAppId and txnVersion: give both, or none")
+    if version is not None and not re.fullmatch(r"[0-9]+", version.strip()):
+        raise OptionError(f"txnVersion {version!r}: must be a non-negative integer")
+    defaults = WriteSpec()
+    return WriteOptions(
+        path=absolute_path(paths[0]),
+        spec=WriteSpec(
+            topic=given["topic"] or None,
+            default_queue_nums=given["queueNums"] or defaults.default_queue_nums,
+            queue_selector=given["queueSelector"],
+            compression=given["compression"],
+            compress_over=given["compressMsgBodyOverHowmuch"],
+            store_host=given["storeHost"],
+            born_host=given["bornHost"],
+            make_uniq_key=given["uniqKey"] == "make",
+            allow_system_topics=given["allowSystemTopics"],
+            broker_version=given["brokerVersion"],
+        ),
+        config=sizes_of(conf).updated({name: given[name] for name in _SIZES if name in given}),
+        txn=(app_id, int(version)) if app_id else None,
+        conf=conf,
+        broker_stopped=given["brokerStopped"],
+    )
+
+
+def _live_options(given: GivenOptions, live: LiveLocation) -> WriteOptions:
+    """Return the options of a write to running brokers.
+
+    Raises:
+        UnsupportedFeatureError: an option is of stores.
+    """
+    of_stores = [option.name for option in WRITE_OPTIONS if option.name in given]
+    of_stores = [name for name in of_stores if name not in _OF_LIVE]
+    if of_stores:
+        raise UnsupportedFeatureError(
+            f"{', '.join(of_stores)}: running brokers take none of it; see docs/live.md"
+        )
+    return WriteOptions(
+        path=str(live),
+        spec=WriteSpec(
+            topic=given["topic"] or None,
+            queue_selector=given["queueSelector"],
+            compression=given["compression"],
+            make_uniq_key=given["uniqKey"] == "make",
+        ),
+        config=StoreConfig(),
+        txn=None,
+        live=live,
+    )
+
+
+def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions:
+    """Parse the options of a streaming write; raises as :func:`parse_write_options` does."""
+    parsed = parse_write_options(options)
+    if parsed.txn is not None:
+        raise OptionError(
+            "txnAppId and txnVersion: a micro-batch is identified by its query and number; "
+            "use these options for batch writes, as in foreachBatch"
+        )
+    return parsed
