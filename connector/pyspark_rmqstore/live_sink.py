@@ -92,7 +92,7 @@ class RmqLiveWriter(DataSourceArrowWriter):
             # A topic that does not exist is refused before any task waits for it. A stream makes
             # a writer for each commit too, maybe while a broker is started again.
             with LiveWriter(options.live) as writer, suppress(BrokerUnreachableError):
-                writer.queues_of(options.spec.topic)
+                writer.queues_of([options.spec.topic])
         self._sink.warn_ignored()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -61,6 +61,7 @@ class FakeServer:
 
     Attributes:
         requests: all that came.
+        connections: of all clients so far.
         is_binary: whether headers of answers are of type ROCKETMQ.
         version: of RocketMQ, as headers of answers say it.
         dice: brings answers that are due together into another order, if given.
@@ -79,7 +80,7 @@ class FakeServer:
         self.mangle: Callable[[Request, bytes], bytes | Iterable[bytes]] = lambda _request, frame: (
             frame
         )
-        self._connections: list[socket.socket] = []
+        self.connections: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
@@ -92,7 +93,7 @@ class FakeServer:
 
     def cut_connections(self) -> None:
         """Close the connections of all clients."""
-        for connection in self._connections:
+        for connection in self.connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
@@ -112,7 +113,7 @@ class FakeServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            self._connections.append(connection)
+            self.connections.append(connection)
             threading.Thread(target=self._run, args=(connection,), daemon=True).start()
 
     def _run(self, connection: socket.socket) -> None:

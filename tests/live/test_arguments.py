@@ -186,7 +186,7 @@ def test_topics_of_kinds_that_cannot_be_read_are_refused(fake: FakeCluster) -> N
         with pytest.raises(UnsupportedFeatureError, match="Users is a static topic"):
             cluster.count(subscribe="Users")
         with fake.writer() as writer, pytest.raises(UnsupportedFeatureError, match="static topic"):
-            writer.queues_of("Users")
+            writer.queues_of(["Users"])
         fake.names.of_routes = {}
 
 

@@ -259,6 +259,44 @@ def test_a_proxy_gets_one_pull_after_the_other() -> None:
         assert not any(dropped)
 
 
+def test_a_proxy_that_refuses_first_is_recognized_by_a_later_answer() -> None:
+    with FakeCluster({"a": one_queue(300)}) as fake, fake.open() as cluster:
+        dropped = put_behind_proxy(fake.brokers["a"])
+        fake.brokers["a"].replace = refuse_without_get  # not marked, as a refusal of a proxy
+        assert cluster.count(subscribe="T") == 300
+        assert not dropped
+
+
+def test_topics_with_other_rights_are_planned_together() -> None:
+    counts = {(topic, number): 5 for topic in ("Granted", "Pulled") for number in range(3)}
+    store = fill(Store(), counts, random.Random(2))
+
+    def refuse(request: Request) -> Reply | None:
+        return refuse_without_get(request) if request.fields.get("topic") == "Pulled" else None
+
+    with FakeCluster({"a": store}) as fake, fake.open() as cluster:
+        fake.brokers["a"].replace = refuse
+        assert cluster.count() == 30
+        fake.brokers["a"].requests.clear()
+        assert cluster.queue_ranges("Granted") == {"a": {0: (0, 5), 1: (0, 5), 2: (0, 5)}}
+        assert not fake.brokers["a"].asked(11)
+        assert cluster.queue_ranges("Pulled") == {"a": {0: (0, 5), 1: (0, 5), 2: (0, 5)}}
+
+
+def test_many_topics_take_few_round_trips() -> None:
+    topics = [f"T{number:03d}" for number in range(400)]
+    store = fill(Store(), {(topic, 0): 1 for topic in topics}, random.Random(2))
+    with FakeCluster({"a": store}) as fake, fake.open() as cluster:
+        rounds: list[int] = []
+        for server in (fake.names, fake.brokers["a"]):
+            server.waits = 0.01
+            server.come = lambda requests: rounds.append(len(requests))  # type: ignore[method-assign]
+        assert cluster.count() == 400
+        assert len(fake.names.connections) == 2  # the list of topics, and their routes
+        assert len(rounds) < 100
+        assert sum(rounds) > 4 * 400
+
+
 def test_little_is_held_while_answers_wait_for_those_before_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -289,11 +327,27 @@ def test_queues_that_a_broker_serves_no_more_are_named(caplog: pytest.LogCapture
     with FakeCluster({"a": store}) as fake, fake.open() as cluster:
         fake.names.topics["T"]["a"] = (2, 4, 6)
         assert cluster.count() == 4
-    assert "queues [2, 3] of T hold messages" in caplog.text
+    assert "T-2, T-3 hold messages" in caplog.text
+
+
+def test_it_is_said_that_unserved_queues_may_hold_messages(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(request: Request) -> Reply | None:
+        if request.code == 11 and request.fields["queueId"] == "2":
+            return Reply(29, remark="queueId[2] is illegal")
+        return refuse_without_get(request)
+
+    store = fill(Store(), {("T", number): 2 for number in range(3)}, random.Random(1))
+    with FakeCluster({"a": store}) as fake, fake.open() as cluster:
+        fake.names.topics["T"]["a"] = (2, 3, 6)
+        fake.brokers["a"].replace = refuse
+        assert cluster.count() == 4
+    assert "T-2: the broker lets nobody read them" in caplog.text
 
 
 def test_a_busy_broker_is_asked_again() -> None:
-    busy = {11: 20, 30: 2, 31: 1}
+    busy = {11: 4, 30: 2, 31: 1}
 
     def reply(request: Request) -> Reply | None:
         if busy.get(request.code, 0):

@@ -41,11 +41,7 @@ def resolver_for(
 
 
 def _committed(broker: LiveBroker, spans: Spans, group: str) -> Mapping[QueueKey, int]:
-    offsets = {}
-    for topic in dict.fromkeys(topic for topic, _ in spans):
-        queue_ids = [queue_id for name, queue_id in spans if name == topic]
-        for queue_id, offset in broker.committed(group, topic, queue_ids).items():
-            offsets[topic, queue_id] = offset
+    offsets = broker.committed(group, [*spans])
     if not offsets and spans:
         raise OptionError(f"group {group!r} has committed no offsets of these topics at {broker}")
     return offsets
@@ -154,12 +150,10 @@ class _Search:
 def _guess(broker: LiveBroker, searches: Sequence[_Search]) -> None:
     """Begin searches by time with what the broker finds, if it lets us ask."""
     open_searches = [each for each in searches if each.low < each.high]
-    for topic in dict.fromkeys(each.key[0] for each in open_searches):
-        mine = [each for each in open_searches if each.key[0] == topic]
-        guesses = broker.at_times(topic, [(each.key[1], each.timestamp) for each in mine])
-        if guesses is not None:
-            for each, guess in zip(mine, guesses, strict=True):
-                each.begin_at(guess)
+    guesses = broker.at_times([(each.key, each.timestamp) for each in open_searches])
+    for each, guess in zip(open_searches, guesses, strict=True):
+        if guess is not None:
+            each.begin_at(guess)
 
 
 def _run(broker: LiveBroker, searches: Sequence[_Search]) -> None:

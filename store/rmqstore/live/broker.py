@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from rmqstore.errors import (
 from rmqstore.live.location import LiveLocation
 from rmqstore.remoting.client import Address, Answer, RemotingClient
 from rmqstore.remoting.codes import RequestCode, ResponseCode, is_answered
-from rmqstore.spans import QueueSlice
+from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.files.storage import Closing
 
 # How a pull is answered if there is no message.
@@ -40,8 +40,9 @@ class LiveBroker(Closing):
     Attributes:
         name: the name of the broker.
         address: where it is reached.
-        is_behind_proxy: whether a proxy of RocketMQ answers for it. It drops answers while others
-            wait in the buffer of the connection, so one pull follows the other.
+        is_behind_proxy: whether a proxy of RocketMQ answers for it; None until an answer shows it.
+            A proxy drops answers while others wait in the buffer of the connection, so one pull
+            follows the other.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class LiveBroker(Closing):
         address: Address,
         location: LiveLocation,
         *,
-        is_behind_proxy: bool = False,
+        is_behind_proxy: bool | None = None,
     ) -> None:
         self.name, self.address, self.location = name, address, location
         self.is_behind_proxy = is_behind_proxy
@@ -84,9 +85,17 @@ class LiveBroker(Closing):
         Raises:
             BrokerUnreachableError: none came in time.
         """
-        answer = self.client().receive_one_of(opaques)
+        return self._noted(self.client().receive_one_of(opaques))
+
+    def _noted(self, answer: Answer) -> Answer:
         self._version = answer.version
-        self.is_behind_proxy |= answer.is_of_proxy  # a refusal is not marked
+        if answer.is_of_proxy:
+            self.is_behind_proxy = True
+        elif self.is_behind_proxy is None and answer.code in (
+            ResponseCode.SUCCESS,
+            *WITHOUT_MESSAGES,
+        ):
+            self.is_behind_proxy = False  # a refusal of a proxy is not marked
         return answer
 
     def close(self) -> None:
@@ -95,49 +104,67 @@ class LiveBroker(Closing):
         if client is not None:
             client.close()
 
-    def spans(self, topic: str, queue_ids: Sequence[int]) -> list[tuple[int, int]]:
+    def spans(self, queues: Sequence[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
         """Return where queues begin and end, as the broker says.
 
         Raises:
             BrokerUnreachableError: it does not answer.
             BrokerRefusedError: it refuses.
         """
-        asked = [self._of_queue(topic, queue_id) for queue_id in queue_ids]
         # The ends come first: a queue that is cleaned meanwhile shows it by a beginning past them.
-        ends = self._offsets(RequestCode.GET_MAX_OFFSET, asked)
-        begins = None if ends is None else self._offsets(RequestCode.GET_MIN_OFFSET, asked)
-        if ends is None or begins is None:
-            return self._pulled_spans(topic, queue_ids)
-        return [(min(begin, end), end) for begin, end in zip(begins, ends, strict=True)]
+        ends = self._offsets(RequestCode.GET_MAX_OFFSET, queues)
+        held = [key for key, end in ends.items() if end]
+        begins = dict.fromkeys(ends.keys() - held, 0)
+        begins |= self._offsets(RequestCode.GET_MIN_OFFSET, held)
+        spans = {key: (min(begin, ends[key]), ends[key]) for key, begin in begins.items()}
+        # Pulls need SUB on the topic and the group, and the requests for offsets GET on the topic.
+        others = [key for key in queues if key not in spans]
+        answers = self.pull([QueueSlice(*key, 0, 1) for key in others])
+        for key, answer in zip(others, answers, strict=True):
+            end = self._number(answer, "maxOffset")
+            spans[key] = (min(self._number(answer, "minOffset"), end), end)
+        return {key: spans[key] for key in queues}
 
-    def ends(self, topic: str, queue_ids: Sequence[int]) -> list[int]:
-        """Return where queues end; raises as :meth:`spans` does."""
-        asked = [self._of_queue(topic, queue_id) for queue_id in queue_ids]
-        ends = self._offsets(RequestCode.GET_MAX_OFFSET, asked)
-        return [end for _, end in self._pulled_spans(topic, queue_ids)] if ends is None else ends
+    def ends(self, queues: Sequence[QueueKey]) -> dict[QueueKey, int]:
+        """Return where queues end, without those that the broker does not let us ask for.
 
-    def _pulled_spans(self, topic: str, queue_ids: Sequence[int]) -> list[tuple[int, int]]:
-        """Return where queues begin and end as answers to pulls say.
-
-        Pulls need SUB on the topic and the group, and the requests for offsets GET on the topic.
+        Raises:
+            BrokerUnreachableError: it does not answer.
+            BrokerRefusedError: it refuses for another reason.
         """
-        answers = self.pull([QueueSlice(topic, queue_id, 0, 1) for queue_id in queue_ids])
-        spans = []
-        for answer in answers:
-            begin, end = self._number(answer, "minOffset"), self._number(answer, "maxOffset")
-            spans.append((min(begin, end), end))
-        return spans
+        ends = self._offsets(RequestCode.GET_MAX_OFFSET, queues)
+        others = [key for key in queues if key not in ends]
+        refused = (ResponseCode.NO_PERMISSION,)
+        answers = self.pull([QueueSlice(*key, 0, 1) for key in others], allowed=refused)
+        for key, answer in zip(others, answers, strict=True):
+            if answer.code not in refused:
+                ends[key] = self._number(answer, "maxOffset")
+        return ends
 
-    def at_times(self, topic: str, asked: Sequence[tuple[int, int]]) -> list[int] | None:
-        """Return what the broker finds for pairs of a queue id and a store time, ms.
+    def _offsets(self, code: int, queues: Sequence[QueueKey]) -> dict[QueueKey, int]:
+        """Return the offsets of queues, without those of topics that GET is not granted on."""
+        found = self._granted_offsets(code, [self._of_queue(*key) for key in queues])
+        named = zip(queues, found, strict=True)
+        return {key: offset for key, offset in named if offset is not None}
 
-        None if it does not let us search, which needs GET on the topic.
+    def _granted_offsets(self, code: int, asked: Sequence[Fields]) -> list[int | None]:
+        """Return the offset in the answer to each request, None if it needs GET on the topic."""
+        allowed = (ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION)
+        return [
+            self._number(answer, "offset") if answer.code == ResponseCode.SUCCESS else None
+            for answer in self.ask(code, asked, allowed=allowed)
+        ]
+
+    def at_times(self, asked: Sequence[tuple[QueueKey, int]]) -> list[int | None]:
+        """Return what the broker finds for pairs of a queue and a store time, ms.
+
+        None where it does not let us search, which needs GET on the topic.
         """
         fields = [
-            self._of_queue(topic, queue_id) | {"timestamp": str(timestamp), "boundaryType": "LOWER"}
-            for queue_id, timestamp in asked
+            self._of_queue(*key) | {"timestamp": str(timestamp), "boundaryType": "LOWER"}
+            for key, timestamp in asked
         ]
-        return self._offsets(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+        return self._granted_offsets(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
 
     def pull_fields(self, wanted: QueueSlice, subscription: str = "*") -> dict[str, str]:
         """Return the fields of a pull of a range, in which no offset is committed."""
@@ -154,33 +181,36 @@ class LiveBroker(Closing):
             "expressionType": "TAG",
         }
 
-    def pull(self, wanted: Sequence[QueueSlice], *, allowed: Sequence[int] = ()) -> list[Answer]:
-        """Return the answers to pulls of ranges, of which each may have some messages or none.
+    def pull(
+        self, wanted: Sequence[QueueSlice], *, allowed: Sequence[int] = ()
+    ) -> Iterator[Answer]:
+        """Yield the answers to pulls of ranges, of which each may have some messages or none.
 
         Args:
             wanted: the ranges.
             allowed: other codes than those of pulls that answers may have.
         """
-        asked = [self.pull_fields(piece) for piece in wanted]
         codes = (ResponseCode.SUCCESS, *WITHOUT_MESSAGES, *allowed)
-        return self.ask(RequestCode.PULL_MESSAGE, asked, allowed=codes)
+        for first in range(0, len(wanted), _AT_ONCE):  # so few of their messages are held
+            asked = [self.pull_fields(piece) for piece in wanted[first : first + _AT_ONCE]]
+            yield from self.ask(RequestCode.PULL_MESSAGE, asked, allowed=codes)
 
-    def committed(self, group: str, topic: str, queue_ids: Sequence[int]) -> dict[int, int]:
-        """Return the offsets that a group has committed, by queue id."""
-        found = {}
+    def committed(self, group: str, queues: Sequence[QueueKey]) -> dict[QueueKey, int]:
+        """Return the offsets that a group has committed, by queue."""
         fields = [
-            self._of_queue(topic, queue_id) | {"consumerGroup": group, "setZeroIfNotFound": "false"}
-            for queue_id in queue_ids
+            self._of_queue(*key) | {"consumerGroup": group, "setZeroIfNotFound": "false"}
+            for key in queues
         ]
         answers = self.ask(
             RequestCode.QUERY_CONSUMER_OFFSET,
             fields,
             allowed=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
         )
-        for queue_id, answer in zip(queue_ids, answers, strict=True):
-            if answer.code == ResponseCode.SUCCESS:
-                found[queue_id] = self._number(answer, "offset")
-        return found
+        return {
+            key: self._number(answer, "offset")
+            for key, answer in zip(queues, answers, strict=True)
+            if answer.code == ResponseCode.SUCCESS
+        }
 
     def attributes(self, topics: Sequence[str]) -> list[Mapping[str, str]]:
         """Return the attributes of topics; brokers before 5.0 have none.
@@ -202,18 +232,6 @@ class LiveBroker(Closing):
             given = table if isinstance(table, dict) else {}
             found.append({name: str(value) for name, value in given.items()})
         return found
-
-    def _offsets(self, code: int, asked: Sequence[Fields]) -> list[int] | None:
-        """Return the offset in the answer to each of several requests of one kind.
-
-        None if the broker does not let us ask, which needs GET on the topic.
-        """
-        try:
-            return [self._number(answer, "offset") for answer in self.ask(code, asked)]
-        except BrokerRefusedError as err:
-            if err.code != ResponseCode.NO_PERMISSION:
-                raise
-            return None
 
     def _number(self, answer: Answer, name: str) -> int:
         try:
@@ -244,11 +262,11 @@ class LiveBroker(Closing):
 
     def _ask(self, code: int, asked: Sequence[Fields], allowed: Container[int]) -> list[Answer]:
         answers: dict[int, Answer] = {}
-        missing: Iterable[int] = range(len(asked))
+        missing = [*range(len(asked))]
         for attempt in range(_BUSY_ATTEMPTS):
-            found = self._ask_once(code, {number: asked[number] for number in missing})
-            answers |= found
-            missing = [n for n, answer in found.items() if answer.code == ResponseCode.SYSTEM_BUSY]
+            found = self._ask_once(code, [asked[number] for number in missing])
+            answers |= zip(missing, found, strict=True)
+            missing = [n for n in missing if answers[n].code == ResponseCode.SYSTEM_BUSY]
             if not missing:
                 break
             time.sleep(_PAUSE_SECONDS * 2**attempt)
@@ -257,19 +275,14 @@ class LiveBroker(Closing):
                 raise BrokerRefusedError(str(self), answer.code, answer.remark)
         return [answers[number] for number in range(len(asked))]
 
-    def _ask_once(self, code: int, asked: Mapping[int, Fields]) -> dict[int, Answer]:
+    def _ask_once(self, code: int, asked: Sequence[Fields]) -> list[Answer]:
         client = self.client()
-        answers: dict[int, Answer] = {}
-        waiting: dict[int, int] = {}
-        left = iter(asked.items())
-        while len(answers) < len(asked):
-            is_sound = self._version and not self.is_behind_proxy
-            at_once = _AT_ONCE if code != RequestCode.PULL_MESSAGE or is_sound else 1
-            while len(waiting) < at_once and (item := next(left, None)) is not None:
-                waiting[client.send(code, item[1])] = item[0]
-            answer = self.receive(waiting)
-            answers[waiting.pop(answer.opaque)] = answer
-        return answers
+        answers: list[Answer] = []
+        is_pull = code == RequestCode.PULL_MESSAGE
+        while len(answers) < len(asked) and is_pull and self.is_behind_proxy is not False:
+            answers.append(self._noted(client.request(code, asked[len(answers)])))
+        left = client.request_all(code, asked[len(answers) :], _AT_ONCE)
+        return answers + [self._noted(answer) for answer in left]
 
     def _of_queue(self, topic: str, queue_id: int) -> dict[str, str]:
         """Return the fields that name a queue; a proxy needs the name of the broker."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import starmap
 from typing import Any, Final, NamedTuple
 
 from rmqstore.errors import (
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 _PASSING: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY)
 _READABLE: Final = 4  # PermName.java
 _WRITABLE: Final = 2
+_AT_ONCE: Final = 32  # requests on their way to a name server
 _SILENT_SECONDS: Final = 60.0  # for which a name server that did not answer is passed over
 _MOST_QUEUES: Final = 1 << 16  # of a topic at one broker, as far as a route is believed
 _CLEANUP: Final = "cleanup.policy"
@@ -67,6 +69,16 @@ class TopicRoute(NamedTuple):
     addresses: Mapping[str, Mapping[int, Address]]
     queues: Mapping[str, BrokerQueues]
 
+    def with_other(self, other: TopicRoute) -> TopicRoute:
+        """Return the route with what another name server knows of it."""
+        addresses = {name: {**replicas} for name, replicas in self.addresses.items()}
+        for name, replicas in other.addresses.items():
+            addresses.setdefault(name, {}).update(replicas)
+        queues = {**self.queues}
+        for name, counts in other.queues.items():
+            queues[name] = BrokerQueues(*map(max, counts, queues.get(name, counts)))
+        return TopicRoute(addresses, queues)
+
 
 class NameServers:
     """The name servers of a cluster, which know nothing of one another.
@@ -87,7 +99,7 @@ class NameServers:
             BrokerRefusedError: a name server refused.
         """
         known: set[str] = set()
-        for answer in self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}):
+        for (answer,) in self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, [{}]):
             topics = self._table(answer).get("topicList")
             if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
                 raise BrokerUnreachableError(
@@ -96,8 +108,8 @@ class NameServers:
             known.update(topics)
         return sorted(known)
 
-    def route(self, topic: str) -> TopicRoute | None:
-        """Return where the queues of a topic are, None if no broker has it.
+    def routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
+        """Return where the queues of topics are, without topics that no broker has.
 
         Raises:
             BrokerUnreachableError: no name server answered, or what came is not a route.
@@ -105,28 +117,28 @@ class NameServers:
             UnsupportedFeatureError: the queues are logical ones, mapped on those of several
                 brokers.
         """
-        addresses: dict[str, dict[int, Address]] = {}
-        queues: dict[str, BrokerQueues] = {}
-        fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-        for answer in self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields):
-            table = self._table(answer)
-            if table.get("topicQueueMappingByBroker"):
-                raise UnsupportedFeatureError(
-                    f"{topic} is a static topic, whose logical queues are mapped on those of "
-                    "several brokers: read the brokers' stores"
-                )
-            try:
-                route = _route(table)
-            except (OptionError, ValueError, TypeError, AttributeError, KeyError) as err:
-                raise BrokerUnreachableError(
-                    str(self._location), f"the route of {topic} cannot be read: {err}"
-                ) from err
-            for name, replicas in route.addresses.items():
-                addresses.setdefault(name, {}).update(replicas)
-            for name, counts in route.queues.items():
-                other = queues.get(name, counts)
-                queues[name] = BrokerQueues(*map(max, counts, other))
-        return TopicRoute(addresses, queues) if queues else None
+        asked = [{"topic": topic, "acceptStandardJsonOnly": "true"} for topic in topics]
+        routes: dict[str, TopicRoute] = {}
+        for answers in self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked):
+            for topic, answer in zip(topics, answers, strict=True):
+                if answer.code == ResponseCode.SUCCESS:
+                    route = self._route(topic, answer)
+                    routes[topic] = routes[topic].with_other(route) if topic in routes else route
+        return routes
+
+    def _route(self, topic: str, answer: Answer) -> TopicRoute:
+        table = self._table(answer)
+        if table.get("topicQueueMappingByBroker"):
+            raise UnsupportedFeatureError(
+                f"{topic} is a static topic, whose logical queues are mapped on those of "
+                "several brokers: read the brokers' stores"
+            )
+        try:
+            return _route(table)
+        except (OptionError, ValueError, TypeError, AttributeError, KeyError) as err:
+            raise BrokerUnreachableError(
+                str(self._location), f"the route of {topic} cannot be read: {err}"
+            ) from err
 
     def _table(self, answer: Answer) -> dict[str, Any]:
         if len(answer.body) > MAX_TABLE_BYTES:
@@ -138,45 +150,56 @@ class NameServers:
         except CorruptConfigError as err:
             raise BrokerUnreachableError(str(self._location), err.reason) from err
 
-    def _ask(self, code: int, fields: Mapping[str, str]) -> list[Answer]:
-        """Return the answers of all name servers that answer, without those that know nothing.
+    def _ask(self, code: int, asked: Sequence[Mapping[str, str]]) -> list[list[Answer]]:
+        """Return the answers of each name server that answers; it may not know some topics.
 
         Those that did not answer a while ago are asked if no other one answers.
         """
         now = time.monotonic()
         silent = [one for one, since in self._silent.items() if now - since < _SILENT_SECONDS]
-        answers: list[Answer] = []
+        found: list[list[Answer]] = []
         errors: list[BrokerUnreachableError] = []
         for address in sorted(self._location.name_servers, key=silent.count):
-            if address in silent and answers:
+            if address in silent and found:
                 continue
             try:
                 with RemotingClient(self._location.endpoint(address)) as client:
-                    answer = client.request(code, fields)
-                if answer.code in _PASSING:
-                    raise BrokerUnreachableError(str(address), answer.remark)  # noqa: TRY301
+                    answers = client.request_all(code, asked, _AT_ONCE)
+                _require_answers(address, answers)
             except BrokerUnreachableError as err:
                 self._silent[address] = now
                 errors.append(err)
                 continue
             self._silent.pop(address, None)
-            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise BrokerRefusedError(
-                    str(address),
-                    answer.code,
-                    f"{answer.remark.strip()}. It is not a name server, but perhaps a broker or a "
-                    "proxy: name servers are given, whose port is 9876 by default; of a proxy, "
-                    "which has no list of topics, also the topics",
-                )
-            if answer.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
-                raise BrokerRefusedError(str(address), answer.code, answer.remark)
-            answers.append(answer)
-        if not answers and len(errors) == 1:
+            found.append(answers)
+        if not found and len(errors) == 1:
             raise errors[0]
-        if not answers:
+        if not found:
             reasons = "; ".join(map(str, errors))
             raise BrokerUnreachableError(str(self._location), f"no name server answers: {reasons}")
-        return [answer for answer in answers if answer.code == ResponseCode.SUCCESS]
+        return found
+
+
+def _require_answers(address: Address, answers: Sequence[Answer]) -> None:
+    """Refuse answers of a name server, or of another server, that do not say what is known.
+
+    Raises:
+        BrokerUnreachableError: the server is not ready.
+        BrokerRefusedError: it refuses.
+    """
+    for answer in answers:
+        if answer.code in _PASSING:
+            raise BrokerUnreachableError(str(address), answer.remark)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise BrokerRefusedError(
+                str(address),
+                answer.code,
+                f"{answer.remark.strip()}. It is not a name server, but perhaps a broker or a "
+                "proxy: name servers are given, whose port is 9876 by default; of a proxy, "
+                "which has no list of topics, also the topics",
+            )
+        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
+            raise BrokerRefusedError(str(address), answer.code, answer.remark)
 
 
 def _route(table: Mapping[str, Any]) -> TopicRoute:
@@ -256,14 +279,23 @@ class LiveBrokers(Closing):
         """
         return self._names.topics()
 
-    def route(self, topic: str) -> TopicRoute | None:
-        """Return where the queues of a topic are, None if no broker has it."""
-        if topic not in self._routes:
-            route = self._names.route(topic)
-            if route is None:
-                return None
-            self._routes[topic] = route
-        return self._routes[topic]
+    def routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
+        """Return where the queues of topics are, without topics that no broker has.
+
+        Raises:
+            BrokerUnreachableError, BrokerRefusedError: no name server answers, or one refuses.
+            UnsupportedFeatureError: a topic is of a kind that is not read or written here.
+        """
+        for topic in topics:
+            if topic.startswith(LMQ_PREFIX):
+                raise UnsupportedFeatureError(
+                    f"{topic} is a light message queue, of which name servers know nothing: read "
+                    "the topic that its messages were sent to, or the broker's store"
+                )
+        unknown = [topic for topic in topics if topic not in self._routes]
+        if unknown:
+            self._routes |= self._names.routes(unknown)
+        return {topic: self._routes[topic] for topic in topics if topic in self._routes}
 
     def broker(self, name: str, route: TopicRoute) -> LiveBroker:
         """Return a broker of a route, by its name.
@@ -306,13 +338,13 @@ class LiveBrokers(Closing):
             topics = choose_topics(selection, self.topics())
         else:
             topics = sorted({*(selection.subscribe or ()), *(selection.assign or {})})
-        routes = {topic: self._readable(topic) for topic in topics}
+        routes = self.routes(topics)
         if must_exist:
             self._require_named(selection, routes)
-        by_broker: dict[str, dict[QueueKey, tuple[int, int]]] = {}
-        brokers: dict[str, LiveBroker] = {}
+        wanted: dict[str, list[QueueKey]] = {}  # by broker
+        unserved: dict[str, list[QueueKey]] = {}
         for topic, route in routes.items():
-            if route is None or not pruning.keeps_topic(topic):
+            if not pruning.keeps_topic(topic):
                 continue
             for name, queues in sorted(route.queues.items()):
                 if not pruning.keeps_broker(name):
@@ -321,36 +353,29 @@ class LiveBrokers(Closing):
                     is_named = topic in selection.named_topics
                     self._refuse_unreadable(name, topic, is_error=is_named and must_exist)
                     continue
-                broker = brokers[name] = self.broker(name, route)
-                ids = [
-                    queue_id
+                self.broker(name, route)
+                wanted.setdefault(name, []).extend(
+                    (topic, queue_id)
                     for queue_id in range(queues.read)
                     if pruning.keeps(topic, queue_id)
                     and (selection.assign is None or queue_id in selection.assign[topic])
-                ]
-                spans = broker.spans(topic, ids)
-                of_broker = by_broker.setdefault(name, {})
-                of_broker |= {(topic, id_): span for id_, span in zip(ids, spans, strict=True)}
-                self._warn_of_unserved(broker, topic, queues.read, queues.write)
-        return [BrokerSpans(brokers[name], by_broker[name]) for name in sorted(by_broker)]
+                )
+                more = range(queues.read, queues.write)
+                unserved.setdefault(name, []).extend((topic, queue_id) for queue_id in more)
+        found = []
+        for name in sorted(wanted):
+            broker = self.opened(name)
+            found.append(BrokerSpans(broker, broker.spans(wanted[name])))
+            self._warn_of_unserved(broker, unserved[name])
+        return found
 
-    def _readable(self, topic: str) -> TopicRoute | None:
-        if topic.startswith(LMQ_PREFIX):
-            raise UnsupportedFeatureError(
-                f"{topic} is a light message queue, of which name servers know nothing: read the "
-                "topic that its messages were sent to, or the broker's store"
-            )
-        return self.route(topic)
-
-    def _require_named(self, selection: Selection, routes: Mapping[str, TopicRoute | None]) -> None:
+    def _require_named(self, selection: Selection, routes: Mapping[str, TopicRoute]) -> None:
         if not selection.named_topics:
             return
         known: dict[str, set[int]] = {}
-        for topic in selection.named_topics:
-            route = routes.get(topic) or self._readable(topic)
-            if route is not None:
-                most = max((queues.read for queues in route.queues.values()), default=0)
-                known[topic] = set(range(most))
+        for topic, route in {**routes, **self.routes(sorted(selection.named_topics))}.items():
+            most = max((queues.read for queues in route.queues.values()), default=0)
+            known[topic] = set(range(most))
         if missing := selection.named_topics - known.keys():
             with suppress(BrokerRefusedError, BrokerUnreachableError):
                 others = choose_topics(Selection(), self.topics())
@@ -373,15 +398,19 @@ class LiveBrokers(Closing):
             self._warned.add(text)
             logger.warning("%s", text)
 
-    def _warn_of_unserved(self, broker: LiveBroker, topic: str, n_read: int, n_write: int) -> None:
+    def _warn_of_unserved(self, broker: LiveBroker, queues: Sequence[QueueKey]) -> None:
         """Name queues with messages that a broker serves no more, after it was given fewer."""
-        others = range(n_read, n_write)
-        spans = broker.spans(topic, others)
-        held = [id_ for id_, (start, end) in zip(others, spans, strict=True) if start < end]
+        try:
+            spans = broker.spans(queues)
+        except BrokerRefusedError as err:
+            names = ", ".join(starmap("{}-{}".format, queues))
+            self._warn(f"{names}: the broker lets nobody read them (readQueueNums): {err}")
+            return
+        held = [f"{topic}-{id_}" for (topic, id_), (start, end) in spans.items() if start < end]
         if held:
             self._warn(
-                f"{broker}: queues {held} of {topic} hold messages, and the broker lets nobody "
-                f"read them (readQueueNums is {n_read})"
+                f"{broker}: {', '.join(held)} hold messages, and the broker lets nobody read them "
+                "(readQueueNums)"
             )
 
     def ranges(

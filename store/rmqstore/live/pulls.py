@@ -48,6 +48,7 @@ _BYTES_AT_ONCE: Final = 8 << 20
 _FIRST_COUNT: Final = 32  # messages of a request: a broker's limit by default
 _MOST_MESSAGES: Final = 1024
 _FILTERED_COUNT: Final = 4096  # messages that a broker looks at for a request with a filter
+_HEADS_AT_ONCE: Final = 256  # records that are looked at together
 _HELD_BYTES: Final = 64 << 20  # of answers that wait for those before them
 _PATIENCE_SECONDS: Final = 90.0  # for a broker that is gone or busy, without any answer between
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
@@ -208,17 +209,25 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
         BrokerRefusedError: it refuses.
     """
     found: dict[int, RecordHead | None] = {}
+    missing = [*range(len(wanted))]
     for pause in (0.0, *_PAUSES):
         time.sleep(pause)
-        missing = [number for number in range(len(wanted)) if number not in found]
-        answers = broker.pull([_first_of(wanted[number]) for number in missing])
-        for number, answer in zip(missing, answers, strict=True):
-            record = record_head(answer.body) if answer.code == ResponseCode.SUCCESS else None
-            if record is not None or _is_deleted(answer, wanted[number].start):
-                found[number] = record
-        if len(found) == len(wanted):
+        left: dict[int, Answer] = {}
+        for first in range(0, len(missing), _HEADS_AT_ONCE):
+            numbers = missing[first : first + _HEADS_AT_ONCE]
+            answers = [*broker.pull([_first_of(wanted[number]) for number in numbers])]
+            heads = _record_heads([answer.body for answer in answers])
+            for number, answer, head in zip(numbers, answers, heads, strict=True):
+                if answer.code == ResponseCode.SUCCESS and head is not None:
+                    found[number] = head
+                elif _is_deleted(answer, wanted[number].start):
+                    found[number] = None
+                else:
+                    left[number] = answer
+        if not left:
             return [found[number] for number in range(len(wanted))]
-    piece = wanted[missing[0]]
+        missing = [*left]
+    piece, answer = wanted[missing[0]], left[missing[0]]
     raise BrokerUnreachableError(
         str(broker),
         f"queue offset {piece.start} of {piece.topic}-{piece.queue_id} is answered by "
@@ -261,17 +270,20 @@ def record_at(broker: LiveBroker, physical_offset: int) -> RecordHead | None:
         [fields],
         allowed=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
     )
-    return record_head(answer.body) if answer.code == ResponseCode.SUCCESS else None
+    return _record_heads([answer.body])[0] if answer.code == ResponseCode.SUCCESS else None
 
 
-def record_head(body: bytes) -> RecordHead | None:
-    """Return the head of the record that an answer begins with, None if there is no whole one."""
-    buffer = np.frombuffer(body + bytes(GATHER_SLACK), np.uint8)[: -GATHER_SLACK or None]
-    heads, whole = read_heads(buffer, np.zeros(1, np.int64))
-    if not whole[0]:
-        return None
-    names = ("total_size", "physical_offset", "store_timestamp")
-    return RecordHead(*(int(heads.column(name)[0]) for name in names))
+def _record_heads(bodies: Sequence[bytes]) -> list[RecordHead | None]:
+    """Return the head of the record that each answer begins with, None if there is no whole one."""
+    lengths = np.array([len(body) for body in bodies], np.int64)
+    starts = np.cumsum(lengths) - lengths
+    buffer = np.frombuffer(b"".join([*bodies, bytes(GATHER_SLACK)]), np.uint8)
+    heads, is_whole = read_heads(buffer, starts)
+    sizes = heads.column("total_size")
+    is_whole &= sizes <= lengths
+    columns = (sizes, heads.column("physical_offset"), heads.column("store_timestamp"))
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [RecordHead(*row) if whole else None for row, whole in zip(rows, is_whole, strict=True)]
 
 
 class Pulls:
@@ -329,14 +341,16 @@ class Pulls:
                 continue
             if answered is None:
                 continue
-            in_turn = [answered] if self._is_filtered else [*unfinished]
-            for each in in_turn:
+            while unfinished:
+                each = answered if self._is_filtered else unfinished[0]
                 for pulled in each.ready():
                     self._n_held -= len(pulled.records)
                     yield pulled
                 if each.head < each.piece.end:
                     break
                 unfinished.remove(each)
+                if self._is_filtered:
+                    break
 
     def _rest(self) -> None:
         """Pause once for all answers of one round that gave nothing.
@@ -359,7 +373,7 @@ class Pulls:
         at_once = self._at_once = self._most_at_once()
         spans: list[tuple[_Range, int, int]] = []
         first = unfinished[0]
-        for each in [*unfinished]:
+        for each in [*unfinished] if self._is_filtered else unfinished:
             # What others wait for is always asked for.
             while len(self._waiting) + len(spans) < at_once and (
                 self._n_held < _HELD_BYTES or each.again or each is first
@@ -384,7 +398,7 @@ class Pulls:
 
     def _most_at_once(self) -> int:
         """Return how many requests may be on their way."""
-        if self._broker.is_behind_proxy or not self._most_bytes:  # before an answer it is not known
+        if self._broker.is_behind_proxy is not False or not self._most_bytes:
             return 1
         if self._is_fruitless:  # brokers log each, and those of 4.x store a message about it
             return 1

@@ -31,7 +31,7 @@ from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import Pulls
 from rmqstore.remoting.client import Answer
 from rmqstore.remoting.codes import RequestCode, ResponseCode
-from rmqstore.spans import QueueSlice
+from rmqstore.spans import QueueKey, QueueSlice
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +118,11 @@ class SendQueue:
     waiting: deque[SendRequest] = field(default_factory=deque)
     sent: SendRequest | None = None
 
+    @property
+    def key(self) -> QueueKey:
+        """Topic and queue id."""
+        return self.topic, self.queue_id
+
     def begin(self) -> SendRequest:
         """Return the next request, which is on its way then."""
         self.sent = self.waiting.popleft()
@@ -154,11 +159,12 @@ class Sender:
     def __init__(self, broker: LiveBroker, find: Callable[[], LiveBroker]) -> None:
         self.name = broker.name
         self.queues: list[SendQueue] = []
-        self.n_held = 0  # bytes of requests that wait or are on their way
+        self.n_held = 0  # bytes of requests that wait or are on their way, each at least one
         self.n_sent = 0  # messages that are stored
         self._asked = broker
         self._sends = broker.separate()
         self._find = find
+        self._ready: deque[SendQueue] = deque()  # with requests that wait, and none on its way
         self._on_their_way: dict[int, SendQueue] = {}
         self._refused = ""  # why the broker takes nothing for now
         self._failed_at: float | None = None  # since when nothing was stored
@@ -170,13 +176,10 @@ class Sender:
 
     def put(self, queue: SendQueue, request: SendRequest) -> None:
         """Let a request wait for its turn."""
+        if queue.sent is None and not queue.waiting:
+            self._ready.append(queue)
         queue.waiting.append(request)
         self.n_held += len(request.body)
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether any request waits or is on its way."""
-        return any(queue.waiting or queue.sent for queue in self.queues)
 
     def wait_until_dispatched(self) -> None:
         """Wait until the queues show what is stored, as far as that can be known."""
@@ -185,11 +188,9 @@ class Sender:
         pause, longest = _DISPATCH_PAUSES
         with suppress(BrokerUnreachableError, BrokerRefusedError):
             while behind and time.monotonic() < until:
-                for topic in {queue.topic for queue in behind}:
-                    queues = [queue for queue in behind if queue.topic == topic]
-                    ends = self._asked.ends(topic, [queue.queue_id for queue in queues])
-                    for queue, end in zip(queues, ends, strict=True):
-                        queue.note_end(end)
+                ends = self._asked.ends([queue.key for queue in behind])
+                for queue in behind:
+                    queue.note_end(ends.get(queue.key, queue.base))
                 behind = [queue for queue in behind if queue.end < queue.base]
                 if behind:
                     time.sleep(pause)
@@ -216,13 +217,11 @@ class Sender:
                 return
             refused, self._refused = self._refused, ""
             self._pause(BrokerUnreachableError(str(self._sends), refused))
-        for queue in self.queues:
-            if len(self._on_their_way) >= _AT_ONCE:
-                return
-            if queue.sent is None and queue.waiting:
-                client, request = self._sends.client(), queue.begin()
-                number = client.send(request.code, request.fields, request.body)
-                self._on_their_way[number] = queue
+        while self._ready and len(self._on_their_way) < _AT_ONCE:
+            client, queue = self._sends.client(), self._ready.popleft()
+            request = queue.begin()
+            number = client.send(request.code, request.fields, request.body)
+            self._on_their_way[number] = queue
 
     def _receive(self) -> None:
         if not self._on_their_way:
@@ -251,7 +250,7 @@ class Sender:
         assert request is not None, "it was on its way"
         remark = answer.remark or f"code {answer.code}"
         if answer.code in _NOT_STORED:
-            queue.put_back([request])
+            self._put_back(queue, [request])
             self._refused = remark  # one pause for all that are refused together
         elif answer.code == ResponseCode.SYSTEM_ERROR and _TOO_LARGE in remark:
             if request.n_messages == 1:
@@ -259,7 +258,7 @@ class Sender:
                     f"{self._sends}: {queue.topic}-{queue.queue_id}: a message of "
                     f"{len(request.body)} bytes is over its maxMessageSize: {remark}"
                 )
-            queue.put_back(request.halves())
+            self._put_back(queue, request.halves())
         elif answer.code == ResponseCode.SYSTEM_ERROR and not any(
             map(remark.count, _CERTAIN_REMARKS)
         ):
@@ -271,8 +270,14 @@ class Sender:
         else:
             raise BrokerRefusedError(str(self._sends), answer.code, remark)
 
+    def _put_back(self, queue: SendQueue, requests: Sequence[SendRequest]) -> None:
+        queue.put_back(requests)
+        self._ready.append(queue)
+
     def _note_stored(self, queue: SendQueue, end: int | None) -> None:
         request = queue.note_stored(end)
+        if queue.waiting:
+            self._ready.append(queue)
         self._failed_at = None
         self.n_held -= len(request.body)
         self.n_sent += request.n_messages
@@ -304,7 +309,7 @@ class Sender:
                 continue
             for queue in doubtful:
                 assert queue.sent is not None, "it is doubtful"
-                queue.put_back([queue.sent])
+                self._put_back(queue, [queue.sent])
             return
 
     def _settle(self, broker: LiveBroker, queue: SendQueue) -> bool:
@@ -313,7 +318,7 @@ class Sender:
         assert request is not None, "its answer was lost"
         if not request.mark or queue.base < 0:
             return False
-        (end,) = broker.ends(queue.topic, [queue.queue_id])
+        end = broker.ends([queue.key]).get(queue.key, -1)
         if end <= queue.base:
             return False
         n_missing = max(request.body.count(request.mark), 1)  # ids that are given may be equal
@@ -333,17 +338,6 @@ class Sender:
             raise err
         logger.info("%s; trying again", err)
         time.sleep(_PAUSE_SECONDS)
-
-
-def ends_of(broker: LiveBroker, topic: str, count: int) -> list[int]:
-    """Return the ends of the queues of a topic, -1 where the broker does not let us ask."""
-    try:
-        return broker.ends(topic, range(count))
-    except BrokerRefusedError as err:
-        if err.code != ResponseCode.NO_PERMISSION:
-            raise
-        logger.warning("%s; requests whose answers are lost are sent again without a look", err)
-        return [-1] * count
 
 
 def _wait_for_queues(broker: LiveBroker) -> None:

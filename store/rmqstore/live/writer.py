@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -43,8 +43,9 @@ from rmqstore.format.topics import RETRY_PREFIX, is_system_topic
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation
-from rmqstore.live.sending import Sender, SendQueue, SendRequest, ends_of
+from rmqstore.live.sending import Sender, SendQueue, SendRequest
 from rmqstore.remoting.codes import RequestCode
+from rmqstore.spans import QueueKey
 from rmqstore.storage.files.storage import Closing
 from rmqstore.write.messages import (
     ArrowStream,
@@ -205,7 +206,7 @@ class LiveWriter(Closing):
         where its queues end, or has not come there for some seconds, is not waited for.
         """
         self._require_usable()
-        while any(sender.is_busy for sender in self._senders.values()):
+        while any(sender.n_held for sender in self._senders.values()):
             self._exchange()
         for sender in self._senders.values():
             sender.wait_until_dispatched()
@@ -230,7 +231,8 @@ class LiveWriter(Closing):
         topics = {self._maker.spec.topic} if self._maker.spec.topic else set()
         if not topics and "topic" in batch.schema.names:
             topics = {*pc.unique(batch.column("topic")).to_pylist()} - {None}
-        for topic in sorted(topics - self._queues.keys()):
+        new = sorted(topics - self._queues.keys())
+        for topic in new:
             if is_system_topic(topic) and not topic.startswith(RETRY_PREFIX):
                 index = (
                     0 if self._maker.spec.topic else pc.index(batch.column("topic"), topic).as_py()
@@ -239,8 +241,8 @@ class LiveWriter(Closing):
                     f"row {first_row + index}: topic {topic} belongs to brokers, and no messages "
                     "are sent to it here"
                 )
-            queues = self._queues[topic] = self.queues_of(topic)
-            self._counts[topic] = len(queues)
+        for topic, queues in self.queues_of(new).items():
+            self._queues[topic], self._counts[topic] = queues, len(queues)
             for queue in queues:
                 self._sender(queue).queues.append(queue)
         for topic in sorted(topics) if _has_values(batch, "queueId") else ():
@@ -250,17 +252,17 @@ class LiveWriter(Closing):
                     "keep an order by shardingKey with queueSelector=hash"
                 )
 
-    def queues_of(self, topic: str) -> list[SendQueue]:
-        """Return the queues of a topic that can be written to, and where each ends.
+    def queues_of(self, topics: Sequence[str]) -> dict[str, list[SendQueue]]:
+        """Return the queues of topics that can be written to, and where each ends.
 
         Raises:
-            OptionError: no broker has the topic, or allows writes to it.
+            OptionError: no broker has a topic, or allows writes to it.
             BrokerUnreachableError: a server does not answer.
         """
         began = time.monotonic()
         while True:
             try:
-                return self._queues_now(topic)
+                return self._queues_now(topics)
             except (OptionError, BrokerUnreachableError) as err:
                 if not self._waits or time.monotonic() - began > _TOPIC_SECONDS:
                     raise
@@ -268,21 +270,36 @@ class LiveWriter(Closing):
                 time.sleep(_PAUSE_SECONDS)
                 self._brokers.refresh()
 
-    def _queues_now(self, topic: str) -> list[SendQueue]:
-        route = self._brokers.route(topic)
-        if route is None:
-            raise OptionError(
-                f"no topic {topic} in {self._brokers.location}: create it (mqadmin updateTopic); "
-                "none is made here"
-            )
-        queues = []
-        for name, known in sorted(route.queues.items()):
-            if known.write:
-                ends = ends_of(self._brokers.broker(name, route), topic, known.write)
-                queues += [SendQueue(name, topic, id_, end, end) for id_, end in enumerate(ends)]
-        if not queues:
-            raise OptionError(f"{topic}: no broker allows writes to it")
-        return queues
+    def _queues_now(self, topics: Sequence[str]) -> dict[str, list[SendQueue]]:
+        routes = self._brokers.routes(topics)
+        by_broker: dict[str, list[QueueKey]] = {}
+        for topic in topics:
+            if topic not in routes:
+                raise OptionError(
+                    f"no topic {topic} in {self._brokers.location}: create it (mqadmin "
+                    "updateTopic); none is made here"
+                )
+            counts = {name: known.write for name, known in routes[topic].queues.items()}
+            if not any(counts.values()):
+                raise OptionError(f"{topic}: no broker allows writes to it")
+            for name, count in counts.items():
+                if count:
+                    self._brokers.broker(name, routes[topic])
+                    by_broker.setdefault(name, []).extend((topic, id_) for id_ in range(count))
+        found: dict[str, list[SendQueue]] = {topic: [] for topic in topics}
+        for name, queues in sorted(by_broker.items()):
+            broker = self._brokers.opened(name)
+            ends = broker.ends(queues)
+            if len(ends) < len(queues):
+                logger.warning(
+                    "%s does not let us ask where queues end; requests whose answers are lost are "
+                    "sent again without a look",
+                    broker,
+                )
+            for key in queues:
+                end = ends.get(key, -1)
+                found[key[0]].append(SendQueue(name, *key, end, end))
+        return found
 
     def _sender(self, queue: SendQueue) -> Sender:
         """Return what sends to the broker of a queue."""
@@ -295,7 +312,7 @@ class LiveWriter(Closing):
     def _find_broker(self, name: str, topic: str) -> LiveBroker:
         """Return a broker at the address where it is now."""
         self._brokers.refresh()
-        route = self._brokers.route(topic)
+        route = self._brokers.routes([topic]).get(topic)
         if route is None or name not in route.queues:
             raise BrokerUnreachableError(name, "no name server knows it at the moment")
         return self._brokers.broker(name, route)

@@ -18,7 +18,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType, TracebackType
@@ -351,6 +351,32 @@ class RemotingClient:
         except BrokerUnreachableError as err:
             reason = f"no answer to request {code}: {err.reason}"
             raise BrokerUnreachableError(err.address, reason) from err
+
+    def request_all(
+        self, code: int, asked: Sequence[Mapping[str, str]], at_once: int
+    ) -> list[Answer]:
+        """Return the answers to requests of one kind, in their order, whatever their codes are.
+
+        Args:
+            code: of the requests.
+            asked: the fields of each.
+            at_once: how many requests may be on their way.
+
+        Raises:
+            BrokerUnreachableError: as :meth:`request` does.
+        """
+        answers: dict[int, Answer] = {}
+        waiting: dict[int, int] = {}
+        n_sent = 0
+        while len(answers) < len(asked):
+            if n_sent < len(asked) and len(waiting) <= at_once // 2:
+                more = asked[n_sent : n_sent + at_once - len(waiting)]
+                sent = self.send_all(code, [(fields, _NO_OFFSET) for fields in more])
+                waiting |= zip(sent, range(n_sent, n_sent + len(more)), strict=True)
+                n_sent += len(more)
+            answer = self.receive_one_of(waiting)
+            answers[waiting.pop(answer.opaque)] = answer
+        return [answers[number] for number in range(len(asked))]
 
     def send(
         self, code: int, fields: Mapping[str, str] | None = None, body: bytes = _NO_OFFSET
