@@ -14,8 +14,14 @@ from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.packing import AnyStoreRead
 from pyspark_rmqstore.stream_snapshot import StreamSnapshot
 from pyspark_rmqstore.tasks import SplitReader
-from rmqstore.errors import BrokerUnreachableError, UnsupportedFeatureError
-from rmqstore.live.bounds import first_at, first_behind, resolver_for, search_times
+from rmqstore.errors import BrokerUnreachableError
+from rmqstore.live.bounds import (
+    first_at,
+    first_behind,
+    record_in_queues,
+    resolver_for,
+    search_times,
+)
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.pulls import first_records, record_at
@@ -105,7 +111,10 @@ class LiveTail:
 
 def _holds(broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]], mark: LogMark) -> bool:
     """Return whether the record of a mark still stands, or was deleted as too old."""
-    record = record_at(broker, mark.physical_offset)
+    if broker.is_behind_proxy:  # which passes on no request for a record by its place
+        record = record_in_queues(broker, mark.physical_offset, spans)
+    else:
+        record = record_at(broker, mark.physical_offset)
     if record is not None:
         return (record.physical_offset, record.store_timestamp) == mark
     firsts = [QueueSlice(*key, start, end) for key, (start, end) in spans.items() if start < end]
@@ -199,7 +208,6 @@ class FollowedBrokers:
         Raises:
             BrokerUnreachableError: a broker does not answer, or no name server knows a broker or
                 a topic of it any more, and data loss is to fail.
-            UnsupportedFeatureError: a proxy answers for a broker.
         """
         self._brokers.refresh()
         selection = self._options.selection
@@ -216,12 +224,6 @@ class FollowedBrokers:
                 )
             self._warn(f"{names}: no name server knows it; continuing without it")
         for broker, spans in found:
-            if broker.is_behind_proxy:
-                raise UnsupportedFeatureError(
-                    f"{broker} is behind a proxy, which passes on no request for a record by its "
-                    "place. A stream needs it to notice that a broker has lost the end of its "
-                    "log: load the address of the name servers, or read in batches"
-                )
             self._tails.setdefault(broker.name, LiveTail(broker)).take(broker, spans)
         if unknown := selection.named_topics - {topic for _, topic in present}:
             names = ", ".join(sorted(unknown))

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
+from connector.engine import Engine
+from connector.streams import drain
 from interop.conftest import jars_of
 from interop.rocketmq import JAVA_OPTIONS
 from interop.test_live_brokers import SIZES, write_topics
@@ -177,7 +179,7 @@ def test_what_is_sent_is_read_and_copied_as_the_store_holds_it(
     )
 
 
-def test_a_proxy_passes_on_reads_and_sends(tmp_path: Path) -> None:
+def test_a_proxy_passes_on_reads_streams_and_sends(engine: Engine, tmp_path: Path) -> None:
     root = tmp_path / "broker-0"
     root.mkdir()
     grpc_port, port = free_ports(2)
@@ -209,10 +211,24 @@ def test_a_proxy_passes_on_reads_and_sends(tmp_path: Path) -> None:
                 later = rows(cluster.scan(**chosen, starting_timestamp=middle))
                 with pytest.raises(rmqstore.BrokerRefusedError, match="no list of topics"):
                     cluster.topics()
+            options = {"subscribe": "Orders", "startingOffsets": "earliest"}
+            n_streamed = [
+                sum(
+                    one["numInputRows"] for one in drain(engine, through, tmp_path / "q", **options)
+                )
+            ]
+            with rmqstore.open(through, "a") as writer:
+                writer.append(pa.Table.from_pylist(small, schema))
+            for _ in range(2):
+                found = drain(engine, through, tmp_path / "q", **options)
+                n_streamed.append(sum(one["numInputRows"] for one in found))
     with rmqstore.open(root, broker_name=root.name) as store:
-        stored = rows(store.scan(**chosen))
+        of_queues = by_queue_of_broker(rows(store.scan(**chosen)))
+    n_served = {key: len(found) for key, found in by_queue_of_broker(served).items()}
+    stored = [row for key, found in of_queues.items() for row in found[: n_served[key]]]
     assert by_queue_of_broker(served) == by_queue_of_broker(stored)
-    assert sorted(row["body"] for row in stored) == sorted(row["body"] for row in small + large)
+    assert n_streamed == [N + 100, N, 0]
+    assert sorted(row["body"] for row in served) == sorted(row["body"] for row in small + large)
     assert by_queue_of_broker(later) == by_queue_of_broker(
         [row for row in stored if row["storeTimestamp"] >= middle]
     )

@@ -74,6 +74,20 @@ def first_behind(broker: LiveBroker, key: QueueKey, place: int, span: tuple[int,
     return search.low
 
 
+def record_in_queues(broker: LiveBroker, place: int, spans: Spans) -> RecordHead | None:
+    """Return the record at a physical offset, if it is in one of some queues."""
+    searches = [_Search(key, *span, place=place) for key, span in spans.items()]
+    for each in searches:
+        each.begin_at(each.high - 1)  # it is one of the newest as a rule
+    _run(broker, searches)
+    ends = {key: end for key, (_, end) in spans.items()}
+    found = [
+        QueueSlice(*one.key, one.low, one.low + 1) for one in searches if one.low < ends[one.key]
+    ]
+    records = first_records(broker, found)
+    return next((one for one in records if one and one.physical_offset == place), None)
+
+
 def search_times(broker: LiveBroker, spans: Spans, resolver: BoundResolver) -> FoundTimes:
     """Return the offsets for all times that a selection names, found side by side."""
     searches = [
