@@ -83,6 +83,8 @@ def test_addresses_that_are_none(uri: str) -> None:
         ({"tls": "true", "tls_key": "/x"}, "tls_key needs tls_cert"),
         ({"tls": "true", "tls_any_certificate": "true", "tls_ca": "/x"}, "one of the two"),
         ({"tls": "true", "tls_ca": "/does/not/exist"}, "cannot be used"),
+        ({"address_map": "172.17.0.2:10911"}, "address_map.*pairs such as"),
+        ({"address_map": "172.17.0.2=localhost:10911"}, "address_map.*pairs such as"),
     ],
     ids=str,
 )

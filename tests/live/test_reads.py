@@ -23,7 +23,7 @@ from live.fake_cluster import (
     put_behind_proxy,
 )
 from reading import LOG_COLUMNS, QueuesOfBrokers, by_queue_of_broker, rows
-from rmqstore.errors import OptionError
+from rmqstore.errors import BrokerUnreachableError, OptionError
 from rmqstore.live import pulls
 from rmqstore.remoting.client import RemotingClient
 from rmqstore.store.live_cluster import LiveCluster
@@ -320,6 +320,18 @@ def test_the_second_name_server_is_asked_where_the_first_is_gone() -> None:
             assert cluster.count() == 5
         with rmqstore.open(uri) as cluster:
             assert cluster.count() == 5
+
+
+def test_brokers_are_reached_where_the_address_map_says() -> None:
+    with FakeCluster({"a": one_queue(5)}) as fake:
+        reached = fake.brokers["a"].address
+        fake.names.brokers["a"] = {0: "192.0.2.1:10911"}
+        options = {"address_map": f"[::1]:1=[::1]:2, 192.0.2.1:10911={reached}"}
+        with rmqstore.open_live(fake.uri, storage_options=options) as cluster:
+            assert cluster.count() == 5
+        fake.names.brokers["a"] = {0: "127.0.0.1:1"}
+        with fake.open() as cluster, pytest.raises(BrokerUnreachableError, match="address_map"):
+            cluster.count()
 
 
 def test_queues_that_a_broker_serves_no_more_are_named(caplog: pytest.LogCaptureFixture) -> None:

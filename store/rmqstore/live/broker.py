@@ -74,7 +74,14 @@ class LiveBroker(Closing):
             BrokerUnreachableError: the broker cannot be connected to.
         """
         if self._client is None:
-            self._client = RemotingClient(self.location.endpoint(self.address))
+            try:
+                self._client = RemotingClient(self.location.endpoint(self.address))
+            except BrokerUnreachableError as err:
+                raise BrokerUnreachableError(
+                    str(self),
+                    f"{err.reason}. The name servers give its address; if it is reached at another "
+                    "one, storage option address_map says so",
+                ) from err
         return self._client
 
     def receive(self, opaques: Container[int]) -> Answer:

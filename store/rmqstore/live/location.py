@@ -26,7 +26,7 @@ _GROUP: Final = "TOOLS_CONSUMER"
 # How brokers are reached, in ``storage_options``.
 LIVE_OPTIONS: Final = (
     "access_key", "secret_key", "security_token", "tls", "tls_ca", "tls_cert", "tls_key",
-    "tls_any_host", "tls_any_certificate", "consumer_group", "timeout",
+    "tls_any_host", "tls_any_certificate", "consumer_group", "timeout", "address_map",
 )  # fmt: skip
 
 # A broker sends records, and this is in the unit of the queue.
@@ -122,7 +122,10 @@ class LiveLocation:
         return dict(self.options)
 
     def endpoint(self, address: Address) -> Endpoint:
-        """Return how one server is talked to.
+        """Return where one server is reached, and how it is talked to.
+
+        Args:
+            address: as it was given, or as name servers give it.
 
         Raises:
             OptionError: an option is out of its domain, needs another one, or names a file that
@@ -147,7 +150,23 @@ class LiveLocation:
                 f"`storage_options`: timeout {timeout}: must be more than 0 and at most "
                 f"{_MOST_SECONDS:.0f} seconds"
             )
-        return Endpoint(address, credentials, self._tls(), timeout)
+        reached = self._reached().get(address, address)
+        return Endpoint(reached, credentials, self._tls(), timeout)
+
+    def _reached(self) -> dict[Address, Address]:
+        """Return where servers are reached that are not at the addresses that they report."""
+        pairs = [pair for pair in self._given.get("address_map", "").split(",") if pair.strip()]
+        try:
+            return {
+                Address.parse(reported): Address.parse(reached)
+                for reported, _, reached in (pair.partition("=") for pair in pairs)
+            }
+        except OptionError as err:
+            raise OptionError(
+                f"`storage_options`: address_map: {err}. It has pairs such as "
+                "172.17.0.2:10911=localhost:10911, with commas between: the address that a name "
+                "server gives, and the one where the broker is reached"
+            ) from err
 
     def _tls(self) -> ssl.SSLContext | None:
         """Return the settings of TLS, None for plain text."""
