@@ -97,7 +97,6 @@ LONG_FUNCTIONS = {
 }
 LARGE_CLASSES = {
     "kafkalog.partition.Partition": 19,
-    "rmqstore.replica.log_copy.LogCopy": 16,
     "rmqstore.read.queue_ranges.QueueRanges": 17,
     "rmqstore.read.store_parts.StoreParts": 20,
     "rmqstore.read.store_queues.StoreQueues": 20,

@@ -533,7 +533,7 @@ class World:
         elif name in ("Ask", "Connect"):
             self.asked += (action,)
         else:
-            require(name in ("Log", "ReportProgress", "DropFetched"), f"{name} is not known")
+            require(name in ("Log", "ReportProgress"), f"{name} is not known")
         return []
 
     def _flushed(self, given: tuple[Action, int]) -> Event:

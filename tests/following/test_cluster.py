@@ -236,6 +236,12 @@ def test_a_name_that_is_not_one_of_a_folder_is_left_out(
             registered_brokers(endpoint)
 
 
+def test_brokers_may_report_ipv6_without_brackets() -> None:
+    with FakeNameServer({"a": ("C", {0: "2001:db8::1:10911", 1: "[2001:db8::2]:7"})}) as names:
+        (broker,) = registered_brokers(Endpoint(Address.parse(names.address)))
+        assert broker.addresses == {0: Address("2001:db8::1", 10911), 1: Address("2001:db8::2", 7)}
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -32,6 +32,7 @@ def tables() -> dict[str, list[str]]:
         "an end is cut": (*upkeep.CUT, decisions._end_cut),
         "a copy without a record begins elsewhere": (*upkeep.BEGIN_AGAIN, decisions._end_cut),
         "old files are deleted": upkeep.RETAIN,
+        "the same where queues are not built": upkeep.RETAIN_UNBUILT,
         "the end": upkeep.COMPLETE,
     }
     steps = {name: [step.__name__.lstrip("_") for step in each] for name, each in changes.items()}

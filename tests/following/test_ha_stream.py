@@ -10,10 +10,7 @@ import pytest
 from rmqstore.errors import MalformedBytesError
 from rmqstore.replica.agreement import (
     Extent,
-    Verdict,
     compared_from,
-    judge,
-    larger,
     request_at,
 )
 from rmqstore.replica.broker_requests import LogBounds
@@ -61,7 +58,6 @@ def test_other_offsets_and_impossible_sizes_are_refused(header: tuple[int, int])
     stream = HaStream(100)
     with pytest.raises(MalformedBytesError):
         stream.feed(memoryview(struct.pack(">qi", *header)))
-    assert not stream.has_begun
 
 
 def test_a_report_is_one_number_and_never_is_far_below_every_limit() -> None:
@@ -90,13 +86,3 @@ def test_byte_0_of_a_log_of_several_files_is_not_asked_for() -> None:
     assert request_at(0, LogBounds(0, 99), 100) == 0
     assert request_at(0, LogBounds(0, 100), 100) == 1
     assert request_at(7, LogBounds(0, 100), 100) == 7
-
-
-def test_what_follows_from_a_difference() -> None:
-    extent = Extent(10, 100)
-    assert judge(has_agreed=True, compared=50, extent=extent, low=0) is Verdict.CUT
-    assert judge(has_agreed=False, compared=50, extent=extent, low=0) is Verdict.COMPARE_MORE
-    nothing = Verdict.NOTHING_IN_COMMON
-    assert judge(has_agreed=False, compared=10, extent=extent, low=0) is nothing
-    assert judge(has_agreed=False, compared=50, extent=extent, low=50) is nothing
-    assert larger(8) > 8

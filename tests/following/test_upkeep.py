@@ -28,7 +28,6 @@ from rmqstore.replica.events import (
     BoundsReported,
     Build,
     Built,
-    DropFetched,
     Flush,
     Flushed,
     Lost,
@@ -270,17 +269,3 @@ def test_the_log_is_flushed_by_time_although_the_state_is_written_more_often() -
             if isinstance(order, WriteState):
                 state, _ = decide(state, now + 0.6, StateWritten(order.saved))
     assert flushed == [12]
-
-
-def test_what_was_set_aside_is_looked_for_while_every_second_is_flushed() -> None:
-    state, dropped = streaming(), []
-    for now in range(1, 30):
-        state, _ = decide(state, now, Received(now * 100 - 100, now * 100))
-        state, _ = decide(state, now, Written(now * 100, 0))
-        state, actions = decide(state, now + 0.5, Ticked(is_drained=True))
-        dropped += [now for each in actions if isinstance(each, DropFetched)]
-        for order in actions:
-            if isinstance(order, Flush):
-                state, (written,) = decide(state, now + 0.6, Flushed(order.end, now))
-                state, _ = decide(state, now + 0.7, StateWritten(written.saved))
-    assert dropped == [10, 20]

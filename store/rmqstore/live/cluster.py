@@ -213,7 +213,7 @@ def _route(table: Mapping[str, Any]) -> TopicRoute:
         replicas = addresses.setdefault(str(entry["brokerName"]), {})
         for number, address in (entry.get("brokerAddrs") or {}).items():
             try:
-                replicas[integer(number)] = _address(str(address))
+                replicas[integer(number)] = Address.reported(str(address))
             except OptionError:
                 if integer(number) == MASTER_ID:  # no other replica is talked to
                     raise
@@ -230,13 +230,6 @@ def _route(table: Mapping[str, Any]) -> TopicRoute:
             counts.append(count if permissions & bit else 0)
         queues[str(entry["brokerName"])] = BrokerQueues(*counts)
     return TopicRoute(addresses, queues)
-
-
-def _address(text: str) -> Address:
-    """Return an address as brokers report it, where IPv6 has no brackets."""
-    host, _, port = text.rpartition(":")
-    bare = ":" in host and not host.startswith("[")
-    return Address.parse(f"[{host}]:{port}" if bare else text)
 
 
 class BrokerSpans(NamedTuple):

@@ -252,6 +252,17 @@ class Address:
             raise OptionError(f"{text!r} is not an address: must be HOST:PORT")
         return cls(host, int(port))
 
+    @classmethod
+    def reported(cls, text: str) -> Address:
+        """Return an address as brokers report it, where IPv6 may have no brackets.
+
+        Raises:
+            OptionError: it is not an address.
+        """
+        host, _, port = text.rpartition(":")
+        bare = ":" in host and not host.startswith("[")
+        return cls.parse(f"[{host}]:{port}" if bare else text)
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"

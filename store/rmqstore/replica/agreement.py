@@ -9,7 +9,6 @@ bodies agree by chance.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,7 +17,6 @@ from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.storage.broker.epochs import Epoch
 
 OVERLAP_BYTES: Final = 8 << 20  # a record, or the blank at the end of a file, is shorter
-_GROWTH: Final = 8
 
 
 class Extent(NamedTuple):
@@ -167,35 +165,6 @@ def consistent_point(
             return min(end, ends[epoch])
         end = epoch.start_offset
     return None
-
-
-class Verdict(Enum):
-    """What follows from a comparison."""
-
-    CUT = "the copy is cut, and continues with the bytes of the source"
-    COMPARE_MORE = "the comparison has to begin further back"
-    NOTHING_IN_COMMON = "no record of the copy is in the log of the source"
-
-
-def judge(*, has_agreed: bool, compared: int, extent: Extent, low: int) -> Verdict:
-    """Return what to do where the logs are known to differ.
-
-    Args:
-        has_agreed: whether a whole record agreed before.
-        compared: the physical offset from which they were compared.
-        extent: what the copy holds.
-        low: physical offset where the log of the source begins.
-    """
-    if has_agreed:
-        return Verdict.CUT
-    if compared > max(extent.begin, low):
-        return Verdict.COMPARE_MORE
-    return Verdict.NOTHING_IN_COMMON
-
-
-def larger(overlap: int) -> int:
-    """Return the next larger part of the log to compare."""
-    return overlap * _GROWTH
 
 
 class FirstRecord(NamedTuple):

@@ -112,7 +112,7 @@ def _broker(name: str, entry: Any) -> RegisteredBroker:  # noqa: ANN401 - any JS
     if not can_name_queues(name) or name.startswith("."):
         raise ValueError(f"{name!r} cannot be the name of a folder")
     addresses = {
-        integer(broker_id): Address.parse(str(address))
+        integer(broker_id): Address.reported(str(address))
         for broker_id, address in (entry.get("brokerAddrs") or {}).items()
     }
     return RegisteredBroker(name, str(entry.get("cluster") or ""), addresses)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
@@ -33,6 +33,7 @@ from rmqstore.replica.log_copy import LogCopy, LogFlush, RecordStarts
 from rmqstore.replica.queue_builder import QueueBuilder, write_tables
 from rmqstore.replica.retention import OldFiles
 from rmqstore.replica.state import (
+    FollowState,
     copy_paths,
     cut_folder,
     epochs_within,
@@ -91,14 +92,17 @@ def is_fetched_again(folder: Path, begin: int, end: int, read: Read) -> bool | N
     Returns:
         None if the log has not come as far.
     """
-    for entry in LOCAL.list_folder(folder):
-        with LOCAL.open(folder / entry.name) as file:
+    with ExitStack() as stack:
+        kept = []
+        for entry in LOCAL.list_folder(folder):
+            file = stack.enter_context(LOCAL.open(folder / entry.name))
             name, _, offset = entry.name.partition(".")
-            start, size = int(offset or name), file.written_end(file.size)
-            if start < begin:
-                return False
-            if start + size > end:
-                return None
+            kept.append((file, int(offset or name), file.written_end(file.size)))
+        if any(start < begin for _, start, _ in kept):
+            return False
+        if any(start + size > end for _, start, size in kept):
+            return None
+        for file, start, size in kept:
             for done in range(0, size, _BLOCK_BYTES):
                 block = np.empty(min(_BLOCK_BYTES, size - done), np.uint8)
                 file.read_into(block, done)
@@ -550,6 +554,8 @@ class CopyStore:
             self.log.note_flushed(event.number)
         elif isinstance(event, events.Built):
             self.log.starts.forget_before(event.written)
+        elif isinstance(event, events.StateWritten):
+            self._drop_fetched(event.saved)
 
     def settle(self) -> None:
         """Wait until the threads have performed all orders."""
@@ -601,11 +607,11 @@ class CopyStore:
         logger.info(text, self.paths.root, count, action.begin)
         return events.StepDone()
 
-    def _drop_fetched(self, action: events.DropFetched) -> None:
+    def _drop_fetched(self, saved: FollowState) -> None:
         """Delete what was set aside when the copy was opened, if its log has the same bytes."""
         if self._aside is None:
             return
-        is_fetched = is_fetched_again(self._aside, *action, self.log.read)
+        is_fetched = is_fetched_again(self._aside, saved.begin, saved.end, self.log.read)
         if is_fetched:
             self._disk.delete_tree(self._aside)
         if is_fetched is not None:  # other bytes stay
@@ -675,6 +681,5 @@ class CopyStore:
         events.Cut: _cut,
         events.FindOldFiles: _find_old_files,
         events.DeleteOldFiles: _delete_old_files,
-        events.DropFetched: _drop_fetched,
         events.MarkClosed: _mark_closed,
     }

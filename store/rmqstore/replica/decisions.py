@@ -26,13 +26,10 @@ from rmqstore.replica import events
 from rmqstore.replica.agreement import (
     Extent,
     FirstRecord,
-    Verdict,
     begin_at,
     compared_from,
     consistent_point,
     has_gap,
-    judge,
-    larger,
     request_at,
     require_known_begin,
     served_bounds,
@@ -69,6 +66,7 @@ from rmqstore.replica.upkeep import (
     DUTIES,
     HANDLERS,
     RETAIN,
+    RETAIN_UNBUILT,
     Step,
     ask,
     build_if_due,
@@ -82,6 +80,7 @@ from rmqstore.replica.upkeep import (
 
 _END_SECONDS: Final = 1.0  # between two questions whether the log of the broker ends
 _RETRY_SECONDS: Final = 1.0
+_GROWTH: Final = 8  # of what is compared, where nothing of it was the same
 _STALLED: Final = "the copy takes too long for what came"
 
 
@@ -109,7 +108,7 @@ def decide(state: ReplicaState, happened: Happened) -> Decision:
         and not state.work.is_busy
         and not further
     ):
-        step = _steps_of(change)[change.step]
+        step = _steps_of(change, state.copy)[change.step]
         state = state._replace(change=change._replace(step=change.step + 1))
         state, further = step(state, change)
         if state.change == change:  # it waits for something
@@ -549,25 +548,21 @@ def _on_differed(state: ReplicaState, event: events.Differed) -> Decision:
             f"the record at {copy.end} is another one at the HA port than at the "
             "listen port, so the two are of different brokers. Nothing was copied"
         )
-    verdict = judge(
-        has_agreed=comparison.agreed_from is not None and place >= comparison.agreed_from,
-        compared=comparison.compared,
-        extent=Extent(copy.saved.begin, copy.end),
-        low=comparison.bounds.low,
-    )
-    if verdict is Verdict.COMPARE_MORE and comparison.is_related:
+    if comparison.agreed_from is not None and place >= comparison.agreed_from:
+        cut = Cutting(event.boundary, place, event.reason, state.epoch_ms)
+        return state._replace(change=cut), []
+    first = max(copy.saved.begin, comparison.bounds.low)
+    if comparison.is_related and comparison.compared > first:
         n_bytes = comparison.n_bytes
         text = f"the logs differ before the last {n_bytes} bytes; more is compared"
-        attempts = state.attempts._replace(overlap=larger(n_bytes), reasons=frozenset())
+        attempts = state.attempts._replace(overlap=n_bytes * _GROWTH, reasons=frozenset())
         state, actions = pause(state._replace(attempts=attempts), None)
         return state, [events.Log(text, is_warning=False), events.Disconnect(), *actions]
-    if verdict is not Verdict.CUT:
-        raise StoreStateError(
-            f"the log of the broker and the copy differ at physical offset {place}, and no "
-            f"record from {comparison.compared} on is the same: the broker now has another log. "
-            "Nothing was changed; follow it into a new folder"
-        )
-    return state._replace(change=Cutting(event.boundary, place, event.reason, state.epoch_ms)), []
+    raise StoreStateError(
+        f"the log of the broker and the copy differ at physical offset {place}, and no record from "
+        f"{comparison.compared} on is the same: the broker now has another log. Nothing was "
+        "changed; follow it into a new folder"
+    )
 
 
 # ---- what is written, and what is due
@@ -710,10 +705,12 @@ def _on_set_aside(state: ReplicaState, event: events.SetAside) -> Decision:
     return state, [events.Log(text), *actions]
 
 
-def _steps_of(change: Change) -> tuple[Step, ...]:
+def _steps_of(change: Change, copy: Copy) -> tuple[Step, ...]:
     if isinstance(change, Cutting):
         return (*(CUT if change.begins_at is None else BEGIN_AGAIN), _end_cut)
-    return RETAIN if isinstance(change, Retaining) else COMPLETE
+    if isinstance(change, Retaining):
+        return RETAIN if copy.saved.builds_queues else RETAIN_UNBUILT
+    return COMPLETE
 
 
 _HANDLERS: Final[dict[type, Callable[[ReplicaState, Any], Decision]]] = {

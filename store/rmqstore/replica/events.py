@@ -346,13 +346,6 @@ class WriteState(NamedTuple):
     epochs: tuple[Epoch, ...]
 
 
-class DropFetched(NamedTuple):
-    """Delete the bytes that were set aside when the copy was opened, if its log has them again."""
-
-    begin: int
-    end: int
-
-
 class Build(NamedTuple):
     """Build queues and index up to a physical offset: an order for the thread that builds."""
 

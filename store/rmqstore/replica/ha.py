@@ -65,7 +65,6 @@ class HaStream:
 
     Attributes:
         position: physical offset of the next byte of the log.
-        has_begun: whether a header has come, so that the broker speaks this protocol.
         epochs: the epochs of the log, in controller mode.
         confirm_offset: physical offset up to which no switch of masters takes records back; -1 if
             the broker has not reported it.
@@ -75,7 +74,6 @@ class HaStream:
 
     def __init__(self, request: int) -> None:
         self.position = request
-        self.has_begun = False
         self.epochs: list[Epoch] = []
         self.confirm_offset = -1
         self._header = bytearray()
@@ -115,7 +113,6 @@ class HaStream:
                 fields = layout.unpack(self._header)
                 self._header.clear()
             self._take_header(*fields)
-            self.has_begun = True
             if not self._left:
                 pieces.append(Piece(self.position, memoryview(b"")))
         return pieces

@@ -264,11 +264,6 @@ class LogCopy:
         self._begun = _Begun()
         self.unflushed = Unflushed(paths.commitlogs[0])
 
-    @property
-    def position(self) -> int:
-        """Physical offset of the next byte to come."""
-        return self.end + self._n_held + self._begun.n_blank
-
     def doubt(self, sure_end: int) -> None:
         """Let the next flush bring the last records to the disk, which were found here.
 
@@ -290,11 +285,6 @@ class LogCopy:
                 clear(self._disk, path, first, first + n_come)
             self.is_whole = True
         self._n_held, self._begun = 0, _Begun()
-
-    def append(self, data: memoryview | bytes) -> None:
-        """Append the next bytes of the log; raises as :meth:`write_held` does."""
-        self.hold(data)
-        self.write_held()
 
     def hold(self, data: memoryview | bytes) -> None:
         """Take the next bytes of the log, which are written later; raises as that does.

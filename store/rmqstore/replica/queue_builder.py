@@ -340,8 +340,8 @@ class QueueBuilder:
         if self.reached.built < begin:
             self.reached = Reached(self._log.min_offset, self._log.min_offset)
             delete_all_built(self._disk, self._paths)
-        elif not delete_built_files(self._disk, self._paths, begin):
-            return
+        else:
+            delete_built_files(self._disk, self._paths, begin)
         self._forget()  # the queues know where their files begin
 
     def confirm(self, physical_offset: int) -> None:

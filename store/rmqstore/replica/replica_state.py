@@ -192,7 +192,6 @@ class Timers(NamedTuple):
 
     progress_at: float = LONG_AGO
     state_at: float = LONG_AGO
-    fetched_at: float = LONG_AGO  # bytes that were set aside were last looked for in the log
     retained_at: float = LONG_AGO
     rate_due: float = LONG_AGO
     end_asked_at: float = LONG_AGO
@@ -279,7 +278,7 @@ def first_replica_state(
 ) -> ReplicaState:
     """Return the state of a replica that begins, of a copy whose state file says something."""
     attempts = Attempts(overlap=settings.overlap, goal=settings.until)
-    timers = Timers(progress_at=now, state_at=now, fetched_at=now)
+    timers = Timers(progress_at=now, state_at=now)
     return ReplicaState(settings, place, now, epoch_ms, Copy(saved), attempts, timers=timers)
 
 

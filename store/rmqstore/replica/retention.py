@@ -330,28 +330,21 @@ def _is_older(log: CommitLog, physical_offset: int, oldest: int) -> bool:
         return False
 
 
-def delete_built_files(disk: Disk, paths: StorePaths, begin: int) -> int:
+def delete_built_files(disk: Disk, paths: StorePaths, begin: int) -> None:
     """Delete the files of queues and index whose records all lie before a physical offset.
 
     Each is gone from the disk before the next one goes, so a power cut never leaves a gap.
-
-    Returns:
-        How many files were deleted.
     """
-    count = 0
-    for topic, queue_id in paths.queue_folders.queues():
-        count += _delete_units(disk, paths.queue_folders.queue(topic, queue_id), QUEUE_UNIT, begin)
-    for topic, queue_id in paths.queue_folders.batch_queues():
-        count += _delete_units(
-            disk, paths.queue_folders.batch_queue(topic, queue_id), BATCH_UNIT, begin
-        )
+    folders = paths.queue_folders
+    for key in folders.queues():
+        _delete_units(disk, folders.queue(*key), QUEUE_UNIT, begin)
+    for key in folders.batch_queues():
+        _delete_units(disk, folders.batch_queue(*key), BATCH_UNIT, begin)
     for path in index_files(paths.index)[:-1]:
         if read_header(path)["end_phy_offset"] >= begin:
             break
         disk.delete(path)
         disk.flush_folder(paths.index)
-        count += 1
-    return count
 
 
 def delete_all_built(disk: Disk, paths: StorePaths) -> None:
@@ -367,11 +360,9 @@ def delete_all_built(disk: Disk, paths: StorePaths) -> None:
             disk.flush_folder(path.parent)
 
 
-def _delete_units(disk: Disk, folder: Path, unit: np.dtype[np.void], begin: int) -> int:
+def _delete_units(disk: Disk, folder: Path, unit: np.dtype[np.void], begin: int) -> None:
     """Delete the files of a queue whose last unit points before a physical offset."""
-    count = 0
-    files = MappedFileQueue([folder], OpenFiles())
-    try:
+    with closing(MappedFileQueue([folder], OpenFiles())) as files:
         for segment in files.segments[:-1]:
             last = np.zeros(unit.itemsize, np.uint8)
             with LOCAL.open(segment.file) as file:
@@ -380,7 +371,3 @@ def _delete_units(disk: Disk, folder: Path, unit: np.dtype[np.void], begin: int)
                 break
             disk.delete(Path(segment.file))
             disk.flush_folder(folder)
-            count += 1
-    finally:
-        files.close()
-    return count

@@ -246,20 +246,6 @@ def write_state_if_due(state: ReplicaState) -> Decision:
     return _write_state(state)
 
 
-def drop_fetched_if_due(state: ReplicaState) -> Decision:
-    """Delete now and then what was set aside at the opening, as soon as it has come again."""
-    is_due = state.now - state.timers.fetched_at >= _STATE_SECONDS
-    if not is_due or not state.copy.is_open or state.change is not None:
-        return state, []
-    timers = state.timers._replace(fetched_at=state.now)
-    return state._replace(timers=timers), [_drop_fetched(state)]
-
-
-def _drop_fetched(state: ReplicaState) -> events.DropFetched:
-    """Return what deletes bytes that were set aside, if the state on the disk covers them again."""
-    return events.DropFetched(state.copy.saved.begin, state.copy.saved_end)
-
-
 def report_progress(state: ReplicaState) -> Decision:
     """Call back about once a second."""
     if state.now - state.timers.progress_at < _PROGRESS_SECONDS:
@@ -434,12 +420,6 @@ def _note_retention(state: ReplicaState, retaining: Retaining) -> Decision:
     return _write_state(state._replace(copy=copy._replace(noted=saved)))
 
 
-def _delete_unbuilt_queues(state: ReplicaState, retaining: Retaining) -> Decision:
-    """Delete queues before the log where they are not built: none must end before it begins."""
-    builds = state.copy.saved.builds_queues
-    return (state, []) if builds else _delete_queues(state, retaining)
-
-
 def _delete_queues(state: ReplicaState, retaining: Retaining) -> Decision:
     work = state.work._replace(changes_queues=True)
     return state._replace(work=work), [events.DeleteOldQueues(retaining.begin)]
@@ -447,11 +427,6 @@ def _delete_queues(state: ReplicaState, retaining: Retaining) -> Decision:
 
 def _delete_old_files(state: ReplicaState, retaining: Retaining) -> Decision:
     return state, [events.DeleteOldFiles(retaining.begin)]
-
-
-def _delete_built_queues(state: ReplicaState, retaining: Retaining) -> Decision:
-    builds = state.copy.saved.builds_queues
-    return _delete_queues(state, retaining) if builds else (state, [])
 
 
 def _end_retention(state: ReplicaState, retaining: Retaining) -> Decision:
@@ -521,7 +496,7 @@ def _retain_at_end(state: ReplicaState, ending: Ending) -> Decision:
         text = f"{state.place.root} is not closed: the last messages were not {what}"
         state, actions = _write_state(state)
         last = ending._replace(step=len(COMPLETE) - 1)
-        return state._replace(change=last), [events.Log(text), _drop_fetched(state), *actions]
+        return state._replace(change=last), [events.Log(text), *actions]
     is_forever = settings.retention.is_forever
     if is_forever or not state.attempts.is_confirmed or ending.sets_aside is not None:
         return state, []
@@ -537,8 +512,7 @@ def _complete(state: ReplicaState, _ending: Ending) -> Decision:
 
 
 def _close_state(state: ReplicaState, _ending: Ending) -> Decision:
-    state, actions = _write_state(state, is_closed=True)
-    return state, [_drop_fetched(state), *actions]
+    return _write_state(state, is_closed=True)
 
 
 def _mark_closed(state: ReplicaState, _ending: Ending) -> Decision:
@@ -592,12 +566,13 @@ def _on_failed(state: ReplicaState, event: events.Failed) -> Decision:
 Step = Callable[[ReplicaState, Any], Decision]
 
 
+# Queues that are not built are deleted before the log: none of them must end before it begins.
 RETAIN: Final[tuple[Step, ...]] = (
-    _note_retention, _delete_unbuilt_queues, _delete_old_files, _note_again, _delete_built_queues,
-    _end_retention,
+    _note_retention, _delete_old_files, _note_again, _delete_queues, _end_retention
 )  # fmt: skip
-
-
+RETAIN_UNBUILT: Final[tuple[Step, ...]] = (
+    _note_retention, _delete_queues, _delete_old_files, _note_again, _end_retention
+)  # fmt: skip
 COMPLETE: Final[tuple[Step, ...]] = (
     _flush_at_end, _build_at_end, _retain_at_end, _complete, _close_state, _mark_closed, _leave
 )  # fmt: skip
@@ -609,9 +584,12 @@ BEGIN_AGAIN: Final[tuple[Step, ...]] = (
 )  # fmt: skip
 # What is looked at after each wait.
 DUTIES: Final[tuple[Callable[[ReplicaState], Decision], ...]] = (
-    settle_kinds, ask_if_due, retain_if_due, write_state_if_due, drop_fetched_if_due,
+    settle_kinds,
+    ask_if_due,
+    retain_if_due,
+    write_state_if_due,
     report_progress,
-)  # fmt: skip
+)
 HANDLERS: Final[dict[type, Callable[[ReplicaState, Any], Decision]]] = {
     events.Flushed: _on_flushed,
     events.Built: _on_built,
