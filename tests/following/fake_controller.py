@@ -28,7 +28,7 @@ class FakeController(FakeMaster):
         confirm_offset: what headers tell of it; None for the end of the log.
         handshakes: those of the followers so far.
         mangle_greeting: what becomes of the answer to a handshake before it is sent.
-        on_greeting: called after it was sent.
+        on_greeting: called before it is sent.
     """
 
     report_bytes = 12
@@ -61,8 +61,9 @@ class FakeController(FakeMaster):
         state, *flags, replica_id = struct.unpack(">ihhq", exactly(connection, 16))
         assert state == 1
         self.handshakes.append(Handshake(*flags, replica_id))
-        connection.sendall(self.mangle_greeting(self.greeting()))
+        greeting = self.mangle_greeting(self.greeting())
         self.on_greeting()
+        connection.sendall(greeting)
 
     def _report(self, received: bytes) -> int:
         state, offset = struct.unpack(">iq", received)

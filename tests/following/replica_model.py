@@ -625,8 +625,6 @@ class World:
             return events.Answered(facts, source)
         if question is Question.RECORD:
             return events.RecordReported(b"")
-        if question is Question.MASTER:
-            return events.MasterConfirmed()
         return events.BoundsReported(bounds, action.position)
 
     def _on_Open(self, action: events.Open) -> Event:  # noqa: N802

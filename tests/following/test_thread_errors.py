@@ -511,7 +511,6 @@ ANSWERS = [
     (Question.END, events.Unanswered(BrokerUnreachableError("b", "gone"))),
     (Question.END, events.BoundsReported(LogBounds(0, 1), 1)),
     (Question.RECORD, events.RecordReported(b"1")),
-    (Question.MASTER, events.MasterConfirmed()),
     (Question.CONNECTION, events.Connected(Greeting(0, []), is_public=False)),
     (Question.CONNECTION, events.Lost("closed")),
 ]

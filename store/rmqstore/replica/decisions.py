@@ -291,20 +291,9 @@ def _on_connected(state: ReplicaState, event: events.Connected, _question: Quest
             "login nor encryption: use a tunnel"
         )
         actions.append(events.Log(text))
-    if event.greeting is None:
-        state, further = _request(state)
-    else:
-        # A master that is demoted says so, and then closes its connections: this one is among them.
-        comparison = Comparison(state.broker.bounds, is_related=True, n_bytes=0)
-        state = state._replace(stream=Stream(comparison, event.greeting))
-        state, further = ask(state, Question.MASTER)
+    greeting = event.greeting
+    state, further = _request(state) if greeting is None else _plan(state, greeting)
     return state, [*actions, *further]
-
-
-def _on_master_confirmed(
-    state: ReplicaState, _event: events.MasterConfirmed, _question: Question
-) -> Decision:
-    return _plan(state, state.connection.greeting)
 
 
 def _request(state: ReplicaState) -> Decision:
@@ -733,7 +722,6 @@ _ANSWERS: Final[dict[type, Callable[[ReplicaState, Any, Question], Decision]]] =
     events.Answered: _on_answered,
     events.BoundsReported: _on_bounds,
     events.RecordReported: _on_record_reported,
-    events.MasterConfirmed: _on_master_confirmed,
     events.Unanswered: _on_unanswered,
     events.Connected: _on_connected,
     events.Lost: _on_lost,

@@ -27,7 +27,6 @@ class Question(Enum):
     BOUNDS = "where its log begins and ends"
     END = "whether its log ends where it says by a heartbeat that it continues"
     RECORD = "the first record of a new copy"
-    MASTER = "whether it is still the master of its group"
     CONNECTION = "for a connection to its HA port, in controller mode also for the handshake"
 
 
@@ -98,10 +97,6 @@ class RecordReported(NamedTuple):
     record: bytes
 
 
-class MasterConfirmed(NamedTuple):
-    """The broker is still the master of its group after the handshake."""
-
-
 class Unanswered(NamedTuple):
     """The broker did not answer a question, refused it, or cannot be followed any more."""
 
@@ -109,7 +104,7 @@ class Unanswered(NamedTuple):
 
 
 class Connected(NamedTuple):
-    """The HA port accepted a connection, in controller mode also the handshake."""
+    """The HA port of the master accepted a connection, in controller mode also the handshake."""
 
     greeting: Greeting | None
     is_public: bool

@@ -140,18 +140,17 @@ def answer_to(action: events.Ask, informant: Informant) -> Happened:
             event = events.Answered(facts, informant.source(facts.settings) if is_first else None)
         elif question in (Question.BOUNDS, Question.END):
             event = events.BoundsReported(informant.bounds(position), position)
-        elif question is Question.RECORD:
-            event = events.RecordReported(informant.record_at(position))
         else:
-            informant.require_master()
-            event = events.MasterConfirmed()
+            event = events.RecordReported(informant.record_at(position))
     except BaseException as err:  # noqa: BLE001 - whatever it is, somebody waits for an answer
         event = events.Unanswered(err)
     return happened(event, asked)
 
 
-def connect(action: events.Connect, gives_up: Callable[[], bool]) -> _Made | Happened:
-    """Connect to the HA port, and shake hands if that is asked for."""
+def connect(
+    action: events.Connect, informant: Informant, gives_up: Callable[[], bool]
+) -> _Made | Happened:
+    """Connect to the HA port, and shake hands with the master if that is asked for."""
     asked, source, seconds, learner_id = action
     connection: Connection | None = None
     try:
@@ -159,6 +158,9 @@ def connect(action: events.Connect, gives_up: Callable[[], bool]) -> _Made | Hap
         greeting = None
         if learner_id is not None:
             greeting = shake_hands(connection, learner_id, seconds, gives_up)
+            # A master that is demoted says so, and then closes its connections: this one is among
+            # them.
+            informant.require_master()
         event = events.Connected(greeting, connection.is_public)
         return _Made(happened(event, asked), connection)
     except BaseException as err:  # noqa: BLE001 - whatever it is, somebody waits for a connection
@@ -387,7 +389,7 @@ class Follower:
         self._beside(lambda: answer_to(action, self._informant))
 
     def _connect(self, action: events.Connect) -> None:
-        self._beside(lambda: connect(action, self._stop.is_set))
+        self._beside(lambda: connect(action, self._informant, self._stop.is_set))
 
     def _beside(self, work: Callable[[], Happened | _Made]) -> None:
         """Do something in a thread of its own, which a stop does not wait for."""
