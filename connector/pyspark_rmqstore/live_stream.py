@@ -72,16 +72,12 @@ class LiveTail:
             for record in first_records(broker, grown)
             if record is not None
         ]
-        if self.mark is not None and _holds(broker, spans, self.mark):
+        if self.mark is not None and _holds(broker, spans, self.mark, self.ends):
             marks.append(self.mark)
         if self._has_looked:
             self.discovered |= spans.keys() - self.spans.keys()
         self.broker, self.spans, self._has_looked = broker, spans, True
         self.mark = max(marks, default=None)
-
-    def holds(self, mark: LogMark) -> bool:
-        """Return whether the record of a mark still stands, or was deleted as too old."""
-        return _holds(self.broker, self.spans, mark)
 
     def first(self, key: QueueKey) -> int:
         """Return the first queue offset whose message is there."""
@@ -109,10 +105,24 @@ class LiveTail:
         return [*slices]
 
 
-def _holds(broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]], mark: LogMark) -> bool:
-    """Return whether the record of a mark still stands, or was deleted as too old."""
+def _holds(
+    broker: LiveBroker,
+    spans: Mapping[QueueKey, tuple[int, int]],
+    mark: LogMark,
+    reached: Mapping[QueueKey, int],
+) -> bool:
+    """Return whether the record of a mark still stands, or was deleted as too old.
+
+    Args:
+        broker: the broker.
+        spans: where its queues begin and end now.
+        mark: the newest record at some time.
+        reached: how far queues reached then, or less far.
+    """
     if broker.is_behind_proxy:  # which passes on no request for a record by its place
         record = record_in_queues(broker, mark.physical_offset, spans)
+        if record is None:
+            return not _has_newer(broker, spans, mark, reached)
     else:
         record = record_at(broker, mark.physical_offset)
     if record is not None:
@@ -122,10 +132,38 @@ def _holds(broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]], mark: 
     return bool(oldest) and mark.physical_offset < min(oldest)
 
 
+def _has_newer(
+    broker: LiveBroker,
+    spans: Mapping[QueueKey, tuple[int, int]],
+    mark: LogMark,
+    reached: Mapping[QueueKey, int],
+) -> bool:
+    """Return whether a message before the ends that queues reached is newer than the newest record.
+
+    Then it has replaced another one. The newest record may be in a queue that is not followed any
+    more, so that it is not found proves nothing.
+    """
+    last = [
+        QueueSlice(*key, end - 1, end)
+        for key, end in reached.items()
+        if key in spans and spans[key][0] < end <= spans[key][1]
+    ]
+    return any(
+        record.physical_offset > mark.physical_offset
+        or record.store_timestamp > mark.store_timestamp
+        for record in first_records(broker, last)
+        if record is not None
+    )
+
+
 class FollowedBroker(NamedTuple):
     """One running broker and its tail."""
 
     tail: LiveTail
+
+    def holds(self, mark: LogMark, reached: Mapping[QueueKey, int]) -> bool:
+        """Return whether the record of a mark still stands, or was deleted as too old."""
+        return _holds(self.tail.broker, self.tail.spans, mark, reached)
 
     def pieces(self, key: QueueKey, start: int, stop: int, _spec: ReadSpec) -> list[QueueSlice]:
         """Return the parts of a range of a queue that are there."""

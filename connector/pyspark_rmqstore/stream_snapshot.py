@@ -55,7 +55,6 @@ class Tail(Protocol):
     def discovered(self) -> AbstractSet[QueueKey]: ...
     @property
     def mark(self) -> LogMark | None: ...
-    def holds(self, mark: LogMark) -> bool: ...
     def first(self, key: QueueKey) -> int: ...
     def first_after(self, key: QueueKey, mark: LogMark) -> int: ...
     def began_after(self, key: QueueKey, mark: LogMark) -> bool: ...
@@ -68,6 +67,15 @@ class FollowedPlace(Protocol):
 
     @property
     def tail(self) -> Tail: ...
+
+    def holds(self, mark: LogMark, reached: Mapping[QueueKey, int]) -> bool:
+        """Return whether the record of a mark still stands, or was deleted as too old.
+
+        Args:
+            mark: the newest record at some time.
+            reached: how far queues reached then, or less far.
+        """
+        ...
 
     def pieces(self, key: QueueKey, start: int, stop: int, spec: ReadSpec) -> list[QueueSlice]: ...
 
@@ -85,6 +93,10 @@ class Followed(NamedTuple):
     @property
     def store(self) -> StoreParts:
         return self.tail.store
+
+    def holds(self, mark: LogMark, _reached: Mapping[QueueKey, int]) -> bool:
+        """Return whether the record of a mark still stands, or was deleted as too old."""
+        return self.tail.holds(mark)
 
     def pieces(self, key: QueueKey, start: int, stop: int, spec: ReadSpec) -> list[QueueSlice]:
         """Return the parts of a range of a queue that are there."""
@@ -143,10 +155,14 @@ class StreamSnapshot:
 
     def cut(self, since: StreamOffset) -> set[str]:
         """Return the brokers whose log was cut by a recovery since an offset was made."""
+        reached: dict[str, dict[QueueKey, int]] = {}
+        for (broker, topic, queue_id), end in since.queues.items():
+            reached.setdefault(broker, {})[topic, queue_id] = end
         return {
             broker
             for broker, mark in since.marks.items()
-            if broker in self.stores and not self.stores[broker].tail.holds(mark)
+            if broker in self.stores
+            and not self.stores[broker].holds(mark, reached.get(broker, {}))
         }
 
     def missing_brokers(self, since: StreamOffset) -> set[str]:

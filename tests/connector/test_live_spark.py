@@ -162,6 +162,24 @@ def test_a_query_goes_on_from_brokers_to_their_store_and_back(
     assert delivered(engine, tmp_path / "q") == {("A", 0): rows(0, 40)}
 
 
+@pytest.mark.parametrize("is_behind_proxy", [False, True])
+def test_the_newest_record_may_be_in_a_queue_that_is_not_followed_any_more(
+    engine: Engine, tmp_path: Path, *, is_behind_proxy: bool
+) -> None:
+    store = numbered(numbered(build.Store(), ("A", 0), 0, 10), ("A", 1), 0, 5)
+    with FakeCluster({"a": store}) as fake:
+        if is_behind_proxy:
+            put_behind_proxy(fake.brokers["a"])
+        n_rows = []
+        for served in (2, 1, 1, 2):
+            fake.names.topics["A"]["a"] = (served, 2, 6)
+            found = drain(engine, fake.uri, tmp_path, **EARLIEST, subscribe="A")
+            n_rows.append(sum(one["numInputRows"] for one in found))
+            if len(n_rows) == 1:
+                serve(fake.brokers["a"], numbered(store, ("A", 0), 10, 12))
+    assert n_rows == [15, 2, 0, 0]
+
+
 def test_a_running_stream_sees_new_queues_topics_and_brokers(
     engine: Engine, tmp_path: Path
 ) -> None:

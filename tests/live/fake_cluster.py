@@ -470,8 +470,8 @@ class FakeCluster:
             server.close()
 
 
-def put_behind_proxy(broker: FakeBroker) -> set[int]:
-    """Let a broker answer as through a proxy: some requests are refused, some answers dropped.
+def put_behind_proxy(server: FakeServer) -> set[int]:
+    """Let a server answer as through a proxy: some requests are refused, some answers dropped.
 
     A proxy drops an answer while others wait in the buffer of the connection.
     Source: AbstractRemotingActivity.java.
@@ -480,11 +480,11 @@ def put_behind_proxy(broker: FakeBroker) -> set[int]:
         The numbers of the requests whose answers are dropped, as they come.
     """
     dropped: set[int] = set()
-    direct = broker.answer
+    direct = server.answer
 
     def come(requests: list[Request]) -> None:
-        pulls = [request.opaque for request in requests if request.code == 11]
-        dropped.update(pulls[1:])
+        large = [request.opaque for request in requests if request.code in (11, 105)]
+        dropped.update(large[1:])
 
     def answer(request: Request) -> Reply:
         if request.code in (33, 351):
@@ -492,8 +492,8 @@ def put_behind_proxy(broker: FakeBroker) -> set[int]:
         reply = direct(request)
         return replace(reply, fields={**reply.fields, "MSG_REGION": "", "TRACE_ON": "false"})
 
-    broker.waits, broker.come, broker.answer = 0.01, come, answer  # type: ignore[method-assign]
-    broker.mangle = lambda request, frame: b"" if request.opaque in dropped else frame
+    server.waits, server.come, server.answer = 0.01, come, answer  # type: ignore[method-assign]
+    server.mangle = lambda request, frame: b"" if request.opaque in dropped else frame
     return dropped
 
 

@@ -28,7 +28,7 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulls, "_PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(pulls, "_PAUSES", (0.01,))
     monkeypatch.setattr(pulls, "_FRUITLESS_SECONDS", 0.1)
-    monkeypatch.setattr(broker, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(broker, "_BUSY_PAUSES", (0.01, 0.01))
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ import rmqstore
 from live.fake_cluster import (
     FakeBroker,
     FakeCluster,
+    FakeNames,
+    HangUpError,
     Reply,
     Request,
     fill,
@@ -24,8 +26,11 @@ from live.fake_cluster import (
 )
 from reading import LOG_COLUMNS, QueuesOfBrokers, by_queue_of_broker, rows
 from rmqstore.errors import BrokerUnreachableError, OptionError
+from rmqstore.live import broker as broker_module
 from rmqstore.live import pulls
-from rmqstore.remoting.client import RemotingClient
+from rmqstore.live.broker import LiveBroker
+from rmqstore.remoting.client import Address, RemotingClient
+from rmqstore.spans import QueueSlice
 from rmqstore.store.live_cluster import LiveCluster
 from store_builder import T0, Record, Store, java_hash, properties
 
@@ -267,6 +272,32 @@ def test_a_proxy_that_refuses_first_is_recognized_by_a_later_answer() -> None:
         assert not dropped
 
 
+def test_a_proxy_is_asked_for_one_route_after_the_other() -> None:
+    topics = [f"T{number:03d}" for number in range(70)]
+    store = fill(Store(), {(topic, 0): 1 for topic in topics}, random.Random(2))
+    with FakeCluster({"a": store}) as fake, fake.open() as cluster:
+        dropped = put_behind_proxy(fake.names) | put_behind_proxy(fake.brokers["a"])
+        assert cluster.count(subscribe=topics) == 70
+        assert not dropped
+
+
+def test_queues_that_a_broker_is_too_busy_for_are_waited_for_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker_module, "_BUSY_PAUSES", (0.01, 0.02))
+    pauses: list[float] = []
+    monkeypatch.setattr(broker_module.time, "sleep", pauses.append)
+    store = fill(Store(), {("T", number): 1 for number in range(150)}, random.Random(2))
+    with FakeCluster({"a": store}) as fake:
+        fake.brokers["a"].replace = lambda request: (
+            Reply(2, remark="[OVERLOAD]") if request.code == 11 else None
+        )
+        with LiveBroker("a", Address.parse(fake.brokers["a"].address), fake.location) as broker:
+            wanted = [QueueSlice("T", number, 0, 1) for number in range(150)]
+            assert pulls.are_removed(broker, wanted) == [False] * 150
+    assert pauses == [0.01, 0.02]
+
+
 def test_topics_with_other_rights_are_planned_together() -> None:
     counts = {(topic, number): 5 for topic in ("Granted", "Pulled") for number in range(3)}
     store = fill(Store(), counts, random.Random(2))
@@ -342,20 +373,69 @@ def test_queues_that_a_broker_serves_no_more_are_named(caplog: pytest.LogCapture
     assert "T-2, T-3 hold messages" in caplog.text
 
 
-def test_it_is_said_that_unserved_queues_may_hold_messages(
+def test_it_is_said_which_unserved_queues_may_hold_messages(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def refuse(request: Request) -> Reply | None:
-        if request.code == 11 and request.fields["queueId"] == "2":
-            return Reply(29, remark="queueId[2] is illegal")
-        return refuse_without_get(request)
+        return refuse_without_get(request) if request.fields.get("topic") == "G" else None
 
-    store = fill(Store(), {("T", number): 2 for number in range(3)}, random.Random(1))
+    counts = {(topic, number): 2 for topic in "TG" for number in range(3)}
+    store = fill(Store(), counts, random.Random(1))
     with FakeCluster({"a": store}) as fake, fake.open() as cluster:
-        fake.names.topics["T"]["a"] = (2, 3, 6)
+        fake.names.topics["T"]["a"] = fake.names.topics["G"]["a"] = (2, 4, 6)
         fake.brokers["a"].replace = refuse
-        assert cluster.count() == 4
-    assert "T-2: the broker lets nobody read them" in caplog.text
+        for _ in range(2):
+            assert cluster.count() == 8
+    told = [each.getMessage() for each in caplog.records if "readQueueNums" in each.getMessage()]
+    assert len(told) == 2
+    assert "T-2 hold messages" in told[0]
+    assert "G-2, G-3 may hold messages" in told[1]
+
+
+def two_names(fake: FakeCluster) -> FakeNames:
+    """Return a second name server, which alone knows some topics."""
+    other = FakeNames()
+    other.brokers = fake.names.brokers
+    other.topics = {name: each for name, each in fake.names.topics.items() if name >= "T15"}
+    for name in [*fake.names.topics]:
+        if name >= "T17":
+            del fake.names.topics[name]
+    return other
+
+
+@pytest.mark.parametrize("code", [1, 2, None])
+@pytest.mark.parametrize("lasts", [True, False])
+def test_one_answer_that_says_nothing_loses_no_other_route(
+    code: int | None, *, lasts: bool
+) -> None:
+    store = fill(Store(), {(f"T{number:02d}", 0): 10 for number in range(20)}, random.Random(1))
+    n_asked = 0
+
+    def reply(request: Request) -> Reply | None:
+        nonlocal n_asked
+        if request.code != 105 or request.fields["topic"] != "T03":
+            return None
+        n_asked += 1
+        if n_asked > 1 and not lasts:
+            return None
+        if code is None:
+            raise HangUpError
+        return Reply(code, remark="system busy")
+
+    with FakeCluster({"a": store}) as fake:
+        other = two_names(fake)
+        fake.names.replace = reply
+        uri = f"{fake.uri};{other.address}"
+        with rmqstore.open_live(uri, storage_options={"timeout": "1"}) as cluster:
+            if lasts or code == 1:
+                with pytest.raises(BrokerUnreachableError, match=r"no route of .*T03"):
+                    cluster.count()
+            else:
+                assert cluster.count() == 200
+            assert cluster.count(subscribe=["T02", "T19"]) == 20
+            if lasts and code is not None:
+                with pytest.raises(BrokerUnreachableError, match="no route of T03"):
+                    cluster.count(subscribe="T03")
 
 
 def test_a_busy_broker_is_asked_again() -> None:

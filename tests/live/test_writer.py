@@ -242,6 +242,37 @@ def test_requests_that_a_broker_did_not_take_are_sent_again(
     assert bodies(broker) == expected
 
 
+def test_a_half_of_a_batch_whose_answer_is_lost_is_looked_for(
+    fake: FakeCluster, broker: FakeBroker
+) -> None:
+    n_sent = 0
+
+    def reply(request: Request) -> Reply | None:
+        nonlocal n_sent
+        n_sent += request.code == 320
+        if request.code == 320 and n_sent == 1:
+            return Reply(1, remark="message body size exceeded")
+        if request.code == 320 and n_sent == 2:
+            broker.answer(request)
+            raise HangUpError
+        return None
+
+    broker.replace = reply
+    send(fake, [{"topic": "T", "queueId": 0, "body": b"%d" % number} for number in range(5)])
+    assert bodies(broker) == {0: [b"%d" % number for number in range(5)]}
+
+
+def test_a_topic_that_may_only_be_written_to_is_asked_for_once(
+    fake: FakeCluster, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.replace = lambda request: (
+        Reply(16, remark="no permission") if request.code in (11, 30, 31) else None
+    )
+    assert send(fake, numbered(40)).n_sent == 40
+    assert len(broker.asked(11)) == 1
+    assert "does not let us ask where queues of T end" in caplog.text
+
+
 def test_answers_never_asked_for_hold_no_write_up(fake: FakeCluster, broker: FakeBroker) -> None:
     broker.mangle = lambda request, frame: flood(request, frame) if request.code == 320 else frame
     with LiveWriter(fake.location.parse(fake.uri, {"timeout": 0.2})) as one:

@@ -183,12 +183,14 @@ class AllVerbs(Verbs):
         take a fifth of the time of a small command, so what is there then is left out of them.
         """
         if name not in self.commands:
+            was_enabled = gc.isenabled()
             gc.disable()
             try:
                 import_module(f"rmqstore.cli.{VERBS[name].module}")
                 gc.freeze()
             finally:
-                gc.enable()
+                if was_enabled:
+                    gc.enable()
         return self.commands[name]
 
 

@@ -1,4 +1,4 @@
-"""One running broker: where its queues begin and end, and requests that it answers."""
+"""Running servers, and requests that they answer: where the queues of a broker begin and end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 
 from rmqstore.errors import (
@@ -27,61 +28,45 @@ WITHOUT_MESSAGES: Final = (
 )
 _HAS_SUBSCRIPTION: Final = 1 << 2
 _ANY_CODE: Final = range(-(1 << 31), 1 << 31)
+# Their answers are large, and a proxy drops an answer while others wait in the buffer of the
+# connection.
+_LARGE_ANSWERS: Final = (RequestCode.PULL_MESSAGE, RequestCode.GET_ROUTEINFO_BY_TOPIC)
+_MOST_LARGE: Final = 32  # of which are held
+_MOST_SMALL: Final = 1024
 _AT_ONCE: Final = 64  # requests on their way
-_BUSY_ATTEMPTS: Final = 5
-_PAUSE_SECONDS: Final = 0.2
+_BUSY_PAUSES: Final = (0.2, 0.4, 0.8, 1.6)
 
 Fields = Mapping[str, str]
+Numbered = list[tuple[int, Answer]]  # the number of the request, and its answer
 
 
-class LiveBroker(Closing):
-    """A connection to a broker, which is made when it is needed.
+class LiveServer(Closing):
+    """A connection to a name server or a broker, which is made when it is needed.
 
     Attributes:
-        name: the name of the broker.
-        address: where it is reached.
+        address: where it is.
+        location: how it is talked to.
         is_behind_proxy: whether a proxy of RocketMQ answers for it; None until an answer shows it.
-            A proxy drops answers while others wait in the buffer of the connection, so one pull
-            follows the other.
+            Large answers of a proxy are asked for one after the other.
     """
 
-    def __init__(
-        self,
-        name: str,
-        address: Address,
-        location: LiveLocation,
-        *,
-        is_behind_proxy: bool | None = None,
-    ) -> None:
-        self.name, self.address, self.location = name, address, location
-        self.is_behind_proxy = is_behind_proxy
+    def __init__(self, address: Address, location: LiveLocation) -> None:
+        self.address, self.location = address, location
+        self.is_behind_proxy: bool | None = None
         self._client: RemotingClient | None = None
         self._version = 0  # as the last answer says
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.address})"
-
-    def separate(self) -> LiveBroker:
-        """Return the broker on a connection of its own, of which nobody else takes answers."""
-        return LiveBroker(
-            self.name, self.address, self.location, is_behind_proxy=self.is_behind_proxy
-        )
+        return str(self.address)
 
     def client(self) -> RemotingClient:
         """Return the connection.
 
         Raises:
-            BrokerUnreachableError: the broker cannot be connected to.
+            BrokerUnreachableError: the server cannot be connected to.
         """
         if self._client is None:
-            try:
-                self._client = RemotingClient(self.location.endpoint(self.address))
-            except BrokerUnreachableError as err:
-                raise BrokerUnreachableError(
-                    str(self),
-                    f"{err.reason}. The name servers give its address; if it is reached at another "
-                    "one, storage option address_map says so",
-                ) from err
+            self._client = RemotingClient(self.location.endpoint(self.address))
         return self._client
 
     def receive(self, opaques: Container[int]) -> Answer:
@@ -98,11 +83,8 @@ class LiveBroker(Closing):
         self._version = answer.version
         if answer.is_of_proxy:
             self.is_behind_proxy = True
-        elif self.is_behind_proxy is None and answer.code in (
-            ResponseCode.SUCCESS,
-            *WITHOUT_MESSAGES,
-        ):
-            self.is_behind_proxy = False  # a refusal of a proxy is not marked
+        elif answer.code in (ResponseCode.SUCCESS, *WITHOUT_MESSAGES):
+            self.is_behind_proxy = bool(self.is_behind_proxy)  # a refusal of a proxy is not marked
         return answer
 
     def close(self) -> None:
@@ -111,6 +93,111 @@ class LiveBroker(Closing):
         if client is not None:
             client.close()
 
+    def ask(
+        self,
+        code: int,
+        asked: Sequence[Fields],
+        *,
+        allowed: Container[int] = (ResponseCode.SUCCESS,),
+    ) -> list[Answer]:
+        """Return the answers to several requests of one kind, in their order.
+
+        Raises as :meth:`rounds` does.
+        """
+        found = dict(chain.from_iterable(self.rounds(code, asked, allowed=allowed)))
+        return [found[number] for number in range(len(asked))]
+
+    def rounds(
+        self,
+        code: int,
+        asked: Sequence[Fields],
+        *,
+        allowed: Container[int] = (ResponseCode.SUCCESS,),
+    ) -> Iterator[Numbered]:
+        """Yield the answers to several requests of one kind, as many at a time as are held.
+
+        What the server is too busy for is asked again, all of it together.
+
+        Raises:
+            BrokerUnreachableError: the server does not answer.
+            BrokerRefusedError: an answer has another code than those that are allowed.
+        """
+        most = _MOST_LARGE if code in _LARGE_ANSWERS else _MOST_SMALL
+        missing = [*range(len(asked))]
+        for pause in (*_BUSY_PAUSES, None):
+            busy: list[int] = []
+            for first in range(0, len(missing), most):
+                numbers, found = missing[first : first + most], []
+                answers = self._round(code, [asked[number] for number in numbers])
+                for number, answer in zip(numbers, answers, strict=True):
+                    if answer.code == ResponseCode.SYSTEM_BUSY and pause is not None:
+                        busy.append(number)
+                    elif answer.code in allowed:
+                        found.append((number, answer))
+                    else:
+                        raise BrokerRefusedError(str(self), answer.code, answer.remark)
+                yield found
+            if not busy or pause is None:
+                return
+            missing = busy
+            time.sleep(pause)
+
+    def _round(self, code: int, asked: Sequence[Fields]) -> list[Answer]:
+        """Return the answers to some requests.
+
+        A broken connection is made again once, because servers close those that are idle, and when
+        they are started again.
+        """
+        was_open = self._client is not None
+        try:
+            return self._round_once(code, asked)
+        except BrokerUnreachableError as err:
+            if not was_open and not isinstance(err.__cause__, ConnectionError):
+                raise
+        self.close()
+        return self._round_once(code, asked)
+
+    def _round_once(self, code: int, asked: Sequence[Fields]) -> list[Answer]:
+        client = self.client()
+        answers: list[Answer] = []
+        is_large = code in _LARGE_ANSWERS
+        while len(answers) < len(asked) and is_large and self.is_behind_proxy is not False:
+            answers.append(self._noted(client.request(code, asked[len(answers)])))
+        left = client.request_all(code, asked[len(answers) :], _AT_ONCE)
+        return answers + [self._noted(answer) for answer in left]
+
+
+class LiveBroker(LiveServer):
+    """A connection to a broker.
+
+    Attributes:
+        name: the name of the broker.
+    """
+
+    def __init__(self, name: str, address: Address, location: LiveLocation) -> None:
+        super().__init__(address, location)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.address})"
+
+    def separate(self) -> LiveBroker:
+        """Return the broker on a connection of its own, of which nobody else takes answers."""
+        other = LiveBroker(self.name, self.address, self.location)
+        other.is_behind_proxy = self.is_behind_proxy
+        return other
+
+    def client(self) -> RemotingClient:
+        """Return the connection; raises as that of any server does."""
+        try:
+            return super().client()
+        except BrokerUnreachableError as err:
+            raise BrokerUnreachableError(
+                str(self),
+                f"{err.reason}. The name servers give its address; if it is reached at another "
+                "one, storage option address_map says so",
+            ) from err
+
     def spans(self, queues: Sequence[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
         """Return where queues begin and end, as the broker says.
 
@@ -118,19 +205,26 @@ class LiveBroker(Closing):
             BrokerUnreachableError: it does not answer.
             BrokerRefusedError: it refuses.
         """
+        spans = self.granted_spans(queues)
+        # Pulls need SUB on the topic and the group.
+        others = [key for key in queues if key not in spans]
+        answers = self.pull([QueueSlice(*key, 0, 1) for key in others])
+        for number, answer in chain.from_iterable(answers):
+            end = self._number(answer, "maxOffset")
+            spans[others[number]] = (min(self._number(answer, "minOffset"), end), end)
+        return {key: spans[key] for key in queues}
+
+    def granted_spans(self, queues: Sequence[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
+        """Return where queues begin and end, without those of topics that GET is not granted on.
+
+        Raises as :meth:`spans` does.
+        """
         # The ends come first: a queue that is cleaned meanwhile shows it by a beginning past them.
         ends = self._offsets(RequestCode.GET_MAX_OFFSET, queues)
         held = [key for key, end in ends.items() if end]
         begins = dict.fromkeys(ends.keys() - held, 0)
         begins |= self._offsets(RequestCode.GET_MIN_OFFSET, held)
-        spans = {key: (min(begin, ends[key]), ends[key]) for key, begin in begins.items()}
-        # Pulls need SUB on the topic and the group, and the requests for offsets GET on the topic.
-        others = [key for key in queues if key not in spans]
-        answers = self.pull([QueueSlice(*key, 0, 1) for key in others])
-        for key, answer in zip(others, answers, strict=True):
-            end = self._number(answer, "maxOffset")
-            spans[key] = (min(self._number(answer, "minOffset"), end), end)
-        return {key: spans[key] for key in queues}
+        return {key: (min(begin, ends[key]), ends[key]) for key, begin in begins.items()}
 
     def ends(self, queues: Sequence[QueueKey]) -> dict[QueueKey, int]:
         """Return where queues end, without those that the broker does not let us ask for.
@@ -141,11 +235,23 @@ class LiveBroker(Closing):
         """
         ends = self._offsets(RequestCode.GET_MAX_OFFSET, queues)
         others = [key for key in queues if key not in ends]
-        refused = (ResponseCode.NO_PERMISSION,)
-        answers = self.pull([QueueSlice(*key, 0, 1) for key in others], allowed=refused)
-        for key, answer in zip(others, answers, strict=True):
-            if answer.code not in refused:
-                ends[key] = self._number(answer, "maxOffset")
+        # A topic that may not be read is asked for once. Brokers before 5.0 answer SYSTEM_ERROR for
+        # a queue that may not be.
+        firsts = list({topic: (topic, queue_id) for topic, queue_id in reversed(others)}.values())
+        refused = (
+            ResponseCode.NO_PERMISSION,
+            ResponseCode.INVALID_PARAMETER,
+            ResponseCode.SYSTEM_ERROR,
+        )
+        forbidden = set()
+        for part in (firsts, others):
+            wanted = [key for key in part if key not in ends and key[0] not in forbidden]
+            answers = self.pull([QueueSlice(*key, 0, 1) for key in wanted], allowed=refused)
+            for number, answer in chain.from_iterable(answers):
+                if answer.code == ResponseCode.NO_PERMISSION:
+                    forbidden.add(wanted[number][0])
+                elif answer.code not in refused:
+                    ends[wanted[number]] = self._number(answer, "maxOffset")
         return ends
 
     def _offsets(self, code: int, queues: Sequence[QueueKey]) -> dict[QueueKey, int]:
@@ -190,7 +296,7 @@ class LiveBroker(Closing):
 
     def pull(
         self, wanted: Sequence[QueueSlice], *, allowed: Sequence[int] = ()
-    ) -> Iterator[Answer]:
+    ) -> Iterator[Numbered]:
         """Yield the answers to pulls of ranges, of which each may have some messages or none.
 
         Args:
@@ -198,9 +304,8 @@ class LiveBroker(Closing):
             allowed: other codes than those of pulls that answers may have.
         """
         codes = (ResponseCode.SUCCESS, *WITHOUT_MESSAGES, *allowed)
-        for first in range(0, len(wanted), _AT_ONCE):  # so few of their messages are held
-            asked = [self.pull_fields(piece) for piece in wanted[first : first + _AT_ONCE]]
-            yield from self.ask(RequestCode.PULL_MESSAGE, asked, allowed=codes)
+        asked = [self.pull_fields(piece) for piece in wanted]
+        return self.rounds(RequestCode.PULL_MESSAGE, asked, allowed=codes)
 
     def committed(self, group: str, queues: Sequence[QueueKey]) -> dict[QueueKey, int]:
         """Return the offsets that a group has committed, by queue."""
@@ -245,51 +350,6 @@ class LiveBroker(Closing):
             return max(answer.number(name), 0)  # -1 of a queue that has no file
         except MalformedBytesError as err:
             raise BrokerUnreachableError(str(self), err.reason) from err
-
-    def ask(
-        self,
-        code: int,
-        asked: Sequence[Fields],
-        *,
-        allowed: Container[int] = (ResponseCode.SUCCESS,),
-    ) -> list[Answer]:
-        """Return the answers to several requests of one kind, in their order.
-
-        A broken connection is made again once, because a broker closes those that are idle.
-
-        Raises:
-            BrokerUnreachableError: the broker does not answer.
-            BrokerRefusedError: an answer has another code than those that are allowed.
-        """
-        with suppress(BrokerUnreachableError):
-            if self._client is not None:
-                return self._ask(code, asked, allowed)
-        self.close()
-        return self._ask(code, asked, allowed)
-
-    def _ask(self, code: int, asked: Sequence[Fields], allowed: Container[int]) -> list[Answer]:
-        answers: dict[int, Answer] = {}
-        missing = [*range(len(asked))]
-        for attempt in range(_BUSY_ATTEMPTS):
-            found = self._ask_once(code, [asked[number] for number in missing])
-            answers |= zip(missing, found, strict=True)
-            missing = [n for n in missing if answers[n].code == ResponseCode.SYSTEM_BUSY]
-            if not missing:
-                break
-            time.sleep(_PAUSE_SECONDS * 2**attempt)
-        for answer in answers.values():
-            if answer.code not in allowed:
-                raise BrokerRefusedError(str(self), answer.code, answer.remark)
-        return [answers[number] for number in range(len(asked))]
-
-    def _ask_once(self, code: int, asked: Sequence[Fields]) -> list[Answer]:
-        client = self.client()
-        answers: list[Answer] = []
-        is_pull = code == RequestCode.PULL_MESSAGE
-        while len(answers) < len(asked) and is_pull and self.is_behind_proxy is not False:
-            answers.append(self._noted(client.request(code, asked[len(answers)])))
-        left = client.request_all(code, asked[len(answers) :], _AT_ONCE)
-        return answers + [self._noted(answer) for answer in left]
 
     def _of_queue(self, topic: str, queue_id: int) -> dict[str, str]:
         """Return the fields that name a queue; a proxy needs the name of the broker."""

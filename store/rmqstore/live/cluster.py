@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import starmap
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from rmqstore.errors import (
@@ -21,12 +21,12 @@ from rmqstore.errors import (
 )
 from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.live.bounds import Spans, first_offsets, resolver_for, search_times
-from rmqstore.live.broker import LiveBroker
+from rmqstore.live.broker import LiveBroker, LiveServer
 from rmqstore.live.location import LiveLocation
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import Selection, choose_topics, require_named
 from rmqstore.read.read_spec import READS_ON
-from rmqstore.remoting.client import Address, Answer, RemotingClient
+from rmqstore.remoting.client import Address, Answer
 from rmqstore.remoting.codes import RequestCode, ResponseCode
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, table_of
@@ -35,11 +35,16 @@ from rmqstore.storage.files.storage import Closing
 
 logger = logging.getLogger(__name__)
 
-# Of a name server that has only just started, or is busy.
-_PASSING: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY)
+# Of a name server, which may have only just started, or be busy.
+_ANSWERS: Final = (
+    ResponseCode.SUCCESS,
+    ResponseCode.TOPIC_NOT_EXIST,
+    ResponseCode.SYSTEM_ERROR,
+    ResponseCode.SYSTEM_BUSY,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+)
 _READABLE: Final = 4  # PermName.java
 _WRITABLE: Final = 2
-_AT_ONCE: Final = 32  # requests on their way to a name server
 _SILENT_SECONDS: Final = 60.0  # for which a name server that did not answer is passed over
 _MOST_QUEUES: Final = 1 << 16  # of a topic at one broker, as far as a route is believed
 _CLEANUP: Final = "cleanup.policy"
@@ -90,6 +95,8 @@ class NameServers:
     def __init__(self, location: LiveLocation) -> None:
         self._location = location
         self._silent: dict[Address, float] = {}  # when each failed to answer
+        self._failures: list[BrokerUnreachableError] = []  # of those that were asked last
+        self._unanswered: set[int] = set()  # what one of them could not say for now
 
     def topics(self) -> list[str]:
         """Return every topic that a name server knows, sorted.
@@ -99,7 +106,7 @@ class NameServers:
             BrokerRefusedError: a name server refused.
         """
         known: set[str] = set()
-        for (answer,) in self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, [{}]):
+        for _, answer in self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, [{}]):
             topics = self._table(answer).get("topicList")
             if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
                 raise BrokerUnreachableError(
@@ -108,23 +115,37 @@ class NameServers:
             known.update(topics)
         return sorted(known)
 
-    def routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
+    def routes(self, topics: Sequence[str], *, are_listed: bool = False) -> dict[str, TopicRoute]:
         """Return where the queues of topics are, without topics that no broker has.
 
+        Args:
+            topics: the topics.
+            are_listed: whether name servers have just listed them.
+
         Raises:
-            BrokerUnreachableError: no name server answered, or what came is not a route.
+            BrokerUnreachableError: no name server answered, or not the one that has listed a topic,
+                or what came is not a route.
             BrokerRefusedError: a name server refused.
             UnsupportedFeatureError: the queues are logical ones, mapped on those of several
                 brokers.
         """
         asked = [{"topic": topic, "acceptStandardJsonOnly": "true"} for topic in topics]
         routes: dict[str, TopicRoute] = {}
-        for answers in self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked):
-            for topic, answer in zip(topics, answers, strict=True):
-                if answer.code == ResponseCode.SUCCESS:
-                    route = self._route(topic, answer)
-                    routes[topic] = routes[topic].with_other(route) if topic in routes else route
-        return routes
+        for number, answer in self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, asked):
+            topic = topics[number]
+            route = self._route(topic, answer)
+            routes[topic] = routes[topic].with_other(route) if topic in routes else route
+        missing = [
+            topic
+            for number, topic in enumerate(topics)
+            if topic not in routes and (are_listed or number in self._unanswered)
+        ]
+        if missing and self._failures:
+            raise BrokerUnreachableError(
+                str(self._location),
+                f"no route of {', '.join(missing)}: {'; '.join(map(str, self._failures))}",
+            )
+        return {topic: routes[topic] for topic in topics if topic in routes}
 
     def _route(self, topic: str, answer: Answer) -> TopicRoute:
         table = self._table(answer)
@@ -150,56 +171,62 @@ class NameServers:
         except CorruptConfigError as err:
             raise BrokerUnreachableError(str(self._location), err.reason) from err
 
-    def _ask(self, code: int, asked: Sequence[Mapping[str, str]]) -> list[list[Answer]]:
-        """Return the answers of each name server that answers; it may not know some topics.
+    def _ask(self, code: int, asked: Sequence[Mapping[str, str]]) -> Iterator[tuple[int, Answer]]:
+        """Yield what name servers know, with the numbers of the requests.
 
-        Those that did not answer a while ago are asked if no other one answers.
+        Those that did not answer a while ago are asked for what no other one knows.
         """
         now = time.monotonic()
         silent = [one for one, since in self._silent.items() if now - since < _SILENT_SECONDS]
-        found: list[list[Answer]] = []
-        errors: list[BrokerUnreachableError] = []
+        has_answered, known = False, set[int]()
+        errors = self._failures = []
+        self._unanswered = set()
         for address in sorted(self._location.name_servers, key=silent.count):
-            if address in silent and found:
+            if address in silent and len(known) == len(asked):
                 continue
             try:
-                with RemotingClient(self._location.endpoint(address)) as client:
-                    answers = client.request_all(code, asked, _AT_ONCE)
-                _require_answers(address, answers)
+                for number, answer in self._ask_one(address, code, asked):
+                    known.add(number)
+                    yield number, answer
             except BrokerUnreachableError as err:
                 self._silent[address] = now
                 errors.append(err)
                 continue
             self._silent.pop(address, None)
-            found.append(answers)
-        if not found and len(errors) == 1:
+            has_answered = True
+        if not has_answered and len(errors) == 1:
             raise errors[0]
-        if not found:
+        if not has_answered:
             reasons = "; ".join(map(str, errors))
             raise BrokerUnreachableError(str(self._location), f"no name server answers: {reasons}")
-        return found
 
+    def _ask_one(
+        self, address: Address, code: int, asked: Sequence[Mapping[str, str]]
+    ) -> Iterator[tuple[int, Answer]]:
+        """Yield what one name server knows.
 
-def _require_answers(address: Address, answers: Sequence[Answer]) -> None:
-    """Refuse answers of a name server, or of another server, that do not say what is known.
-
-    Raises:
-        BrokerUnreachableError: the server is not ready.
-        BrokerRefusedError: it refuses.
-    """
-    for answer in answers:
-        if answer.code in _PASSING:
-            raise BrokerUnreachableError(str(address), answer.remark)
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise BrokerRefusedError(
-                str(address),
-                answer.code,
-                f"{answer.remark.strip()}. It is not a name server, but perhaps a broker or a "
-                "proxy: name servers are given, whose port is 9876 by default; of a proxy, "
-                "which has no list of topics, also the topics",
-            )
-        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST):
-            raise BrokerRefusedError(str(address), answer.code, answer.remark)
+        Raises:
+            BrokerUnreachableError: it does not answer, or not everything, for now.
+            BrokerRefusedError: it refuses.
+        """
+        failure: Answer | None = None
+        with LiveServer(address, self._location) as server:
+            for number, answer in chain.from_iterable(server.rounds(code, asked, allowed=_ANSWERS)):
+                if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise BrokerRefusedError(
+                        str(address),
+                        answer.code,
+                        f"{answer.remark.strip()}. It is not a name server, but perhaps a broker "
+                        "or a proxy: name servers are given, whose port is 9876 by default; of a "
+                        "proxy, which has no list of topics, also the topics",
+                    )
+                if answer.code == ResponseCode.SUCCESS:
+                    yield number, answer
+                elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                    failure = answer
+                    self._unanswered.add(number)
+        if failure is not None:
+            raise BrokerUnreachableError(str(address), failure.remark)
 
 
 def _route(table: Mapping[str, Any]) -> TopicRoute:
@@ -272,8 +299,12 @@ class LiveBrokers(Closing):
         """
         return self._names.topics()
 
-    def routes(self, topics: Sequence[str]) -> dict[str, TopicRoute]:
+    def routes(self, topics: Sequence[str], *, are_listed: bool = False) -> dict[str, TopicRoute]:
         """Return where the queues of topics are, without topics that no broker has.
+
+        Args:
+            topics: the topics.
+            are_listed: whether name servers have just listed them.
 
         Raises:
             BrokerUnreachableError, BrokerRefusedError: no name server answers, or one refuses.
@@ -287,7 +318,7 @@ class LiveBrokers(Closing):
                 )
         unknown = [topic for topic in topics if topic not in self._routes]
         if unknown:
-            self._routes |= self._names.routes(unknown)
+            self._routes |= self._names.routes(unknown, are_listed=are_listed)
         return {topic: self._routes[topic] for topic in topics if topic in self._routes}
 
     def broker(self, name: str, route: TopicRoute) -> LiveBroker:
@@ -331,7 +362,7 @@ class LiveBrokers(Closing):
             topics = choose_topics(selection, self.topics())
         else:
             topics = sorted({*(selection.subscribe or ()), *(selection.assign or {})})
-        routes = self.routes(topics)
+        routes = self.routes(topics, are_listed=not selection.named_topics)
         if must_exist:
             self._require_named(selection, routes)
         wanted: dict[str, list[QueueKey]] = {}  # by broker
@@ -392,19 +423,16 @@ class LiveBrokers(Closing):
             logger.warning("%s", text)
 
     def _warn_of_unserved(self, broker: LiveBroker, queues: Sequence[QueueKey]) -> None:
-        """Name queues with messages that a broker serves no more, after it was given fewer."""
-        try:
-            spans = broker.spans(queues)
-        except BrokerRefusedError as err:
-            names = ", ".join(starmap("{}-{}".format, queues))
-            self._warn(f"{names}: the broker lets nobody read them (readQueueNums): {err}")
-            return
+        """Name queues that a broker serves no more, after it was given fewer, unless empty."""
+        spans = broker.granted_spans(queues)
         held = [f"{topic}-{id_}" for (topic, id_), (start, end) in spans.items() if start < end]
-        if held:
-            self._warn(
-                f"{broker}: {', '.join(held)} hold messages, and the broker lets nobody read them "
-                "(readQueueNums)"
-            )
+        unknown = [f"{topic}-{id_}" for topic, id_ in queues if (topic, id_) not in spans]
+        for names, what in ((held, "hold messages"), (unknown, "may hold messages")):
+            if names:
+                self._warn(
+                    f"{broker}: {', '.join(names)} {what}, and the broker lets nobody read them "
+                    "(readQueueNums)"
+                )
 
     def ranges(
         self,

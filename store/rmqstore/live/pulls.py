@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -48,7 +49,6 @@ _BYTES_AT_ONCE: Final = 8 << 20
 _FIRST_COUNT: Final = 32  # messages of a request: a broker's limit by default
 _MOST_MESSAGES: Final = 1024
 _FILTERED_COUNT: Final = 4096  # messages that a broker looks at for a request with a filter
-_HEADS_AT_ONCE: Final = 256  # records that are looked at together
 _HELD_BYTES: Final = 64 << 20  # of answers that wait for those before them
 _PATIENCE_SECONDS: Final = 90.0  # for a broker that is gone or busy, without any answer between
 _PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
@@ -213,11 +213,10 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
     for pause in (0.0, *_PAUSES):
         time.sleep(pause)
         left: dict[int, Answer] = {}
-        for first in range(0, len(missing), _HEADS_AT_ONCE):
-            numbers = missing[first : first + _HEADS_AT_ONCE]
-            answers = [*broker.pull([_first_of(wanted[number]) for number in numbers])]
-            heads = _record_heads([answer.body for answer in answers])
-            for number, answer, head in zip(numbers, answers, heads, strict=True):
+        for answered in broker.pull([_first_of(wanted[number]) for number in missing]):
+            heads = _record_heads([answer.body for _, answer in answered])
+            for (at, answer), head in zip(answered, heads, strict=True):
+                number = missing[at]
                 if answer.code == ResponseCode.SUCCESS and head is not None:
                     found[number] = head
                 elif _is_deleted(answer, wanted[number].start):
@@ -238,7 +237,8 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
 def are_removed(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[bool]:
     """Return whether a broker says of the first message of each range that its file is deleted."""
     answers = broker.pull([_first_of(piece) for piece in wanted], allowed=_PASSING)
-    return [_is_removed(answer) for answer in answers]
+    removed = {number for number, answer in chain.from_iterable(answers) if _is_removed(answer)}
+    return [number in removed for number in range(len(wanted))]
 
 
 def _first_of(piece: QueueSlice) -> QueueSlice:

@@ -27,6 +27,7 @@ from rmqstore.errors import (
     MalformedBytesError,
     OptionError,
 )
+from rmqstore.format.layout import PROPERTY_UNIQ_KEY
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import Pulls
 from rmqstore.remoting.client import Answer
@@ -48,6 +49,8 @@ _NOT_STORED: Final = (
 _TOO_LARGE: Final = "body size exceeded"
 _CERTAIN_REMARKS: Final = (_TOO_LARGE, "in-sync replicas", "create mapped file failed")
 _SIZE: Final = struct.Struct(">i")
+_UNIQ_KEY: Final = f"{PROPERTY_UNIQ_KEY}\x01".encode()
+_END_OF_PROPERTY: Final = b"\x02"
 
 _AT_ONCE: Final = 32  # requests on their way to a broker
 _MOST_ERRORS: Final = 3  # that a broker may say in a row of one request
@@ -87,10 +90,14 @@ class SendRequest:
 
     def halves(self) -> list[SendRequest]:
         """Return two requests that send the messages of a batch of two or more."""
-        n_first, at = self.n_messages // 2, 0
+        n_first, last, at = self.n_messages // 2, 0, 0
         for _ in range(n_first):
-            at += _SIZE.unpack_from(self.body, at)[0]
-        first = replace(self, body=self.body[:at], n_messages=n_first, mark=b"")
+            last, at = at, at + _SIZE.unpack_from(self.body, at)[0]
+        # Properties stand at the end of a message.
+        start = self.body.rfind(_UNIQ_KEY, last, at)
+        end = self.body.find(_END_OF_PROPERTY, max(start, last), at) + 1
+        mark = self.body[start:end] if start >= 0 and end else b""
+        first = replace(self, body=self.body[:at], n_messages=n_first, mark=mark)
         rest = replace(self, body=self.body[at:], n_messages=self.n_messages - n_first)
         return [first, rest]
 

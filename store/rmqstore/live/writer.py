@@ -290,11 +290,12 @@ class LiveWriter(Closing):
         for name, queues in sorted(by_broker.items()):
             broker = self._brokers.opened(name)
             ends = broker.ends(queues)
-            if len(ends) < len(queues):
+            if unknown := sorted({key[0] for key in queues if key not in ends}):
                 logger.warning(
-                    "%s does not let us ask where queues end; requests whose answers are lost are "
-                    "sent again without a look",
+                    "%s does not let us ask where queues of %s end; requests whose answers are "
+                    "lost are sent again without a look",
                     broker,
+                    ", ".join(unknown),
                 )
             for key in queues:
                 end = ends.get(key, -1)

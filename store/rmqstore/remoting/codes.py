@@ -52,6 +52,7 @@ class ResponseCode(IntEnum):
     PULL_RETRY_IMMEDIATELY = 20
     PULL_OFFSET_MOVED = 21
     QUERY_NOT_FOUND = 22
+    INVALID_PARAMETER = 29
     GO_AWAY = 1500
 
 
