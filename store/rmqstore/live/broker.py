@@ -50,9 +50,11 @@ class LiveServer(Closing):
             Large answers of a proxy are asked for one after the other.
     """
 
-    def __init__(self, address: Address, location: LiveLocation) -> None:
+    def __init__(
+        self, address: Address, location: LiveLocation, *, is_behind_proxy: bool | None = None
+    ) -> None:
         self.address, self.location = address, location
-        self.is_behind_proxy: bool | None = None
+        self.is_behind_proxy = is_behind_proxy
         self._client: RemotingClient | None = None
         self._version = 0  # as the last answer says
 
@@ -174,8 +176,15 @@ class LiveBroker(LiveServer):
         name: the name of the broker.
     """
 
-    def __init__(self, name: str, address: Address, location: LiveLocation) -> None:
-        super().__init__(address, location)
+    def __init__(
+        self,
+        name: str,
+        address: Address,
+        location: LiveLocation,
+        *,
+        is_behind_proxy: bool | None = None,
+    ) -> None:
+        super().__init__(address, location, is_behind_proxy=is_behind_proxy)
         self.name = name
 
     def __str__(self) -> str:
@@ -183,9 +192,9 @@ class LiveBroker(LiveServer):
 
     def separate(self) -> LiveBroker:
         """Return the broker on a connection of its own, of which nobody else takes answers."""
-        other = LiveBroker(self.name, self.address, self.location)
-        other.is_behind_proxy = self.is_behind_proxy
-        return other
+        return LiveBroker(
+            self.name, self.address, self.location, is_behind_proxy=self.is_behind_proxy
+        )
 
     def client(self) -> RemotingClient:
         """Return the connection; raises as that of any server does."""
