@@ -61,7 +61,8 @@ class LiveTail:
 
     def take(self, broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]]) -> None:
         """Take what a look found; nothing of it if the broker does not answer any more."""
-        known = {} if self.mark is None else self.ends
+        stands = self.mark is not None and _find(broker, spans, self.mark) is True
+        known = self.ends if stands else {}
         grown = [
             QueueSlice(*key, end - 1, end)
             for key, (start, end) in spans.items()
@@ -72,7 +73,7 @@ class LiveTail:
             for record in first_records(broker, grown)
             if record is not None
         ]
-        if self.mark is not None and _holds(broker, spans, self.mark, self.ends):
+        if self.mark is not None and stands:
             marks.append(self.mark)
         if self._has_looked:
             self.discovered |= spans.keys() - self.spans.keys()
@@ -105,24 +106,18 @@ class LiveTail:
         return [*slices]
 
 
-def _holds(
-    broker: LiveBroker,
-    spans: Mapping[QueueKey, tuple[int, int]],
-    mark: LogMark,
-    reached: Mapping[QueueKey, int],
-) -> bool:
+def _find(
+    broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]], mark: LogMark
+) -> bool | None:
     """Return whether the record of a mark still stands, or was deleted as too old.
 
-    Args:
-        broker: the broker.
-        spans: where its queues begin and end now.
-        mark: the newest record at some time.
-        reached: how far queues reached then, or less far.
+    None if that is not known: through a proxy a record is looked for in the queues that are
+    followed, and it may be in another one.
     """
     if broker.is_behind_proxy:  # which passes on no request for a record by its place
         record = record_in_queues(broker, mark.physical_offset, spans)
         if record is None:
-            return not _has_newer(broker, spans, mark, reached)
+            return None
     else:
         record = record_at(broker, mark.physical_offset)
     if record is not None:
@@ -163,7 +158,9 @@ class FollowedBroker(NamedTuple):
 
     def holds(self, mark: LogMark, reached: Mapping[QueueKey, int]) -> bool:
         """Return whether the record of a mark still stands, or was deleted as too old."""
-        return _holds(self.tail.broker, self.tail.spans, mark, reached)
+        broker, spans = self.tail.broker, self.tail.spans
+        stands = _find(broker, spans, mark)
+        return not _has_newer(broker, spans, mark, reached) if stands is None else stands
 
     def pieces(self, key: QueueKey, start: int, stop: int, _spec: ReadSpec) -> list[QueueSlice]:
         """Return the parts of a range of a queue that are there."""

@@ -163,6 +163,67 @@ def test_a_query_goes_on_from_brokers_to_their_store_and_back(
 
 
 @pytest.mark.parametrize("is_behind_proxy", [False, True])
+def test_a_log_that_lost_only_what_was_not_read_yet_is_read_on(
+    engine: Engine, tmp_path: Path, *, is_behind_proxy: bool
+) -> None:
+    """The newest record of an offset is gone then, though nothing that was delivered is."""
+
+    def log(count: int) -> build.Store:
+        store = build.Store()
+        for number in range(count):
+            late = 1000 if number >= 20 and count < 30 else 0
+            time, body = build.T0 + number + late, b"m%d" % number
+            store.append(build.Record(topic="A", body=body, store_timestamp=time))
+        return store
+
+    options = EARLIEST | {"maxOffsetsPerTrigger": "10"}
+    with FakeCluster({"a": log(30)}) as fake:
+        if is_behind_proxy:
+            put_behind_proxy(fake.brokers["a"])
+        query = start(engine, fake.uri, tmp_path, **options)
+        query.trigger()
+        serve(fake.brokers["a"], log(20))
+        query.trigger()
+        serve(fake.brokers["a"], log(25))
+        query.processAllAvailable()
+        query.stop()
+        assert not drain(engine, fake.uri, tmp_path, **options)
+    assert delivered(engine, tmp_path) == {("A", 0): rows(0, 25)}
+
+
+@pytest.mark.parametrize("is_behind_proxy", [False, True])
+def test_what_replaced_lost_messages_is_delivered_once(
+    engine: Engine, tmp_path: Path, *, is_behind_proxy: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The queue has its old end again, so that the newest record is in none that has grown."""
+    base = numbered(numbered(build.Store(), ("A", 0), 0, 2), ("B", 0), 0, 1)
+    other = numbered(numbered(build.Store(), ("A", 0), 0, 2), ("B", 0), 0, 1)
+    numbered(base, ("A", 0), 2, 3)
+    other.append(
+        build.Record(topic="A", queue_offset=2, body=b"new", store_timestamp=build.T0 + 60)
+    )
+    with FakeCluster({"a": base}) as fake:
+        if is_behind_proxy:
+            put_behind_proxy(fake.brokers["a"])
+        query = start(engine, fake.uri, tmp_path, **EARLIEST, failOnDataLoss="false")
+        query.processAllAvailable()
+        serve(fake.brokers["a"], other)
+        query.processAllAvailable()
+        query.processAllAvailable()
+        serve(fake.brokers["a"], numbered(other, ("A", 0), 3, 4))
+        query.processAllAvailable()
+        query.stop()
+    assert delivered(engine, tmp_path)["A", 0] == [
+        *rows(0, 3)[:2],
+        (2, "m2"),
+        (2, "new"),
+        (3, "m3"),
+    ]
+    told = [each for each in caplog.records if "a recovery cut it" in each.getMessage()]
+    assert len(told) == 2  # where the micro-batch ends, and where it is planned
+
+
+@pytest.mark.parametrize("is_behind_proxy", [False, True])
 def test_the_newest_record_may_be_in_a_queue_that_is_not_followed_any_more(
     engine: Engine, tmp_path: Path, *, is_behind_proxy: bool
 ) -> None:

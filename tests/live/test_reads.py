@@ -432,7 +432,8 @@ def test_one_answer_that_says_nothing_loses_no_other_route(
                     cluster.count()
             else:
                 assert cluster.count() == 200
-            assert cluster.count(subscribe=["T02", "T19"]) == 20
+            if code is not None or not lasts:
+                assert cluster.count(subscribe=["T02", "T19"]) == 20
             if lasts and code is not None:
                 with pytest.raises(BrokerUnreachableError, match="no route of T03"):
                     cluster.count(subscribe="T03")

@@ -164,9 +164,9 @@ class LiveServer(Closing):
         answers: list[Answer] = []
         is_large = code in _LARGE_ANSWERS
         while len(answers) < len(asked) and is_large and self.is_behind_proxy is not False:
-            answers.append(self._noted(client.request(code, asked[len(answers)])))
+            answers += map(self._noted, client.request_all(code, [asked[len(answers)]], 1))
         left = client.request_all(code, asked[len(answers) :], _AT_ONCE)
-        return answers + [self._noted(answer) for answer in left]
+        return [*answers, *map(self._noted, left)]
 
 
 class LiveBroker(LiveServer):

@@ -174,7 +174,7 @@ class NameServers:
     def _ask(self, code: int, asked: Sequence[Mapping[str, str]]) -> Iterator[tuple[int, Answer]]:
         """Yield what name servers know, with the numbers of the requests.
 
-        Those that did not answer a while ago are asked for what no other one knows.
+        Those that did not answer a while ago are asked if no other one answers.
         """
         now = time.monotonic()
         silent = [one for one, since in self._silent.items() if now - since < _SILENT_SECONDS]
@@ -182,7 +182,7 @@ class NameServers:
         errors = self._failures = []
         self._unanswered = set()
         for address in sorted(self._location.name_servers, key=silent.count):
-            if address in silent and len(known) == len(asked):
+            if address in silent and has_answered:
                 continue
             try:
                 for number, answer in self._ask_one(address, code, asked):
@@ -194,22 +194,23 @@ class NameServers:
                 continue
             self._silent.pop(address, None)
             has_answered = True
-        if not has_answered and len(errors) == 1:
+        if has_answered or len(known) == len(asked):
+            return
+        if len(errors) == 1:
             raise errors[0]
-        if not has_answered:
-            reasons = "; ".join(map(str, errors))
-            raise BrokerUnreachableError(str(self._location), f"no name server answers: {reasons}")
+        reasons = "; ".join(map(str, errors))
+        raise BrokerUnreachableError(str(self._location), f"no name server answers: {reasons}")
 
     def _ask_one(
         self, address: Address, code: int, asked: Sequence[Mapping[str, str]]
     ) -> Iterator[tuple[int, Answer]]:
-        """Yield what one name server knows.
+        """Yield what one name server knows, and note what it cannot say for now.
 
         Raises:
-            BrokerUnreachableError: it does not answer, or not everything, for now.
+            BrokerUnreachableError: it does not answer, or cannot say anything for now.
             BrokerRefusedError: it refuses.
         """
-        failure: Answer | None = None
+        failures: list[BrokerUnreachableError] = []
         with LiveServer(address, self._location) as server:
             for number, answer in chain.from_iterable(server.rounds(code, asked, allowed=_ANSWERS)):
                 if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -223,10 +224,11 @@ class NameServers:
                 if answer.code == ResponseCode.SUCCESS:
                     yield number, answer
                 elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                    failure = answer
+                    failures.append(BrokerUnreachableError(str(address), answer.remark))
                     self._unanswered.add(number)
-        if failure is not None:
-            raise BrokerUnreachableError(str(address), failure.remark)
+        if failures and len(failures) == len(asked):
+            raise failures[-1]
+        self._failures += failures[-1:]
 
 
 def _route(table: Mapping[str, Any]) -> TopicRoute:
@@ -424,7 +426,9 @@ class LiveBrokers(Closing):
 
     def _warn_of_unserved(self, broker: LiveBroker, queues: Sequence[QueueKey]) -> None:
         """Name queues that a broker serves no more, after it was given fewer, unless empty."""
-        spans = broker.granted_spans(queues)
+        spans: Spans = {}
+        with suppress(BrokerRefusedError):  # which is no reason not to read the others
+            spans = broker.granted_spans(queues)
         held = [f"{topic}-{id_}" for (topic, id_), (start, end) in spans.items() if start < end]
         unknown = [f"{topic}-{id_}" for topic, id_ in queues if (topic, id_) not in spans]
         for names, what in ((held, "hold messages"), (unknown, "may hold messages")):
