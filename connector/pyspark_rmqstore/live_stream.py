@@ -61,8 +61,10 @@ class LiveTail:
 
     def take(self, broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]]) -> None:
         """Take what a look found; nothing of it if the broker does not answer any more."""
-        stands = self.mark is not None and _find(broker, spans, self.mark) is True
-        known = self.ends if stands else {}
+        mark = self.mark
+        if mark is not None and not _find(broker, spans, mark):
+            mark = None  # the next one is of all queues
+        known = {} if mark is None else self.ends
         grown = [
             QueueSlice(*key, end - 1, end)
             for key, (start, end) in spans.items()
@@ -73,8 +75,8 @@ class LiveTail:
             for record in first_records(broker, grown)
             if record is not None
         ]
-        if self.mark is not None and stands:
-            marks.append(self.mark)
+        if mark is not None:
+            marks.append(mark)
         if self._has_looked:
             self.discovered |= spans.keys() - self.spans.keys()
         self.broker, self.spans, self._has_looked = broker, spans, True
@@ -158,6 +160,8 @@ class FollowedBroker(NamedTuple):
 
     def holds(self, mark: LogMark, reached: Mapping[QueueKey, int]) -> bool:
         """Return whether the record of a mark still stands, or was deleted as too old."""
+        if mark == self.tail.mark:  # which the look has just found
+            return True
         broker, spans = self.tail.broker, self.tail.spans
         stands = _find(broker, spans, mark)
         return not _has_newer(broker, spans, mark, reached) if stands is None else stands
