@@ -80,11 +80,8 @@ def record_in_queues(broker: LiveBroker, place: int, spans: Spans) -> RecordHead
     for each in searches:
         each.begin_at(each.high - 1)  # it is one of the newest as a rule
     _run(broker, searches)
-    ends = {key: end for key, (_, end) in spans.items()}
-    found = [
-        QueueSlice(*one.key, one.low, one.low + 1) for one in searches if one.low < ends[one.key]
-    ]
-    records = first_records(broker, found)
+    left = [QueueSlice(*one.key, one.low, spans[one.key][1]) for one in searches]
+    records = first_records(broker, [piece for piece in left if piece.start < piece.end])
     return next((one for one in records if one and one.physical_offset == place), None)
 
 

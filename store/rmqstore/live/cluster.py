@@ -360,13 +360,16 @@ class LiveBrokers(Closing):
             BrokerUnreachableError: a server does not answer.
             BrokerRefusedError: one refuses.
         """
-        if selection.is_open or selection.subscribe_pattern is not None:
+        are_listed = selection.is_open or selection.subscribe_pattern is not None
+        if are_listed:
             topics = choose_topics(selection, self.topics())
         else:
             topics = sorted({*(selection.subscribe or ()), *(selection.assign or {})})
-        routes = self.routes(topics, are_listed=not selection.named_topics)
+        routes = self.routes(topics, are_listed=are_listed)
         if must_exist:
-            self._require_named(selection, routes)
+            # Offsets and times may be given for further topics.
+            others = self.routes(sorted(selection.named_topics - {*topics}))
+            self._require_named(selection, {**routes, **others})
         wanted: dict[str, list[QueueKey]] = {}  # by broker
         unserved: dict[str, list[QueueKey]] = {}
         for topic, route in routes.items():
@@ -399,7 +402,7 @@ class LiveBrokers(Closing):
         if not selection.named_topics:
             return
         known: dict[str, set[int]] = {}
-        for topic, route in {**routes, **self.routes(sorted(selection.named_topics))}.items():
+        for topic, route in routes.items():
             most = max((queues.read for queues in route.queues.values()), default=0)
             known[topic] = set(range(most))
         if missing := selection.named_topics - known.keys():
