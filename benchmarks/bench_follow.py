@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from processes import PeakMemory, cpu_seconds
 
 import rmqstore
-from rmqstore.remoting.client import Address, Endpoint
+from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.storage.files.disk import Disk

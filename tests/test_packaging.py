@@ -30,7 +30,7 @@ SOURCES = {
 DOORS = {  # packages and modules of the core that the connector enters by
     "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema", "rmqstore.query",
     "rmqstore.read", "rmqstore.write", "rmqstore.store.opening", "rmqstore.live",
-    "rmqstore.remoting.client",
+    "rmqstore.remoting",
     "rmqstore.storage.broker.store_config", "rmqstore.storage.broker.broker_run",
     "rmqstore.storage.broker.folders",
     "rmqstore.storage.queue.queue", "rmqstore.storage.files",

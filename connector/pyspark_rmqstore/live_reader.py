@@ -24,7 +24,7 @@ from rmqstore.live.location import LiveLocation, require_served
 from rmqstore.live.pulls import first_records
 from rmqstore.live.reading import LiveScan
 from rmqstore.read.sampling import Sample
-from rmqstore.remoting.client import Address
+from rmqstore.remoting import Address
 from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from click.testing import CliRunner
 
 import manual
 from rmqstore.cli import main
-from rmqstore.cli.help import EXAMPLES
-from rmqstore.cli.verbs import VERBS
+from rmqstore.cli.verbs import EXAMPLES, VERBS
 from rmqstore.read.views.schema import VIEWS
 
 WITHOUT_A_BROKER = {"follow"}  # the source is a broker, which no example has

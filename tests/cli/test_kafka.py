@@ -16,8 +16,8 @@ import kafka_logs
 import kafkalog
 import rmqstore
 from rmqstore.cli import main
-from rmqstore.cli.help import EXAMPLES
 from rmqstore.cli.kafka import kafka
+from rmqstore.cli.verbs import EXAMPLES
 from rmqstore.inspect.verify import verify as verify_store
 from s3_server import S3Server
 

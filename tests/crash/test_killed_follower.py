@@ -17,7 +17,7 @@ from crash.faults import Cut, FaultyDisk
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact
 from rmqstore.errors import StoreStateError
-from rmqstore.remoting.client import Address, Endpoint
+from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica import queue_builder, replica_state, upkeep
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.retention import Retention

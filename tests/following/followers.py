@@ -12,7 +12,7 @@ from typing import Any
 import rmqstore
 from following.fake_master import FakeMaster, content
 from rmqstore.inspect.verify import verify
-from rmqstore.remoting.client import Address, Endpoint
+from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowProgress

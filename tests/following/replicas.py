@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rmqstore.remoting.client import Address
+from rmqstore.remoting import Address
 from rmqstore.replica import decisions, events
 from rmqstore.replica.broker import Facts, Source
 from rmqstore.replica.broker_requests import LogBounds, ServedSettings

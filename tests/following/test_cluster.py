@@ -23,7 +23,7 @@ from rmqstore.errors import (
     OptionError,
     StoreStateError,
 )
-from rmqstore.remoting.client import Address, Endpoint
+from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.broker_requests import registered_brokers
 from rmqstore.replica.cluster import ClusterFollower, ClusterProgress
 from rmqstore.replica.settings import FollowSettings

@@ -15,7 +15,7 @@ from following.fake_controller import FakeController
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, following, require_exact, wait_for
 from rmqstore.errors import CorruptRecordError, StoreStateError
-from rmqstore.remoting.client import Address, Endpoint
+from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.retention import parse_retention
 from rmqstore.replica.settings import FollowSettings

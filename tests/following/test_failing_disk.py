@@ -20,7 +20,7 @@ import tiers
 from following.fake_master import FakeMaster, content, more, part
 from following.followers import TIMING, files, follow_once, require_exact
 from rmqstore.errors import StoreStateError
-from rmqstore.remoting.client import Address, Endpoint
+from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica import replica_state
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.retention import Retention

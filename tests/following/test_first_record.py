@@ -9,7 +9,7 @@ import pytest
 from following.fake_master import FakeMaster, more
 from following.followers import follow_once, following, require_exact, wait_for
 from rmqstore.errors import StoreStateError
-from rmqstore.remoting.client import Address
+from rmqstore.remoting import Address
 from rmqstore.replica.agreement import FirstRecord
 from store_builder import Store
 

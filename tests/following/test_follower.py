@@ -26,7 +26,7 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.remoting.client import Address, Endpoint
+from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.follower import Follower
 from rmqstore.replica.ha import NEVER
 from rmqstore.replica.settings import FollowSettings, settings_of

@@ -25,7 +25,7 @@ from rmqstore.errors import (
     MalformedBytesError,
     OptionError,
 )
-from rmqstore.remoting.client import (
+from rmqstore.remoting import (
     MAX_BODY_BYTES,
     Address,
     Credentials,

@@ -27,7 +27,7 @@ from following.followers import (
 )
 from following.replicas import asking, decide, streaming
 from rmqstore.errors import BrokerUnreachableError, CorruptRecordError, StoreStateError
-from rmqstore.remoting.client import Address
+from rmqstore.remoting import Address
 from rmqstore.replica import copy_store, decisions, events, follower
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Asked, Happened, Question

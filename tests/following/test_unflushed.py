@@ -13,7 +13,7 @@ import pytest
 from following.fake_master import FakeMaster, more
 from following.followers import TIMING, follow_once, require_exact, wait_for
 from rmqstore.errors import StoreStateError
-from rmqstore.remoting.client import Address, Endpoint
+from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica import queue_builder, replica_state, upkeep
 from rmqstore.replica.copy_store import Worker
 from rmqstore.replica.events import Event, Failed

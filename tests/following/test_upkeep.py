@@ -18,7 +18,7 @@ from following.followers import TIMING, Following, follow_once, following, requi
 from following.replicas import asking, decide, streaming
 from following.test_reconnecting import closed_port
 from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
-from rmqstore.remoting.client import Address
+from rmqstore.remoting import Address
 from rmqstore.replica.broker import TopicKinds
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.cluster import ClusterProgress, FollowMetrics

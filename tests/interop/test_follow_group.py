@@ -15,7 +15,7 @@ from interop.rocketmq import RocketMQ
 from interop.test_follow import SIZES, TOPIC, Load, require_exact, wait_for
 from interop.test_follow_versions import started
 from ports import free_ports
-from rmqstore.remoting.client import Address, Endpoint
+from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.cluster import ClusterFollower
 from rmqstore.replica.ha import NEVER
 from rmqstore.replica.settings import FollowSettings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interop.rocketmq import RocketMQ
-from rmqstore.remoting.client import Credentials
+from rmqstore.remoting import Credentials
 
 # Java orders names by UTF-16, where the last of these comes before the one before it.
 LETTERS = "abcXYZ019_-.=&\u00e4\u0416\u4e2d\uff5e\U0001f600"

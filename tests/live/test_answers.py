@@ -11,9 +11,9 @@ from contextlib import suppress
 import pytest
 
 from live.fake_cluster import FakeServer, Reply, Request
+from rmqstore import remoting
 from rmqstore.errors import BrokerUnreachableError, MalformedBytesError
-from rmqstore.remoting import client as client_module
-from rmqstore.remoting.client import (
+from rmqstore.remoting import (
     Address,
     Endpoint,
     RemotingClient,
@@ -62,7 +62,7 @@ def test_codes_remarks_fields_and_bodies_of_both_forms(server: Echo, *, is_binar
 def test_answers_of_any_size_come_whole_in_any_pieces(
     server: Echo, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "_BUFFER_BYTES", 256)
+    monkeypatch.setattr(remoting, "_BUFFER_BYTES", 256)
     dice = random.Random(seed)
 
     def pieces(_request: Request, frame: bytes) -> Iterator[bytes]:

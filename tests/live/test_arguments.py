@@ -17,7 +17,7 @@ from live.fake_cluster import FakeCluster, fill, one_queue
 from rmqstore.cli import main
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.live.location import LiveLocation
-from rmqstore.remoting.client import Address, Credentials
+from rmqstore.remoting import Address, Credentials
 from rmqstore.store.live_cluster import LiveCluster
 from rmqstore.store.opening import open_live
 from store_builder import Store

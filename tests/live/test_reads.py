@@ -29,7 +29,7 @@ from rmqstore.errors import BrokerUnreachableError, OptionError
 from rmqstore.live import broker as broker_module
 from rmqstore.live import pulls
 from rmqstore.live.broker import LiveBroker
-from rmqstore.remoting.client import Address, RemotingClient
+from rmqstore.remoting import Address, RemotingClient
 from rmqstore.spans import QueueSlice
 from rmqstore.store.live_cluster import LiveCluster
 from store_builder import T0, Record, Store, java_hash, properties

@@ -20,7 +20,7 @@ import click
 from rmqstore.cli.common import USAGE, ends_clearly, stopped_by_signals
 from rmqstore.cli.verbs import main
 from rmqstore.errors import BrokerUnreachableError, OptionError, RmqStoreError, StoreStateError
-from rmqstore.remoting.client import Address
+from rmqstore.remoting import Address
 from rmqstore.replica.cluster import ClusterProgress, FollowMetrics, follow, follow_cluster
 from rmqstore.replica.settings import (
     Acknowledge,

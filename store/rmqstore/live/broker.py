@@ -15,8 +15,14 @@ from rmqstore.errors import (
     MalformedBytesError,
 )
 from rmqstore.live.location import LiveLocation
-from rmqstore.remoting.client import Address, Answer, RemotingClient
-from rmqstore.remoting.codes import RequestCode, ResponseCode, is_answered
+from rmqstore.remoting import (
+    Address,
+    Answer,
+    RemotingClient,
+    RequestCode,
+    ResponseCode,
+    is_answered,
+)
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.files.storage import Closing
 

@@ -26,8 +26,7 @@ from rmqstore.live.location import LiveLocation
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import Selection, choose_topics, require_named
 from rmqstore.read.read_spec import READS_ON
-from rmqstore.remoting.client import Address, Answer
-from rmqstore.remoting.codes import RequestCode, ResponseCode
+from rmqstore.remoting import Address, Answer, RequestCode, ResponseCode
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, table_of
 from rmqstore.storage.broker.identity import MASTER_ID

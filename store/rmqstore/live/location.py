@@ -10,7 +10,7 @@ from os import environ
 from typing import Final
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.remoting.client import TIMEOUT_SECONDS, Address, Credentials, Endpoint
+from rmqstore.remoting import TIMEOUT_SECONDS, Address, Credentials, Endpoint
 from rmqstore.storage.files.remote_location import RUNNING_BROKERS, boolean, number
 
 _SCHEME: Final = f"{RUNNING_BROKERS}://"

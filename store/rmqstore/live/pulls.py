@@ -28,8 +28,7 @@ from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, Malforme
 from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.live.broker import WITHOUT_MESSAGES, LiveBroker
-from rmqstore.remoting.client import Answer
-from rmqstore.remoting.codes import RequestCode, ResponseCode
+from rmqstore.remoting import Answer, RequestCode, ResponseCode
 from rmqstore.spans import QueueSlice
 
 logger = logging.getLogger(__name__)

@@ -30,8 +30,7 @@ from rmqstore.errors import (
 from rmqstore.format.layout import PROPERTY_UNIQ_KEY
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import Pulls
-from rmqstore.remoting.client import Answer
-from rmqstore.remoting.codes import RequestCode, ResponseCode
+from rmqstore.remoting import Answer, RequestCode, ResponseCode
 from rmqstore.spans import QueueKey, QueueSlice
 
 logger = logging.getLogger(__name__)

@@ -44,7 +44,7 @@ from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.sending import Sender, SendQueue, SendRequest
-from rmqstore.remoting.codes import RequestCode
+from rmqstore.remoting import RequestCode
 from rmqstore.spans import QueueKey
 from rmqstore.storage.files.storage import Closing
 from rmqstore.write.messages import (

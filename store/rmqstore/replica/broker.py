@@ -23,7 +23,7 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.remoting.client import Address, Endpoint, RemotingClient
+from rmqstore.remoting import Address, Endpoint, RemotingClient
 from rmqstore.replica.broker_requests import (
     TOPICS,
     BrokerClient,

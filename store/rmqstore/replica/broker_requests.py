@@ -21,8 +21,16 @@ from rmqstore.errors import (
     CorruptConfigError,
     OptionError,
 )
-from rmqstore.remoting.client import Address, Answer, Endpoint, RemotingClient
-from rmqstore.remoting.codes import OF_5, RequestCode, ResponseCode, is_answered
+from rmqstore.remoting import (
+    OF_5,
+    Address,
+    Answer,
+    Endpoint,
+    RemotingClient,
+    RequestCode,
+    ResponseCode,
+    is_answered,
+)
 from rmqstore.storage.broker.config_files import MAX_TABLE_BYTES, integer, table_of
 from rmqstore.storage.broker.identity import MASTER_ID
 from rmqstore.storage.files.paths import can_name_queues

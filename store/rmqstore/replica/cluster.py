@@ -24,7 +24,7 @@ from rmqstore.errors import (
     StoreStateError,
     UnsupportedFeatureError,
 )
-from rmqstore.remoting.client import Address, Endpoint
+from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.broker_requests import RegisteredBroker, registered_brokers
 from rmqstore.replica.follower import FollowCallback, Follower, ignore_follow_progress
 from rmqstore.replica.settings import (

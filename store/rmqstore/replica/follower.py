@@ -25,7 +25,7 @@ from rmqstore.errors import (
     CorruptRecordError,
     MalformedBytesError,
 )
-from rmqstore.remoting.client import Endpoint
+from rmqstore.remoting import Endpoint
 from rmqstore.replica import events
 from rmqstore.replica.broker import Informant
 from rmqstore.replica.copy_store import CopyStore

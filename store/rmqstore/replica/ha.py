@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from typing import ClassVar, Final, NamedTuple
 
 from rmqstore.errors import MalformedBytesError
-from rmqstore.remoting.client import Address
+from rmqstore.remoting import Address
 from rmqstore.storage.broker.epochs import Epoch
 
 _SEND_SECONDS: Final = 1.0  # for a few bytes

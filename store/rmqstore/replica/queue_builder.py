@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, UnreadableFileError
 from rmqstore.format.framing import StopKind
-from rmqstore.remoting.client import MAX_BODY_BYTES
+from rmqstore.remoting import MAX_BODY_BYTES
 from rmqstore.replica.broker import TopicKinds
 from rmqstore.replica.broker_requests import TABLES, HeldTable
 from rmqstore.replica.log_copy import RecordStarts

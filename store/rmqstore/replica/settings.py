@@ -15,7 +15,7 @@ from rmqstore.errors import (
     OptionError,
     UnsupportedFeatureError,
 )
-from rmqstore.remoting.client import Address, Credentials, Endpoint
+from rmqstore.remoting import Address, Credentials, Endpoint
 from rmqstore.replica.agreement import OVERLAP_BYTES
 from rmqstore.replica.broker import (
     MAX_FILE_BYTES,

@@ -1,11 +1,12 @@
-"""A client of brokers and name servers: frames, signatures, and a connection for requests.
+"""The remoting protocol: codes, frames, signatures, and a client of brokers and name servers.
 
 Whatever the other side sends, no more is held in memory than one frame may have, and no call takes
 longer than its time-out. Headers are written as JSON. A server answers in the form that it was
 started with, which may be the binary one.
 
 Source: RemotingCommand.java; RemotingSerializable.java; RocketMQSerializable.java;
-NettyDecoder.java; AclClientRPCHook.java; AclUtils.java; AclSigner.java; SessionCredentials.java.
+NettyDecoder.java; AclClientRPCHook.java; AclUtils.java; AclSigner.java; SessionCredentials.java;
+RequestCode.java; ResponseCode.java; RemotingSysResponseCode.java.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import IntEnum
 from types import MappingProxyType, TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -44,6 +46,7 @@ _FIXED_HEADER: Final = struct.Struct(">hbhiii")  # code, language, version, opaq
 _MAX_REMARK_CHARACTERS: Final = 500
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
+_FIRST_OF_5: Final = 412  # Source: MQVersion.java, V5_0_0_SNAPSHOT
 TIMEOUT_SECONDS: Final = 15.0
 # No request has a body that a broker reads. An HA port takes the last 8 bytes that come
 # for an acknowledgement: this one, -1, counts nowhere. Any text would be an offset after the end of
@@ -53,6 +56,67 @@ _BUFFER_BYTES: Final = 512 << 10  # of what came and was not taken; more only fo
 _MAX_PORT: Final = (1 << 16) - 1
 _TCP_INFO_BYTES: Final = 152  # of struct tcp_info
 _MIN_RTT_AT: Final = 148
+
+
+class RequestCode(IntEnum):
+    """What is asked of name servers and brokers, by RocketMQ's names."""
+
+    PULL_MESSAGE = 11
+    QUERY_CONSUMER_OFFSET = 14
+    GET_ALL_TOPIC_CONFIG = 21
+    GET_BROKER_CONFIG = 26
+    GET_BROKER_RUNTIME_INFO = 28
+    SEARCH_OFFSET_BY_TIMESTAMP = 29
+    GET_MAX_OFFSET = 30
+    GET_MIN_OFFSET = 31
+    VIEW_MESSAGE_BY_ID = 33
+    GET_ALL_CONSUMER_OFFSET = 43
+    GET_ALL_DELAY_OFFSET = 45
+    GET_ROUTEINFO_BY_TOPIC = 105
+    GET_BROKER_CLUSTER_INFO = 106
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
+    SEND_MESSAGE_V2 = 310
+    SEND_BATCH_MESSAGE = 320
+    GET_TOPIC_CONFIG = 351
+    GET_ALL_MESSAGE_REQUEST_MODE = 402
+
+
+class ResponseCode(IntEnum):
+    """What an answer says; there are others, which are passed on as they are."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+    SERVICE_NOT_AVAILABLE = 14
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    PULL_NOT_FOUND = 19
+    PULL_RETRY_IMMEDIATELY = 20
+    PULL_OFFSET_MOVED = 21
+    QUERY_NOT_FOUND = 22
+    INVALID_PARAMETER = 29
+    GO_AWAY = 1500
+
+
+# Requests that brokers before 5.0 do not know.
+OF_5: Final = frozenset({RequestCode.GET_TOPIC_CONFIG, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE})
+
+
+def is_answered(code: int, version: int) -> bool:
+    """Return whether a broker answers a request: before 5.0, none that it does not know.
+
+    Args:
+        code: of the request.
+        version: of the broker, as its answers say it; 0 if it is not known.
+
+    Source: AdminBrokerProcessor.java of 4.x.
+    """
+    return code not in OF_5 or not 0 < version < _FIRST_OF_5
 
 
 class Answer(NamedTuple):

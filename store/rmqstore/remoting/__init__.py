@@ -1,1 +1,0 @@
-"""The remoting protocol of RocketMQ: name servers and brokers over the network."""
