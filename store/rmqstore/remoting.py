@@ -46,7 +46,6 @@ _FIXED_HEADER: Final = struct.Struct(">hbhiii")  # code, language, version, opaq
 _MAX_REMARK_CHARACTERS: Final = 500
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
-_FIRST_OF_5: Final = 412  # Source: MQVersion.java, V5_0_0_SNAPSHOT
 TIMEOUT_SECONDS: Final = 15.0
 # No request has a body that a broker reads. An HA port takes the last 8 bytes that come
 # for an acknowledgement: this one, -1, counts nowhere. Any text would be an offset after the end of
@@ -103,6 +102,7 @@ class ResponseCode(IntEnum):
     GO_AWAY = 1500
 
 
+_FIRST_OF_5: Final = 412  # Source: MQVersion.java, V5_0_0_SNAPSHOT
 # Requests that brokers before 5.0 do not know.
 OF_5: Final = frozenset({RequestCode.GET_TOPIC_CONFIG, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE})
 

@@ -409,8 +409,8 @@ class _Evaluator:
         if not isinstance(operand, _Texts):
             failed = self._states(operand)[1]
             return Truth(self._nowhere, ~failed, failed)
-        matches = _as_mask(_SEARCHES[node.how](operand.values, node.text))
-        true = operand.given & (~matches if node.negated else matches)
+        found = _as_mask(_SEARCHES[node.how](operand.values, node.text))
+        true = operand.given & (~found if node.negated else found)
         return Truth(true, ~true, self._nowhere)
 
 
