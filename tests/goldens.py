@@ -54,6 +54,14 @@ def summary(name: str) -> Row:
     return json.loads((FOLDER / f"{name}.summary.json").read_text(encoding="utf-8"))
 
 
+# the columns of messages, by the names that these have in a row of :func:`records`
+RECORD_COLUMNS = {
+    "physicalOffset": "commitLogOffset",
+    "size": "storeSize",
+    **{name: name for name in ("topic", "queueId", "queueOffset", "sysFlag", "storeTimestamp")},
+}
+
+
 def records(name: str) -> list[Row]:
     """Return the rows of the CommitLog without its blanks and without torn records."""
     rows = lines(name, "commitlog")

@@ -14,24 +14,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from following.fake_controller import FakeController
-from following.fake_master import FakeMaster, more
+from following.fake_master import FakeMaster, log_of
 from following.fake_name_server import FakeNameServer
 from following.followers import require_exact, wait_for
 from rmqstore.cli import main
 from rmqstore.replica.cluster import FollowMetrics
 from rmqstore.replica.state import follow_status
 from rmqstore.storage.broker.epochs import Epoch
-from store_builder import Store
 
 
 def run(*words: object) -> Result:
     return CliRunner().invoke(main, ["follow", *map(str, words)])
-
-
-def log_of(count: int) -> Store:
-    log = Store(segment_bytes=1 << 14)
-    more(log, count)
-    return log
 
 
 @pytest.mark.parametrize("words", [["127.0.0.1:1"], ["--namesrv", "127.0.0.1:1"]])

@@ -89,27 +89,10 @@ def test_every_record_by_log_in_all_columns(
             brokerName="b",
         )
     )
-    ours = (
-        "commitLogOffset",
-        "storeSize",
-        "topic",
-        "queueId",
-        "queueOffset",
-        "sysFlag",
-        "storeTimestamp",
-    )
-    keys = (
-        "physicalOffset",
-        "size",
-        "topic",
-        "queueId",
-        "queueOffset",
-        "sysFlag",
-        "storeTimestamp",
-    )
     expected = goldens.records(name)
-    assert [tuple(row[key] for key in ours) for row in found] == [
-        tuple(row[key] for key in keys) for row in expected
+    columns = goldens.RECORD_COLUMNS
+    assert [[row[column] for column in columns.values()] for row in found] == [
+        [row[key] for key in columns] for row in expected
     ]
     assert [row["properties"].get("UNIQ_KEY") for row in found] == [
         row["uniqKey"] for row in expected

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from store_builder import Record, Store, properties
 
+FILE_BYTES = 1 << 14
 TOPICS = {
     "dataVersion": {"counter": 1, "stateVersion": 0, "timestamp": 1},
     "topicConfigTable": {
@@ -40,6 +41,13 @@ def more(log: Store, count: int, *, size: int = 100, mark: bytes = b"", time_ms:
         log.append(
             Record(queue_id=number % 3, body=body, properties=keys, store_timestamp=stored_at)
         )
+
+
+def log_of(count: int, *, size: int = 100, mark: bytes = b"", time_ms: int = 0) -> Store:
+    """Return a log of messages in small files."""
+    log = Store(segment_bytes=FILE_BYTES)
+    more(log, count, size=size, mark=mark, time_ms=time_ms)
+    return log
 
 
 def part(common: Store, n_lost: int, n_more: int) -> tuple[Store, Store]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from following.fake_master import FakeMaster, more
+from following.fake_master import FILE_BYTES, FakeMaster, log_of, more
 from following.followers import (
     Following,
     files,
@@ -18,16 +18,7 @@ from following.followers import (
 )
 from rmqstore.errors import StoreStateError
 from rmqstore.replica.state import follow_status
-from store_builder import Store, pack_blank
-
-FILE_BYTES = 1 << 14
-
-
-def log_of(count: int, *, mark: bytes = b"", time_ms: int = 0) -> Store:
-    log = Store(segment_bytes=FILE_BYTES)
-    more(log, count, mark=mark, time_ms=time_ms)
-    return log
-
+from store_builder import pack_blank
 
 TABLES = ("consumerOffset.json", "delayOffset.json", "subscriptionGroup.json", "topics.json")
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import rmqstore
-from following.fake_master import FakeMaster, more
+from following.fake_master import FakeMaster, log_of, more
 from following.fake_name_server import FakeNameServer
 from following.followers import TIMING, require_exact, wait_for
 from following.test_reconnecting import closed_port
@@ -29,12 +29,6 @@ from rmqstore.replica.cluster import ClusterFollower, ClusterProgress
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import follow_cluster_status
 from store_builder import Store
-
-
-def log_of(count: int) -> Store:
-    log = Store(segment_bytes=1 << 14)
-    more(log, count)
-    return log
 
 
 class Run:

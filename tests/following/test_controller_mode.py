@@ -15,7 +15,7 @@ import pytest
 
 import tiers
 from following.fake_controller import FakeController, Handshake
-from following.fake_master import FakeMaster, content, more
+from following.fake_master import FILE_BYTES, FakeMaster, content, log_of, more
 from following.followers import (
     Following,
     files,
@@ -37,14 +37,6 @@ from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from store_builder import Store
-
-FILE_BYTES = 1 << 14
-
-
-def log_of(count: int) -> Store:
-    log = Store(segment_bytes=FILE_BYTES)
-    more(log, count)
-    return log
 
 
 def switched(log: Store, lost: int, count: int) -> tuple[Store, int]:

@@ -12,7 +12,7 @@ import pytest
 from crash.faults import Cut
 from crash.test_killed_follower import SharedDisk
 from following.fake_controller import FakeController
-from following.fake_master import FakeMaster, more
+from following.fake_master import FakeMaster, log_of, more
 from following.followers import TIMING, follow_once, following, require_exact, wait_for
 from rmqstore.errors import CorruptRecordError, StoreStateError
 from rmqstore.remoting import Address, Endpoint
@@ -22,15 +22,6 @@ from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import copy_paths, follow_status, state_path
 from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
-from store_builder import Store
-
-FILE_BYTES = 1 << 14
-
-
-def log_of(count: int) -> Store:
-    log = Store(segment_bytes=FILE_BYTES)
-    more(log, count)
-    return log
 
 
 def epochs_of(target: Path) -> list[Epoch]:

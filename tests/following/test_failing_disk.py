@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import tiers
-from following.fake_master import FakeMaster, content, more, part
+from following.fake_master import FILE_BYTES, FakeMaster, content, log_of, more, part
 from following.followers import TIMING, files, follow_once, require_exact
 from rmqstore.errors import StoreStateError
 from rmqstore.remoting import Address, Endpoint
@@ -28,15 +28,6 @@ from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import copy_paths, follow_status, write_state
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.index_files import index_files, read_header
-from store_builder import Store
-
-FILE_BYTES = 1 << 14
-
-
-def log_of(count: int) -> Store:
-    log = Store(segment_bytes=FILE_BYTES)
-    more(log, count)
-    return log
 
 
 def follow_with(disk: Disk, master: FakeMaster, target: Path, **settings: Any) -> None:

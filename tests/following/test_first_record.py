@@ -6,20 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from following.fake_master import FakeMaster, more
+from following.fake_master import FILE_BYTES, FakeMaster, log_of, more
 from following.followers import follow_once, following, require_exact, wait_for
 from rmqstore.errors import StoreStateError
 from rmqstore.remoting import Address
 from rmqstore.replica.agreement import FirstRecord
-from store_builder import Store
-
-FILE_BYTES = 1 << 14
-
-
-def log_of(count: int, **record: int) -> Store:
-    log = Store(segment_bytes=FILE_BYTES)
-    more(log, count, **record)
-    return log
 
 
 def replicas(master: FakeMaster) -> Address:

@@ -16,7 +16,7 @@ import pytest
 
 import rmqstore
 import tiers
-from following.fake_master import TOPICS, FakeMaster, more, part
+from following.fake_master import FILE_BYTES, TOPICS, FakeMaster, log_of, more, part
 from following.followers import TIMING, files, follow_once, following, require_exact, wait_for
 from rmqstore.errors import (
     BrokerRefusedError,
@@ -35,14 +35,6 @@ from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.files.disk import Disk
 from rmqstore.write import dispatch
 from store_builder import Record, Store, properties
-
-FILE_BYTES = 1 << 14
-
-
-def log_of(count: int, **record: int) -> Store:
-    log = Store(segment_bytes=FILE_BYTES)
-    more(log, count, **record)
-    return log
 
 
 @pytest.mark.parametrize("count", [0, 1, 50, 400, 1000])

@@ -15,20 +15,12 @@ import pytest
 
 import rmqstore
 import tiers
-from following.fake_master import FakeMaster, content, more
+from following.fake_master import FILE_BYTES, FakeMaster, content, log_of, more
 from following.followers import Following, files, follow_once, require_exact, wait_for
 from rmqstore.errors import RmqStoreError
 from rmqstore.replica import broker as ports
 from rmqstore.replica.ha import MAX_BODY_BYTES
 from store_builder import BLANK, Record, Store, pack
-
-FILE_BYTES = 1 << 14
-
-
-def log_of(count: int) -> Store:
-    log = Store(segment_bytes=FILE_BYTES)
-    more(log, count)
-    return log
 
 
 def header_mangler(dice: random.Random) -> Callable[[bytes], bytes]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tiers
-from following.fake_master import content, more
+from following.fake_master import FILE_BYTES, content, more
 from rmqstore.errors import CorruptRecordError
 from rmqstore.replica import log_copy
 from rmqstore.replica import log_copy as record_starts
@@ -21,8 +21,6 @@ from rmqstore.replica.state import copy_paths
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.log.walks import walk_forward
 from store_builder import Store
-
-FILE_BYTES = 1 << 14
 
 
 def log_of(count: int) -> Store:

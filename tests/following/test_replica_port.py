@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from following.fake_master import FakeMaster, more, part
+from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
 from following.followers import (
     TIMING,
     Following,
@@ -30,17 +30,9 @@ from rmqstore.errors import (
 from rmqstore.replica.retention import parse_retention
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import FollowProgress, follow_status
-from store_builder import Store
 
-FILE_BYTES = 1 << 14
 ALONE: dict[str, Any] = {"ha_mode": "default", "timing": replace(TIMING, quiet=0.2)}
 NEW: dict[str, Any] = {**ALONE, "file_size": FILE_BYTES, "start": 0}
-
-
-def log_of(count: int, **record: int) -> Store:
-    log = Store(segment_bytes=FILE_BYTES)
-    more(log, count, **record)
-    return log
 
 
 def replicas(master: FakeMaster) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import rmqstore
-from following.fake_master import FakeMaster, more
+from following.fake_master import FILE_BYTES, FakeMaster, log_of, more
 from following.followers import (
     Following,
     follow_once,
@@ -26,14 +26,7 @@ from rmqstore.replica.retention import NeededByStreams, Retention, first_needed,
 from rmqstore.replica.state import copy_paths, follow_cluster_status, follow_status
 from store_builder import Record, Store
 
-FILE_BYTES = 1 << 14
 CHECKPOINT_V1 = Path(__file__).parents[1] / "connector" / "checkpoint-v1"
-
-
-def log_of(count: int, **record: int) -> Store:
-    log = Store(segment_bytes=FILE_BYTES)
-    more(log, count, **record)
-    return log
 
 
 def kept(log: Store, begin: int) -> Store:

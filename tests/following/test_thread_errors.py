@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from following.fake_master import FakeMaster, more, part
+from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
 from following.followers import (
     TIMING,
     Following,
@@ -38,15 +38,6 @@ from rmqstore.replica.state import copy_paths, follow_status
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.writer_notes import CleanEnd, read_clean_end
-from store_builder import Store
-
-FILE_BYTES = 1 << 14
-
-
-def log_of(count: int) -> Store:
-    log = Store(segment_bytes=FILE_BYTES)
-    more(log, count)
-    return log
 
 
 def is_log(path: Path) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from following.fake_master import FakeMaster, more
+from following.fake_master import FakeMaster, log_of, more
 from following.followers import TIMING, follow_once, require_exact, wait_for
 from rmqstore.errors import StoreStateError
 from rmqstore.remoting import Address, Endpoint
@@ -22,7 +22,6 @@ from rmqstore.replica.log_copy import Unflushed
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import follow_status
 from rmqstore.storage.files.disk import Disk
-from store_builder import Store
 
 
 class FlushedDisk(Disk):
@@ -93,12 +92,6 @@ def far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "FAR_BYTES", 5000)
     monkeypatch.setattr(queue_builder, "STEP_BYTES", 2000)
     monkeypatch.setattr(queue_builder, "_FLUSH_BYTES", 12_000)
-
-
-def log_of(count: int) -> Store:
-    log = Store(segment_bytes=1 << 14)
-    more(log, count)
-    return log
 
 
 def contents(target: Path, folder: str) -> dict[str, bytes]:

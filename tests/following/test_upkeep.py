@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from following.fake_master import FakeMaster, more
+from following.fake_master import FakeMaster, log_of, more
 from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
 from following.replicas import asking, decide, streaming
 from following.test_reconnecting import closed_port
@@ -42,12 +42,6 @@ from rmqstore.replica.replica_state import wait_of
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowProgress, follow_status
 from store_builder import Record, Store
-
-
-def log_of(count: int) -> Store:
-    log = Store(segment_bytes=1 << 14)
-    more(log, count)
-    return log
 
 
 def test_the_begin_of_the_log_is_known_between_two_heartbeats() -> None:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import rmqstore
-from following.fake_master import FakeMaster, more, part
+from following.fake_master import FILE_BYTES, FakeMaster, log_of, more, part
 from following.followers import (
     files,
     follow_once,
@@ -22,14 +22,6 @@ from rmqstore.replica.retention import parse_retention
 from rmqstore.replica.state import follow_status
 from rmqstore.storage.files.disk import Disk
 from store_builder import Store
-
-FILE_BYTES = 1 << 14
-
-
-def log_of(count: int) -> Store:
-    log = Store(segment_bytes=FILE_BYTES)
-    more(log, count)
-    return log
 
 
 def offsets(target: Path) -> list[int]:

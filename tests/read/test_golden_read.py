@@ -61,33 +61,15 @@ def test_scan_of_the_log_gives_exactly_its_records_in_order(
 ) -> None:
     with rmqstore.open(golden_store(name)) as store:
         found = read(store, scan="commitlog")
-    keys = (
-        "physicalOffset",
-        "size",
-        "topic",
-        "queueId",
-        "queueOffset",
-        "sysFlag",
-        "storeTimestamp",
-        "keys",
-    )
-    ours = (
-        "commitLogOffset",
-        "storeSize",
-        "topic",
-        "queueId",
-        "queueOffset",
-        "sysFlag",
-        "storeTimestamp",
-        "keys",
-    )
-    # what is empty is dropped
-    expected = [{**row, "keys": row["keys"] or None} for row in goldens.records(name)]
-    assert [tuple(row[key] for key in ours) for row in found] == [
-        tuple(row[key] for key in keys) for row in expected
+    expected = goldens.records(name)
+    columns = goldens.RECORD_COLUMNS
+    assert [[row[column] for column in columns.values()] for row in found] == [
+        [row[key] for key in columns] for row in expected
     ]
+    # what is empty is dropped
+    assert [row["keys"] for row in found] == [row["keys"] or None for row in expected]
     assert [row["properties"].get("UNIQ_KEY") for row in found] == [
-        row["uniqKey"] for row in goldens.records(name)
+        row["uniqKey"] for row in expected
     ]
 
 

@@ -50,6 +50,18 @@ def data_files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in found if path.is_file()}
 
 
+def require_same(before: dict[str, bytes], after: dict[str, bytes]) -> None:
+    """Require the same bytes in the same files; those of the index are named by when they began."""
+    kinds = [
+        (
+            {path: data for path, data in files.items() if "index/" not in path},
+            [data for path, data in sorted(files.items()) if "index/" in path],
+        )
+        for files in (before, after)
+    ]
+    assert kinds[0] == kinds[1]
+
+
 @pytest.mark.parametrize("name", goldens.CRASHED)
 def test_a_crashed_store_has_every_record_of_the_valid_log_in_its_queues(
     copied: GoldenStore, name: str
@@ -115,14 +127,7 @@ def test_queues_and_index_are_rebuilt_from_the_log(copied: GoldenStore, lost: st
             shutil.rmtree(root / folder)
     StoreWriter(find_store(root), StoreConfig().updated(goldens.summary("basic")["conf"])).close()
     after = data_files(root)
-    assert {k: v for k, v in after.items() if "index/" not in k} == {
-        k: v for k, v in before.items() if "index/" not in k
-    }
-    indexes = [
-        [data for path, data in sorted(files.items()) if "index/" in path]
-        for files in (before, after)
-    ]
-    assert indexes[0] == indexes[1]
+    require_same(before, after)
 
 
 def test_a_queue_whose_newest_file_is_gone_is_rebuilt(copied: GoldenStore) -> None:
@@ -178,14 +183,7 @@ def test_rebuilding_gives_what_rocketmq_built(copied: GoldenStore, name: str) ->
     assert rows(root, include_system_topics=True) == read
     assert not (root / ".rmqstore" / "replaced").exists()
     if name != "expired":  # files with units of deleted records only are not rebuilt
-        assert {k: v for k, v in after.items() if "index/" not in k} == {
-            k: v for k, v in before.items() if "index/" not in k
-        }
-        indexes = [
-            [data for path, data in sorted(files.items()) if "index/" in path]
-            for files in (before, after)
-        ]
-        assert indexes[0] == indexes[1]
+        require_same(before, after)
 
 
 def test_a_queue_without_records_keeps_its_offset_when_all_is_rebuilt(copied: GoldenStore) -> None:
