@@ -7,17 +7,13 @@ Usage: python examples/01_read_topic.py STORE TOPIC
 
 from __future__ import annotations
 
-import os
 import sys
 
 from pyspark.sql import SparkSession
 
 
 def main(store: str, topic: str) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    )
+    spark = SparkSession.builder.appName("read").getOrCreate()
 
     messages = spark.read.format("rmqstore").option("subscribe", topic).load(store)
     print(f"{messages.count()} messages in {topic}")

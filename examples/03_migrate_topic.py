@@ -5,21 +5,13 @@ Usage: python examples/03_migrate_topic.py SOURCE TARGET TOPIC
 
 from __future__ import annotations
 
-import os
 import sys
 
 from pyspark.sql import SparkSession
 
 
 def main(source: str, target: str, topic: str) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.appName("migrate")
-        .master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = SparkSession.builder.appName("migrate").getOrCreate()
     messages = spark.read.format("rmqstore").option("subscribe", topic).load(source)
     # The columns that a store assigns (offsets, store time) get new values; all others are kept. A
     # version of an application is written only once, so this may be run again after a crash.

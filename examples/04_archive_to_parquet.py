@@ -5,21 +5,13 @@ Usage: python examples/04_archive_to_parquet.py STORE ARCHIVE RESTORED
 
 from __future__ import annotations
 
-import os
 import sys
 
 from pyspark.sql import SparkSession
 
 
 def main(store: str, archive: str, restored: str) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.appName("archive")
-        .master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = SparkSession.builder.appName("archive").getOrCreate()
     messages = spark.read.format("rmqstore").load(store)
     # Sorted within each file, so that the messages of a queue come back in their order.
     (

@@ -10,7 +10,6 @@ are due.
 
 from __future__ import annotations
 
-import os
 import sys
 
 from pyspark.sql import SparkSession
@@ -18,14 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 
 def main(store: str, count: str = "10000") -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.appName("data")
-        .master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = SparkSession.builder.appName("data").getOrCreate()
     number = F.col("id")
     amount = number * 7 % 1000
     states = F.array(F.lit("new"), F.lit("paid"), F.lit("sent"))

@@ -10,7 +10,6 @@ retention had deleted when this run began: then it has to run more often, or ret
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -48,14 +47,7 @@ def alerts(spark: SparkSession, store: str, archive: str, hours: float) -> list[
 
 
 def main(store: str, archive: str, checkpoint: str, hours: str = "0") -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.appName("archive")
-        .master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = SparkSession.builder.appName("archive").getOrCreate()
     found = alerts(spark, store, archive, float(hours))
     # The checkpoint knows how far the last run got, even if it was killed. The first run starts at
     # the oldest message. A later run fails if retention has deleted messages in between, and names

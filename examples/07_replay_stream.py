@@ -9,7 +9,6 @@ until all present messages are replayed.
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 from pyspark.sql import SparkSession
@@ -31,14 +30,7 @@ def lag(query: StreamingQuery) -> int | None:
 
 
 def main(store: str, target: str, checkpoint: str, topic: str, tags: str, once: str = "") -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.appName("replay")
-        .master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = SparkSession.builder.appName("replay").getOrCreate()
     messages = (
         spark.readStream.format("rmqstore")
         .option("subscribe", topic)

@@ -5,7 +5,6 @@ Usage: python examples/08_foreach_batch.py STORE TABLE CHECKPOINT
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -14,14 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own documentat
 
 
 def main(store: str, table: str, checkpoint: str) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.appName("counts")
-        .master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = SparkSession.builder.appName("counts").getOrCreate()
 
     def count(batch: DataFrame, batch_id: int) -> None:
         # A batch may be repeated after a crash: it overwrites what its first attempt has left. With

@@ -8,17 +8,14 @@ Usage: python examples/09_find_messages.py STORE KEY [KEY ...]
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 from pyspark.sql import DataFrameReader, SparkSession
 
 
 def main(store: str, *keys: str) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
+        SparkSession.builder.appName("find")
         .config("spark.sql.python.filterPushdown.enabled", "true")  # Spark's default is false
         .getOrCreate()
     )

@@ -5,7 +5,6 @@ Usage: python examples/15_move_kafka_job.py STORE TOPIC RESULT CHECKPOINT
 
 from __future__ import annotations
 
-import os
 import sys
 
 from pyspark.sql import DataFrame, SparkSession
@@ -37,15 +36,11 @@ def words_a_minute(messages: DataFrame) -> DataFrame:
 
 
 def main(store: str, topic: str, result: str, checkpoint: str) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (
         SparkSession.builder.appName("words")
-        .master("local[2]")
-        .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .getOrCreate()
     )
-    spark.sparkContext.setLogLevel("ERROR")
     messages = source(spark, store, topic)
     print(", ".join(f"{name} {kind}" for name, kind in messages.dtypes))
 

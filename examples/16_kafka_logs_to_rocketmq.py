@@ -5,7 +5,6 @@ Usage: python examples/16_kafka_logs_to_rocketmq.py LOG_DIR STORE TOPIC...
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 
@@ -32,14 +31,7 @@ def messages_of(records: DataFrame) -> DataFrame:
 
 
 def main(log_dir: str, store: str, topics: list[str]) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.appName("kafka-to-rocketmq")
-        .master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = SparkSession.builder.appName("kafka-to-rocketmq").getOrCreate()
     for topic in topics:
         records = (
             spark.read.format("kafkalog")

@@ -34,17 +34,11 @@ def records_of(spark: SparkSession, store: str, topic: str) -> DataFrame:
 
 
 def main(store: str, topic: str, servers: str | None) -> None:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = (
-        SparkSession.builder.appName("rocketmq-to-kafka")
-        .master("local[2]")
-        .config("spark.ui.enabled", "false")
-    )
+    builder = SparkSession.builder.appName("rocketmq-to-kafka")
     if servers is not None and "spark.jars" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
         package = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
         builder = builder.config("spark.jars.packages", package)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
     records = records_of(spark, store, topic)
     if servers is None:
         records.selectExpr(
