@@ -35,9 +35,9 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import Pulled, Pulls
 from rmqstore.read.assembler import Pipeline, decoded_columns, plain_pipeline
-from rmqstore.read.faults import find_faults
+from rmqstore.read.faults import Fault, find_faults, lost_rows, merge_faults
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, PERMISSIVE, READS_ON, ReadSpec
-from rmqstore.read.rows import Fault, UnitRows, lost_rows, merge_faults
+from rmqstore.read.rows import UnitRows
 from rmqstore.read.shared_records import shared_pipeline
 from rmqstore.read.stages import LogBytes, decode
 from rmqstore.spans import QueueSlice

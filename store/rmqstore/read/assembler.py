@@ -15,10 +15,10 @@ from rmqstore.format.columns.decode import DECODED_COLUMNS
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Positions
 from rmqstore.format.record import Expected
-from rmqstore.read.faults import Explain, explain, find_faults
+from rmqstore.read.faults import Explain, explain, find_faults, merge_faults
 from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
 from rmqstore.read.record_filter import LogFilter
-from rmqstore.read.rows import UnitRows, merge_faults
+from rmqstore.read.rows import UnitRows
 from rmqstore.read.stages import (
     LogBytes,
     Rows,

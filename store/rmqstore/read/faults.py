@@ -3,20 +3,56 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError, spelled
-from rmqstore.format.layout import Bytes
+from rmqstore.format.layout import Bytes, Positions
 from rmqstore.format.record import Expected, check_record
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
-from rmqstore.read.rows import Fault, expected_columns, lost_rows
 from rmqstore.read.stages import Rows
 from rmqstore.spans import LostSpan
 
 logger = logging.getLogger(__name__)
+
+
+class Fault(NamedTuple):
+    """A damaged record."""
+
+    row: int  # in its batch
+    known: Mapping[str, object]  # values by column
+    reason: str
+
+
+def expected_columns(expected: Expected) -> dict[str, object]:
+    """Return what a queue unit says of a record, by column."""
+    return {
+        "topic": expected.topic,
+        "queueId": expected.queue_id,
+        "queueOffset": expected.queue_offset,
+        "storeSize": expected.size,
+    }
+
+
+def lost_rows(schema: pa.Schema, faults: list[Fault]) -> pa.RecordBatch:
+    """Return rows for damaged records alone; columns whose value is not known are null."""
+    rows = [
+        {name: value for name, value in fault.known.items() if name in schema.names}
+        for fault in faults
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema)
+
+
+def merge_faults(batch: pa.RecordBatch, rows: Positions, faults: list[Fault]) -> pa.RecordBatch:
+    """Put rows for damaged records in their places among the others."""
+    lost = lost_rows(batch.schema, faults)
+    order = np.argsort(np.concatenate((rows, [fault.row for fault in faults])), kind="stable")
+    both = pa.Table.from_batches([batch, lost]).take(pa.array(order)).combine_chunks()
+    return both.to_batches()[0] if both.num_rows else batch
+
 
 # Says what is wrong with the bytes of the record at a physical offset, given what a queue expects
 # of it, if one does.

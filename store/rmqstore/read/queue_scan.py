@@ -36,10 +36,11 @@ from rmqstore.format.layout import (
     Positions,
 )
 from rmqstore.read.assembler import Assembler, Pipeline, plain_pipeline
+from rmqstore.read.faults import Fault, expected_columns, lost_rows
 from rmqstore.read.joined_files import FileSharing, JoinedFiles
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
 from rmqstore.read.record_filter import LogFilter, OpenExt, keep_resolved, resolve_codes
-from rmqstore.read.rows import Fault, UnitRows, expected_columns, lost_rows
+from rmqstore.read.rows import UnitRows
 from rmqstore.read.shared_records import shared_pipeline
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.mapped_file_queue import Segment

@@ -1,8 +1,8 @@
-"""Units of queues and the faults of their records, as columns."""
+"""Units of queues as columns, and two streams of rows in the order of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -106,38 +106,3 @@ class UnitRows(NamedTuple):
         return Expected(
             topic, int(self.queue_ids[row]), int(self.queue_offsets[row]), int(self.sizes[row])
         )
-
-
-class Fault(NamedTuple):
-    """A damaged record."""
-
-    row: int  # in its batch
-    known: Mapping[str, object]  # values by column
-    reason: str
-
-
-def expected_columns(expected: Expected) -> dict[str, object]:
-    """Return what a queue unit says of a record, by column."""
-    return {
-        "topic": expected.topic,
-        "queueId": expected.queue_id,
-        "queueOffset": expected.queue_offset,
-        "storeSize": expected.size,
-    }
-
-
-def lost_rows(schema: pa.Schema, faults: list[Fault]) -> pa.RecordBatch:
-    """Return rows for damaged records alone; columns whose value is not known are null."""
-    rows = [
-        {name: value for name, value in fault.known.items() if name in schema.names}
-        for fault in faults
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema)
-
-
-def merge_faults(batch: pa.RecordBatch, rows: Positions, faults: list[Fault]) -> pa.RecordBatch:
-    """Put rows for damaged records in their places among the others."""
-    lost = lost_rows(batch.schema, faults)
-    order = np.argsort(np.concatenate((rows, [fault.row for fault in faults])), kind="stable")
-    both = pa.Table.from_batches([batch, lost]).take(pa.array(order)).combine_chunks()
-    return both.to_batches()[0] if both.num_rows else batch
