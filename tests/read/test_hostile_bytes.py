@@ -112,12 +112,17 @@ class Judge:
 
     def _judge_rows(self, rows: list[dict[str, Any]], scan: str) -> list[str]:
         log, units = self.log(), self.units()
-        good = [row for row in rows if row.get("_corrupt_record") is None]
+        reasons = [row.get("_corrupt_record") or "" for row in rows]
+        # A message whose client gave it a time that no calendar has is as sound as any.
+        good = [
+            row
+            for row, reason in zip(rows, reasons, strict=True)
+            if not reason or (reason.startswith("bornTimestamp: ") and not row["bornTimestamp"])
+        ]
         wrong = [
             f"corrupt row names no path: {row}"
-            for row in rows
-            if row.get("_corrupt_record") is not None
-            and str(self.root) not in row["_corrupt_record"]
+            for row, reason in zip(rows, reasons, strict=True)
+            if row not in good and str(self.root) not in reason
         ]
         for row in good:
             wrong += self._judge_message(row, log, units if scan == "queue" else None)
