@@ -112,17 +112,11 @@ class Judge:
 
     def _judge_rows(self, rows: list[dict[str, Any]], scan: str) -> list[str]:
         log, units = self.log(), self.units()
-        reasons = [row.get("_corrupt_record") or "" for row in rows]
-        # A message whose client gave it a time that no calendar has is as sound as any.
-        good = [
-            row
-            for row, reason in zip(rows, reasons, strict=True)
-            if not reason or (reason.startswith("bornTimestamp: ") and not row["bornTimestamp"])
-        ]
+        good = [row for row in rows if _is_whole(row)]
         wrong = [
             f"corrupt row names no path: {row}"
-            for row, reason in zip(rows, reasons, strict=True)
-            if row not in good and str(self.root) not in reason
+            for row in rows
+            if not _is_whole(row) and str(self.root) not in row["_corrupt_record"]
         ]
         for row in good:
             wrong += self._judge_message(row, log, units if scan == "queue" else None)
@@ -148,8 +142,8 @@ class Judge:
         record = log[at : at + size]
         if len(record) < 91:
             return [f"not in the log: {row}"]
-        stored_size, magic, crc, queue_id, _, queue_offset, place, sys_flag = struct.unpack_from(
-            ">iIiiiqqI", record
+        stored_size, magic, crc, queue_id, _, queue_offset, place, sys_flag, born_at = (
+            struct.unpack_from(">iIiiiqqIq", record)
         )
         hosts = 12 * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
         (body_length,) = struct.unpack_from(">i", record, 84 + hosts)
@@ -161,6 +155,9 @@ class Judge:
             "body": build.body_crc(body) == crc == row["bodyCRC"],
             "queue": (queue_id, queue_offset) == (row["queueId"], row["queueOffset"]),
         }
+        if row.get("_corrupt_record") is not None:
+            is_said = row["_corrupt_record"].endswith(f": {born_at} ms")
+            facts["born time"] = row["bornTimestamp"] is None and is_said
         if units is not None:
             # The place of the unit decides: a broker that had to skip a record shifts the queue.
             facts["queue"] = queue_id == row["queueId"] and queue_offset >= row["queueOffset"]
@@ -271,6 +268,12 @@ def _digest(wrong: list[str]) -> str:
     for text in wrong:
         kinds.setdefault(re.sub(r"\d+", "", text.partition(", ")[2])[:80], text)
     return "\n".join(kinds.values())
+
+
+def _is_whole(row: dict[str, Any]) -> bool:
+    """Return whether a row is a message; a time of its client that no calendar has is no damage."""
+    reason = row.get("_corrupt_record")
+    return reason is None or reason.startswith("bornTimestamp: ")
 
 
 def _flipped(data: bytes, at: int, mask: int) -> tuple[str, bytes]:
