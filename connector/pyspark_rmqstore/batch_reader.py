@@ -21,7 +21,7 @@ from pyspark_rmqstore.packing import AnyStoreRead
 from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.query.selection import require_named
-from rmqstore.read.planning import plan_queues
+from rmqstore.read.planning import newest_record, plan_queues
 from rmqstore.read.store_parts import StoreParts
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class RmqStoreReader(DataSourceReader):
         else:
             planned = splits.planned(store)
             slices = [item.piece for item in planned]
-            reads = [splits.queues(ref, store, planned)]
+            reads = [splits.queues(ref, store, planned, newest_record(store))]
         reads += splits.lost(ref, store, slices)
         if self._options.include_pending:
             store.require_store("include_pending")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from rmqstore.live.reading import LiveScan
 from rmqstore.read.sampling import Sample
 from rmqstore.remoting import Address
 from rmqstore.spans import QueueSlice
+from rmqstore.storage.log.commitlog import LogMark
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -41,6 +42,7 @@ class LiveSplit(InputPartition):
     broker: str
     address: Address
     slices: tuple[QueueSlice, ...]
+    mark: LogMark | None = None  # the newest record that may be read
 
 
 class LiveSplitReader(SplitReader):
@@ -51,10 +53,19 @@ class LiveSplitReader(SplitReader):
         super().__init__(schema, options)
         require_served(columns=self.schema.names)
 
-    def read_of(self, broker: LiveBroker, slices: Sequence[QueueSlice]) -> AnyStoreRead:
-        """Return the read of ranges of a broker's queues; two messages of each are looked at."""
+    def read_of(
+        self, broker: LiveBroker, slices: Sequence[QueueSlice], mark: LogMark | None = None
+    ) -> AnyStoreRead:
+        """Return the read of ranges of a broker's queues; two messages of each are looked at.
+
+        A mark is the newest record that may be read; without one it is the newest of these.
+        """
         ends = [piece._replace(start=at) for piece in slices for at in (piece.start, piece.end - 1)]
-        records = iter(zip(ends, first_records(broker, ends), strict=True))
+        found = first_records(broker, ends)
+        if mark is None:
+            heads = [record for record in found if record is not None]
+            mark = max((LogMark(*record[1:]) for record in heads), default=None)
+        records = iter(zip(ends, found, strict=True))
         sampled = []
         for piece in slices:
             samples = [
@@ -67,7 +78,7 @@ class LiveSplitReader(SplitReader):
 
         def cut(limits: Limits) -> list[LiveSplit]:
             return [
-                LiveSplit(broker.location, broker.name, broker.address, task)
+                LiveSplit(broker.location, broker.name, broker.address, task, mark)
                 for task in queues.cut(limits)
             ]
 
@@ -81,7 +92,7 @@ class LiveSplitReader(SplitReader):
                 option_names(),
                 LiveBroker(split.broker, split.address, split.location) as broker,
             ):
-                scan = LiveScan(broker, self.spec(split.broker))
+                scan = LiveScan(broker, replace(self.spec(split.broker), mark=split.mark))
                 yield from self._matching(scan.batches(split.slices))
 
 

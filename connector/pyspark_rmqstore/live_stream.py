@@ -18,16 +18,17 @@ from rmqstore.errors import BrokerUnreachableError
 from rmqstore.live.bounds import (
     first_at,
     first_behind,
-    record_in_queues,
+    mark_stands,
     resolver_for,
     search_times,
 )
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
-from rmqstore.live.pulls import first_records, record_at
-from rmqstore.read.log_cursor import LogMark
+from rmqstore.live.pulls import first_records
+from rmqstore.query.selection import Selection, choose_topics
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.spans import QueueKey, QueueSlice
+from rmqstore.storage.log.commitlog import LogMark
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +48,8 @@ class LiveTail:
         mark: the newest record, by which the broker's log is recognized; None without one.
     """
 
-    def __init__(self, broker: LiveBroker) -> None:
-        self.broker = broker
+    def __init__(self, broker: LiveBroker, selection: Selection) -> None:
+        self.broker, self._selection = broker, selection
         self.spans: Mapping[QueueKey, tuple[int, int]] = {}
         self.discovered: set[QueueKey] = set()
         self.mark: LogMark | None = None
@@ -62,7 +63,7 @@ class LiveTail:
     def take(self, broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]]) -> None:
         """Take what a look found; nothing of it if the broker does not answer any more."""
         mark = self.mark
-        if mark is not None and not _find(broker, spans, mark):
+        if mark is not None and not mark_stands(broker, spans, mark):
             mark = None  # the next one is of all queues
         known = {} if mark is None else self.ends
         grown = [
@@ -92,12 +93,41 @@ class LiveTail:
         by_time = first_at(self.broker, key, mark.store_timestamp + 1, span)
         return min(by_time, first_behind(self.broker, key, mark.physical_offset, span))
 
-    def began_after(self, key: QueueKey, mark: LogMark) -> bool:
-        """Return whether all messages of a queue lie after a mark."""
-        start, end = self.spans.get(key, (0, 0))
-        if start >= end:
-            return False
-        return first_behind(self.broker, key, mark.physical_offset + 1, (start, end)) == start
+    def first_behind(self, key: QueueKey, mark: LogMark) -> int:
+        """Return the first queue offset whose message lies after a mark, or the queue's end."""
+        return first_behind(self.broker, key, mark.physical_offset + 1, self.spans.get(key, (0, 0)))
+
+    def replaced(self, reached: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
+        """Return the queues that do not hold the message before an offset that was reached."""
+        spans = {key: self.spans.get(key, (0, 0)) for key in reached}
+        found = {key for key, (_, end) in spans.items() if reached[key] > end}
+        asked = [
+            key for key, (start, _) in spans.items() if key not in found and start < reached[key]
+        ]
+        # Of a queue that has nothing new the broker says without its messages whether it has one
+        # that was stored after the mark.
+        idle = [key for key in asked if reached[key] == spans[key][1]]
+        times = self.broker.at_times([(key, mark.store_timestamp + 1) for key in idle])
+        settled = {key for key, first in zip(idle, times, strict=True) if first == spans[key][1]}
+        asked = [key for key in asked if key not in settled]
+        last = [QueueSlice(*key, reached[key] - 1, reached[key]) for key in asked]
+        records = first_records(self.broker, last)
+        return found | {
+            key
+            for key, record in zip(asked, records, strict=True)
+            if record is not None and record.physical_offset > mark.physical_offset
+        }
+
+    def gone(self, reached: Mapping[QueueKey, int], _mark: LogMark | None) -> set[QueueKey]:
+        """Return the chosen queues that no name server knows any more."""
+        selection = self._selection
+        return {
+            key
+            for key, offset in reached.items()
+            if offset and key not in self.spans
+            if choose_topics(selection, [key[0]])
+            and (selection.assign is None or key[1] in selection.assign[key[0]])
+        }
 
     def look_confirmed(self, _slices: Iterable[QueueSlice]) -> bool:
         """Return True: a broker serves what its log confirms."""
@@ -106,27 +136,6 @@ class LiveTail:
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
         """Return the ranges."""
         return [*slices]
-
-
-def _find(
-    broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]], mark: LogMark
-) -> bool | None:
-    """Return whether the record of a mark still stands, or was deleted as too old.
-
-    None if that is not known: through a proxy a record is looked for in the queues that are
-    followed, and it may be in another one.
-    """
-    if broker.is_behind_proxy:  # which passes on no request for a record by its place
-        record = record_in_queues(broker, mark.physical_offset, spans)
-        if record is None:
-            return None
-    else:
-        record = record_at(broker, mark.physical_offset)
-    if record is not None:
-        return (record.physical_offset, record.store_timestamp) == mark
-    firsts = [QueueSlice(*key, start, end) for key, (start, end) in spans.items() if start < end]
-    oldest = [first.physical_offset for first in first_records(broker, firsts) if first is not None]
-    return bool(oldest) and mark.physical_offset < min(oldest)
 
 
 def _has_newer(
@@ -163,7 +172,7 @@ class FollowedBroker(NamedTuple):
         if mark == self.tail.mark:  # which the look has just found
             return True
         broker, spans = self.tail.broker, self.tail.spans
-        stands = _find(broker, spans, mark)
+        stands = mark_stands(broker, spans, mark)
         return not _has_newer(broker, spans, mark, reached) if stands is None else stands
 
     def pieces(self, key: QueueKey, start: int, stop: int, _spec: ReadSpec) -> list[QueueSlice]:
@@ -171,11 +180,11 @@ class FollowedBroker(NamedTuple):
         return [QueueSlice(*key, start, stop)]
 
     def read_of(
-        self, splits: SplitReader, slices: list[QueueSlice], _mark: LogMark | None
+        self, splits: SplitReader, slices: list[QueueSlice], mark: LogMark | None
     ) -> AnyStoreRead:
-        """Return the read of ranges of queues."""
+        """Return the read of ranges of queues up to a mark."""
         assert isinstance(splits, LiveSplitReader)
-        return splits.read_of(self.tail.broker, slices)
+        return splits.read_of(self.tail.broker, slices, mark)
 
 
 @dataclass(frozen=True)
@@ -195,6 +204,20 @@ class LiveSnapshot(StreamSnapshot):
                 names, f"{text}; failOnDataLoss=false continues without it"
             )
         logger.warning("%s: %s; continuing without it", names, text)
+
+    def report_gone(self, queues: Mapping[Key, int]) -> None:
+        """Report queues that no name server knows now; raises as :meth:`report_missing` does."""
+        for (broker, topic, queue_id), delivered in sorted(queues.items()):
+            name = f"{topic}-{queue_id} of {broker}"
+            text = (
+                f"messages up to offset {delivered} were delivered, and no name server knows the "
+                "queue at the moment"
+            )
+            if self.fail_on_data_loss:
+                raise BrokerUnreachableError(
+                    name, f"{text}; failOnDataLoss=false continues without it"
+                )
+            logger.warning("%s: %s; continuing without it", name, text)
 
 
 class FollowedBrokers:
@@ -263,7 +286,7 @@ class FollowedBrokers:
                 )
             self._warn(f"{names}: no name server knows it; continuing without it")
         for broker, spans in found:
-            self._tails.setdefault(broker.name, LiveTail(broker)).take(broker, spans)
+            self._tails.setdefault(broker.name, LiveTail(broker, selection)).take(broker, spans)
         if unknown := selection.named_topics - {topic for _, topic in present}:
             names = ", ".join(sorted(unknown))
             self._warn(f"no broker has {names}; they are followed once they appear")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.read.log_cursor import LogMark
+from rmqstore.storage.log.commitlog import LogMark
 
 _VERSION = 1
 

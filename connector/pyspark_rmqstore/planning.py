@@ -23,6 +23,7 @@ from rmqstore.read.pending import PendingRows
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.sampling import Sample, SampledSpan, join_parts
 from rmqstore.spans import LogSlice, LostSpan, QueueKey, QueueSlice
+from rmqstore.storage.log.commitlog import LogMark
 from rmqstore.storage.queue.queue import RecoveredUnits
 
 
@@ -35,10 +36,14 @@ class StoreSplit(InputPartition):
 
 @dataclass(frozen=True)
 class QueueSplit(StoreSplit):
-    """A task by queue: ranges of queues of one store, with units that its log gave."""
+    """A task by queue: ranges of queues of one store, with units that its log gave.
+
+    Later messages than ``mark``, the newest record when the task was planned, are not its own.
+    """
 
     slices: tuple[QueueSlice, ...]
     recovered: dict[QueueKey, RecoveredUnits] = field(default_factory=dict)
+    mark: LogMark | None = None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pyspark_rmqstore.offsets import Key, StreamOffset, limit_bytes, limit_rows,
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.packing import splits_of
-from pyspark_rmqstore.stream_snapshot import FollowedStores, StreamSnapshot
+from pyspark_rmqstore.stream_snapshot import FollowedStores, Loss, StreamSnapshot
 from pyspark_rmqstore.tasks import SplitReader, StreamSplit, read_task
 from rmqstore.spans import QueueSlice
 
@@ -63,6 +63,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             self._stores = FollowedBrokers(options.read)
         self._target: dict[Key, int] | None = None  # of Trigger.AvailableNow
         self._reported: set[str] = set()  # missing brokers that there was a warning of
+        self._gone: set[Key] = set()  # deleted queues that there was a warning of
         # the first trigger does not wait, as in Spark's Kafka source
         self._last_trigger = -float("inf")
 
@@ -119,14 +120,18 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         if self._target is not None:
             ends = {key: min(ends.get(key, 0), end) for key, end in self._target.items()}
         cut = snapshot.cut(since)
-        starts = snapshot.starts(since, ends, cut)
+        replaced = snapshot.replaced(since, cut)
+        starts, losses = snapshot.starts(since, ends, replaced)
+        self._report_gone(snapshot, since)
+        if snapshot.fail_on_data_loss:  # else it is said when the micro-batch is planned
+            snapshot.report(losses)
         ends = {key: max(end, starts[key]) for key, end in ends.items()}
         if is_limited:
             ends = self._admitted(snapshot, starts, ends)
         # queues that a recovery removed; they start over if they come back
         removed = {key: 0 for key in since.queues if key[0] in cut and key not in ends}
         queues = {**since.queues, **removed, **ends}
-        if queues == since.queues and not cut:
+        if queues == since.queues and not cut and not replaced:
             return start
         self._last_trigger = monotonic()
         return StreamOffset(queues, {**since.marks, **snapshot.marks}).json()
@@ -143,6 +148,16 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         if missing:
             snapshot.report_missing(missing)
             self._reported |= missing
+
+    def _report_gone(self, snapshot: StreamSnapshot, since: StreamOffset) -> None:
+        """Report queues that were deleted; with ``failOnDataLoss=false`` each of them once.
+
+        Raises:
+            OffsetOutOfRangeError: there is one, and ``failOnDataLoss`` is true.
+        """
+        gone = snapshot.gone(since)
+        snapshot.report_gone({key: since.queues[key] for key in gone - self._gone})
+        self._gone = gone
 
     def _admitted(
         self, snapshot: StreamSnapshot, starts: Mapping[Key, int], ends: dict[Key, int]
@@ -179,13 +194,15 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     def _plan(
         self, snapshot: StreamSnapshot, since: StreamOffset, until: StreamOffset
     ) -> Sequence[InputPartition]:
-        slices = self._slices(snapshot, since, until)
+        slices, losses = self._slices(snapshot, since, until)
         if not self._options.read.fail_on_data_loss:
             unconfirmed = snapshot.unconfirmed(slices)
             if unconfirmed:
                 self._stores.doubt(unconfirmed)
                 snapshot = self._stores.look()
-                slices = snapshot.confirmed(self._slices(snapshot, since, until))
+                slices, losses = self._slices(snapshot, since, until)
+                slices = snapshot.confirmed(slices)
+        snapshot.report(losses)
         reads = []
         for broker, pieces in slices.items():
             mark = until.marks.get(broker)
@@ -194,29 +211,29 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
     def _slices(
         self, snapshot: StreamSnapshot, since: StreamOffset, until: StreamOffset
-    ) -> dict[str, list[QueueSlice]]:
-        """Return the ranges of queues between two offsets, by broker."""
+    ) -> tuple[dict[str, list[QueueSlice]], list[Loss]]:
+        """Return the ranges of queues between two offsets, by broker, and what was lost of them."""
         self._require_brokers(snapshot, until)
-        cut = snapshot.cut(since)
+        replaced = snapshot.replaced(since, snapshot.cut(since))
         ends = {
             key: end
             for key, end in until.queues.items()
-            if since.queues.get(key) != end or key[0] in cut
+            if since.queues.get(key) != end or key in replaced
         }
-        starts = snapshot.starts(since, ends, cut)
+        starts, losses = snapshot.starts(since, ends, replaced)
         stops = snapshot.stops(until, ends)
         slices: dict[str, list[QueueSlice]] = {}
         for key, end in ends.items():
             start, stop = starts[key], stops[key]
             if stop < end and start < end:
                 text = f"offsets {max(stop, start)} to {end} (excluded) are gone"
-                snapshot.report_loss(key, text)
+                losses.append(Loss(key, text))
             if start < stop:
                 broker = key[0]
                 spec = self._splits.spec(broker)
                 pieces = snapshot.stores[broker].pieces(key[1:], start, stop, spec)
                 slices.setdefault(broker, []).extend(pieces)
-        return slices
+        return slices, losses
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""

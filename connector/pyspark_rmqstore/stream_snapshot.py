@@ -25,41 +25,22 @@ from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.tasks import SplitReader, StreamSplit
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.faults import refuse_spans
-from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.planning import find_starts, rows_within, slices_there, take_samples
 from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.reading import find_lost
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.tail import StoreTail
+from rmqstore.read.tail import StoreTail, Tail, replacements
 from rmqstore.read.tailing import TieredTail, tail_of
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.files.retry import ChangingStore
+from rmqstore.storage.log.commitlog import LogMark
 
 logger = logging.getLogger(__name__)
 
 _SAMPLES = 8  # of a queue, by which its backlog is weighed
 
 T = TypeVar("T")
-
-
-class Tail(Protocol):
-    """What the last look at a store or a running broker found, and questions about its queues.
-
-    Keys are topic and queue id. ``StoreTail`` describes the methods.
-    """
-
-    @property
-    def ends(self) -> Mapping[QueueKey, int]: ...
-    @property
-    def discovered(self) -> AbstractSet[QueueKey]: ...
-    @property
-    def mark(self) -> LogMark | None: ...
-    def first(self, key: QueueKey) -> int: ...
-    def first_after(self, key: QueueKey, mark: LogMark) -> int: ...
-    def began_after(self, key: QueueKey, mark: LogMark) -> bool: ...
-    def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool: ...
-    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]: ...
 
 
 class FollowedPlace(Protocol):
@@ -106,12 +87,19 @@ class Followed(NamedTuple):
         self, splits: SplitReader, slices: list[QueueSlice], mark: LogMark | None
     ) -> AnyStoreRead:
         """Return the read of ranges of queues; see ``StreamSplit`` for the mark."""
-        queues = splits.queues(self.ref, self.store, splits.sampled(self.store, slices))
+        queues = splits.queues(self.ref, self.store, splits.sampled(self.store, slices), mark)
 
         def cut(limits: Limits) -> list[InputPartition]:
-            return [StreamSplit(split, mark) for split in queues.cut(limits)]
+            return [StreamSplit(split) for split in queues.cut(limits)]
 
         return StoreRead(queues.store, queues.n_bytes, queues.n_records, cut)
+
+
+class Loss(NamedTuple):
+    """Messages that are lost to a stream."""
+
+    key: Key
+    text: str
 
 
 @dataclass(frozen=True)
@@ -155,9 +143,7 @@ class StreamSnapshot:
 
     def cut(self, since: StreamOffset) -> set[str]:
         """Return the brokers whose log was cut by a recovery since an offset was made."""
-        reached: dict[str, dict[QueueKey, int]] = {}
-        for (broker, topic, queue_id), end in since.queues.items():
-            reached.setdefault(broker, {})[topic, queue_id] = end
+        reached = _by_broker(since)
         return {
             broker
             for broker, mark in since.marks.items()
@@ -170,81 +156,84 @@ class StreamSnapshot:
         delivered = {key[0] for key in since.queues} | {*since.marks}
         return delivered - {*self.stores}
 
+    def replaced(self, since: StreamOffset, cut: AbstractSet[str]) -> dict[Key, int]:
+        """Return where other messages begin in queues that lost messages before an offset.
+
+        Args:
+            since: the offset.
+            cut: what :meth:`cut` returns for it.
+        """
+        return {
+            (broker, *queue): begin
+            for broker, reached in _by_broker(since).items()
+            if broker in self.stores
+            for queue, begin in replacements(
+                self.stores[broker].tail, reached, since.marks.get(broker), is_cut=broker in cut
+            ).items()
+        }
+
+    def gone(self, since: StreamOffset) -> set[Key]:
+        """Return the queues before an offset that are not there any more.
+
+        Queues whose messages have expired are left out if all of them were delivered.
+        """
+        return {
+            (broker, *queue)
+            for broker, reached in _by_broker(since).items()
+            if broker in self.stores
+            for queue in self.stores[broker].tail.gone(reached, since.marks.get(broker))
+        }
+
     def stops(self, until: StreamOffset, ends: Mapping[Key, int]) -> dict[Key, int]:
         """Return for each queue of ``ends`` where the messages before an offset end.
 
         Only messages that the store still holds count. If a recovery has cut the log since the
-        offset was made, other messages may have replaced some of them. These belong after the
-        offset.
+        offset was made, or a topic was made again, other messages may have replaced some of them.
+        These belong after the offset.
         """
-        cut = self.cut(until)
-        stops = {}
-        for key, end in ends.items():
-            stop = min(end, self.ends.get(key, 0))
-            broker, queue = key[0], key[1:]
-            if broker in cut:
-                mark = until.marks[broker]
-                stop = min(stop, self.stores[broker].tail.first_after(queue, mark))
-            stops[key] = stop
-        return stops
+        asked = StreamOffset({key: until.queues[key] for key in ends}, until.marks)
+        replaced = self.replaced(asked, self.cut(until))
+        return {
+            key: min(end, self.ends.get(key, 0), replaced.get(key, end))
+            for key, end in ends.items()
+        }
 
     def starts(
-        self, since: StreamOffset, ends: Mapping[Key, int], cut: AbstractSet[str]
-    ) -> dict[Key, int]:
-        """Return where each queue of ``ends`` continues.
+        self, since: StreamOffset, ends: Mapping[Key, int], replaced: Mapping[Key, int]
+    ) -> tuple[dict[Key, int], list[Loss]]:
+        """Return where each queue of ``ends`` continues, and what was lost before that.
 
         This is after what was delivered, unless that was cut off or deleted.
 
         Args:
             since: how far messages were delivered. Other queues start at their first message.
             ends: how far each queue reaches.
-            cut: what :meth:`cut` returns for ``since``.
-
-        Raises:
-            OffsetOutOfRangeError: messages were lost, and ``failOnDataLoss`` is set.
+            replaced: what :meth:`replaced` returns for ``since``.
         """
-        starts = {}
+        starts: dict[Key, int] = {}
+        losses: list[Loss] = []
         for key, end in ends.items():
-            broker = key[0]
             delivered = since.queues.get(key)
-            is_cut = broker in cut
-            if broker not in self.stores or (delivered == end and not is_cut):
-                starts[key] = delivered or 0
-            else:
-                mark = since.marks.get(broker)
-                starts[key] = self._start(key, delivered, end, mark, is_cut=is_cut)
-        return starts
-
-    def _start(
-        self, key: Key, delivered: int | None, end: int, mark: LogMark | None, *, is_cut: bool
-    ) -> int:
-        broker, queue = key[0], key[1:]
-        tail = self.stores[broker].tail
-        start = delivered or 0
-        queue_end = self.ends.get(key, 0)
-        if delivered is not None and (is_cut or delivered > queue_end):
-            if not is_cut and mark is not None and tail.began_after(queue, mark):
-                # The queue was deleted with its messages and made again, so its offsets start over.
-                first = tail.first(queue)
-                logger.warning("%s-%d of broker %s starts over at offset %d", *queue, broker, first)
-                return first
-            # Delivered messages are not delivered again. All messages that replaced them were
-            # stored after the mark.
-            replaced_from = queue_end if mark is None else tail.first_after(queue, mark)
-            start = min(delivered, replaced_from)
-            if start < delivered:
-                text = f"delivered up to offset {delivered}, but a recovery cut it at {start} since"
-                self.report_loss(key, text)
-        if start >= end and delivered is not None:
-            return start
-        first = tail.first(queue)
-        if start < first:
-            text = f"offsets {start} to {first} (excluded) were deleted before they were read"
-            if delivered is not None or key in self.discovered:
-                self.report_loss(key, text)
-            else:
-                logger.info("%s-%d of broker %s is new to this query: %s", *queue, broker, text)
-        return max(start, first)
+            starts[key] = delivered or 0
+            if key[0] not in self.stores or (delivered == end and key not in replaced):
+                continue
+            first = self.stores[key[0]].tail.first(key[1:])
+            if delivered is not None and key in replaced:
+                # Delivered messages are not delivered again.
+                starts[key] = replaced[key]
+                losses.append(Loss(key, _replacement(delivered, replaced[key], first)))
+            if starts[key] >= end and delivered is not None:
+                continue
+            if starts[key] < first:
+                text = f"offsets {starts[key]} to {first} (excluded) were deleted unread"
+                if delivered is not None or key in self.discovered:
+                    losses.append(Loss(key, text))
+                else:
+                    logger.info(
+                        "%s-%d of broker %s is new to this query: %s", *key[1:], key[0], text
+                    )
+            starts[key] = max(starts[key], first)
+        return starts, losses
 
     def weight(self, key: Key, start: int, end: int) -> Weight:
         """Return an estimate of the messages of a queue between two offsets."""
@@ -295,17 +284,51 @@ class StreamSnapshot:
             )
         logger.warning("%s; continuing without it", text)
 
-    def report_loss(self, key: Key, text: str) -> None:
+    def report_gone(self, queues: Mapping[Key, int]) -> None:
+        """Report queues that are not there any more, given how far they were delivered.
+
+        Raises:
+            OffsetOutOfRangeError: there is one, and ``failOnDataLoss`` is true.
+        """
+        self.report(
+            Loss(
+                key,
+                f"it is deleted; whether it had messages from offset {delivered} on is not known",
+            )
+            for key, delivered in sorted(queues.items())
+        )
+
+    def report(self, losses: Iterable[Loss]) -> None:
         """Raise an error for lost messages, or log a warning if ``failOnDataLoss`` is false.
 
         Raises:
             OffsetOutOfRangeError: ``failOnDataLoss`` is true.
         """
-        broker, topic, queue_id = key
-        text = f"data loss: {topic}-{queue_id} of broker {broker}: {text}"
-        if self.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{text}; failOnDataLoss=false continues with what is left")
-        logger.warning("%s; continuing with what is left", text)
+        for (broker, topic, queue_id), what in losses:
+            text = f"data loss: {topic}-{queue_id} of broker {broker}: {what}"
+            if self.fail_on_data_loss:
+                raise OffsetOutOfRangeError(
+                    f"{text}; failOnDataLoss=false continues with what is left"
+                )
+            logger.warning("%s; continuing with what is left", text)
+
+
+def _by_broker(offset: StreamOffset) -> dict[str, dict[QueueKey, int]]:
+    """Return the queue offsets of each broker by queue."""
+    reached: dict[str, dict[QueueKey, int]] = {}
+    for (broker, topic, queue_id), end in offset.queues.items():
+        reached.setdefault(broker, {})[topic, queue_id] = end
+    return reached
+
+
+def _replacement(delivered: int, begin: int, first: int) -> str:
+    """Return in words what replaced delivered messages from an offset on."""
+    if begin <= first:
+        return (
+            f"delivered up to offset {delivered}, but its messages are all newer than those: the "
+            f"queue was deleted, as with its topic, and begins again at offset {first}"
+        )
+    return f"delivered up to offset {delivered}, but a recovery cut it at {begin} since"
 
 
 class AllSigns(NamedTuple):

@@ -48,6 +48,7 @@ from rmqstore.read.planning import (
     find_wanted,
     log_heads,
     log_parts,
+    newest_record,
     plan_look_up,
     plan_sampled,
     take_samples,
@@ -79,10 +80,10 @@ from rmqstore.query.where import (
     mask_of,
     starting_with,
 )
-from rmqstore.read.log_cursor import LogMark
 from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.broker.broker_run import BrokerRun, StoreSigns, folders_of
 from rmqstore.storage.files.retry import ChangingStore
+from rmqstore.storage.log.commitlog import LogMark
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,6 @@ class StreamSplit(InputPartition):
     """A task of a stream."""
 
     planned: QueueSplit
-    mark: LogMark | None  # the newest record of the store when the task was planned
 
 
 def read_task(
@@ -132,7 +132,7 @@ def read_task(
 class _StreamTask:
     def __init__(self, reader: SplitReader, split: StreamSplit, *, fail_on_data_loss: bool) -> None:
         self._reader = reader
-        self._planned, self._mark = split.planned, split.mark
+        self._planned, self._mark = split.planned, split.planned.mark
         self._fail_on_data_loss = fail_on_data_loss
         self._is_in_doubt = False
 
@@ -354,13 +354,22 @@ class SplitReader:
                 yield item
 
     def queues(
-        self, ref: StoreRef, store: StoreParts, sampled: Iterable[SampledSlice]
+        self,
+        ref: StoreRef,
+        store: StoreParts,
+        sampled: Iterable[SampledSlice],
+        mark: LogMark | None,
     ) -> StoreRead[QueueSplit]:
-        """Return the read of ranges of queues, sampled at their two ends."""
+        """Return the read of ranges of queues, sampled at their two ends.
+
+        A mark is the newest record that may be read.
+        """
         queues, ends = SampledQueues(self._sampled_evenly(store, sampled)), store.ends
 
         def cut(limits: Limits) -> list[QueueSplit]:
-            return [QueueSplit(ref, task, ends.recovered_in(task)) for task in queues.cut(limits)]
+            return [
+                QueueSplit(ref, task, ends.recovered_in(task), mark) for task in queues.cut(limits)
+            ]
 
         return StoreRead(ref.path, queues.n_bytes, queues.n_records, cut)
 
@@ -388,7 +397,9 @@ class SplitReader:
             ref.path, _total_length(pruned.every), _total_length(slices),
             len(pruned.every), len(slices), n_single, self.pushed.pruning,
         )  # fmt: skip
-        reads: list[AnyStoreRead] = [self.queues(ref, store, self.sampled(store, pruned.every))]
+        reads: list[AnyStoreRead] = [
+            self.queues(ref, store, self.sampled(store, pruned.every), newest_record(store))
+        ]
         if pruned.single is not None:
             single = pruned.single
             reads.append(_rows(ref, single.sizes, lambda rows: UnitSplit(ref, single.take(rows))))
@@ -434,7 +445,7 @@ class SplitReader:
         reads = [self.records(ref, store, offsets)]
         in_tier = [] if options.index_only else plan_look_up(store, options.selection, spec)
         if in_tier:
-            reads.append(self.queues(ref, store, self.sampled(store, in_tier)))
+            reads.append(self.queues(ref, store, self.sampled(store, in_tier), None))
         if uncovered:
             reads.append(self._log(ref, store, uncovered, log_heads(store)))
         return reads
@@ -526,7 +537,12 @@ class SplitReader:
             case QueueSplit() if self._options.wanted:
                 yield from look_up(store, split.slices, spec, self._log_filter(spec))
             case QueueSplit():
-                yield from read_queues(store, split.slices, spec)
+                mark = split.mark
+                is_cut = (
+                    mark is not None and store.paths.has_abort and not mark.stands_in(store.log)
+                )
+                planned = replace(spec, mark=mark, is_cut=is_cut)
+                yield from read_queues(store, split.slices, planned)
             case LostSplit():
                 yield from refuse_spans(split.spans, spec)
             case UnitSplit():

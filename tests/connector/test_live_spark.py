@@ -32,6 +32,7 @@ from live.test_lost_messages import batch_queue
 from pyspark_rmqstore import live_stream
 from pyspark_rmqstore.source import RmqStoreDataSource
 from reading import Row, plain
+from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.live import pulls
 
 COLUMNS = ("topic", "queueId", "queueOffset", "brokerName", "body", "tags", "properties")
@@ -220,7 +221,7 @@ def test_what_replaced_lost_messages_is_delivered_once(
         (3, "m3"),
     ]
     told = [each for each in caplog.records if "a recovery cut it" in each.getMessage()]
-    assert len(told) == 2  # where the micro-batch ends, and where it is planned
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("is_behind_proxy", [False, True])
@@ -290,6 +291,83 @@ def test_a_log_that_fell_back_and_grew_past_the_end_stops_a_stream(
         serve(fake.brokers["a"], other)
         text = failure(lambda: drain(engine, fake.uri, tmp_path, **EARLIEST))
         assert "failOnDataLoss" in text
+
+
+@pytest.mark.parametrize("n_new", [1, 10, 20, 30])
+@pytest.mark.parametrize("is_old", [False, True], ids=["5", "4"])
+def test_a_topic_that_was_made_again_is_read_whole_whatever_its_offsets(
+    engine: Engine, tmp_path: Path, n_new: int, *, is_old: bool
+) -> None:
+    store = numbered(numbered(build.Store(), ("A", 0), 0, 20), ("B", 0), 0, 1)
+    with FakeCluster({"a": store}) as fake:
+        fake.brokers["a"].is_old = is_old
+        query = start(engine, fake.uri, tmp_path, **EARLIEST, failOnDataLoss="false")
+        query.processAllAvailable()
+        numbered(store, ("B", 0), 1, 2)
+        del store.queues["A", 0]
+        for number in range(n_new):
+            body, at = b"m%d" % (100 + number), build.T0 + 1000 + number
+            store.append(
+                build.Record(topic="A", queue_offset=number, body=body, store_timestamp=at)
+            )
+        numbered(store, ("B", 0), 2, 3)
+        serve(fake.brokers["a"], store)
+        text = failure(lambda: drain(engine, fake.uri, tmp_path, **EARLIEST))
+        assert "A-0 of broker a: delivered up to offset 20, but" in text
+        query.processAllAvailable()
+        query.processAllAvailable()
+        query.stop()
+    expected = rows(0, 20) + [(number, f"m{100 + number}") for number in range(n_new)]
+    assert delivered(engine, tmp_path)["A", 0] == sorted(expected)
+    assert delivered(engine, tmp_path)["B", 0] == rows(0, 3)
+
+
+@pytest.mark.parametrize("is_behind_proxy", [False, True])
+def test_what_replaces_planned_messages_comes_with_the_next_micro_batch(
+    *, is_behind_proxy: bool
+) -> None:
+    """A broker comes back from an older copy after a micro-batch was planned."""
+    planned, other = build.Store(), numbered(build.Store(), ("A", 0), 0, 30)
+    numbered(planned, ("A", 0), 0, 90)
+    for number in range(30, 90):
+        body, at = b"n%d" % number, build.T0 + 1000 + number
+        other.append(build.Record(topic="A", queue_offset=number, body=body, store_timestamp=at))
+    old, new = ([b"%s%d" % (letter, number) for number in range(90)] for letter in (b"m", b"n"))
+    with FakeCluster({"a": planned}) as fake:
+        broker = fake.brokers["a"]
+        if is_behind_proxy:
+            put_behind_proxy(broker)
+
+        def reader(*, fails: bool) -> Any:
+            options = {"path": fake.uri, "failOnDataLoss": str(fails).lower(), **EARLIEST}
+            return RmqStoreDataSource(options).streamReader(StructType().add("body", "binary"))
+
+        def read(source: Any, tasks: Any) -> list[bytes]:
+            batches = (batch for task in tasks for batch in source.read(task))
+            return [body for batch in batches for body in batch["body"].to_pylist()]
+
+        failing, query = reader(fails=True), reader(fails=False)
+        since = query.initialOffset()
+        until = query.latestOffset(since, query.getDefaultReadLimit())
+        tasks = query.partitions(since, until)
+        serve(broker, other)
+        with pytest.raises(OffsetOutOfRangeError, match="newer than the plan"):
+            read(failing, tasks)
+        assert read(query, tasks) == old[:30]
+        following = query.latestOffset(until, query.getDefaultReadLimit())
+        assert read(query, query.partitions(until, following)) == new[30:]
+
+
+def test_a_batch_does_not_take_what_replaces_planned_messages_for_them() -> None:
+    """A topic is deleted after the plan and made again with as many messages."""
+    store = numbered(build.Store(), ("A", 0), 0, 30)
+    with FakeCluster({"a": store}) as fake:
+        source = RmqStoreDataSource({"path": fake.uri}).reader(StructType().add("body", "binary"))
+        tasks = source.partitions()
+        del store.queues["A", 0]
+        serve(fake.brokers["a"], numbered(store, ("A", 0), 0, 30))
+        with pytest.raises(OffsetOutOfRangeError, match="30 messages are newer than the plan"):
+            [*source.read(tasks[0])]
 
 
 def test_a_broker_that_is_gone_is_waited_for(

@@ -9,7 +9,7 @@ import pytest
 from pyspark_rmqstore.offsets import StreamOffset
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.log_cursor import LogMark
+from rmqstore.storage.log.commitlog import LogMark
 
 # Never to be changed: checkpoints of users hold it.
 VERSION_1 = (

@@ -134,7 +134,8 @@ def test_limits_count_from_where_a_queue_was_cut(cut: tuple[Path, dict[str, Any]
     ] + [[]]
 
 
-def test_a_queue_that_expired_and_began_again_is_not_a_loss(tmp_path: Path) -> None:
+def test_a_queue_that_expired_and_began_again_is_read_from_its_start(tmp_path: Path) -> None:
+    """Which messages it had after those that were delivered, nothing shows any more."""
     store = grow(grow(build.Store(), 10), 60, topic="B", late=100)
     query = Query(store.write(tmp_path / "s"))
     assert len(query.trigger()) == 70
@@ -144,7 +145,98 @@ def test_a_queue_that_expired_and_began_again_is_not_a_loss(tmp_path: Path) -> N
     root = store.write(tmp_path / "s")
     (root / "commitlog" / f"{0:020d}").unlink()
     for again in (query, Query(root, query.offset)):
-        assert again.bodies() == ["new0", "new1", "new2"]
+        with pytest.raises(OffsetOutOfRangeError, match="begins again at offset 0"):
+            again.trigger()
+    assert Query(root, query.offset, **LENIENT).bodies() == ["new0", "new1", "new2"]
+
+
+def delete_topic(root: Path, topic: str) -> None:
+    """Delete a topic, as a broker does: its queues and its entry, and no message of the log."""
+    shutil.rmtree(root / "consumequeue" / topic)
+    file = root / "config" / "topics.json"
+    table = json.loads(file.read_text())
+    del table["topicConfigTable"][topic]
+    file.write_text(json.dumps(table))
+
+
+@pytest.fixture
+def read_up(tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """Return a store whose topic T was deleted, and the offset of a query that has read it."""
+    root = tmp_path / "s"
+    with create(root, config=SIZES) as writer:
+        put(writer, "T", 0, numbered(0, 20))
+        put(writer, "T", 1, numbered(0, 5))
+        put(writer, "B", 0, ["b"])
+    query = Query(root)
+    assert len(query.trigger()) == 26
+    delete_topic(root, "T")
+    return root, query.offset
+
+
+@pytest.mark.parametrize("n_new", [1, 10, 20, 30])
+@pytest.mark.parametrize("limits", [{}, {"maxOffsetsPerTrigger": 7}], ids=["all", "limited"])
+def test_a_topic_that_was_made_again_is_read_whole_whatever_its_offsets(
+    read_up: tuple[Path, dict[str, Any]], n_new: int, limits: dict[str, Any]
+) -> None:
+    root, offset = read_up
+    running, failing = Query(root, offset, **LENIENT, **limits), Query(root, offset)
+    running.trigger()
+    new = [f"new{number}" for number in range(n_new)]
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "B", 0, ["b2"])  # after which all is newer than what the offset knows
+        put(writer, "T", 0, new)
+        put(writer, "T", 2, ["other"])
+        put(writer, "B", 0, ["b3"])
+    with pytest.raises(OffsetOutOfRangeError, match=r"T-0 .* begins again at offset 0"):
+        failing.trigger()
+    for query in (running, Query(root, offset, **LENIENT, **limits)):
+        found = [row for _ in range(10) for row in query.trigger()]
+        assert [row[3] for row in found if row[:2] == ("T", 0)] == new
+        assert sorted(row[3] for row in found if row[:2] != ("T", 0)) == ["b2", "b3", "other"]
+        put_more = [f"more{number}" for number in range(2)]
+        with rmqstore.open(root, mode="a") as writer:
+            put(writer, "T", 0, put_more)
+        assert query.bodies() == put_more
+        new += put_more
+
+
+def test_a_topic_that_is_made_again_after_the_plan_comes_with_the_next_micro_batch(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "s"
+    with create(root, config=SIZES) as writer:
+        put(writer, "T", 0, numbered(0, 20))
+        put(writer, "B", 0, ["b"])
+    query = Query(root, **LENIENT, subscribe="T")
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    planned = query.reader.partitions(query.offset, end)
+    delete_topic(root, "T")
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "T", 0, [f"new{number}" for number in range(30)])
+    assert not [batch for part in planned for batch in query.reader.read(part)]
+    again = Query(root, query.offset, **LENIENT, subscribe="T")
+    assert again.rows(again.offset, end) == []
+    for following in (Query(root, end, **LENIENT, subscribe="T"), query):
+        following.offset = end
+        assert following.bodies() == [f"new{number}" for number in range(30)]
+    failing = Query(root, query.offset, subscribe="T")
+    with pytest.raises(OffsetOutOfRangeError):
+        [*failing.reader.read(planned[0])]
+
+
+def test_a_topic_that_was_deleted_is_said_and_its_offsets_are_kept(
+    read_up: tuple[Path, dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    root, offset = read_up
+    with pytest.raises(OffsetOutOfRangeError, match=r"T-0 .* is deleted; whether it had messages"):
+        Query(root, offset).trigger()
+    query = Query(root, offset, **LENIENT)
+    for _ in range(2):
+        assert query.trigger() == []
+    assert query.offset == offset
+    told = [record.message for record in caplog.records if "T-0" in record.message]
+    assert len(told) == 1
+    assert Query(root, offset, subscribe="B").trigger() == []  # T is not asked for any more
 
 
 def test_a_file_deleted_while_it_is_looked_at_hides_nothing(

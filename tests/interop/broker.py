@@ -84,6 +84,17 @@ class RealBroker:
         self.controller.getTopicConfigManager().updateTopicConfig(config)
         self.announce(topic)
 
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic at the broker and at the name server, as mqadmin deleteTopic does."""
+        admin = self._real.rocketmq.tools.admin.DefaultMQAdminExt()
+        admin.setNamesrvAddr(self.namesrv_address)
+        admin.start()
+        try:
+            admin.deleteTopicInBroker({self.address}, topic)
+            admin.deleteTopicInNameServer({self.namesrv_address}, topic)
+        finally:
+            admin.shutdown()
+
     def announce(self, topic: str, seconds: float = 30) -> None:
         """Register a topic until the name server knows it with its broker."""
         config = self.controller.getTopicConfigManager().selectTopicConfig(topic)

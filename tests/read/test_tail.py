@@ -15,13 +15,13 @@ import rmqstore
 import rmqstore.read.tail as tail_module
 import store_builder as build
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.log_cursor import LogCursor, LogMark
+from rmqstore.read.log_cursor import LogCursor
 from rmqstore.read.planning import rows_within
 from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tail import StoreTail
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, LogMark
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.store.message_store import MessageStore
 from rmqstore.store.opening import create, open_for
@@ -343,7 +343,11 @@ def test_retention_deletes_under_it(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "s" / "consumequeue" / "A")
         put(writer, "B", 0, 3)
         tail.look()
-        assert (tail.ends["A", 0], tail.first(("A", 0))) == (10, 10)
+        assert ("A", 0) not in tail.ends
+        assert tail.mark is not None
+        # As a broker removes a queue whose last message has expired: all of it was there to read.
+        assert tail.gone({("A", 0): 10}, tail.mark) == set()
+        assert tail.gone({("A", 0): 10}, LogMark(tail.store.log.min_offset - 1, 0)) == {("A", 0)}
         assert tail.ends["B", 0] == 503
 
 

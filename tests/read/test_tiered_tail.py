@@ -16,7 +16,6 @@ import tiers
 from reading import by_queue, read, rows
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.planning import find_starts, rows_within, slices_there
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
@@ -25,6 +24,7 @@ from rmqstore.read.tail import StoreTail
 from rmqstore.read.tailing import TieredTail, tail_of
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.remote_location import locate
+from rmqstore.storage.log.commitlog import LogMark
 from tier_builder import KEYS, Key, TieringBroker
 
 GoldenStore = Callable[[str], Path]
@@ -157,14 +157,17 @@ def test_what_a_recovery_cuts_off_is_not_in_tiered_storage(broker: TieringBroker
     assert local_start is not None
     before_all = LogMark(reader.parts.log.min_offset - 1, 0)
     assert reader.tail.first_after(KEYS[0], before_all) == local_start
-    assert reader.tail.began_after(KEYS[0], before_all)
-    assert not reader.tail.began_after(KEYS[0], LogMark(1 << 40, 0))
+    assert reader.tail.first_behind(KEYS[0], before_all) == local_start
+    assert reader.tail.first_behind(KEYS[0], LogMark(1 << 40, 0)) == 60
+    assert reader.tail.replaced({KEYS[0]: 60, KEYS[1]: 6}, before_all) == {KEYS[0], KEYS[1]}
+    assert reader.tail.replaced({KEYS[0]: local_start}, before_all) == set()
     assert reader.tail.first_after(KEYS[0], LogMark(1 << 40, 1 << 60)) == 60
     shutil.rmtree(broker.root / "consumequeue" / "A" / "0")
     reader = Reader(broker, broker.root, tiered=broker.tier)
     assert reader.tail.spans()[KEYS[0]] == (0, 60)
     assert reader.tail.first_after(KEYS[0], before_all) == 60
-    assert not reader.tail.began_after(KEYS[0], before_all)
+    assert reader.tail.first_behind(KEYS[0], before_all) == 60
+    assert reader.tail.replaced({KEYS[0]: 60}, before_all) == set()
 
 
 def test_messages_that_are_in_neither_are_a_loss(broker: TieringBroker) -> None:

@@ -14,10 +14,11 @@ from functools import partial
 
 from rmqstore.errors import OptionError
 from rmqstore.live.broker import LiveBroker
-from rmqstore.live.pulls import RecordHead, are_removed, first_records
+from rmqstore.live.pulls import RecordHead, are_removed, first_records, record_at
 from rmqstore.query.selection import Selection
 from rmqstore.read.bounds import BoundResolver, FoundTimes
 from rmqstore.spans import QueueKey, QueueSlice
+from rmqstore.storage.log.commitlog import LogMark
 
 Spans = Mapping[QueueKey, tuple[int, int]]
 
@@ -83,6 +84,25 @@ def record_in_queues(broker: LiveBroker, place: int, spans: Spans) -> RecordHead
     left = [QueueSlice(*one.key, one.low, spans[one.key][1]) for one in searches]
     records = first_records(broker, [piece for piece in left if piece.start < piece.end])
     return next((one for one in records if one and one.physical_offset == place), None)
+
+
+def mark_stands(broker: LiveBroker, spans: Spans, mark: LogMark) -> bool | None:
+    """Return whether the record of a mark still stands, or was deleted as too old.
+
+    None if that is not known: through a proxy a record is looked for in the queues that are
+    followed, and it may be in another one.
+    """
+    if broker.is_behind_proxy:  # which passes on no request for a record by its place
+        record = record_in_queues(broker, mark.physical_offset, spans)
+        if record is None:
+            return None
+    else:
+        record = record_at(broker, mark.physical_offset)
+    if record is not None:
+        return (record.physical_offset, record.store_timestamp) == mark
+    firsts = [QueueSlice(*key, start, end) for key, (start, end) in spans.items() if start < end]
+    oldest = [first.physical_offset for first in first_records(broker, firsts) if first is not None]
+    return bool(oldest) and mark.physical_offset < min(oldest)
 
 
 def search_times(broker: LiveBroker, spans: Spans, resolver: BoundResolver) -> FoundTimes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.record import Expected
 from rmqstore.format.topics import is_system_topic
+from rmqstore.live.bounds import mark_stands
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import Pulled, Pulls
 from rmqstore.read.assembler import Pipeline, decoded_columns, plain_pipeline
@@ -39,7 +41,7 @@ from rmqstore.read.faults import Fault, find_faults, lost_rows, merge_faults
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, PERMISSIVE, READS_ON, ReadSpec
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.shared_records import shared_pipeline
-from rmqstore.read.stages import LogBytes, decode
+from rmqstore.read.stages import LogBytes, Rows, decode, keep_planned
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.config_files import BATCH_QUEUES, QUEUE_TYPE
 
@@ -247,6 +249,8 @@ class LiveScan:
         while len(rest):
             source = LogBytes(buffer, bases[rest])
             checked = pipeline.check(source, starts[rest], units.take(rest))
+            if self._is_cut(checked):
+                checked = keep_planned(checked, replace(spec, is_cut=True))
             for step in pipeline.steps:
                 checked = step(checked)
             faults = find_faults(checked, spec, str(self._broker), explain)
@@ -256,6 +260,22 @@ class LiveScan:
             rest = rest[len(checked.sound) :]  # bodies that inflate hugely end a batch early
             if batch.num_rows:
                 yield batch
+
+    def _is_cut(self, rows: Rows) -> bool:
+        """Return whether the log may have been cut, and rows be in the place of planned ones.
+
+        They were stored later than the newest record that was known, and this is gone. A broker's
+        clock that was set back lets rows seem later too.
+        """
+        mark, units = self._spec.mark, rows.units
+        if mark is None or units is None:
+            return False
+        if (rows.heads.column("store_timestamp") <= mark.store_timestamp).all():
+            return False
+        places = zip(units.topic_codes.tolist(), units.queue_ids.tolist(), strict=True)
+        queues = {(units.topics[code], queue_id) for code, queue_id in places}
+        with self._broker.separate() as broker:  # other answers come on this connection
+            return mark_stands(broker, broker.spans([*queues]), mark) is not True
 
     def _refuse(self, piece: QueueSlice, queue_offset: int) -> Iterator[pa.RecordBatch]:
         """Handle bytes that are not a record as the mode says."""

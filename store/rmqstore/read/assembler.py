@@ -26,6 +26,7 @@ from rmqstore.read.stages import (
     choose,
     decode,
     inflate,
+    keep_planned,
     verify_crc,
     verify_properties,
 )
@@ -52,7 +53,7 @@ def plain_pipeline(spec: ReadSpec, wanted: LogFilter | None = None) -> Pipeline:
     """Return the steps for records that are one message each, the one that their queue names."""
     is_look_up = wanted is not None and wanted.is_look_up
     chooses_by_properties = spec.tags is not None or spec.filter is not None or is_look_up
-    steps: list[Step] = []
+    steps: list[Step] = [] if spec.mark is None else [partial(keep_planned, spec=spec)]
     if spec.check_crc and spec.check_record_crc and chooses_by_properties:
         steps.append(verify_properties)
     steps.append(partial(choose, spec=spec, wanted=wanted))

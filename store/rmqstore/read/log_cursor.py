@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.checks import sound_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, check_heads
@@ -16,6 +15,7 @@ from rmqstore.format.framing import FrameNumbers, StopKind
 from rmqstore.format.layout import FRAME_HEAD, Bytes
 from rmqstore.storage.log.commitlog import (
     CommitLog,
+    LogMark,
     SegmentPosition,
     is_blank,
     numbers_of,
@@ -26,32 +26,6 @@ from rmqstore.storage.recovery.log_end import last_record_before
 
 _FIRST_BYTES: Final = 64 << 10  # walked first: bytes that were never written are not to be touched
 _GROWTH: Final = 8
-
-
-class LogMark(NamedTuple):
-    """A record by which a log is recognized.
-
-    If a recovery cut the log before it and the log was written on, another record is in its place.
-    """
-
-    physical_offset: int
-    store_timestamp: int  # ms
-
-    @classmethod
-    def at(cls, log: CommitLog, physical_offset: int | None) -> LogMark | None:
-        """Return the mark of the record at a physical offset, None where there is none."""
-        if physical_offset is None:
-            return None
-        try:
-            return cls(physical_offset, log.store_timestamp(physical_offset))
-        except (CorruptRecordError, OffsetOutOfRangeError):
-            return None
-
-    def stands_in(self, log: CommitLog) -> bool:
-        """Return whether the record still stands there, or was deleted with its file as too old."""
-        if self.physical_offset < log.min_offset:
-            return True
-        return LogMark.at(log, self.physical_offset) == self
 
 
 @dataclass(slots=True)

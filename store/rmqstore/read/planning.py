@@ -24,9 +24,10 @@ from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LATEST_TIME, LogSlice, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.files.retry import retry_if_deleted
+from rmqstore.storage.log.commitlog import LogMark
 from rmqstore.storage.queue.queue import find_first
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
-from rmqstore.storage.recovery.log_end import written_end
+from rmqstore.storage.recovery.log_end import last_record_before, written_end
 from rmqstore.storage.rocksdb import INSTALL_ROCKSDB
 
 T = TypeVar("T")
@@ -137,6 +138,15 @@ def first_offset(store: StoreParts, topic: str, queue_id: int) -> int | None:
 
 
 @retry_if_deleted
+def newest_record(store: StoreParts) -> LogMark | None:
+    """Return the newest record of the log of a running broker, None if it is not known."""
+    end = store.log_end
+    if end is None or store.log.is_remote:
+        return None
+    return LogMark.at(store.log, last_record_before(store.log, end.physical_offset))
+
+
+@retry_if_deleted
 def divide_slices(
     store: StoreParts, slices: Sequence[QueueSlice]
 ) -> tuple[list[QueueSlice], list[QueueSlice]]:
@@ -225,6 +235,13 @@ def first_behind(
     """
     queue = store.queues.open(topic, queue_id)
     return find_first(*span, lambda queue_offset: queue.unit(queue_offset)[0] >= physical_offset)
+
+
+@retry_if_deleted
+def place_of(store: StoreParts, topic: str, queue_id: int, queue_offset: int) -> int | None:
+    """Return the physical offset of a message, None if the queue does not have its unit."""
+    place, size, _ = store.queues.open(topic, queue_id).unit(queue_offset)
+    return place if size > 0 else None
 
 
 @retry_if_deleted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -12,6 +12,9 @@ from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, MESSAGE, PENDING, select_columns
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.query.sql92_filter import Filter
+
+if TYPE_CHECKING:
+    from rmqstore.storage.log.commitlog import LogMark
 
 READS_ON: Final = "`fail_on_data_loss=False`"  # what errors of lost messages advise
 FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
@@ -32,6 +35,8 @@ class ReadSpec:
     broker_name: str = ""
     inflate: bool = True  # whether compressed bodies are inflated; if not, they are as stored
     advance: Advance = ignore_progress  # called when records were read
+    mark: LogMark | None = None  # the newest record when the read was planned; None if unknown
+    is_cut: bool = False  # whether that record is gone, so that newer ones may be in older places
 
     def __post_init__(self) -> None:
         """Refuse an unknown mode and unknown columns."""

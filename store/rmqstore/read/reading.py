@@ -189,7 +189,7 @@ def _read_tiered(
     if tier is None:
         return
     # The CRC of a whole record covers its physical offset, which is another one here.
-    spec = replace(spec, check_record_crc=False)
+    spec = replace(spec, check_record_crc=False, mark=None)
     batch_topics = store.queues.batch_topics()
     for (topic, queue_id), group in groupby(slices, lambda piece: piece[:2]):
         queue, pieces = tier.queue(topic, queue_id), [*group]

@@ -35,7 +35,7 @@ from rmqstore.read.faults import explain
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.rows import UnitRows
-from rmqstore.read.stages import LogBytes, Rows, choose, verify_crc
+from rmqstore.read.stages import LogBytes, Rows, choose, keep_planned, verify_crc
 
 
 def shared_pipeline(
@@ -54,6 +54,7 @@ def shared_pipeline(
     steps: list[Step] = [partial(verify_crc, of_records=of_records)] if spec.check_crc else []
     steps += [
         partial(expand, batch_topics=batch_topics),
+        partial(keep_planned, spec=spec),
         partial(choose, spec=spec, wanted=wanted),
         *inflating(spec),
     ]

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore.errors import OffsetOutOfRangeError, spelled
 from rmqstore.format.columns.buffers import mask_of, numbers, texts
 from rmqstore.format.columns.checks import inflate_bodies, rows_with_crc, sound_crcs, sound_topics
 from rmqstore.format.columns.decode import (
@@ -27,7 +28,7 @@ from rmqstore.format.columns.decode import (
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
 from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
-from rmqstore.read.read_spec import ReadSpec
+from rmqstore.read.read_spec import READS_ON, ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.rows import UnitRows
 
@@ -132,6 +133,35 @@ def check(source: LogBytes, starts: Positions, units: UnitRows | None) -> Rows:
     every = np.ones(len(starts), np.bool_)
     rows = Rows(source.data, starts + source.base, units, every, _NO_REASONS, heads, columns)
     return rows.drop_damaged(sound)
+
+
+def keep_planned(rows: Rows, spec: ReadSpec) -> Rows:
+    """Return the rows without messages that were written after the read was planned.
+
+    They are in the place of others: a topic was deleted and made again, or the log was cut.
+
+    Raises:
+        OffsetOutOfRangeError: there are some, and data loss is to fail.
+    """
+    if spec.mark is None:
+        return rows
+    is_newer = rows.offsets[rows.all_places()] > spec.mark.physical_offset
+    if spec.is_cut:
+        is_newer |= rows.heads.column("store_timestamp") > spec.mark.store_timestamp
+    if not is_newer.any():
+        return rows
+    units, places = rows.units, rows.all_places()[is_newer]
+    assert units is not None, "only reads by queue have a mark"
+    first = units.expected(int(places[0]))
+    text = (
+        f"{len(places)} messages are newer than the plan of this read, the first at queue offset "
+        f"{first.queue_offset} of {first.topic}-{first.queue_id}: what was planned was cut off, or "
+        "deleted with its topic, and they are in its place"
+    )
+    if spec.fail_on_data_loss:
+        raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
+    logger.warning("data loss: %s", spelled(text))
+    return rows.narrow(np.flatnonzero(~is_newer))
 
 
 def verify_properties(rows: Rows) -> Rows:

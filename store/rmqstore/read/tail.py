@@ -8,10 +8,10 @@ records: a broker writes to the log first, and to the queue a little later.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +23,13 @@ from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
 from rmqstore.format.layout import QUEUE_UNIT, Bytes
 from rmqstore.query.selection import Selection
-from rmqstore.read.log_cursor import LogCursor, LogMark
-from rmqstore.read.planning import first_behind, first_offset, first_stored_at
+from rmqstore.read.log_cursor import LogCursor
+from rmqstore.read.planning import first_behind, first_offset, first_stored_at, place_of
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
-from rmqstore.storage.log.commitlog import frame_start
+from rmqstore.storage.log.commitlog import LogMark, frame_start
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
@@ -44,6 +44,51 @@ _MAX_RETRIES = 10
 # Looks at which a queue may lack messages of the log before all queues are looked at again.
 _MAX_WAITS = 20
 _MAX_LAG = 64 << 20  # bytes of the log that a queue may lag by
+
+
+class Tail(Protocol):
+    """What the last look at a store or a running broker found, and questions about its queues.
+
+    A queue offset is no identity: a topic that is deleted and made again counts from 0. All that
+    was read of a queue lies at or before the newest record that was known then. So the questions
+    are about how far queues were read, and about that record. :class:`StoreTail` describes the
+    methods.
+    """
+
+    @property
+    def ends(self) -> Mapping[QueueKey, int]: ...
+    @property
+    def discovered(self) -> AbstractSet[QueueKey]: ...
+    @property
+    def mark(self) -> LogMark | None: ...
+    def first(self, key: QueueKey) -> int: ...
+    def first_after(self, key: QueueKey, mark: LogMark) -> int: ...
+    def first_behind(self, key: QueueKey, mark: LogMark) -> int: ...
+    def replaced(self, reached: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]: ...
+    def gone(self, reached: Mapping[QueueKey, int], mark: LogMark | None) -> set[QueueKey]: ...
+    def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool: ...
+    def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]: ...
+
+
+def replacements(
+    tail: Tail, reached: Mapping[QueueKey, int], mark: LogMark | None, *, is_cut: bool
+) -> dict[QueueKey, int]:
+    """Return where other messages begin in queues that do not hold what was read of them any more.
+
+    Args:
+        tail: the tail of the store or of the broker.
+        reached: the queue offset after what was read, by queue.
+        mark: the newest record that was known then; None if there was none.
+        is_cut: whether a recovery has cut that record off.
+    """
+    present = {key: offset for key, offset in reached.items() if offset and key in tail.ends}
+    if mark is None:
+        ends = tail.ends
+        return {key: ends[key] for key, offset in present.items() if offset > ends[key]}
+    if is_cut:
+        begins = {key: tail.first_after(key, mark) for key in present}
+        return {key: begin for key, begin in begins.items() if begin < present[key]}
+    return {key: tail.first_behind(key, mark) for key in tail.replaced(present, mark)}
 
 
 class LoggedMessages(NamedTuple):
@@ -94,7 +139,7 @@ class StoreTail:
     """The ends of the chosen queues of one store, as of the last :meth:`look`.
 
     Attributes:
-        ends: by queue, the queue offset after the last message. Deleted queues stay.
+        ends: by queue, the queue offset after the last message.
         mark: the newest record of a chosen queue, or None. It lies at or after all records that
             ``ends`` covers.
         discovered: queues that were not there at the first look.
@@ -119,6 +164,10 @@ class StoreTail:
         self._is_chosen: dict[QueueKey, bool] = {}
         self._firsts: dict[QueueKey, int] = {}
         self._firsts_since = -1  # the log's first byte when these were found
+        # Of the last message of each queue that was looked at: queue offset and physical offset.
+        self._lasts: dict[QueueKey, tuple[int, int]] = {}
+        self._deleted: dict[QueueKey, int] = {}  # where queues ended that are not there any more
+        self._folders_changed_ns = -1  # when a topic was last added or deleted
 
     def look(self) -> None:
         """Take in what was written, cut off or deleted since the last look.
@@ -163,6 +212,8 @@ class StoreTail:
         if self._built is None:
             self._built = self._look_at_all()
             self._seen = self._built
+        else:
+            self._look_for_deleted()
         before = self._seen
         waited_for = self._awaited.keys()
         self._seen = replace(self._built)
@@ -196,7 +247,7 @@ class StoreTail:
             key for key in recovered if key in self.ends and (is_written_to or key in self._awaited)
         }
         for key in keys:
-            self.ends[key] = self._end_and_last(key)[0]
+            self._note_end(key, *self._end_and_last(key))
         lacking = []
         for key, parts in self._awaited.items():
             logged = LoggedMessages.joined(parts)
@@ -231,9 +282,10 @@ class StoreTail:
                 n_built = _count_built(queue, offsets, logged)
             known = self.ends.setdefault(key, 0)
             if queue.is_batch:  # the units say how many messages a record holds
-                self.ends[key] = self._end_and_last(key)[0]
+                self._note_end(key, *self._end_and_last(key))
             elif n_built:
                 end = int(offsets[n_built - 1]) + 1
+                self._lasts[key] = (end - 1, int(logged.places[n_built - 1]))
                 self.ends[key] = end if n_built == len(offsets) else max(known, end)
             self._note_first(queue, key, self.ends[key])
         finally:
@@ -257,7 +309,7 @@ class StoreTail:
         if extended is not recovered:
             self.store.ends.recovered[key] = recovered = extended
             self.store.queues.drop(key)
-        self.ends[key] = recovered.end
+        self._note_end(key, recovered.end, int(logged.places[-1]))
         return len(logged.places)
 
     def _open_files(self, key: QueueKey) -> Queue:
@@ -294,8 +346,34 @@ class StoreTail:
             position = max(newest_frame, store.store_queues.end_in_log(but=keys))
             self._seen = LogCursor(find_written_end(store.log) if position < 0 else position)
         self.mark = LogMark.at(store.log, newest)
-        self.ends |= {key: queue_end for key, (queue_end, _) in ends_and_lasts.items()}
+        self._forget_deleted(keys)
+        for key, (queue_end, last) in ends_and_lasts.items():
+            self._note_end(key, queue_end, last)
         return LogCursor.at(store.log, self._seen.position)
+
+    def _note_end(self, key: QueueKey, end: int, last: int) -> None:
+        """Note where a queue ends, and the physical offset of its last message or -1."""
+        self.ends[key] = end
+        self._lasts[key] = (end - 1, last)
+        self._deleted.pop(key, None)
+
+    def _forget_deleted(self, present: Container[QueueKey]) -> None:
+        """Note which of the known queues are not there any more."""
+        for key in [key for key in self.ends if key not in present]:
+            self._deleted[key] = self.ends.pop(key)
+            self._lasts.pop(key, None)
+            self._firsts.pop(key, None)
+
+    def _look_for_deleted(self) -> None:
+        """Note the queues of topics that were deleted since the last look."""
+        paths = self.store.paths
+        status = paths.storage.status(paths.consumequeue)
+        changed_ns = 0 if status is None else status.modified_ns
+        if changed_ns == self._folders_changed_ns:
+            return
+        self._folders_changed_ns = changed_ns
+        topics = set(self.store.queues.topics())
+        self._forget_deleted({key for key in self.ends if key[0] in topics})
 
     def _end_and_last(self, key: QueueKey) -> tuple[int, int]:
         """Return where a queue ends, and the physical offset of its last message or -1."""
@@ -351,11 +429,21 @@ class StoreTail:
             if key not in self.ends:
                 self.discovered.add(key)
             logged = LoggedMessages.of(heads.take(rows), tags_codes[rows])
+            self._note_beginning(key, logged)
             self._awaited.setdefault(key, []).append(logged)
             physical_offset = int(logged.places[-1])
             if self.mark is None or physical_offset >= self.mark.physical_offset:
                 store_timestamp = heads.take(rows[-1:]).column("store_timestamp")[0]
                 self.mark = LogMark(physical_offset, int(store_timestamp))
+
+    def _note_beginning(self, key: QueueKey, logged: LoggedMessages) -> None:
+        """Let a queue end where messages of the log take the place of those that it had."""
+        last_offset, last_place = self._lasts.get(key, (-1, -1))
+        is_new = logged.places > last_place
+        if is_new.any():
+            begin = int(logged.queue_offsets[np.argmax(is_new)])
+            if begin <= last_offset:
+                self.ends[key] = min(begin, self.ends[key])
 
     def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
         """Return whether the log confirms the units of ranges."""
@@ -400,10 +488,58 @@ class StoreTail:
         by_time = first_stored_at(self.store, *key, mark.store_timestamp + 1, span)
         return min(by_time, first_behind(self.store, *key, mark.physical_offset, span))
 
-    def began_after(self, key: QueueKey, mark: LogMark) -> bool:
-        """Return whether all messages of a queue lie after a record."""
+    def first_behind(self, key: QueueKey, mark: LogMark) -> int:
+        """Return the first queue offset whose message lies after a record, or the queue's end."""
         span = (self.first(key), self.ends.get(key, 0))
-        return first_behind(self.store, *key, mark.physical_offset + 1, span) == span[0]
+        return first_behind(self.store, *key, mark.physical_offset + 1, span)
+
+    def replaced(self, reached: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
+        """Return the queues that do not hold the message before an offset that was reached.
+
+        They are shorter, or have another message there, which lies after the newest record that
+        was known. A queue whose message is deleted is not among them.
+
+        Args:
+            reached: queue offsets above 0, by queue.
+            mark: the newest record when these were reached.
+        """
+        found = {key for key, offset in reached.items() if offset > self.ends.get(key, 0)}
+        for key in reached.keys() - found:
+            place: int | None
+            known, place = self._lasts.get(key, (-1, -1))
+            if known != reached[key] - 1:
+                place = place_of(self.store, *key, reached[key] - 1)
+            # A damaged unit may point anywhere.
+            if place is not None and mark.physical_offset < place < self._seen.position:
+                found.add(key)
+        return found
+
+    def gone(self, reached: Mapping[QueueKey, int], mark: LogMark | None) -> set[QueueKey]:
+        """Return the chosen queues that are not there any more, and may have had unread messages.
+
+        A broker removes a queue whose messages have all expired, and keeps its topic. These were
+        read if the log still has the newest record that was known.
+
+        Args:
+            reached: the queue offset after what was read, by queue.
+            mark: the newest record when these were reached, None if there was none.
+        """
+        missing = {
+            key: offset for key, offset in reached.items() if offset and key not in self.ends
+        }
+        missing = {
+            key: offset
+            for key, offset in missing.items()
+            if self.store.ranges.is_chosen(self._selection, *key)
+        }
+        if mark is None or mark.physical_offset < self.store.log.min_offset:
+            return {*missing}
+        topics = set(self.store.store_queues.known_topics()) if missing else set()
+        return {
+            key
+            for key, offset in missing.items()
+            if key[0] not in topics or self._deleted.get(key, 0) > offset
+        }
 
 
 def _count_built(queue: Queue, offsets: NDArray[np.int64], logged: LoggedMessages) -> int:

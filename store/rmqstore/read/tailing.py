@@ -7,22 +7,22 @@ tiered storage at any time, with its queue offset, so a stream need not know whe
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 
 from rmqstore.errors import OffsetOutOfRangeError, OptionError, spelled
 from rmqstore.query.selection import Selection
-from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.message_scan import MessageScan
 from rmqstore.read.planning import find_starts, slices_there
 from rmqstore.read.read_spec import READS_ON
 from rmqstore.read.reading import read_queues
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.tail import StoreTail
+from rmqstore.read.tail import StoreTail, replacements
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.files.retry import ChangingStore
+from rmqstore.storage.log.commitlog import LogMark
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class TieredTail:
         for key in in_tier:
             if not ends.get(key):
                 ends[key] = self.store.store_queues.with_local(key, (0, 0))[-1].end
-        self.ends |= ends
+        self.ends = ends
 
     def holds(self, mark: LogMark) -> bool:
         """Return whether a record still stands in the local log, or was deleted for its age."""
@@ -89,10 +89,21 @@ class TieredTail:
         start, end = self._in_local(key)
         return self._local.first_after(key, mark) if start < end else self.ends.get(key, 0)
 
-    def began_after(self, key: QueueKey, mark: LogMark) -> bool:
-        """Return whether all messages of a queue lie after a record of the local log."""
+    def first_behind(self, key: QueueKey, mark: LogMark) -> int:
+        """Return the first queue offset whose message lies after a record of the local log."""
         start, end = self._in_local(key)
-        return start < end and self._local.began_after(key, mark)
+        return self._local.first_behind(key, mark) if start < end else self.ends.get(key, 0)
+
+    def replaced(self, reached: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
+        """Return the queues that do not hold the message before an offset that was reached."""
+        shorter = {key for key, offset in reached.items() if offset > self.ends.get(key, 0)}
+        ends = self._local.ends
+        in_local = {key: offset for key, offset in reached.items() if offset <= ends.get(key, 0)}
+        return shorter | self._local.replaced(in_local, mark)
+
+    def gone(self, reached: Mapping[QueueKey, int], mark: LogMark | None) -> set[QueueKey]:
+        """Return the chosen queues that neither the store nor tiered storage has any more."""
+        return self._local.gone(reached, mark) - self.ends.keys()
 
     def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
         """Return whether the log confirms the units of ranges that are in the local store."""
@@ -136,6 +147,7 @@ class TailingScan:
         )
         self._mark: LogMark | None = None
         self._read_until: dict[QueueKey, int] | None = None  # None until the first look
+        self._told: set[QueueKey] = set()  # deleted queues that there was a warning of
 
     def messages(self) -> Iterator[pa.RecordBatch]:
         """Look once, and yield what was written since the last look.
@@ -170,12 +182,7 @@ class TailingScan:
             )
         else:
             tail.look()
-            is_cut = self._mark is not None and not tail.holds(self._mark)
-            starts = {
-                key: self._start(key, end, is_cut=is_cut)
-                for key, end in tail.ends.items()
-                if is_cut or self._read_until.get(key) != end
-            }
+            starts = self._continued()
         slices: list[QueueSlice] = []
         for key, start in starts.items():
             end = tail.ends.get(key, 0)
@@ -188,30 +195,50 @@ class TailingScan:
         self._mark = tail.mark
         return slices
 
-    def _start(self, key: QueueKey, end: int, *, is_cut: bool) -> int:
-        """Return where a queue continues: after what was read, unless it was cut off or deleted."""
+    def _continued(self) -> dict[QueueKey, int]:
+        """Return where queues continue: after what was read, unless it was cut off or deleted."""
+        tail, mark, reached = self._tail, self._mark, self._read_until
+        assert reached is not None
+        is_cut = mark is not None and not tail.holds(mark)
+        begins = replacements(tail, reached, mark, is_cut=is_cut)
+        for key in sorted(tail.gone(reached, mark) - self._told):
+            self._told.add(key)
+            self._lose(key, f"it was deleted after offset {reached[key]} was reached")
+        return {
+            key: self._start(key, begins, is_cut=is_cut)
+            for key, end in tail.ends.items()
+            if key in begins or reached.get(key) != end
+        }
+
+    def _start(self, key: QueueKey, begins: Mapping[QueueKey, int], *, is_cut: bool) -> int:
+        """Return where a queue continues, given where other messages begin in some queues."""
         tail = self._tail
         assert self._read_until is not None
-        read_until = self._read_until.get(key)
+        read_until, first = self._read_until.get(key), tail.first(key)
         if read_until is None:  # the queue is new
-            return tail.first(key)
-        start = read_until
-        if is_cut or read_until > end:
-            if not is_cut and self._mark is not None and tail.began_after(key, self._mark):
-                logger.warning("%s-%d starts over at offset %d", *key, tail.first(key))
-                return tail.first(key)
-            replaced_from = end if self._mark is None else tail.first_after(key, self._mark)
-            start = min(read_until, replaced_from)
-            if start < read_until:
-                logger.warning(
-                    "%s-%d: read up to offset %d, but a recovery cut it at %d since; "
-                    "continuing with what replaced the rest",
-                    *key, read_until, start,
-                )  # fmt: skip
-        first = tail.first(key)
-        if start < min(first, end):
-            text = f"{key[0]}-{key[1]}: offsets {start} to {first} (excluded) were deleted unread"
-            if self._request.spec.fail_on_data_loss:
-                raise OffsetOutOfRangeError(f"{text}; {READS_ON} continues without them")
-            logger.warning("data loss: %s", spelled(text))
+            return first
+        start = begins.get(key, read_until)
+        if start < read_until and (is_cut or start > first):
+            logger.warning(
+                "%s-%d: read up to offset %d, but it was cut at %d since; "
+                "continuing with what replaced the rest",
+                *key, read_until, start,
+            )  # fmt: skip
+        elif start < read_until:
+            self._lose(
+                key, f"read up to offset {read_until}, but the queue began again at {first} since"
+            )
+        if start < min(first, tail.ends[key]):
+            self._lose(key, f"offsets {start} to {first} (excluded) were deleted unread")
         return max(start, first)
+
+    def _lose(self, key: QueueKey, text: str) -> None:
+        """Report messages that are lost.
+
+        Raises:
+            OffsetOutOfRangeError: data loss is to fail.
+        """
+        text = f"{key[0]}-{key[1]}: {text}"
+        if self._request.spec.fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{text}; {READS_ON} continues without them")
+        logger.warning("data loss: %s", spelled(text))
