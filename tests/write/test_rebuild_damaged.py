@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 import goldens
 import rmqstore
+import store_builder as build
 import tiers
 from rmqstore.cli import main
 from rmqstore.errors import Finding
@@ -182,3 +183,27 @@ def test_no_record_of_many_stores_lacks_its_unit_unless_the_rebuild_named_it(
 ) -> None:
     for seed in range(100, 700):
         check(golden_store, tmp_path, seed)
+
+
+@pytest.mark.parametrize("n_new", [1, 20, 30])
+def test_of_a_topic_that_was_made_again_the_newest_one_is_built(tmp_path: Path, n_new: int) -> None:
+    store = build.Store(segment_bytes=4096)
+    for number in range(20):
+        store.append(build.Record(topic="T", body=b"old%d" % number))
+    store.append(build.Record(topic="B"))
+    del store.queues["T", 0]  # as a broker deletes a topic: its records stay in the log
+    new = [b"new%d" % number for number in range(n_new)]
+    for number, body in enumerate(new):
+        store.append(build.Record(topic="T", queue_offset=number, body=body))
+    root = store.write(tmp_path / "s")
+    with rmqstore.open(root) as opened:
+        in_files = opened.scan(subscribe="T", columns="body").read_all()["body"].to_pylist()
+    shutil.rmtree(root / "consumequeue")
+    with rmqstore.open(root) as opened:
+        in_log = opened.scan(subscribe="T", columns="body").read_all()["body"].to_pylist()
+    assert in_files == in_log == new
+    assert rebuild(root) == []
+    with rmqstore.open(root) as opened:
+        built = opened.scan(subscribe="T", columns="body").read_all()["body"].to_pylist()
+    assert built == new
+    assert [one for one in findings(root) if one.part == "queue"] == []

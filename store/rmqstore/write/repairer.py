@@ -74,7 +74,9 @@ class Repairer:
     def __init__(self, disk: Disk, paths: StorePaths, config: StoreConfig, log: CommitLog) -> None:
         self._disk, self._paths = disk, paths
         self._config, self._log = config, log
-        self.queues = QueueFiles(disk, paths, config, known_batch_topics(paths))
+        self.queues = QueueFiles(
+            disk, paths, config, known_batch_topics(paths), may_begin_again=True
+        )
         # a recovery whose scan begins at this physical offset, or later, gets to the log end
         self._whole_from = log.max_offset
         self._cut_folder = paths.own.folder / "cut"

@@ -218,9 +218,9 @@ class QueueAppender:
 
     def _begin_again(self, physical_offset: int) -> None:
         """Remove all units; the last file goes first, so that a crash leaves no gap."""
-        logger.info(
-            "%s: the topic was deleted and made again before %d; the units of the earlier one "
-            "are removed",
+        logger.warning(
+            "%s: the topic was deleted and made again before physical offset %d; messages of the "
+            "earlier one are in no queue",
             self._folder, physical_offset,
         )  # fmt: skip
         for entry in sorted(LOCAL.list_folder(self._folder), reverse=True):

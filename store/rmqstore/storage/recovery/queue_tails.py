@@ -49,6 +49,7 @@ from rmqstore.spans import LostSpan, QueueKey
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import Window, walk_back, walk_forward
+from rmqstore.storage.queue.appender import begins_again_at
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, reach, whole_end
 from rmqstore.storage.recovery.log_end import LogEnd, before_blank_of, written_end
 from rmqstore.storage.recovery.unit_checks import confirmed_end
@@ -118,6 +119,7 @@ class TailBuilder:
                 self.shift = max(int(fixed["queue_offset"]) - last, 0)
         self.parts: list[NDArray[np.void]] = []
         self.n_repeated = 0
+        self.begun_at = -1  # the first record of the topic that replaced a deleted one
         self.is_short = False
 
     @property
@@ -149,6 +151,13 @@ class TailBuilder:
         """Note records that get no unit, because others before them have their queue offsets."""
         if self.reach >= 0:
             self.n_repeated += n_records
+
+    def begin_again(self, physical_offset: int) -> None:
+        """Leave out what was before the first record of a topic that was made again."""
+        self.start = self.end = self.shift = 0
+        self.begun_at = physical_offset
+        self.reach = -1
+        self.parts.clear()
 
     def note_gap(self) -> None:
         """Note that units of earlier records are missing before a record that was scanned."""
@@ -364,6 +373,10 @@ class _Recovery:
                 lacking = lacking.take(sound)
             if tail.is_batch:
                 lacking = message_heads(data, lacking)
+            row = begins_again_at(lacking.column("queue_offset").astype(np.int64), tail.end)
+            if row is not None:
+                tail.begin_again(int(lacking.column("physical_offset")[row]))
+                lacking = lacking.take(slice(row, None))
             self._extend(tail, data, window.segment, lacking)
 
     def _tail(
@@ -467,6 +480,12 @@ class _Recovery:
                     "%s-%d: %d records have queue offsets that do not follow on those before; "
                     "they are in no queue: compare %s",
                     topic, queue_id, tail.n_repeated, spelled(_BY_LOG),
+                )  # fmt: skip
+            if tail.begun_at >= 0:
+                logger.warning(
+                    "%s-%d: the topic was deleted and made again before physical offset %d; "
+                    "messages of the earlier one are in no queue: %s has them",
+                    topic, queue_id, tail.begun_at, spelled(_BY_LOG),
                 )  # fmt: skip
             if tail.lacks_units:
                 tails[topic, queue_id] = tail.recovered()
