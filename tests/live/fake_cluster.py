@@ -19,6 +19,7 @@ from rmqstore.store.live_cluster import LiveCluster
 from store_builder import Record, Store, java_hash, pack, properties
 
 Key = tuple[str, int]  # topic and queue id
+UNITS_PER_FILE = 1000  # of a queue
 REGION = "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02"  # what a broker adds
 
 
@@ -246,10 +247,14 @@ class Stored:
 
 @dataclass
 class FakeQueue:
-    """A queue, from ``first`` on; places without a record are holes."""
+    """A queue, from ``first`` on; places without a record are holes.
+
+    The messages before ``gone`` are deleted, and the queue is not corrected yet.
+    """
 
     first: int = 0
     stored: list[Stored] = field(default_factory=list)
+    gone: int = 0
 
     @property
     def end(self) -> int:
@@ -360,9 +365,14 @@ class FakeBroker(FakeServer):
             return told(queue, 19, "OFFSET_OVERFLOW_ONE", at)
         if at > queue.end:
             return told(queue, 21, "OFFSET_OVERFLOW_BADLY", queue.end)
-        looked = n_asked if subscription == "*" else max(n_asked, 800)
+        looked = n_asked if subscription == "*" and at >= queue.gone else max(n_asked, 800)
         until = min(at + looked, queue.end)
-        within = [each for each in queue.stored if each.end > at and each.place < until]
+        if at < queue.gone:  # as far as the file of the queue reaches
+            until = min(until, at - at % UNITS_PER_FILE + UNITS_PER_FILE)
+        there = max(at, queue.gone)
+        within = [each for each in queue.stored if each.end > there and each.place < until]
+        if at < queue.gone and not within:
+            return told(queue, 20, "MESSAGE_WAS_REMOVING", until)
         if subscription != "*":
             codes = {java_hash(tag.strip()) for tag in subscription.split("||")}
             within = [each for each in within if each.tags_code in codes]
@@ -372,6 +382,8 @@ class FakeBroker(FakeServer):
             following = next((each.place for each in queue.stored if each.place >= at), queue.end)
             return told(queue, 19, "OFFSET_FOUND_NULL", following)
         taken = within[: min(self.limit, n_asked)]
+        if at < queue.gone:
+            return told(queue, 0, "FOUND", taken[-1].end, b"".join(each.record for each in taken))
         following = taken[-1].end if len(taken) < len(within) else max(taken[-1].end, until)
         return told(queue, 0, "FOUND", following, b"".join(each.record for each in taken))
 

@@ -464,10 +464,9 @@ class LiveBrokers(Closing):
             times = search_times(broker, spans, resolver)
             firsts = first_offsets(broker, spans)
             slices = []
-            for (topic, queue_id), span in spans.items():
+            for (topic, queue_id), (_, queue_end) in spans.items():
+                span = (firsts[topic, queue_id], queue_end)
                 start, end = resolver.bounds(topic, queue_id, span, times)
-                if start == span[0]:
-                    start = min(firsts[topic, queue_id], end)
                 start = max(start, pruning.queue_offsets.low)
                 end = min(end, pruning.queue_offsets.high + 1)
                 if start < end:
