@@ -18,6 +18,7 @@ from rmqstore.errors import BrokerUnreachableError
 from rmqstore.live.bounds import (
     first_at,
     first_behind,
+    first_offsets,
     record_in_queues,
     resolver_for,
     search_times,
@@ -42,7 +43,8 @@ class LiveTail:
 
     Attributes:
         broker: the broker.
-        spans: where the queues began and ended at the last look.
+        spans: where the queues began and ended at the last look. A queue that is not corrected yet
+            by retention may begin with messages that are gone.
         discovered: the queues that were not there at the first look.
         mark: the newest record, by which the broker's log is recognized; None without one.
     """
@@ -51,6 +53,7 @@ class LiveTail:
         self.broker = broker
         self.spans: Mapping[QueueKey, tuple[int, int]] = {}
         self.discovered: set[QueueKey] = set()
+        self._firsts: dict[QueueKey, int] = {}  # messages that were there when queues were new
         self.mark: LogMark | None = None
         self._has_looked = False
 
@@ -77,14 +80,16 @@ class LiveTail:
         ]
         if mark is not None:
             marks.append(mark)
+        new = spans.keys() - self.spans.keys()
+        self._firsts |= first_offsets(broker, {key: spans[key] for key in new})
         if self._has_looked:
-            self.discovered |= spans.keys() - self.spans.keys()
+            self.discovered |= new
         self.broker, self.spans, self._has_looked = broker, spans, True
         self.mark = max(marks, default=None)
 
     def first(self, key: QueueKey) -> int:
         """Return the first queue offset whose message is there."""
-        return self.spans.get(key, (0, 0))[0]
+        return max(self.spans.get(key, (0, 0))[0], self._firsts.get(key, 0))
 
     def first_after(self, key: QueueKey, mark: LogMark) -> int:
         """Return the queue offset of the first message that was stored after a mark."""
@@ -238,7 +243,8 @@ class FollowedBrokers:
             tail = self._tails[name]
             times = search_times(tail.broker, tail.spans, resolver)
             for key, span in tail.spans.items():
-                initial[name, *key] = resolver.start(*key, span, times)
+                there = (min(tail.first(key), span[1]), span[1])
+                initial[name, *key] = resolver.start(*key, there, times)
         return StreamOffset(initial, snapshot.marks)
 
     def look(self) -> StreamSnapshot:

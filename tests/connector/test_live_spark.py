@@ -314,6 +314,27 @@ def test_a_broker_that_is_gone_is_waited_for(
     assert delivered(engine, tmp_path) == {("A", 0): rows(0, 40)}
 
 
+@pytest.mark.parametrize("gone", [20, 2500])
+def test_a_stream_begins_where_retention_left_off(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, gone: int
+) -> None:
+    """The queue is not corrected yet, nor is that of a topic that appears later."""
+    store = numbered(numbered(build.Store(), ("A", 0), 0, 3000), ("New", 0), 0, 3000)
+    with FakeCluster({"a": store}) as fake:
+        for queue in fake.brokers["a"].queues.values():
+            queue.gone = gone
+        later = fake.names.topics.pop("New")
+        query = start(engine, fake.uri, tmp_path, **EARLIEST)
+        query.processAllAvailable()
+        fake.names.topics["New"] = later
+        fake.brokers["a"].queues["New", 0].gone = 0
+        query.processAllAvailable()
+        query.stop()
+    expected = {("A", 0): rows(gone, 3000), ("New", 0): rows(0, 3000)}
+    assert delivered(engine, tmp_path) == expected
+    assert "loss" not in caplog.text
+
+
 def sent(fake: FakeCluster) -> list[bytes]:
     return sorted(
         body
