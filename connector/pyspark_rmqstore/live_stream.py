@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from pyspark_rmqstore.live_reader import LiveSplitReader
 from pyspark_rmqstore.offsets import Key, StreamOffset
@@ -25,15 +24,13 @@ from rmqstore.live.bounds import (
 )
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
+from rmqstore.live.patience import Patience
 from rmqstore.live.pulls import first_records, record_at
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.spans import QueueKey, QueueSlice
 
 logger = logging.getLogger(__name__)
-
-_PATIENCE_SECONDS: Final = 120.0  # for a broker that is being started again
-_PAUSE_SECONDS: Final = 1.0
 
 T = TypeVar("T")
 
@@ -208,9 +205,9 @@ class FollowedBrokers:
     A broker that is gone for a while is waited for.
     """
 
-    def __init__(self, options: ReadOptions, patience: float = _PATIENCE_SECONDS) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         assert options.live is not None, "the options name running brokers"
-        self._options, self._patience = options, patience
+        self._options = options
         self._brokers = LiveBrokers(options.live)
         self._tails: dict[str, LiveTail] = {}
         self._warned: set[str] = set()
@@ -301,12 +298,10 @@ class FollowedBrokers:
         Raises:
             BrokerUnreachableError: this has lasted too long.
         """
-        began = time.monotonic()
+        patience = Patience()
         while True:
             try:
                 return ask()
             except BrokerUnreachableError as err:
-                if time.monotonic() - began > self._patience:
-                    raise
                 logger.info("%s; waiting", err)
-                time.sleep(_PAUSE_SECONDS)
+                patience.pause(err)

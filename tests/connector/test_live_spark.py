@@ -29,10 +29,9 @@ from live.fake_cluster import (
     put_behind_proxy,
 )
 from live.test_lost_messages import batch_queue
-from pyspark_rmqstore import live_stream
 from pyspark_rmqstore.source import RmqStoreDataSource
 from reading import Row, plain
-from rmqstore.live import pulls
+from rmqstore.live import patience, pulls
 
 COLUMNS = ("topic", "queueId", "queueOffset", "brokerName", "body", "tags", "properties")
 
@@ -295,7 +294,7 @@ def test_a_log_that_fell_back_and_grew_past_the_end_stops_a_stream(
 def test_a_broker_that_is_gone_is_waited_for(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_stream, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(patience, "_PAUSES", (0.01,))
     store = numbered(build.Store(), ("A", 0), 0, 30)
     with FakeCluster({"a": store}) as fake:
         n_asked = 0

@@ -14,7 +14,7 @@ import pytest
 import rmqstore
 from live.fake_cluster import FakeCluster, FakeServer, HangUpError, Reply, Request, fill, one_queue
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, RmqStoreError
-from rmqstore.live import broker, pulls
+from rmqstore.live import patience, pulls
 from rmqstore.live.location import LiveLocation
 from rmqstore.store.live_cluster import LiveCluster
 from store_builder import Store
@@ -25,10 +25,9 @@ N = 500
 @pytest.fixture(autouse=True)
 def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up soon."""
-    monkeypatch.setattr(pulls, "_PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(pulls, "_PAUSES", (0.01,))
+    monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(patience, "_PAUSES", (0.01,))
     monkeypatch.setattr(pulls, "_FRUITLESS_SECONDS", 0.1)
-    monkeypatch.setattr(broker, "_BUSY_PAUSES", (0.01, 0.01))
 
 
 @pytest.fixture
@@ -114,7 +113,7 @@ def test_answers_that_are_none_are_an_error_that_names_the_server(
         with pytest.raises(BrokerUnreachableError, match=server.address):
             cluster.count(subscribe="T")
         server.mangle = lambda _request, frame: frame
-        monkeypatch.setattr(pulls, "_PATIENCE_SECONDS", 60)
+        monkeypatch.setattr(patience, "PATIENCE_SECONDS", 60)
         assert offsets(cluster) == list(range(N)), "a later read is as any other"
 
 
@@ -126,7 +125,7 @@ def test_a_read_goes_on_after_broken_answers_without_loss_or_repetition(
     fault: Callable[[Request, bytes], Any],
     every: int,
 ) -> None:
-    monkeypatch.setattr(pulls, "_PATIENCE_SECONDS", 60)
+    monkeypatch.setattr(patience, "PATIENCE_SECONDS", 60)
     n_answers = n_broken = 0
 
     def mangle(request: Request, frame: bytes) -> bytes:

@@ -23,6 +23,7 @@ from rmqstore.format.layout import LMQ_PREFIX
 from rmqstore.live.bounds import Spans, first_offsets, resolver_for, search_times
 from rmqstore.live.broker import LiveBroker, LiveServer
 from rmqstore.live.location import LiveLocation
+from rmqstore.live.patience import is_passing
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import Selection, choose_topics, require_named
 from rmqstore.read.read_spec import READS_ON
@@ -34,14 +35,8 @@ from rmqstore.storage.files.storage import Closing
 
 logger = logging.getLogger(__name__)
 
-# Of a name server, which may have only just started, or be busy.
-_ANSWERS: Final = (
-    ResponseCode.SUCCESS,
-    ResponseCode.TOPIC_NOT_EXIST,
-    ResponseCode.SYSTEM_ERROR,
-    ResponseCode.SYSTEM_BUSY,
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-)
+_ANSWERS: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+_SPARE_SECONDS: Final = 3.0  # for which one of several name servers may be busy
 _READABLE: Final = 4  # PermName.java
 _WRITABLE: Final = 2
 _SILENT_SECONDS: Final = 60.0  # for which a name server that did not answer is passed over
@@ -209,25 +204,32 @@ class NameServers:
             BrokerUnreachableError: it does not answer, or cannot say anything for now.
             BrokerRefusedError: it refuses.
         """
-        failures: list[BrokerUnreachableError] = []
-        with LiveServer(address, self._location) as server:
-            for number, answer in chain.from_iterable(server.rounds(code, asked, allowed=_ANSWERS)):
-                if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        unanswered = {*range(len(asked))}
+        is_spare = len(self._location.name_servers) > 1
+        patience = _SPARE_SECONDS if is_spare else None
+        with LiveServer(address, self._location, patience=patience) as server:
+            answers = chain.from_iterable(server.rounds(code, asked, allowed=_ANSWERS))
+            try:
+                for number, answer in answers:
+                    unanswered.discard(number)
+                    if answer.code == ResponseCode.SUCCESS:
+                        yield number, answer
+            except BrokerRefusedError as err:
+                if err.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     raise BrokerRefusedError(
                         str(address),
-                        answer.code,
-                        f"{answer.remark.strip()}. It is not a name server, but perhaps a broker "
-                        "or a proxy: name servers are given, whose port is 9876 by default; of a "
-                        "proxy, which has no list of topics, also the topics",
-                    )
-                if answer.code == ResponseCode.SUCCESS:
-                    yield number, answer
-                elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                    failures.append(BrokerUnreachableError(str(address), answer.remark))
-                    self._unanswered.add(number)
-        if failures and len(failures) == len(asked):
-            raise failures[-1]
-        self._failures += failures[-1:]
+                        err.code,
+                        f"{err.reason.strip()}. It is not a name server, but perhaps a broker or a "
+                        "proxy: name servers are given, whose port is 9876 by default; of a proxy, "
+                        "which has no list of topics, also the topics",
+                    ) from err
+                if not is_passing(err.code, err.reason):
+                    raise
+                self._unanswered |= unanswered
+                failure = BrokerUnreachableError(str(address), err.reason)
+                if len(unanswered) == len(asked):
+                    raise failure from err
+                self._failures.append(failure)
 
 
 def _route(table: Mapping[str, Any]) -> TopicRoute:

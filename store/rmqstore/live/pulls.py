@@ -28,13 +28,12 @@ from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.layout import FIXED_PART_V4, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
 from rmqstore.live.broker import WITHOUT_MESSAGES, LiveBroker
+from rmqstore.live.patience import Patience, is_passing
 from rmqstore.remoting import Answer, RequestCode, ResponseCode
 from rmqstore.spans import QueueSlice
 
 logger = logging.getLogger(__name__)
 
-# Another attempt may succeed.
-_PASSING: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY)
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 
 # Requests on their way to a broker, which answers them while others are decoded here. More of them
@@ -49,9 +48,7 @@ _FIRST_COUNT: Final = 32  # messages of a request: a broker's limit by default
 _MOST_MESSAGES: Final = 1024
 _FILTERED_COUNT: Final = 4096  # messages that a broker looks at for a request with a filter
 _HELD_BYTES: Final = 64 << 20  # of answers that wait for those before them
-_PATIENCE_SECONDS: Final = 90.0  # for a broker that is gone or busy, without any answer between
-_PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
-_MOST_ERRORS: Final = 2  # that a broker may say in a row for a range
+_PAUSE_SECONDS: Final = 0.1  # after answers that say nothing
 _FRUITLESS_SECONDS: Final = 3.0  # of answers that say nothing, before the read fails
 
 
@@ -95,7 +92,7 @@ class _Range:
         cut: everything from this queue offset on is known to be cut off.
         is_filtered: whether the broker leaves out messages with other tags. It looks further then
             than it is asked to, so one request follows the other.
-        n_errors: how often in a row the broker answered that it failed.
+        patience: with a broker that answers that it failed.
     """
 
     number: int
@@ -108,7 +105,7 @@ class _Range:
     fruitless_since: float | None = None
     cut: int = 1 << 63
     is_filtered: bool = False
-    n_errors: int = 0
+    patience: Patience = field(default_factory=Patience)
 
     def take(self, pulled: Pulled, until: int) -> int:
         """Keep the answer for a span up to ``until`` until those before it have come.
@@ -116,7 +113,8 @@ class _Range:
         Returns:
             How many bytes are held more.
         """
-        self.fruitless_since, self.n_errors = None, 0
+        self.fruitless_since = None
+        self.patience.renew()
         n_given_up = self._cut_off(pulled.start) if pulled.loss and pulled.end > until else 0
         self.arrived[pulled.start] = pulled
         if self.is_filtered:
@@ -145,11 +143,6 @@ class _Range:
         A broker that looked past the end of the range has not said which of its messages are in.
         """
         self.is_filtered, self.asked, self.count = False, start, _FIRST_COUNT
-
-    def fail(self) -> int:
-        """Note that the broker failed to answer; return how often in a row it did."""
-        self.n_errors += 1
-        return self.n_errors
 
     def _cut_off(self, start: int) -> int:
         """Ask for nothing from a queue offset on; return how many bytes are given up."""
@@ -222,20 +215,20 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
         BrokerRefusedError: it refuses.
     """
     found: dict[int, RecordHead | None] = {}
-    missing = [*range(len(wanted))]
-    for pause in (0.0, *_PAUSES):
-        time.sleep(pause)
+    missing, patience = [*range(len(wanted))], Patience(_FRUITLESS_SECONDS)
+    while True:
         records, unclear = first_answers(broker, [wanted[number] for number in missing])
         found |= {missing[at]: record for at, record in records.items()}
         if not unclear:
             return [found[number] for number in range(len(wanted))]
         missing = [missing[at] for at in unclear]
-    piece, answer = wanted[missing[0]], next(iter(unclear.values()))
-    raise BrokerUnreachableError(
-        str(broker),
-        f"queue offset {piece.start} of {piece.topic}-{piece.queue_id} is answered by "
-        f"{answer.remark or f'code {answer.code}'}",
-    )
+        piece, answer = wanted[missing[0]], next(iter(unclear.values()))
+        err = BrokerUnreachableError(
+            str(broker),
+            f"queue offset {piece.start} of {piece.topic}-{piece.queue_id} is answered by "
+            f"{answer.remark or f'code {answer.code}'}",
+        )
+        patience.pause(err)
 
 
 def first_answers(
@@ -365,8 +358,7 @@ class Pulls:
         self._most_bytes = 0  # of an answer so far, at least 1; 0 before the first one
         self._at_once = 1  # how many requests might be on their way when some were sent last
         self._n_held = 0  # bytes of answers that wait for others
-        self._failed_at: float | None = None  # when the broker first failed to answer
-        self._n_failures = 0
+        self._patience = Patience()
         self._is_held = False  # until no request is on its way, and then for a pause
         self._is_fruitless = False  # whether the last answer said nothing
         self._refused = ""  # why the broker answers none for now
@@ -417,7 +409,7 @@ class Pulls:
         if refused:
             self._pause(refused)
         else:
-            time.sleep(_PAUSES[0])
+            time.sleep(_PAUSE_SECONDS)
 
     def _send(self, unfinished: deque[_Range]) -> None:
         """Send requests if many more may be on their way, together."""
@@ -469,9 +461,10 @@ class Pulls:
         if start >= each.cut:
             return None
         pulled = None
-        if answer.code in _PASSING:
+        if is_passing(answer.code, answer.remark):
             self._refused = f"{answer.remark or f'code {answer.code}'}"
-            if answer.code == ResponseCode.SYSTEM_ERROR and each.fail() > _MOST_ERRORS:
+            # Others may be answered meanwhile.
+            if answer.code == ResponseCode.SYSTEM_ERROR and each.patience.has_ended():
                 raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         else:
             pulled = self._pulled(answer, each, start, until)
@@ -487,7 +480,7 @@ class Pulls:
             each.ask_again(start, until)
             self._is_held = True
             return None
-        self._failed_at, self._n_failures = None, 0
+        self._patience.renew()
         if each.is_filtered and pulled.following > each.piece.end:
             each.pass_filter(start)
             return None
@@ -528,14 +521,8 @@ class Pulls:
         Raises:
             BrokerUnreachableError: this has lasted too long.
         """
-        now = time.monotonic()
-        if self._failed_at is None:
-            self._failed_at = now
-        if now - self._failed_at > _PATIENCE_SECONDS:
-            raise err or BrokerUnreachableError(str(self._broker), why)
         logger.info("%s; trying again", why)
-        time.sleep(_PAUSES[min(self._n_failures, len(_PAUSES) - 1)])
-        self._n_failures += 1
+        self._patience.pause(err or BrokerUnreachableError(str(self._broker), why))
 
 
 def _lost(
