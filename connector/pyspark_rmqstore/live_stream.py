@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -15,6 +16,7 @@ from pyspark_rmqstore.stream_snapshot import StreamSnapshot
 from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.errors import BrokerUnreachableError
 from rmqstore.live.bounds import (
+    bounds_of_withdrawn,
     first_at,
     first_behind,
     first_offsets,
@@ -23,9 +25,10 @@ from rmqstore.live.bounds import (
     search_times,
 )
 from rmqstore.live.broker import LiveBroker
-from rmqstore.live.cluster import LiveBrokers
+from rmqstore.live.cluster import BrokerSpans, LiveBrokers
 from rmqstore.live.patience import Patience
 from rmqstore.live.pulls import first_records, record_at
+from rmqstore.query.selection import Selection
 from rmqstore.read.log_cursor import LogMark
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.spans import QueueKey, QueueSlice
@@ -43,12 +46,16 @@ class LiveTail:
         spans: where the queues began and ended at the last look. A queue that is not corrected yet
             by retention may begin with messages that are gone.
         discovered: the queues that were not there at the first look.
+        withdrawn: where other queues began and ended that hold messages, and that the broker lets
+            nobody read.
         mark: the newest record, by which the broker's log is recognized; None without one.
     """
 
-    def __init__(self, broker: LiveBroker) -> None:
-        self.broker = broker
+    def __init__(self, broker: LiveBroker, selection: Selection) -> None:
+        self.broker, self._selection = broker, selection
         self.spans: Mapping[QueueKey, tuple[int, int]] = {}
+        self.withdrawn: Mapping[QueueKey, tuple[int, int]] = {}
+        self._told: dict[QueueKey, int] = {}  # ends of these that there was a warning of
         self.discovered: set[QueueKey] = set()
         self._firsts: dict[QueueKey, int] = {}  # messages that were there when queues were new
         self.mark: LogMark | None = None
@@ -59,8 +66,9 @@ class LiveTail:
         """The ends of the queues."""
         return {key: end for key, (_, end) in self.spans.items()}
 
-    def take(self, broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]]) -> None:
+    def take(self, found: BrokerSpans) -> None:
         """Take what a look found; nothing of it if the broker does not answer any more."""
+        broker, spans, withdrawn = found
         mark = self.mark
         if mark is not None and not _find(broker, spans, mark):
             mark = None  # the next one is of all queues
@@ -81,8 +89,34 @@ class LiveTail:
         self._firsts |= first_offsets(broker, {key: spans[key] for key in new})
         if self._has_looked:
             self.discovered |= new
-        self.broker, self.spans, self._has_looked = broker, spans, True
+        self.broker, self.spans, self.withdrawn = broker, spans, withdrawn
+        self._has_looked = True
         self.mark = max(marks, default=None)
+
+    def unread(self, delivered: Mapping[QueueKey, int]) -> dict[QueueKey, tuple[int, int]]:
+        """Return the messages that are not delivered yet, and that the broker lets nobody read.
+
+        Args:
+            delivered: how far queues were delivered. The broker is asked for those among them that
+                their topics do not have any more.
+        """
+        topics, assign = {topic for topic, _ in self.spans}, self._selection.assign
+        others = [
+            key
+            for key in delivered
+            if key not in self.spans
+            and key not in self.withdrawn
+            and key[0] in topics
+            and (assign is None or key[1] in assign[key[0]])
+        ]
+        spans = {**self.withdrawn, **self.broker.granted_spans(others)}
+        left = {key: (max(at, delivered.get(key, at)), end) for key, (at, end) in spans.items()}
+        return {key: (at, end) for key, (at, end) in left.items() if at < end}
+
+    def is_told(self, key: QueueKey, end: int) -> bool:
+        """Return whether there was a warning of a queue up to its end, as there is one now."""
+        before, self._told[key] = self._told.get(key), end
+        return before == end
 
     def first(self, key: QueueKey) -> int:
         """Return the first queue offset whose message is there."""
@@ -184,6 +218,28 @@ class FollowedBroker(NamedTuple):
 class LiveSnapshot(StreamSnapshot):
     """What one look at all brokers of a stream found."""
 
+    def starts(
+        self, since: StreamOffset, ends: Mapping[Key, int], cut: AbstractSet[str]
+    ) -> dict[Key, int]:
+        """Return where each queue continues, and report queues that nobody may read any more.
+
+        Such a queue stays where it is in the offset, and goes on from there when it is served
+        again. Raises as the method of any snapshot does.
+        """
+        for name, followed in self.stores.items():
+            assert isinstance(followed, FollowedBroker)
+            tail = followed.tail
+            delivered = {key[1:]: end for key, end in since.queues.items() if key[0] == name}
+            for queue, (start, end) in tail.unread(delivered).items():
+                if self.fail_on_data_loss or not tail.is_told(queue, end):
+                    self.report_loss(
+                        (name, *queue),
+                        f"the broker lets nobody read offsets {start} to {end} (excluded), "
+                        "because its topic has fewer queues to read now (readQueueNums); let it "
+                        "have them again (mqadmin updateTopic), or read the broker's files",
+                    )
+        return super().starts(since, ends, cut)
+
     def report_missing(self, brokers: Collection[str]) -> None:
         """Raise an error for brokers that no name server knows now, or log a warning.
 
@@ -222,7 +278,15 @@ class FollowedBrokers:
 
     def _initial(self) -> StreamOffset:
         options = self._options
-        self.look()
+        self.look(looks_beyond=True)
+        withdrawn = {
+            (name, *key): start
+            for name, tail in self._tails.items()
+            if tail.withdrawn
+            for key, (start, _) in bounds_of_withdrawn(
+                tail.broker, options.selection, tail.spans, tail.withdrawn
+            ).items()
+        }
         resolvers = {
             name: resolver_for(
                 tail.broker,
@@ -235,7 +299,7 @@ class FollowedBrokers:
         # A running consumer may commit messages that were only just written, so queues are looked
         # at after the offsets of groups were read.
         snapshot = self.look()
-        initial: dict[Key, int] = {}
+        initial: dict[Key, int] = withdrawn
         for name, resolver in resolvers.items():
             tail = self._tails[name]
             times = search_times(tail.broker, tail.spans, resolver)
@@ -244,8 +308,11 @@ class FollowedBrokers:
                 initial[name, *key] = resolver.start(*key, there, times)
         return StreamOffset(initial, snapshot.marks)
 
-    def look(self) -> StreamSnapshot:
+    def look(self, *, looks_beyond: bool = False) -> StreamSnapshot:
         """Look at all queues of all brokers.
+
+        Args:
+            looks_beyond: whether to look for queues that topics do not have any more.
 
         Raises:
             BrokerUnreachableError: a broker does not answer, or no name server knows a broker or
@@ -253,8 +320,8 @@ class FollowedBrokers:
         """
         self._brokers.refresh()
         selection = self._options.selection
-        found = self._brokers.spans(selection, must_exist=False)
-        present = {(broker.name, topic) for broker, spans in found for topic, _ in spans}
+        found = self._brokers.spans(selection, must_exist=False, looks_beyond=looks_beyond)
+        present = {(one.broker.name, topic) for one in found for topic, _ in one.spans}
         known = {(name, topic) for name, tail in self._tails.items() for topic, _ in tail.spans}
         if missing := known - present:
             names = ", ".join(f"{topic} of {name}" for name, topic in sorted(missing))
@@ -265,8 +332,9 @@ class FollowedBrokers:
                     "without it",
                 )
             self._warn(f"{names}: no name server knows it; continuing without it")
-        for broker, spans in found:
-            self._tails.setdefault(broker.name, LiveTail(broker)).take(broker, spans)
+        for one in found:
+            tail = self._tails.setdefault(one.broker.name, LiveTail(one.broker, selection))
+            tail.take(one)
         if unknown := selection.named_topics - {topic for _, topic in present}:
             names = ", ".join(sorted(unknown))
             self._warn(f"no broker has {names}; they are followed once they appear")

@@ -334,6 +334,65 @@ def test_a_stream_begins_where_retention_left_off(
     assert "loss" not in caplog.text
 
 
+@pytest.mark.parametrize(("read", "write"), [(2, 4), (2, 2)])
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_stream_tells_of_queues_that_its_topic_does_not_have_any_more(
+    engine: Engine,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    read: int,
+    write: int,
+    *,
+    is_stopped: bool,
+) -> None:
+    """They go on where they were when they are served again."""
+    store = build.Store()
+    for queue_id in range(4):
+        numbered(store, ("A", queue_id), 0, 10)
+    with FakeCluster({"a": store}) as fake:
+        query = start(engine, fake.uri, tmp_path, **EARLIEST, failOnDataLoss="false")
+        query.processAllAvailable()
+        for queue_id in range(4):
+            numbered(store, ("A", queue_id), 10, 20)
+        serve(fake.brokers["a"], store)
+        fake.set_queues("A", "a", read, write)
+        if is_stopped:
+            query.stop()
+            text = failure(lambda: drain(engine, fake.uri, tmp_path, **EARLIEST))
+            assert "A-2 of broker a: the broker lets nobody read offsets 10 to 20" in text
+            query = start(engine, fake.uri, tmp_path, **EARLIEST, failOnDataLoss="false")
+        for _ in range(3):
+            query.processAllAvailable()
+        for queue_id in (2, 3):
+            told = [one for one in caplog.records if f"A-{queue_id} of broker" in one.getMessage()]
+            assert len(told) == 1
+        fake.set_queues("A", "a", 4, 4)
+        query.processAllAvailable()
+        query.stop()
+    assert delivered(engine, tmp_path) == {("A", number): rows(0, 20) for number in range(4)}
+
+
+@pytest.mark.parametrize("where", ["earliest", "latest"])
+@pytest.mark.parametrize(("read", "write"), [(2, 4), (2, 2)])
+def test_a_new_stream_tells_of_queues_that_its_topic_had_once(
+    engine: Engine, tmp_path: Path, where: str, read: int, write: int
+) -> None:
+    store = build.Store()
+    for queue_id in range(4):
+        numbered(store, ("A", queue_id), 0, 10)
+    with FakeCluster({"a": store}) as fake:
+        fake.set_queues("A", "a", read, write)
+        if where == "earliest":
+            text = failure(lambda: drain(engine, fake.uri, tmp_path, startingOffsets=where))
+            assert "A-2 of broker a: the broker lets nobody read offsets 0 to 10" in text
+            return
+        query = start(engine, fake.uri, tmp_path, startingOffsets=where)
+        query.processAllAvailable()
+        serve(fake.brokers["a"], numbered(store, ("A", 3), 10, 11))
+        with pytest.raises(PySparkException, match=r"A-3.*nobody read offsets 10 to 11"):
+            query.processAllAvailable()
+
+
 def sent(fake: FakeCluster) -> list[bytes]:
     return sorted(
         body

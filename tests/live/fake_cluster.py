@@ -265,7 +265,8 @@ class FakeBroker(FakeServer):
     """A broker.
 
     Attributes:
-        queues: what is served.
+        queues: what is there.
+        n_served: how many queues of a topic may be read, if not all.
         limit: messages in an answer.
         is_old: whether a search by time ends as in 4.x.
         committed: the offsets of groups, by group, topic and queue id.
@@ -283,6 +284,7 @@ class FakeBroker(FakeServer):
         self.committed: dict[tuple[str, str, int], int] = {}
         self.attributes: dict[str, dict[str, str]] | None = {}
         self.queues: dict[Key, FakeQueue] = {}
+        self.n_served: dict[str, int] = {}
         self.together, self.send_code, self.clock = 0, 0, 1_800_000_000_000
         self.batches: dict[Key, list[list[tuple[int, bytes, bytes]]]] = {}
         self.sent: list[Request] = []
@@ -357,6 +359,10 @@ class FakeBroker(FakeServer):
         ).place
 
     def _pull(self, request: Request, queue: FakeQueue) -> Reply:
+        topic, queue_id = request.key
+        if queue_id >= self.n_served.get(topic, 1 << 31):
+            served = f"topic:[{topic}] topicConfig.readQueueNums:[{self.n_served[topic]}]"
+            return Reply(29, remark=f"queueId[{queue_id}] is illegal, {served} consumer:[/x]")
         at, n_asked = (int(request.fields[name]) for name in ("queueOffset", "maxMsgNums"))
         subscription = request.fields["subscription"]
         if at < queue.first:
@@ -467,6 +473,11 @@ class FakeCluster:
     @property
     def location(self) -> LiveLocation:
         return LiveLocation.parse(self.uri, {"timeout": "2"})
+
+    def set_queues(self, topic: str, broker: str, read: int, write: int) -> None:
+        """Give a topic other numbers of queues, as mqadmin updateTopic does."""
+        self.names.topics[topic][broker] = (read, write, 6)
+        self.brokers[broker].n_served[topic] = read
 
     def open(self) -> LiveCluster:
         return LiveCluster(self.location)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,7 @@ from live.fake_cluster import (
     put_behind_proxy,
 )
 from reading import LOG_COLUMNS, QueuesOfBrokers, by_queue_of_broker, rows
-from rmqstore.errors import BrokerUnreachableError, OptionError
+from rmqstore.errors import BrokerUnreachableError, OffsetOutOfRangeError, OptionError
 from rmqstore.live import cluster as cluster_module
 from rmqstore.live import patience, pulls
 from rmqstore.live.broker import LiveBroker
@@ -379,12 +380,37 @@ def test_brokers_are_reached_where_the_address_map_says() -> None:
             cluster.count()
 
 
-def test_queues_that_a_broker_serves_no_more_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    store = fill(Store(), {("T", number): 2 for number in range(4)}, random.Random(1))
+@pytest.mark.parametrize(("read", "write"), [(2, 4), (2, 2), (2, 3), (1, 2)])
+def test_messages_of_queues_that_a_topic_does_not_have_any_more_are_told(
+    caplog: pytest.LogCaptureFixture, read: int, write: int
+) -> None:
+    """A broker says where such queues end, and refuses pulls of them."""
+    store = fill(Store(), {("T", number): 50 for number in range(4)}, random.Random(1))
     with FakeCluster({"a": store}) as fake, fake.open() as cluster:
-        fake.names.topics["T"]["a"] = (2, 4, 6)
-        assert cluster.count() == 4
-    assert "T-2, T-3 hold messages" in caplog.text
+        fake.set_queues("T", "a", read, write)
+        named = ", ".join(f"T-{number} (0 to 50)" for number in range(read, 4))
+        with pytest.raises(OffsetOutOfRangeError, match=rf"readQueueNums.*{re.escape(named)}, the"):
+            cluster.count()
+        assert not caplog.records
+        assert cluster.count(fail_on_data_loss=False) == 50 * read
+        assert named in caplog.text
+        assert cluster.queue_ranges("T")["a"] == dict.fromkeys(range(read), (0, 50))
+        middle = fake.brokers["a"].queues["T", 3].stored[25]
+        with pytest.raises(OffsetOutOfRangeError, match=r"T-3 \(25 to 50\)"):
+            cluster.count(starting_timestamp=middle.store_timestamp)
+        # What is not asked for is not missed.
+        assert cluster.count(assign={"T": [0]}) == 50
+        assert cluster.count(where="queueId = 0") == 50
+        assert cluster.count(starting_timestamp=T0 + 10**9) == 0
+        assert cluster.count(ending_timestamp="ms:1") == 0
+        assert not [one for one in fake.brokers["a"].asked(11) if one.key[1] >= read]
+
+
+def test_queues_that_a_topic_never_had_are_no_loss() -> None:
+    store = fill(Store(), {("T", number): 50 for number in range(2)}, random.Random(1))
+    with FakeCluster({"a": store}) as fake, fake.open() as cluster:
+        fake.set_queues("T", "a", 2, 4)
+        assert cluster.count() == 100
 
 
 def test_it_is_said_which_unserved_queues_may_hold_messages(
@@ -399,11 +425,11 @@ def test_it_is_said_which_unserved_queues_may_hold_messages(
         fake.names.topics["T"]["a"] = fake.names.topics["G"]["a"] = (2, 4, 6)
         fake.brokers["a"].replace = refuse
         for _ in range(2):
-            assert cluster.count() == 8
+            assert cluster.count(fail_on_data_loss=False) == 8
     told = [each.getMessage() for each in caplog.records if "readQueueNums" in each.getMessage()]
     assert len(told) == 2
-    assert "T-2 hold messages" in told[0]
-    assert "G-2, G-3 may hold messages" in told[1]
+    assert "G-2, G-3 may hold messages" in told[0]
+    assert "T-2 (0 to 2)" in told[1]
 
 
 def two_names(fake: FakeCluster) -> FakeNames:

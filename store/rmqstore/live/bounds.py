@@ -9,7 +9,7 @@ Source: ConsumeQueue.java#getOffsetInQueueByTime.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rmqstore.errors import OptionError
@@ -122,6 +122,30 @@ def first_offsets(broker: LiveBroker, spans: Spans) -> dict[QueueKey, int]:
         if record is None or is_other or search.found > 1:
             firsts[search.key] = search.found
     return firsts
+
+
+def bounds_of_withdrawn(
+    broker: LiveBroker, selection: Selection, spans: Spans, withdrawn: Spans
+) -> dict[QueueKey, tuple[int, int]]:
+    """Return where a selection begins and ends in queues that a broker lets nobody read.
+
+    None of their records can be looked at, so a time is where the broker finds it.
+
+    Args:
+        broker: the broker.
+        selection: the selection.
+        spans: of the other queues, because a group may have committed offsets of these alone.
+        withdrawn: of the queues.
+    """
+    lenient = replace(selection, timestamp_strategy="latest")
+    known = {**spans, **withdrawn}
+    resolver = resolver_for(broker, lenient, known, fail_on_data_loss=False)
+    asked = [(key, time) for key in withdrawn for time in sorted(resolver.times(*key))]
+    times: dict[tuple[QueueKey, int], int] = {}
+    for (key, time), offset in zip(asked, broker.at_times(asked), strict=True):
+        first, end = withdrawn[key]
+        times[key, time] = first if offset is None else min(max(offset, first), end)
+    return {key: resolver.bounds(*key, span, times) for key, span in withdrawn.items()}
 
 
 @dataclass

@@ -16,11 +16,18 @@ from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
     CorruptConfigError,
+    OffsetOutOfRangeError,
     OptionError,
     UnsupportedFeatureError,
 )
 from rmqstore.format.layout import LMQ_PREFIX
-from rmqstore.live.bounds import Spans, first_offsets, resolver_for, search_times
+from rmqstore.live.bounds import (
+    Spans,
+    bounds_of_withdrawn,
+    first_offsets,
+    resolver_for,
+    search_times,
+)
 from rmqstore.live.broker import LiveBroker, LiveServer
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.patience import is_passing
@@ -41,6 +48,7 @@ _READABLE: Final = 4  # PermName.java
 _WRITABLE: Final = 2
 _SILENT_SECONDS: Final = 60.0  # for which a name server that did not answer is passed over
 _MOST_QUEUES: Final = 1 << 16  # of a topic at one broker, as far as a route is believed
+_MOST_NAMED: Final = 20  # queues in one text
 _CLEANUP: Final = "cleanup.policy"
 _COMPACTION: Final = "COMPACTION"
 
@@ -263,10 +271,32 @@ def _route(table: Mapping[str, Any]) -> TopicRoute:
 
 
 class BrokerSpans(NamedTuple):
-    """The queues of a selection at one broker, and where each begins and ends."""
+    """The queues of a selection at one broker, and where each begins and ends.
+
+    Attributes:
+        broker: the broker.
+        spans: of the queues that it serves.
+        withdrawn: of queues that hold messages, and that it lets nobody read: the topic had more
+            queues to read once, or gets them later.
+    """
 
     broker: LiveBroker
     spans: Spans
+    withdrawn: Spans
+
+
+class _BrokersQueues(NamedTuple):
+    """The chosen queues of one broker.
+
+    Attributes:
+        served: those that may be read.
+        unserved: those that may be written to, and not be read.
+        beyond: of each topic the first one after these, which it may have had once.
+    """
+
+    served: list[QueueKey]
+    unserved: list[QueueKey]
+    beyond: list[QueueKey]
 
 
 class LiveBrokers(Closing):
@@ -346,7 +376,12 @@ class LiveBrokers(Closing):
         return known
 
     def spans(
-        self, selection: Selection, pruning: Pruning = NO_PRUNING, *, must_exist: bool = True
+        self,
+        selection: Selection,
+        pruning: Pruning = NO_PRUNING,
+        *,
+        must_exist: bool = True,
+        looks_beyond: bool = True,
     ) -> list[BrokerSpans]:
         """Return where the chosen queues of each broker begin and end, by the broker's name.
 
@@ -354,6 +389,7 @@ class LiveBrokers(Closing):
             selection: topics and queues.
             pruning: conditions on topics, queues and brokers; it may have others.
             must_exist: whether topics and queues that are named must exist.
+            looks_beyond: whether brokers are asked for queues that a topic does not have any more.
 
         Raises:
             OptionError: a topic or queue that is named does not exist.
@@ -371,32 +407,48 @@ class LiveBrokers(Closing):
             # Offsets and times may be given for further topics.
             others = self.routes(sorted(selection.named_topics - {*topics}))
             self._require_named(selection, {**routes, **others})
-        wanted: dict[str, list[QueueKey]] = {}  # by broker
-        unserved: dict[str, list[QueueKey]] = {}
+        found = []
+        for name, queues in sorted(self._queues(routes, selection, pruning, must_exist).items()):
+            broker = self.opened(name)
+            spans = broker.spans(queues.served)
+            beyond = queues.beyond if looks_beyond else []
+            withdrawn = self._withdrawn(broker, queues.unserved, beyond)
+            found.append(BrokerSpans(broker, spans, withdrawn))
+        return found
+
+    def _queues(
+        self,
+        routes: Mapping[str, TopicRoute],
+        selection: Selection,
+        pruning: Pruning,
+        must_be_read: bool,
+    ) -> dict[str, _BrokersQueues]:
+        """Return the chosen queues of topics, by the name of the broker, which is found then."""
+        found: dict[str, _BrokersQueues] = {}
         for topic, route in routes.items():
             if not pruning.keeps_topic(topic):
                 continue
-            for name, queues in sorted(route.queues.items()):
+            for name, counts in sorted(route.queues.items()):
                 if not pruning.keeps_broker(name):
                     continue
-                if not queues.read:
+                if not counts.read:
                     is_named = topic in selection.named_topics
-                    self._refuse_unreadable(name, topic, is_error=is_named and must_exist)
+                    self._refuse_unreadable(name, topic, is_error=is_named and must_be_read)
                     continue
                 self.broker(name, route)
-                wanted.setdefault(name, []).extend(
-                    (topic, queue_id)
-                    for queue_id in range(queues.read)
-                    if pruning.keeps(topic, queue_id)
-                    and (selection.assign is None or queue_id in selection.assign[topic])
-                )
-                more = range(queues.read, queues.write)
-                unserved.setdefault(name, []).extend((topic, queue_id) for queue_id in more)
-        found = []
-        for name in sorted(wanted):
-            broker = self.opened(name)
-            found.append(BrokerSpans(broker, broker.spans(wanted[name])))
-            self._warn_of_unserved(broker, unserved[name])
+                of_broker = found.setdefault(name, _BrokersQueues([], [], []))
+                above = max(counts)
+                for into, numbers in zip(
+                    of_broker,
+                    (range(counts.read), range(counts.read, counts.write), (above,)),
+                    strict=True,
+                ):
+                    into.extend(
+                        (topic, queue_id)
+                        for queue_id in numbers
+                        if pruning.keeps(topic, queue_id)
+                        and (selection.assign is None or queue_id in selection.assign[topic])
+                    )
         return found
 
     def _require_named(self, selection: Selection, routes: Mapping[str, TopicRoute]) -> None:
@@ -428,19 +480,64 @@ class LiveBrokers(Closing):
             self._warned.add(text)
             logger.warning("%s", text)
 
-    def _warn_of_unserved(self, broker: LiveBroker, queues: Sequence[QueueKey]) -> None:
-        """Name queues that a broker serves no more, after it was given fewer, unless empty."""
-        spans: Spans = {}
+    def _withdrawn(
+        self, broker: LiveBroker, unserved: Sequence[QueueKey], beyond: Sequence[QueueKey]
+    ) -> Spans:
+        """Return where queues begin and end that hold messages, and that nobody may read.
+
+        A broker says so, and refuses pulls of them.
+
+        Args:
+            broker: the broker.
+            unserved: queues that may be written to. There is a warning if it does not say whether
+                they hold any.
+            beyond: the first queue of each topic after those that it has. Where one holds messages,
+                the next one is asked for too.
+        """
+        spans = self._granted_spans(broker, [*unserved, *beyond])
+        if unknown := [f"{topic}-{id_}" for topic, id_ in unserved if (topic, id_) not in spans]:
+            self._warn(
+                f"{broker}: {', '.join(unknown)} may hold messages, and the broker lets nobody "
+                "read them (readQueueNums)"
+            )
+        asked = beyond
+        held = {key: span for key, span in spans.items() if span[0] < span[1]}
+        while asked := [(topic, number + 1) for topic, number in asked if (topic, number) in held]:
+            spans = self._granted_spans(broker, asked)
+            held |= {key: span for key, span in spans.items() if span[0] < span[1]}
+        return held
+
+    @staticmethod
+    def _granted_spans(broker: LiveBroker, queues: Sequence[QueueKey]) -> Spans:
         with suppress(BrokerRefusedError):  # which is no reason not to read the others
-            spans = broker.granted_spans(queues)
-        held = [f"{topic}-{id_}" for (topic, id_), (start, end) in spans.items() if start < end]
-        unknown = [f"{topic}-{id_}" for topic, id_ in queues if (topic, id_) not in spans]
-        for names, what in ((held, "hold messages"), (unknown, "may hold messages")):
-            if names:
-                self._warn(
-                    f"{broker}: {', '.join(names)} {what}, and the broker lets nobody read them "
-                    "(readQueueNums)"
-                )
+            return broker.granted_spans(queues)
+        return {}
+
+    def report_withdrawn(
+        self, broker: LiveBroker, spans: Spans, *, fail_on_data_loss: bool
+    ) -> None:
+        """Report messages in queues that a broker lets nobody read.
+
+        Raises:
+            OffsetOutOfRangeError: there are some, and ``fail_on_data_loss`` holds.
+        """
+        if not spans:
+            return
+        names = [
+            f"{topic}-{id_} ({start} to {end})" for (topic, id_), (start, end) in spans.items()
+        ]
+        if len(names) > _MOST_NAMED:
+            names[_MOST_NAMED:] = [f"{len(names) - _MOST_NAMED} more"]
+        text = (
+            f"{broker} lets nobody read queues that hold messages (readQueueNums): "
+            f"{', '.join(names)}, the latter offset excluded"
+        )
+        if fail_on_data_loss:
+            raise OffsetOutOfRangeError(
+                f"{text}. Let the topic have so many queues to read again (mqadmin updateTopic), "
+                f"or read the broker's files; {READS_ON} reads the other queues"
+            )
+        self._warn(text)
 
     def ranges(
         self,
@@ -459,9 +556,15 @@ class LiveBrokers(Closing):
                 :meth:`spans` does.
         """
         found: dict[str, list[QueueSlice]] = {}
-        for broker, spans in self.spans(selection, pruning):
+        for broker, spans, withdrawn in self.spans(selection, pruning):
             if fail_on_data_loss:
                 self._require_whole_topics(broker, spans)
+            if withdrawn:
+                low, high = pruning.queue_offsets.low, pruning.queue_offsets.high + 1
+                bounds = bounds_of_withdrawn(broker, selection, spans, withdrawn)
+                parts = {key: (max(at, low), min(to, high)) for key, (at, to) in bounds.items()}
+                chosen = {key: part for key, part in parts.items() if part[0] < part[1]}
+                self.report_withdrawn(broker, chosen, fail_on_data_loss=fail_on_data_loss)
             resolver = resolver_for(broker, selection, spans, fail_on_data_loss=fail_on_data_loss)
             times = search_times(broker, spans, resolver)
             firsts = first_offsets(broker, spans)
