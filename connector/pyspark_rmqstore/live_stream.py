@@ -320,7 +320,12 @@ class FollowedBrokers:
         """
         self._brokers.refresh()
         selection = self._options.selection
-        found = self._brokers.spans(selection, must_exist=False, looks_beyond=looks_beyond)
+        found = self._brokers.spans(
+            selection,
+            must_exist=False,
+            looks_beyond=looks_beyond,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
         present = {(one.broker.name, topic) for one in found for topic, _ in one.spans}
         known = {(name, topic) for name, tail in self._tails.items() for topic, _ in tail.spans}
         if missing := known - present:

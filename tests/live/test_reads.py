@@ -26,7 +26,11 @@ from live.fake_cluster import (
     put_behind_proxy,
 )
 from reading import LOG_COLUMNS, QueuesOfBrokers, by_queue_of_broker, rows
-from rmqstore.errors import BrokerUnreachableError, OffsetOutOfRangeError, OptionError
+from rmqstore.errors import (
+    BrokerUnreachableError,
+    OffsetOutOfRangeError,
+    OptionError,
+)
 from rmqstore.live import cluster as cluster_module
 from rmqstore.live import patience, pulls
 from rmqstore.live.broker import LiveBroker
@@ -430,6 +434,36 @@ def test_it_is_said_which_unserved_queues_may_hold_messages(
     assert len(told) == 2
     assert "G-2, G-3 may hold messages" in told[0]
     assert "T-2 (0 to 2)" in told[1]
+
+
+ABSENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"orderTopicConf": "a:1;b:4;gone:1"}, {}, "order configuration"),
+    ({}, {"starting_offsets": {"T": {"a": {"0": 0}, "gone": {"0": 3}}}}, "selection"),
+    ({}, {"ending_offsets_by_timestamp": {"T": {"gone": {"0": T0}}}}, "selection"),
+]
+
+
+@pytest.mark.parametrize(("of_routes", "options", "text"), ABSENT, ids=str)
+def test_a_broker_that_is_gone_from_the_name_servers_is_missed_where_it_is_known(
+    of_routes: dict[str, Any], options: dict[str, Any], text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeCluster({"a": one_queue(20), "b": one_queue(30)}) as fake, fake.open() as cluster:
+        fake.names.of_routes = of_routes
+        with pytest.raises(BrokerUnreachableError, match=rf"broker gone: .*{text}.* names it"):
+            cluster.count(**options)
+        assert cluster.count(**options, fail_on_data_loss=False) == 50
+        assert "broker gone: no name server knows" in caplog.text
+        assert cluster.count(**options, where="brokerName = 'b'") == 30
+
+
+def test_a_name_server_that_does_not_answer_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    with FakeCluster({"a": one_queue(5)}) as fake:
+        uri = f"rocketmq://127.0.0.1:1;{fake.names.address}"
+        with rmqstore.open_live(uri) as cluster:
+            for _ in range(3):
+                assert cluster.count() == 5
+    (told,) = [each.getMessage() for each in caplog.records]
+    assert told.startswith("what only this name server knows is not read: 127.0.0.1:1: ")
 
 
 def two_names(fake: FakeCluster) -> FakeNames:

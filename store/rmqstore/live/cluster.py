@@ -71,10 +71,13 @@ class TopicRoute(NamedTuple):
     Attributes:
         addresses: by broker name, the addresses of its replicas by broker id.
         queues: by broker name.
+        ordered: the brokers that the topic has by its order configuration, if it has one, also
+            those that no name server knows at the moment.
     """
 
     addresses: Mapping[str, Mapping[int, Address]]
     queues: Mapping[str, BrokerQueues]
+    ordered: frozenset[str] = frozenset()
 
     def with_other(self, other: TopicRoute) -> TopicRoute:
         """Return the route with what another name server knows of it."""
@@ -84,7 +87,7 @@ class TopicRoute(NamedTuple):
         queues = {**self.queues}
         for name, counts in other.queues.items():
             queues[name] = BrokerQueues(*map(max, counts, queues.get(name, counts)))
-        return TopicRoute(addresses, queues)
+        return TopicRoute(addresses, queues, self.ordered | other.ordered)
 
 
 class NameServers:
@@ -191,6 +194,8 @@ class NameServers:
                     known.add(number)
                     yield number, answer
             except BrokerUnreachableError as err:
+                if address not in self._silent:
+                    logger.warning("what only this name server knows is not read: %s", err)
                 self._silent[address] = now
                 errors.append(err)
                 continue
@@ -267,7 +272,9 @@ def _route(table: Mapping[str, Any]) -> TopicRoute:
                 raise ValueError(f"{name} {count}")
             counts.append(count if permissions & bit else 0)
         queues[str(entry["brokerName"])] = BrokerQueues(*counts)
-    return TopicRoute(addresses, queues)
+    parts = str(table.get("orderTopicConf") or "").split(";")  # broker-a:8;broker-b:8
+    ordered = frozenset(part.rpartition(":")[0].strip() for part in parts) - {""}
+    return TopicRoute(addresses, queues, ordered)
 
 
 class BrokerSpans(NamedTuple):
@@ -382,6 +389,7 @@ class LiveBrokers(Closing):
         *,
         must_exist: bool = True,
         looks_beyond: bool = True,
+        fail_on_data_loss: bool = False,
     ) -> list[BrokerSpans]:
         """Return where the chosen queues of each broker begin and end, by the broker's name.
 
@@ -390,6 +398,8 @@ class LiveBrokers(Closing):
             pruning: conditions on topics, queues and brokers; it may have others.
             must_exist: whether topics and queues that are named must exist.
             looks_beyond: whether brokers are asked for queues that a topic does not have any more.
+            fail_on_data_loss: whether it is an error, and no warning, if no name server knows a
+                broker that is known to have queues of a topic.
 
         Raises:
             OptionError: a topic or queue that is named does not exist.
@@ -407,6 +417,7 @@ class LiveBrokers(Closing):
             # Offsets and times may be given for further topics.
             others = self.routes(sorted(selection.named_topics - {*topics}))
             self._require_named(selection, {**routes, **others})
+        self._require_brokers(selection, routes, pruning, fail_on_data_loss=fail_on_data_loss)
         found = []
         for name, queues in sorted(self._queues(routes, selection, pruning, must_exist).items()):
             broker = self.opened(name)
@@ -450,6 +461,37 @@ class LiveBrokers(Closing):
                         and (selection.assign is None or queue_id in selection.assign[topic])
                     )
         return found
+
+    def _require_brokers(
+        self,
+        selection: Selection,
+        routes: Mapping[str, TopicRoute],
+        pruning: Pruning,
+        *,
+        fail_on_data_loss: bool,
+    ) -> None:
+        """Report brokers that have queues of a topic, and that no name server knows.
+
+        Raises:
+            BrokerUnreachableError: there is one, and ``fail_on_data_loss`` holds.
+        """
+        for topic, route in routes.items():
+            known = {
+                "the topic's order configuration": route.ordered,
+                "the selection": selection.named_brokers(topic),
+            }
+            for where, names in known.items():
+                missing = sorted(
+                    name for name in names - route.queues.keys() if pruning.keeps_broker(name)
+                )
+                if not missing or not pruning.keeps_topic(topic):
+                    continue
+                text = f"no name server knows that it has queues of {topic}, and {where} names it"
+                if fail_on_data_loss:
+                    raise BrokerUnreachableError(
+                        f"broker {', '.join(missing)}", f"{text}; {READS_ON} reads the others"
+                    )
+                self._warn(f"broker {', '.join(missing)}: {text}; reading the others")
 
     def _require_named(self, selection: Selection, routes: Mapping[str, TopicRoute]) -> None:
         if not selection.named_topics:
@@ -556,7 +598,8 @@ class LiveBrokers(Closing):
                 :meth:`spans` does.
         """
         found: dict[str, list[QueueSlice]] = {}
-        for broker, spans, withdrawn in self.spans(selection, pruning):
+        found_spans = self.spans(selection, pruning, fail_on_data_loss=fail_on_data_loss)
+        for broker, spans, withdrawn in found_spans:
             if fail_on_data_loss:
                 self._require_whole_topics(broker, spans)
             if withdrawn:

@@ -176,6 +176,11 @@ class Selection:
                 named.setdefault(topic, set()).add(queue_id)
         return named
 
+    def named_brokers(self, topic: str) -> set[str]:
+        """Return the brokers that tables of offsets and times name for a topic."""
+        named = {broker for table in self._tables for broker, name, _ in table if name == topic}
+        return {broker for broker in named if broker is not None}
+
     @property
     def bounds_by_queue(self) -> bool:
         """Whether start or end is given by queue, which a scan by the log cannot honour."""
