@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -27,6 +28,7 @@ from live.fake_cluster import (
 )
 from reading import LOG_COLUMNS, QueuesOfBrokers, by_queue_of_broker, rows
 from rmqstore.errors import (
+    BrokerRefusedError,
     BrokerUnreachableError,
     OffsetOutOfRangeError,
     OptionError,
@@ -434,6 +436,41 @@ def test_it_is_said_which_unserved_queues_may_hold_messages(
     assert len(told) == 2
     assert "G-2, G-3 may hold messages" in told[0]
     assert "T-2 (0 to 2)" in told[1]
+
+
+def refuse_topics(*refused: str) -> Callable[[Request], Reply | None]:
+    """Refuse pulls of topics, as access control does that grants other ones."""
+
+    def reply(request: Request) -> Reply | None:
+        topic = request.fields.get("topic")
+        if request.code != 11 or topic not in refused:
+            return None
+        return Reply(16, remark=f"User:x has no permission to access Topic:{topic} from 127.0.0.1")
+
+    return reply
+
+
+def test_a_read_of_all_topics_leaves_out_those_that_may_not_be_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counts = {(topic, number): 5 for topic in ("Orders", "Made", "Users") for number in range(2)}
+    credentials = {"access_key": "x", "secret_key": "y", "timeout": "2"}
+    with FakeCluster({"a": fill(Store(), counts, random.Random(1))}) as fake:
+        fake.brokers["a"].replace = refuse_topics("Made", "Users")
+        with rmqstore.open_live(fake.uri, storage_options=credentials) as cluster:
+            for _ in range(2):
+                assert cluster.count() == 10
+            told = [each.getMessage() for each in caplog.records]
+            assert len(told) == 1
+            assert "topics are not read: Made, Users: a (" in told[0]
+            assert "no permission to access Topic:Made" in told[0]
+            assert cluster.count(subscribe_pattern="O.*|U.*") == 10
+            for named in ({"subscribe": "Orders,Users"}, {"starting_offsets": {"Users": {"0": 1}}}):
+                with pytest.raises(BrokerRefusedError, match="no permission to access Topic:Users"):
+                    cluster.count(**named)
+            fake.brokers["a"].replace = refuse_topics("Orders", "Made", "Users")
+            with pytest.raises(BrokerRefusedError, match="no permission"):
+                cluster.count()
 
 
 ABSENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [

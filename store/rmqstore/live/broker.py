@@ -246,6 +246,19 @@ class LiveBroker(LiveServer):
             spans[others[number]] = (min(self._number(answer, "minOffset"), end), end)
         return {key: spans[key] for key in queues}
 
+    def forbidden(self, topics: Sequence[str]) -> dict[str, BrokerRefusedError]:
+        """Return the topics that the broker does not let us read, with its refusals.
+
+        It has at least one queue of each.
+        """
+        refused = {}
+        codes = (ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR)
+        answers = self.pull([QueueSlice(topic, 0, 0, 1) for topic in topics], allowed=codes)
+        for number, answer in chain.from_iterable(answers):
+            if answer.code in codes and not is_passing(answer.code, answer.remark):
+                refused[topics[number]] = BrokerRefusedError(str(self), answer.code, answer.remark)
+        return refused
+
     def granted_spans(self, queues: Sequence[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
         """Return where queues begin and end, without those of topics that GET is not granted on.
 

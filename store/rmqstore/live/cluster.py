@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -321,6 +321,7 @@ class LiveBrokers(Closing):
         self._routes: dict[str, TopicRoute] = {}
         self._brokers: dict[str, LiveBroker] = {}
         self._warned: set[str] = set()
+        self._granted: dict[str, set[str]] = {}  # topics that may be read, by broker
 
     def close(self) -> None:
         """Close all connections."""
@@ -419,8 +420,10 @@ class LiveBrokers(Closing):
             self._require_named(selection, {**routes, **others})
         self._require_brokers(selection, routes, pruning, fail_on_data_loss=fail_on_data_loss)
         found = []
-        for name, queues in sorted(self._queues(routes, selection, pruning, must_exist).items()):
-            broker = self.opened(name)
+        for name, chosen in sorted(self._queues(routes, selection, pruning, must_exist).items()):
+            broker, queues = self.opened(name), chosen
+            if are_listed:
+                queues = self._readable(broker, chosen, selection.named_topics)
             spans = broker.spans(queues.served)
             beyond = queues.beyond if looks_beyond else []
             withdrawn = self._withdrawn(broker, queues.unserved, beyond)
@@ -461,6 +464,28 @@ class LiveBrokers(Closing):
                         and (selection.assign is None or queue_id in selection.assign[topic])
                     )
         return found
+
+    def _readable(
+        self, broker: LiveBroker, queues: _BrokersQueues, named: Container[str]
+    ) -> _BrokersQueues:
+        """Return the queues of topics that a broker lets us read, and warn of the others.
+
+        Raises:
+            BrokerRefusedError: it lets us read none of them, or not one that is named.
+        """
+        if not self.location.has_credentials:
+            return queues
+        topics = {topic for topic, _ in queues.served}
+        refused = broker.forbidden(sorted(topics - self._granted.get(broker.name, set())))
+        self._granted.setdefault(broker.name, set()).update(topics - refused.keys())
+        for topic, err in refused.items():
+            if topic in named or len(refused) == len(topics):
+                raise err
+        if refused:
+            some = next(iter(refused.values()))
+            self._warn(f"topics are not read: {', '.join(refused)}: {some}")
+        kept = ([key for key in part if key[0] not in refused] for part in queues)
+        return _BrokersQueues(*kept)
 
     def _require_brokers(
         self,

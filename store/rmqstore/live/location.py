@@ -118,6 +118,11 @@ class LiveLocation:
         return self._given.get("consumer_group", _GROUP)
 
     @property
+    def has_credentials(self) -> bool:
+        """Whether servers are told who asks."""
+        return "access_key" in self._given
+
+    @property
     def _given(self) -> dict[str, str]:
         return dict(self.options)
 
