@@ -218,6 +218,39 @@ def test_what_servers_refuse_is_said_as_they_say_it(fake: FakeCluster) -> None:
         server.replace = lambda _request: None
 
 
+def test_a_terminal_obeys_no_server(fake: FakeCluster) -> None:
+    remark = "no \x1b[2J\x1b]0;x\x07permission\x9b31m\r\nSee \u202ehttps"
+    shown = r"no \x1b[2J\x1b]0;x\x07permission\x9b31m  See \u202ehttps"
+    for code, server in ((105, fake.names), (11, fake.brokers["a"])):
+        server.replace = lambda request, code=code: (
+            Reply(16, remark=remark) if request.code == code else None
+        )
+        with opened(fake) as cluster, pytest.raises(BrokerRefusedError) as caught:
+            cluster.count(subscribe="T")
+        assert shown in str(caught.value)
+        server.replace = lambda _request: None
+    for topics in ({"T\x1b[2J": {"a": (1, 1, 6)}}, {"T": {"b\x1b": (1, 1, 6)}}):
+        fake.names.topics, fake.names.brokers = topics, {"b\x1b": {0: "127.0.0.1:1"}}
+        with opened(fake) as cluster, pytest.raises(BrokerUnreachableError) as caught:
+            cluster.count()
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [(105, "GET_ROUTEINFO_BY_TOPIC"), (30, "GET_MAX_OFFSET"), (11, "PULL_MESSAGE")],
+)
+def test_it_is_said_what_was_not_answered_and_how_long_was_waited(
+    fake: FakeCluster, code: int, name: str
+) -> None:
+    server = fake.names if code == 105 else fake.brokers["a"]
+    server.mangle = lambda request, frame: b"" if request.code == code else frame
+    with opened(fake) as cluster, pytest.raises(BrokerUnreachableError) as caught:
+        cluster.count(subscribe="T")
+    assert server.address in str(caught.value)
+    assert str(caught.value).endswith(f"no answer to {name}: timed out after 0.3 s")
+
+
 def test_a_broker_in_place_of_a_name_server_is_named(fake: FakeCluster) -> None:
     uri = f"rocketmq://{fake.brokers['a'].address}"
     for arguments in ({}, {"subscribe": "T"}):

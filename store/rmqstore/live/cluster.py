@@ -113,7 +113,7 @@ class NameServers:
         known: set[str] = set()
         for _, answer in self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, [{}]):
             topics = self._table(answer).get("topicList")
-            if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
+            if not isinstance(topics, list) or not all(map(_is_name, topics)):
                 raise BrokerUnreachableError(
                     str(self._location), "the list of topics cannot be read"
                 )
@@ -252,6 +252,9 @@ def _route(table: Mapping[str, Any]) -> TopicRoute:
         ValueError, TypeError, AttributeError, KeyError, OptionError: it is not one.
     """
     addresses: dict[str, dict[int, Address]] = {}
+    entries = [*(table.get("brokerDatas") or []), *(table.get("queueDatas") or [])]
+    if not all(_is_name(entry["brokerName"]) for entry in entries):
+        raise ValueError("it names no brokers")
     for entry in table.get("brokerDatas") or []:
         replicas = addresses.setdefault(str(entry["brokerName"]), {})
         for number, address in (entry.get("brokerAddrs") or {}).items():
@@ -273,8 +276,13 @@ def _route(table: Mapping[str, Any]) -> TopicRoute:
             counts.append(count if permissions & bit else 0)
         queues[str(entry["brokerName"])] = BrokerQueues(*counts)
     parts = str(table.get("orderTopicConf") or "").split(";")  # broker-a:8;broker-b:8
-    ordered = frozenset(part.rpartition(":")[0].strip() for part in parts) - {""}
+    ordered = frozenset(filter(_is_name, (part.rpartition(":")[0].strip() for part in parts)))
     return TopicRoute(addresses, queues, ordered)
+
+
+def _is_name(value: object) -> bool:
+    """Return whether a value names a topic or a broker, by which a terminal is not deceived."""
+    return isinstance(value, str) and value != "" and value.isprintable()
 
 
 class BrokerSpans(NamedTuple):
