@@ -223,7 +223,7 @@ class LiveSnapshot(StreamSnapshot):
     ) -> dict[Key, int]:
         """Return where each queue continues, and report queues that nobody may read any more.
 
-        Such a queue stays where it is in the offset, and goes on from there when it is served
+        Such a queue stays where it is in the offset, and continues from there when it is served
         again. Raises as the method of any snapshot does.
         """
         for name, followed in self.stores.items():

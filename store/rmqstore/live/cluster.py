@@ -609,7 +609,7 @@ class LiveBrokers(Closing):
         )
         if fail_on_data_loss:
             raise OffsetOutOfRangeError(
-                f"{text}. Let the topic have so many queues to read again (mqadmin updateTopic), "
+                f"{text}. Let the topic have these queues to read again (mqadmin updateTopic), "
                 f"or read the broker's files; {READS_ON} reads the other queues"
             )
         self._warn(text)
