@@ -64,7 +64,8 @@ class LiveSplitReader(SplitReader):
         found = first_records(broker, ends)
         if mark is None:
             heads = [record for record in found if record is not None]
-            mark = max((LogMark(*record[1:]) for record in heads), default=None)
+            marks = (LogMark(head.physical_offset, head.store_timestamp) for head in heads)
+            mark = max(marks, default=None)
         records = iter(zip(ends, found, strict=True))
         sampled = []
         for piece in slices:

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from pyspark_rmqstore.live_reader import LiveSplitReader
 from pyspark_rmqstore.offsets import Key, StreamOffset
 from pyspark_rmqstore.options import ReadOptions
 from pyspark_rmqstore.packing import AnyStoreRead
-from pyspark_rmqstore.stream_snapshot import StreamSnapshot
+from pyspark_rmqstore.stream_snapshot import Loss, StreamSnapshot
 from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.errors import BrokerUnreachableError
 from rmqstore.live.bounds import (
+    bounds_of_withdrawn,
     first_at,
     first_behind,
+    first_offsets,
     mark_stands,
     resolver_for,
     search_times,
 )
 from rmqstore.live.broker import LiveBroker
-from rmqstore.live.cluster import LiveBrokers
+from rmqstore.live.cluster import BrokerSpans, LiveBrokers
+from rmqstore.live.patience import Patience
 from rmqstore.live.pulls import first_records
-from rmqstore.query.selection import Selection, choose_topics
+from rmqstore.query.selection import Selection
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.log.commitlog import LogMark
 
 logger = logging.getLogger(__name__)
-
-_PATIENCE_SECONDS: Final = 120.0  # for a broker that is being started again
-_PAUSE_SECONDS: Final = 1.0
 
 T = TypeVar("T")
 
@@ -43,15 +42,21 @@ class LiveTail:
 
     Attributes:
         broker: the broker.
-        spans: where the queues began and ended at the last look.
+        spans: where the queues began and ended at the last look. A queue that is not corrected yet
+            by retention may begin with messages that are gone.
         discovered: the queues that were not there at the first look.
+        withdrawn: where other queues began and ended that hold messages, and that the broker lets
+            nobody read.
         mark: the newest record, by which the broker's log is recognized; None without one.
     """
 
     def __init__(self, broker: LiveBroker, selection: Selection) -> None:
         self.broker, self._selection = broker, selection
         self.spans: Mapping[QueueKey, tuple[int, int]] = {}
+        self.withdrawn: Mapping[QueueKey, tuple[int, int]] = {}
+        self._told: dict[QueueKey, int] = {}  # ends of these that there was a warning of
         self.discovered: set[QueueKey] = set()
+        self._firsts: dict[QueueKey, int] = {}  # messages that were there when queues were new
         self.mark: LogMark | None = None
         self._has_looked = False
 
@@ -60,8 +65,9 @@ class LiveTail:
         """The ends of the queues."""
         return {key: end for key, (_, end) in self.spans.items()}
 
-    def take(self, broker: LiveBroker, spans: Mapping[QueueKey, tuple[int, int]]) -> None:
+    def take(self, found: BrokerSpans) -> None:
         """Take what a look found; nothing of it if the broker does not answer any more."""
+        broker, spans, withdrawn = found
         mark = self.mark
         if mark is not None and not mark_stands(broker, spans, mark):
             mark = None  # the next one is of all queues
@@ -78,14 +84,42 @@ class LiveTail:
         ]
         if mark is not None:
             marks.append(mark)
+        new = spans.keys() - self.spans.keys()
+        self._firsts |= first_offsets(broker, {key: spans[key] for key in new})
         if self._has_looked:
-            self.discovered |= spans.keys() - self.spans.keys()
-        self.broker, self.spans, self._has_looked = broker, spans, True
+            self.discovered |= new
+        self.broker, self.spans, self.withdrawn = broker, spans, withdrawn
+        self._has_looked = True
         self.mark = max(marks, default=None)
+
+    def unread(self, delivered: Mapping[QueueKey, int]) -> dict[QueueKey, tuple[int, int]]:
+        """Return the messages that are not delivered yet, and that the broker lets nobody read.
+
+        Args:
+            delivered: how far queues were delivered. The broker is asked for those among them that
+                their topics do not have any more.
+        """
+        topics = {topic for topic, _ in self.spans}
+        others = [
+            key
+            for key in delivered
+            if key not in self.spans
+            and key not in self.withdrawn
+            and key[0] in topics
+            and self._selection.chooses(*key)
+        ]
+        spans = {**self.withdrawn, **self.broker.granted_spans(others)}
+        left = {key: (max(at, delivered.get(key, at)), end) for key, (at, end) in spans.items()}
+        return {key: (at, end) for key, (at, end) in left.items() if at < end}
+
+    def is_told(self, key: QueueKey, end: int) -> bool:
+        """Return whether there was a warning of a queue up to its end, as there is one now."""
+        before, self._told[key] = self._told.get(key), end
+        return before == end
 
     def first(self, key: QueueKey) -> int:
         """Return the first queue offset whose message is there."""
-        return self.spans.get(key, (0, 0))[0]
+        return max(self.spans.get(key, (0, 0))[0], self._firsts.get(key, 0))
 
     def first_after(self, key: QueueKey, mark: LogMark) -> int:
         """Return the queue offset of the first message that was stored after a mark."""
@@ -115,18 +149,18 @@ class LiveTail:
         return found | {
             key
             for key, record in zip(asked, records, strict=True)
-            if record is not None and record.physical_offset > mark.physical_offset
+            if record is not None
+            and record.place == reached[key] - 1
+            and record.physical_offset > mark.physical_offset
         }
 
     def gone(self, reached: Mapping[QueueKey, int], _mark: LogMark | None) -> set[QueueKey]:
-        """Return the chosen queues that no name server knows any more."""
-        selection = self._selection
+        """Return the chosen queues whose topics no name server knows any more."""
+        topics = {topic for topic, _ in self.spans}
         return {
             key
             for key, offset in reached.items()
-            if offset and key not in self.spans
-            if choose_topics(selection, [key[0]])
-            and (selection.assign is None or key[1] in selection.assign[key[0]])
+            if offset and key[0] not in topics and self._selection.chooses(*key)
         }
 
     def look_confirmed(self, _slices: Iterable[QueueSlice]) -> bool:
@@ -191,6 +225,28 @@ class FollowedBroker(NamedTuple):
 class LiveSnapshot(StreamSnapshot):
     """What one look at all brokers of a stream found."""
 
+    def starts(
+        self, since: StreamOffset, ends: Mapping[Key, int], replaced: Mapping[Key, int]
+    ) -> tuple[dict[Key, int], list[Loss]]:
+        """Return where each queue continues, and report queues that nobody may read any more.
+
+        Such a queue stays where it is in the offset, and continues from there when it is served
+        again. Raises as the method of any snapshot does.
+        """
+        for name, followed in self.stores.items():
+            assert isinstance(followed, FollowedBroker)
+            tail = followed.tail
+            delivered = {key[1:]: end for key, end in since.queues.items() if key[0] == name}
+            for queue, (start, end) in tail.unread(delivered).items():
+                if self.fail_on_data_loss or not tail.is_told(queue, end):
+                    text = (
+                        f"the broker lets nobody read offsets {start} to {end} (excluded), "
+                        "because its topic has fewer queues to read now (readQueueNums); let it "
+                        "have them again (mqadmin updateTopic), or read the broker's files"
+                    )
+                    self.report([Loss((name, *queue), text)])
+        return super().starts(since, ends, replaced)
+
     def report_missing(self, brokers: Collection[str]) -> None:
         """Raise an error for brokers that no name server knows now, or log a warning.
 
@@ -226,9 +282,9 @@ class FollowedBrokers:
     A broker that is gone for a while is waited for.
     """
 
-    def __init__(self, options: ReadOptions, patience: float = _PATIENCE_SECONDS) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         assert options.live is not None, "the options name running brokers"
-        self._options, self._patience = options, patience
+        self._options = options
         self._brokers = LiveBrokers(options.live)
         self._tails: dict[str, LiveTail] = {}
         self._warned: set[str] = set()
@@ -243,7 +299,15 @@ class FollowedBrokers:
 
     def _initial(self) -> StreamOffset:
         options = self._options
-        self.look()
+        self.look(looks_beyond=True)
+        withdrawn = {
+            (name, *key): start
+            for name, tail in self._tails.items()
+            if tail.withdrawn
+            for key, (start, _) in bounds_of_withdrawn(
+                tail.broker, options.selection, tail.spans, tail.withdrawn
+            ).items()
+        }
         resolvers = {
             name: resolver_for(
                 tail.broker,
@@ -256,16 +320,20 @@ class FollowedBrokers:
         # A running consumer may commit messages that were only just written, so queues are looked
         # at after the offsets of groups were read.
         snapshot = self.look()
-        initial: dict[Key, int] = {}
+        initial: dict[Key, int] = withdrawn
         for name, resolver in resolvers.items():
             tail = self._tails[name]
             times = search_times(tail.broker, tail.spans, resolver)
             for key, span in tail.spans.items():
-                initial[name, *key] = resolver.start(*key, span, times)
+                there = (min(tail.first(key), span[1]), span[1])
+                initial[name, *key] = resolver.start(*key, there, times)
         return StreamOffset(initial, snapshot.marks)
 
-    def look(self) -> StreamSnapshot:
+    def look(self, *, looks_beyond: bool = False) -> StreamSnapshot:
         """Look at all queues of all brokers.
+
+        Args:
+            looks_beyond: whether to look for queues that topics do not have any more.
 
         Raises:
             BrokerUnreachableError: a broker does not answer, or no name server knows a broker or
@@ -273,8 +341,13 @@ class FollowedBrokers:
         """
         self._brokers.refresh()
         selection = self._options.selection
-        found = self._brokers.spans(selection, must_exist=False)
-        present = {(broker.name, topic) for broker, spans in found for topic, _ in spans}
+        found = self._brokers.spans(
+            selection,
+            must_exist=False,
+            looks_beyond=looks_beyond,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+        )
+        present = {(one.broker.name, topic) for one in found for topic, _ in one.spans}
         known = {(name, topic) for name, tail in self._tails.items() for topic, _ in tail.spans}
         if missing := known - present:
             names = ", ".join(f"{topic} of {name}" for name, topic in sorted(missing))
@@ -285,8 +358,9 @@ class FollowedBrokers:
                     "without it",
                 )
             self._warn(f"{names}: no name server knows it; continuing without it")
-        for broker, spans in found:
-            self._tails.setdefault(broker.name, LiveTail(broker, selection)).take(broker, spans)
+        for one in found:
+            tail = self._tails.setdefault(one.broker.name, LiveTail(one.broker, selection))
+            tail.take(one)
         if unknown := selection.named_topics - {topic for _, topic in present}:
             names = ", ".join(sorted(unknown))
             self._warn(f"no broker has {names}; they are followed once they appear")
@@ -318,12 +392,10 @@ class FollowedBrokers:
         Raises:
             BrokerUnreachableError: this has lasted too long.
         """
-        began = time.monotonic()
+        patience = Patience()
         while True:
             try:
                 return ask()
             except BrokerUnreachableError as err:
-                if time.monotonic() - began > self._patience:
-                    raise
                 logger.info("%s; waiting", err)
-                time.sleep(_PAUSE_SECONDS)
+                patience.pause(err)

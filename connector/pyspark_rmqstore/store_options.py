@@ -20,7 +20,12 @@ from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.option_names import option_names, without_kafka_own
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.live.location import LiveLocation, is_live
+from rmqstore.live.location import (
+    SECRETS_OF_SERVERS,
+    WHO_ASKS,
+    LiveLocation,
+    is_live,
+)
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.options import GivenOptions
 from rmqstore.query.times import time_zone
@@ -92,12 +97,23 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     named = _lowered(options).get("brokers")
     if named is not None:
         paths += [path for stores in brokers(named).values() for path in stores]
-    options_by_path(paths, stated)  # refuses what is unknown
-    secrets = sorted(set(stated) & set(SECRETS))
+    if paths and all(map(is_live, paths)):
+        secrets = sorted({*stated} & SECRETS_OF_SERVERS)
+        elsewhere = (
+            "leave the secret to the environment variable ROCKETMQ_SECRET_KEY, or give a query all "
+            "storageOptions: SELECT … FROM t WITH (storageOptions = …)"
+        )
+        left = {name: value for name, value in stated.items() if name not in WHO_ASKS}
+        for path in paths:
+            LiveLocation.parse(path, left)  # refuses what is unknown
+    else:
+        options_by_path(paths, stated)  # refuses what is unknown
+        secrets = sorted(set(stated) & set(SECRETS))
+        elsewhere = "leave credentials to the environment of Spark's processes"
     if secrets:
         raise OptionError(
             f"storageOptions: {', '.join(secrets)} would be stored in the catalog with the table; "
-            "leave credentials to the environment of Spark's processes"
+            f"{elsewhere}"
         )
     first, *others = schema.fields
     metadata = {**first.metadata, _METADATA: json.dumps(dict(options))}

@@ -219,8 +219,17 @@ def decode_answer(frame: bytes | memoryview) -> Answer | None:
     code, opaque, flag, remark, fields, version = read
     if not flag & _IS_ANSWER:
         return None
-    remark = remark[:_MAX_REMARK_CHARACTERS]
+    remark = printable(remark[:_MAX_REMARK_CHARACTERS])
     return Answer(code, opaque, remark, bytes(memoryview(frame)[stop:]), fields, version)
+
+
+def printable(text: str) -> str:
+    """Return a text of a server on one line, in which a terminal finds nothing to obey."""
+    if text.isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() else " " if one.isspace() else ascii(one)[1:-1] for one in text
+    )
 
 
 _Header = tuple[int, int, int, str, dict[str, str], int]  # as they are in an answer, and the flag
@@ -311,6 +320,8 @@ class Address:
             host = host[1:-1]
         elif ":" in host:
             host = ""
+        if not host.isprintable():
+            host = ""
         is_port = port.isascii() and port.isdigit() and len(port) <= len(str(_MAX_PORT))
         if not (colon and host and is_port and 1 <= int(port) <= _MAX_PORT):
             raise OptionError(f"{text!r} is not an address: must be HOST:PORT")
@@ -349,6 +360,18 @@ class Endpoint:
     timeout: float = TIMEOUT_SECONDS
 
 
+def _request_name(code: int) -> str:
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return f"request {code}"
+
+
+def _reason(err: Exception, waited: float) -> str:
+    """Return why something failed: an error, or that it took too long, given in seconds."""
+    return f"timed out after {waited:.3g} s" if isinstance(err, TimeoutError) else str(err)
+
+
 class RemotingClient:
     """A connection, as a context manager.
 
@@ -361,6 +384,7 @@ class RemotingClient:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint, self._opaque = endpoint, 0
+        self._asked = ""  # the name of the request that was sent last
         # What came and was not taken yet is in the buffer from start to stop.
         self._buffer, self._start, self._stop = bytearray(_BUFFER_BYTES), 0, 0
         address = endpoint.address
@@ -381,7 +405,8 @@ class RemotingClient:
                 "a file with the authority, and with tls_any_host any host may have it",
             ) from err
         except (OSError, ValueError) as err:  # ssl says ValueError of a host that cannot be one
-            raise BrokerUnreachableError(str(address), f"no connection: {err}") from err
+            reason = f"no connection: {_reason(err, endpoint.timeout)}"
+            raise BrokerUnreachableError(str(address), reason) from err
 
     def __enter__(self) -> Self:
         return self
@@ -421,11 +446,7 @@ class RemotingClient:
         Raises:
             BrokerUnreachableError: no answer came in time, or what came is not an answer.
         """
-        try:
-            return self.receive_one_of({self.send(code, fields, body)})
-        except BrokerUnreachableError as err:
-            reason = f"no answer to request {code}: {err.reason}"
-            raise BrokerUnreachableError(err.address, reason) from err
+        return self.receive_one_of({self.send(code, fields, body)})
 
     def request_all(
         self, code: int, asked: Sequence[Mapping[str, str]], at_once: int
@@ -471,7 +492,7 @@ class RemotingClient:
         Raises:
             BrokerUnreachableError: the connection is broken, or takes nothing.
         """
-        endpoint = self.endpoint
+        endpoint, self._asked = self.endpoint, _request_name(code)
         frames = []
         for fields, body in requests:
             self._opaque += 1
@@ -483,9 +504,8 @@ class RemotingClient:
             self._socket.settimeout(endpoint.timeout)
             self._socket.sendall(b"".join(frames))
         except OSError as err:
-            raise BrokerUnreachableError(
-                str(endpoint.address), f"a request could not be sent: {err}"
-            ) from err
+            reason = f"{self._asked} could not be sent: {_reason(err, endpoint.timeout)}"
+            raise BrokerUnreachableError(str(endpoint.address), reason) from err
         return list(range(self._opaque - len(frames) + 1, self._opaque + 1))
 
     def receive_one_of(self, opaques: Container[int]) -> Answer:
@@ -493,8 +513,9 @@ class RemotingClient:
 
         Other answers are passed over. Raises as :meth:`receive` does.
         """
-        until = time.monotonic() + self.endpoint.timeout
-        while (answer := self.receive(until)).opaque not in opaques:
+        waits = self.endpoint.timeout
+        until = time.monotonic() + waits
+        while (answer := self._receive_answer(until, waits)).opaque not in opaques:
             pass
         return answer
 
@@ -507,6 +528,10 @@ class RemotingClient:
         Raises:
             BrokerUnreachableError: none came in time, or what came is not an answer.
         """
+        return self._receive_answer(until, until - time.monotonic())
+
+    def _receive_answer(self, until: float, waits: float) -> Answer:
+        """Return the next answer; ``waits`` is how many seconds it may take altogether."""
         try:
             while True:
                 length = frame_length(self._receive(LENGTH_BYTES, until))
@@ -516,7 +541,8 @@ class RemotingClient:
                 if answer is not None:
                     return answer
         except (OSError, MalformedBytesError) as err:
-            raise BrokerUnreachableError(str(self.endpoint.address), str(err)) from err
+            reason = f"no answer to {self._asked}: {_reason(err, waits)}"
+            raise BrokerUnreachableError(str(self.endpoint.address), reason) from err
 
     def _receive(self, count: int, until: float) -> memoryview:
         """Return the next bytes, which stay in the buffer, until more are received.

@@ -29,11 +29,10 @@ from live.fake_cluster import (
     put_behind_proxy,
 )
 from live.test_lost_messages import batch_queue
-from pyspark_rmqstore import live_stream
 from pyspark_rmqstore.source import RmqStoreDataSource
 from reading import Row, plain
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.live import pulls
+from rmqstore.live import patience, pulls
 
 COLUMNS = ("topic", "queueId", "queueOffset", "brokerName", "body", "tags", "properties")
 
@@ -373,7 +372,7 @@ def test_a_batch_does_not_take_what_replaces_planned_messages_for_them() -> None
 def test_a_broker_that_is_gone_is_waited_for(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_stream, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(patience, "_PAUSES", (0.01,))
     store = numbered(build.Store(), ("A", 0), 0, 30)
     with FakeCluster({"a": store}) as fake:
         n_asked = 0
@@ -390,6 +389,86 @@ def test_a_broker_that_is_gone_is_waited_for(
         query.processAllAvailable()
         query.stop()
     assert delivered(engine, tmp_path) == {("A", 0): rows(0, 40)}
+
+
+@pytest.mark.parametrize("gone", [20, 2500])
+def test_a_stream_begins_where_retention_left_off(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, gone: int
+) -> None:
+    """The queue is not corrected yet, nor is that of a topic that appears later."""
+    store = numbered(numbered(build.Store(), ("A", 0), 0, 3000), ("New", 0), 0, 3000)
+    with FakeCluster({"a": store}) as fake:
+        for queue in fake.brokers["a"].queues.values():
+            queue.gone = gone
+        later = fake.names.topics.pop("New")
+        query = start(engine, fake.uri, tmp_path, **EARLIEST)
+        query.processAllAvailable()
+        fake.names.topics["New"] = later
+        fake.brokers["a"].queues["New", 0].gone = 0
+        query.processAllAvailable()
+        query.stop()
+    expected = {("A", 0): rows(gone, 3000), ("New", 0): rows(0, 3000)}
+    assert delivered(engine, tmp_path) == expected
+    assert "loss" not in caplog.text
+
+
+@pytest.mark.parametrize(("read", "write"), [(2, 4), (2, 2)])
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_stream_tells_of_queues_that_its_topic_does_not_have_any_more(
+    engine: Engine,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    read: int,
+    write: int,
+    *,
+    is_stopped: bool,
+) -> None:
+    """They go on where they were when they are served again."""
+    store = build.Store()
+    for queue_id in range(4):
+        numbered(store, ("A", queue_id), 0, 10)
+    with FakeCluster({"a": store}) as fake:
+        query = start(engine, fake.uri, tmp_path, **EARLIEST, failOnDataLoss="false")
+        query.processAllAvailable()
+        for queue_id in range(4):
+            numbered(store, ("A", queue_id), 10, 20)
+        serve(fake.brokers["a"], store)
+        fake.set_queues("A", "a", read, write)
+        if is_stopped:
+            query.stop()
+            text = failure(lambda: drain(engine, fake.uri, tmp_path, **EARLIEST))
+            assert "A-2 of broker a: the broker lets nobody read offsets 10 to 20" in text
+            query = start(engine, fake.uri, tmp_path, **EARLIEST, failOnDataLoss="false")
+        for _ in range(3):
+            query.processAllAvailable()
+        for queue_id in (2, 3):
+            told = [one for one in caplog.records if f"A-{queue_id} of broker" in one.getMessage()]
+            assert len(told) == 1
+        fake.set_queues("A", "a", 4, 4)
+        query.processAllAvailable()
+        query.stop()
+    assert delivered(engine, tmp_path) == {("A", number): rows(0, 20) for number in range(4)}
+
+
+@pytest.mark.parametrize("where", ["earliest", "latest"])
+@pytest.mark.parametrize(("read", "write"), [(2, 4), (2, 2)])
+def test_a_new_stream_tells_of_queues_that_its_topic_had_once(
+    engine: Engine, tmp_path: Path, where: str, read: int, write: int
+) -> None:
+    store = build.Store()
+    for queue_id in range(4):
+        numbered(store, ("A", queue_id), 0, 10)
+    with FakeCluster({"a": store}) as fake:
+        fake.set_queues("A", "a", read, write)
+        if where == "earliest":
+            text = failure(lambda: drain(engine, fake.uri, tmp_path, startingOffsets=where))
+            assert "A-2 of broker a: the broker lets nobody read offsets 0 to 10" in text
+            return
+        query = start(engine, fake.uri, tmp_path, startingOffsets=where)
+        query.processAllAvailable()
+        serve(fake.brokers["a"], numbered(store, ("A", 3), 10, 11))
+        with pytest.raises(PySparkException, match=r"A-3.*nobody read offsets 10 to 11"):
+            query.processAllAvailable()
 
 
 def sent(fake: FakeCluster) -> list[bytes]:

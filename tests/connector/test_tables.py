@@ -12,10 +12,13 @@ from pyspark.sql.types import StructType
 import rmqstore
 from connector.streams import SIZES, put
 from connector.test_stream_read import failure
+from live.fake_cluster import FakeCluster, one_queue
+from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.source import RmqStoreDataSource
 from pyspark_rmqstore.store_options import keep_options, options_of_read, stated_options
 from reading import state
 from rmqstore.errors import OptionError
+from rmqstore.remoting import Credentials
 from rmqstore.store.opening import create
 
 # What Spark 4.0 to 4.3 hand over for: CREATE TABLE … USING rmqstore OPTIONS (tags 'a') LOCATION
@@ -185,6 +188,52 @@ def test_a_table_keeps_no_credentials_of_a_uri() -> None:
     assert "SECRET" not in str(refused.value)
 
 
+def table_of(path: str, storage_options: str) -> StructType:
+    """Return the schema of a new table."""
+    stated = {"path": path, "storageOptions": storage_options}
+    options = {**CREATED, **{f"option.{key}": value for key, value in stated.items()}, **stated}
+    del options["location"]
+    return RmqStoreDataSource(options).schema()
+
+
+def test_a_table_of_running_brokers_keeps_who_asks_and_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = "rocketmq://ns1:9876;ns2:9876"
+    kept = options_of_read({}, table_of(path, '{"access_key": "user", "timeout": 3}'))
+    assert kept["path"] == path
+    for name in ("secret_key", "security_token"):
+        given = f'{{"access_key": "user", "{name}": "hidden"}}'
+        with pytest.raises(
+            OptionError, match=rf"{name} would be stored.*ROCKETMQ_SECRET_KEY"
+        ) as no:
+            table_of(path, given)
+        assert "hidden" not in str(no.value)
+    with pytest.raises(OptionError, match="unknown secretkey"):
+        table_of(path, '{"secretkey": "hidden"}')
+    with pytest.raises(OptionError, match="credentials do not belong in an address"):
+        table_of("rocketmq://user:hidden@ns1:9876", "{}")
+    # As a query reads it.
+    monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "hidden")
+    live = parse_read_options(kept).live
+    assert live is not None
+    assert live.endpoint(live.name_servers[0]).credentials == Credentials("user", "hidden")
+
+
+@pytest.mark.spark
+def test_a_table_of_running_brokers_is_read_and_written(sql: SparkSession) -> None:
+    with FakeCluster({"a": one_queue(30, topic="A")}) as fake:
+        uri = f"{fake.uri};{fake.names.address}"
+        sql.sql(f"CREATE TABLE messages USING rmqstore OPTIONS (path '{uri}', subscribe 'A')")
+        sql.sql(f"CREATE TABLE others USING rmqstore OPTIONS (subscribe 'A') LOCATION '{uri}'")
+        for table in ("messages", "others"):
+            (row,) = sql.sql(f"SELECT count(*), max(queueOffset) FROM {table}").collect()
+            assert tuple(row) == (30, 29)
+        options = f"path = '{uri}', queueSelector = 'roundrobin'"
+        sql.sql(f"INSERT INTO messages WITH ({options}) (topic, body) VALUES ('A', binary('x'))")
+        assert fake.brokers["a"].queues["A", 0].end == 31
+
+
 @pytest.mark.parametrize(
     ("path", "text"),
     [
@@ -194,9 +243,6 @@ def test_a_table_keeps_no_credentials_of_a_uri() -> None:
     ],
 )
 def test_a_table_keeps_no_unknown_options_of_its_storage(path: str, text: str) -> None:
-    stated = {"path": path, "storageOptions": '{"secretkey": "hidden"}'}
     with pytest.raises(OptionError, match=text) as refused:
-        RmqStoreDataSource(
-            {**CREATED, **{f"option.{k}": v for k, v in stated.items()}, **stated}
-        ).schema()
+        table_of(path, '{"secretkey": "hidden"}')
     assert "hidden" not in str(refused.value)

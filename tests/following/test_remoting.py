@@ -112,7 +112,7 @@ def test_bytes_that_are_not_an_answer_are_an_error(frame: bytes) -> None:
     with (
         server(serve) as address,
         RemotingClient(Endpoint(address, timeout=2)) as client,
-        pytest.raises(BrokerUnreachableError, match="no answer to request 26"),
+        pytest.raises(BrokerUnreachableError, match="no answer to GET_BROKER_CONFIG"),
     ):
         client.request(26)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import rmqstore
 from interop.broker import RealBroker
 from interop.rocketmq import RocketMQ
 from reading import LOG_COLUMNS, by_queue, rows
+from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.inspect.verify import verify
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.writer import LiveWriter
@@ -156,3 +158,57 @@ def test_consumers_get_what_is_sent(rocketmq: RocketMQ, tmp_path: Path) -> None:
         numbers = [int(row["properties"]["n"]) for row in queue]
         at_once = [number for number in numbers if not given[number]["delayTimeLevel"]]
         assert at_once == sorted(at_once)
+
+
+def test_messages_that_a_broker_keeps_to_itself_are_told(
+    rocketmq: RocketMQ, tmp_path: Path
+) -> None:
+    """What it answers of queues that its topic does not have any more, and of deleted files."""
+    with RealBroker(
+        rocketmq, tmp_path / "s", SIZES | {"mappedFileSizeConsumeQueue": 20_000}
+    ) as one:
+        uri = f"rocketmq://{one.namesrv_address}"
+        for topic, count in (("Orders", 4), ("Many", 1), ("Few", 1)):
+            one.set_queues(topic, count)
+        with rmqstore.open(uri, "a") as writer:
+            writer.append(pa.table({"topic": ["Few"], "body": [b"first of the log"]}))
+            writer.append(pa.table({"topic": ["Orders"] * 200, "body": [b"x"] * 200}))
+            for number in range(12):
+                writer.append(pa.table({"topic": ["Many"] * 1000, "body": [b"x" * 9] * 1000}))
+                writer.append(pa.table({"topic": ["Few"] * 3, "body": [b"%d" % number] * 3}))
+
+        one.set_queues("Orders", 2)
+        with rmqstore.open(uri) as cluster:
+            until = time.monotonic() + 30
+            while len(cluster.queue_ranges("Orders")["interop"]) > 2:
+                assert time.monotonic() < until, "the name server does not hear of it"
+                topics = one.controller.getTopicConfigManager()
+                one.controller.registerSingleTopicAll(topics.selectTopicConfig("Orders"))
+                time.sleep(0.5)
+            with pytest.raises(OffsetOutOfRangeError, match=r"Orders-2 \(0 to 50\), Orders-3 \(0"):
+                cluster.count(subscribe="Orders")
+            assert cluster.count(subscribe="Orders", fail_on_data_loss=False) == 100
+
+            # Files of the log are deleted first, and those of queues some seconds later.
+            store = one.controller.getMessageStore()
+            log = store.getCommitLog()
+            while log.deleteExpiredFile(0, 0, 1, True, 1) == 0:
+                time.sleep(0.05)
+            columns = "queueOffset,storeTimestamp"
+            found = {
+                topic: cluster.scan(subscribe=topic, columns=columns).to_arrow()
+                for topic in ("Few", "Many")
+            }
+            for topic, table in found.items():
+                first = min(table["storeTimestamp"].to_pylist())
+                assert cluster.count(subscribe=topic, starting_timestamp=first) == len(table)
+            for queues in store.getConsumeQueueTable().values():
+                for queue in queues.values():
+                    queue.deleteExpiredFile(log.getMinOffset())
+            for topic, table in found.items():
+                low, high = (
+                    span(topic, 0)
+                    for span in (store.getMinOffsetInQueue, store.getMaxOffsetInQueue)
+                )
+                assert low > 0
+                assert table["queueOffset"].to_pylist() == [*range(low, high)]

@@ -19,6 +19,7 @@ from rmqstore.store.live_cluster import LiveCluster
 from store_builder import Record, Store, java_hash, pack, properties
 
 Key = tuple[str, int]  # topic and queue id
+UNITS_PER_FILE = 1000  # of a queue
 REGION = "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02"  # what a broker adds
 
 
@@ -246,10 +247,14 @@ class Stored:
 
 @dataclass
 class FakeQueue:
-    """A queue, from ``first`` on; places without a record are holes."""
+    """A queue, from ``first`` on; places without a record are holes.
+
+    The messages before ``gone`` are deleted, and the queue is not corrected yet.
+    """
 
     first: int = 0
     stored: list[Stored] = field(default_factory=list)
+    gone: int = 0
 
     @property
     def end(self) -> int:
@@ -260,7 +265,8 @@ class FakeBroker(FakeServer):
     """A broker.
 
     Attributes:
-        queues: what is served.
+        queues: what is there.
+        n_served: how many queues of a topic may be read, if not all.
         limit: messages in an answer.
         is_old: whether a search by time ends as in 4.x.
         committed: the offsets of groups, by group, topic and queue id.
@@ -278,6 +284,7 @@ class FakeBroker(FakeServer):
         self.committed: dict[tuple[str, str, int], int] = {}
         self.attributes: dict[str, dict[str, str]] | None = {}
         self.queues: dict[Key, FakeQueue] = {}
+        self.n_served: dict[str, int] = {}
         self.together, self.send_code, self.clock = 0, 0, 1_800_000_000_000
         self.batches: dict[Key, list[list[tuple[int, bytes, bytes]]]] = {}
         self.sent: list[Request] = []
@@ -352,6 +359,10 @@ class FakeBroker(FakeServer):
         ).place
 
     def _pull(self, request: Request, queue: FakeQueue) -> Reply:
+        topic, queue_id = request.key
+        if queue_id >= self.n_served.get(topic, 1 << 31):
+            served = f"topic:[{topic}] topicConfig.readQueueNums:[{self.n_served[topic]}]"
+            return Reply(29, remark=f"queueId[{queue_id}] is illegal, {served} consumer:[/x]")
         at, n_asked = (int(request.fields[name]) for name in ("queueOffset", "maxMsgNums"))
         subscription = request.fields["subscription"]
         if at < queue.first:
@@ -360,9 +371,14 @@ class FakeBroker(FakeServer):
             return told(queue, 19, "OFFSET_OVERFLOW_ONE", at)
         if at > queue.end:
             return told(queue, 21, "OFFSET_OVERFLOW_BADLY", queue.end)
-        looked = n_asked if subscription == "*" else max(n_asked, 800)
+        looked = n_asked if subscription == "*" and at >= queue.gone else max(n_asked, 800)
         until = min(at + looked, queue.end)
-        within = [each for each in queue.stored if each.end > at and each.place < until]
+        if at < queue.gone:  # as far as the file of the queue reaches
+            until = min(until, at - at % UNITS_PER_FILE + UNITS_PER_FILE)
+        there = max(at, queue.gone)
+        within = [each for each in queue.stored if each.end > there and each.place < until]
+        if at < queue.gone and not within:
+            return told(queue, 20, "MESSAGE_WAS_REMOVING", until)
         if subscription != "*":
             codes = {java_hash(tag.strip()) for tag in subscription.split("||")}
             within = [each for each in within if each.tags_code in codes]
@@ -372,6 +388,8 @@ class FakeBroker(FakeServer):
             following = next((each.place for each in queue.stored if each.place >= at), queue.end)
             return told(queue, 19, "OFFSET_FOUND_NULL", following)
         taken = within[: min(self.limit, n_asked)]
+        if at < queue.gone:
+            return told(queue, 0, "FOUND", taken[-1].end, b"".join(each.record for each in taken))
         following = taken[-1].end if len(taken) < len(within) else max(taken[-1].end, until)
         return told(queue, 0, "FOUND", following, b"".join(each.record for each in taken))
 
@@ -455,6 +473,11 @@ class FakeCluster:
     @property
     def location(self) -> LiveLocation:
         return LiveLocation.parse(self.uri, {"timeout": "2"})
+
+    def set_queues(self, topic: str, broker: str, read: int, write: int) -> None:
+        """Give a topic other numbers of queues, as mqadmin updateTopic does."""
+        self.names.topics[topic][broker] = (read, write, 6)
+        self.brokers[broker].n_served[topic] = read
 
     def open(self) -> LiveCluster:
         return LiveCluster(self.location)

@@ -14,7 +14,7 @@ import pytest
 import rmqstore
 from live.fake_cluster import FakeCluster, FakeServer, HangUpError, Reply, Request, fill, one_queue
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, RmqStoreError
-from rmqstore.live import broker, pulls
+from rmqstore.live import patience, pulls
 from rmqstore.live.location import LiveLocation
 from rmqstore.store.live_cluster import LiveCluster
 from store_builder import Store
@@ -25,10 +25,9 @@ N = 500
 @pytest.fixture(autouse=True)
 def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up soon."""
-    monkeypatch.setattr(pulls, "_PATIENCE_SECONDS", 0.2)
-    monkeypatch.setattr(pulls, "_PAUSES", (0.01,))
+    monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(patience, "_PAUSES", (0.01,))
     monkeypatch.setattr(pulls, "_FRUITLESS_SECONDS", 0.1)
-    monkeypatch.setattr(broker, "_BUSY_PAUSES", (0.01, 0.01))
 
 
 @pytest.fixture
@@ -114,7 +113,7 @@ def test_answers_that_are_none_are_an_error_that_names_the_server(
         with pytest.raises(BrokerUnreachableError, match=server.address):
             cluster.count(subscribe="T")
         server.mangle = lambda _request, frame: frame
-        monkeypatch.setattr(pulls, "_PATIENCE_SECONDS", 60)
+        monkeypatch.setattr(patience, "PATIENCE_SECONDS", 60)
         assert offsets(cluster) == list(range(N)), "a later read is as any other"
 
 
@@ -126,7 +125,7 @@ def test_a_read_goes_on_after_broken_answers_without_loss_or_repetition(
     fault: Callable[[Request, bytes], Any],
     every: int,
 ) -> None:
-    monkeypatch.setattr(pulls, "_PATIENCE_SECONDS", 60)
+    monkeypatch.setattr(patience, "PATIENCE_SECONDS", 60)
     n_answers = n_broken = 0
 
     def mangle(request: Request, frame: bytes) -> bytes:
@@ -217,6 +216,39 @@ def test_what_servers_refuse_is_said_as_they_say_it(fake: FakeCluster) -> None:
         assert text in str(caught.value)
         assert server.address in str(caught.value)
         server.replace = lambda _request: None
+
+
+def test_a_terminal_obeys_no_server(fake: FakeCluster) -> None:
+    remark = "no \x1b[2J\x1b]0;x\x07permission\x9b31m\r\nSee \u202ehttps"
+    shown = r"no \x1b[2J\x1b]0;x\x07permission\x9b31m  See \u202ehttps"
+    for code, server in ((105, fake.names), (11, fake.brokers["a"])):
+        server.replace = lambda request, code=code: (
+            Reply(16, remark=remark) if request.code == code else None
+        )
+        with opened(fake) as cluster, pytest.raises(BrokerRefusedError) as caught:
+            cluster.count(subscribe="T")
+        assert shown in str(caught.value)
+        server.replace = lambda _request: None
+    for topics in ({"T\x1b[2J": {"a": (1, 1, 6)}}, {"T": {"b\x1b": (1, 1, 6)}}):
+        fake.names.topics, fake.names.brokers = topics, {"b\x1b": {0: "127.0.0.1:1"}}
+        with opened(fake) as cluster, pytest.raises(BrokerUnreachableError) as caught:
+            cluster.count()
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [(105, "GET_ROUTEINFO_BY_TOPIC"), (30, "GET_MAX_OFFSET"), (11, "PULL_MESSAGE")],
+)
+def test_it_is_said_what_was_not_answered_and_how_long_was_waited(
+    fake: FakeCluster, code: int, name: str
+) -> None:
+    server = fake.names if code == 105 else fake.brokers["a"]
+    server.mangle = lambda request, frame: b"" if request.code == code else frame
+    with opened(fake) as cluster, pytest.raises(BrokerUnreachableError) as caught:
+        cluster.count(subscribe="T")
+    assert server.address in str(caught.value)
+    assert str(caught.value).endswith(f"no answer to {name}: timed out after 0.3 s")
 
 
 def test_a_broker_in_place_of_a_name_server_is_named(fake: FakeCluster) -> None:

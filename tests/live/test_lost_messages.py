@@ -54,10 +54,10 @@ def lose(broker: FakeBroker, start: int, end: int, code: int, remark: str) -> No
 
 
 def expire(broker: FakeBroker, first: int) -> None:
-    """Delete messages as soon as the first pull comes."""
+    """Delete messages as soon as they are read, after the plan has looked at single ones."""
 
     def reply(request: Request) -> Reply | None:
-        if request.code == 11:
+        if request.code == 11 and request.fields["maxMsgNums"] != "1":
             queue = broker.queues[request.key]
             queue.stored = [each for each in queue.stored if each.place >= first]
             queue.first = first
@@ -267,3 +267,46 @@ def test_tags_of_delayed_messages_are_compared_here() -> None:
             each.tags_code = 1_700_000_000_000 + number
         expected = [row["queueOffset"] for row in tagged if row["tags"] == "A"]
         assert offsets(cluster, subscribe=topic, tags="A") == expected
+
+
+# Of how many messages a broker looks at the units at once decides which of them it passes over, and
+# from which places on it says nothing but that messages are removed.
+@pytest.mark.parametrize("gone", [1, 20, 775, 3775, 4999])
+def test_a_read_from_the_earliest_message_begins_where_retention_left_off(gone: int) -> None:
+    """As RocketMQ 5.3.3 answers after it has deleted files of the log, and not those of queues."""
+    with FakeCluster({"a": one_queue(5000)}) as fake, fake.open() as cluster:
+        queue = fake.brokers["a"].queues["T", 0]
+        queue.gone = gone
+        times = [each.store_timestamp for each in queue.stored]
+        assert offsets(cluster) == list(range(gone, 5000))
+        middle = times[(gone + 5000) // 2]
+        at = max(times.index(middle), gone)
+        assert offsets(cluster, starting_timestamp=middle) == list(range(at, 5000))
+        assert offsets(cluster, ending_timestamp=middle) == list(range(gone, at))
+        assert offsets(cluster, starting_timestamp=times[gone // 2]) == list(range(gone, 5000))
+        begins = {"starting_offsets": {"T": {"0": gone - 1}}}
+        with pytest.raises(OffsetOutOfRangeError, match=rf"is {gone - 1}, the queue holds {gone}"):
+            offsets(cluster, **begins)
+        assert offsets(cluster, **begins, fail_on_data_loss=False) == list(range(gone, 5000))
+
+
+@pytest.mark.parametrize("gone", [1, 20, 2000])
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_the_first_record_of_a_log_is_not_taken_for_another_one(gone: int, *, is_cut: bool) -> None:
+    """Once it is deleted, a broker answers with what its first file begins with now."""
+    with FakeCluster({"a": one_queue(3000)}) as fake, fake.open() as cluster:
+        queue = fake.brokers["a"].queues["T", 0]
+        queue.gone = gone
+        first = queue.stored[gone].record
+        fake.brokers["a"].replace = lambda request: (
+            told(queue, 0, "FOUND", 1, first[:-1] if is_cut else first)
+            if request.code == 11 and request.fields["queueOffset"] == "0"
+            else None
+        )
+        assert offsets(cluster) == list(range(gone, 3000))
+
+
+def test_all_messages_may_be_gone_before_a_queue_is_corrected() -> None:
+    with FakeCluster({"a": one_queue(3000)}) as fake, fake.open() as cluster:
+        fake.brokers["a"].queues["T", 0].gone = 3000
+        assert offsets(cluster) == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -25,9 +27,14 @@ from live.fake_cluster import (
     put_behind_proxy,
 )
 from reading import LOG_COLUMNS, QueuesOfBrokers, by_queue_of_broker, rows
-from rmqstore.errors import BrokerUnreachableError, OptionError
-from rmqstore.live import broker as broker_module
-from rmqstore.live import pulls
+from rmqstore.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    OffsetOutOfRangeError,
+    OptionError,
+)
+from rmqstore.live import cluster as cluster_module
+from rmqstore.live import patience, pulls
 from rmqstore.live.broker import LiveBroker
 from rmqstore.remoting import Address, RemotingClient
 from rmqstore.spans import QueueSlice
@@ -292,17 +299,23 @@ def test_a_name_server_is_asked_once_for_a_topic_of_a_plan() -> None:
 def test_queues_that_a_broker_is_too_busy_for_are_waited_for_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broker_module, "_BUSY_PAUSES", (0.01, 0.02))
+    monkeypatch.setattr(patience, "_PAUSES", (0.01, 0.02))
     pauses: list[float] = []
-    monkeypatch.setattr(broker_module.time, "sleep", pauses.append)
+    monkeypatch.setattr(patience.time, "sleep", pauses.append)
     store = fill(Store(), {("T", number): 1 for number in range(150)}, random.Random(2))
     with FakeCluster({"a": store}) as fake:
-        fake.brokers["a"].replace = lambda request: (
-            Reply(2, remark="[OVERLOAD]") if request.code == 11 else None
-        )
+        n_busy = 300
+
+        def reply(request: Request) -> Reply | None:
+            nonlocal n_busy
+            n_busy -= request.code == 11
+            return Reply(2, remark="[OVERLOAD]") if request.code == 11 and n_busy >= 0 else None
+
+        fake.brokers["a"].replace = reply
         with LiveBroker("a", Address.parse(fake.brokers["a"].address), fake.location) as broker:
             wanted = [QueueSlice("T", number, 0, 1) for number in range(150)]
-            assert pulls.are_removed(broker, wanted) == [False] * 150
+            found = pulls.first_records(broker, wanted)
+    assert [record and record.place for record in found] == [0] * 150
     assert pauses == [0.01, 0.02]
 
 
@@ -373,12 +386,37 @@ def test_brokers_are_reached_where_the_address_map_says() -> None:
             cluster.count()
 
 
-def test_queues_that_a_broker_serves_no_more_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    store = fill(Store(), {("T", number): 2 for number in range(4)}, random.Random(1))
+@pytest.mark.parametrize(("read", "write"), [(2, 4), (2, 2), (2, 3), (1, 2)])
+def test_messages_of_queues_that_a_topic_does_not_have_any_more_are_told(
+    caplog: pytest.LogCaptureFixture, read: int, write: int
+) -> None:
+    """A broker says where such queues end, and refuses pulls of them."""
+    store = fill(Store(), {("T", number): 50 for number in range(4)}, random.Random(1))
     with FakeCluster({"a": store}) as fake, fake.open() as cluster:
-        fake.names.topics["T"]["a"] = (2, 4, 6)
-        assert cluster.count() == 4
-    assert "T-2, T-3 hold messages" in caplog.text
+        fake.set_queues("T", "a", read, write)
+        named = ", ".join(f"T-{number} (0 to 50)" for number in range(read, 4))
+        with pytest.raises(OffsetOutOfRangeError, match=rf"readQueueNums.*{re.escape(named)}, the"):
+            cluster.count()
+        assert not caplog.records
+        assert cluster.count(fail_on_data_loss=False) == 50 * read
+        assert named in caplog.text
+        assert cluster.queue_ranges("T")["a"] == dict.fromkeys(range(read), (0, 50))
+        middle = fake.brokers["a"].queues["T", 3].stored[25]
+        with pytest.raises(OffsetOutOfRangeError, match=r"T-3 \(25 to 50\)"):
+            cluster.count(starting_timestamp=middle.store_timestamp)
+        # What is not asked for is not missed.
+        assert cluster.count(assign={"T": [0]}) == 50
+        assert cluster.count(where="queueId = 0") == 50
+        assert cluster.count(starting_timestamp=T0 + 10**9) == 0
+        assert cluster.count(ending_timestamp="ms:1") == 0
+        assert not [one for one in fake.brokers["a"].asked(11) if one.key[1] >= read]
+
+
+def test_queues_that_a_topic_never_had_are_no_loss() -> None:
+    store = fill(Store(), {("T", number): 50 for number in range(2)}, random.Random(1))
+    with FakeCluster({"a": store}) as fake, fake.open() as cluster:
+        fake.set_queues("T", "a", 2, 4)
+        assert cluster.count() == 100
 
 
 def test_it_is_said_which_unserved_queues_may_hold_messages(
@@ -393,11 +431,76 @@ def test_it_is_said_which_unserved_queues_may_hold_messages(
         fake.names.topics["T"]["a"] = fake.names.topics["G"]["a"] = (2, 4, 6)
         fake.brokers["a"].replace = refuse
         for _ in range(2):
-            assert cluster.count() == 8
+            assert cluster.count(fail_on_data_loss=False) == 8
     told = [each.getMessage() for each in caplog.records if "readQueueNums" in each.getMessage()]
     assert len(told) == 2
-    assert "T-2 hold messages" in told[0]
-    assert "G-2, G-3 may hold messages" in told[1]
+    assert "G-2, G-3 may hold messages" in told[0]
+    assert "T-2 (0 to 2)" in told[1]
+
+
+def refuse_topics(*refused: str) -> Callable[[Request], Reply | None]:
+    """Refuse pulls of topics, as access control does that grants other ones."""
+
+    def reply(request: Request) -> Reply | None:
+        topic = request.fields.get("topic")
+        if request.code != 11 or topic not in refused:
+            return None
+        return Reply(16, remark=f"User:x has no permission to access Topic:{topic} from 127.0.0.1")
+
+    return reply
+
+
+def test_a_read_of_all_topics_leaves_out_those_that_may_not_be_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counts = {(topic, number): 5 for topic in ("Orders", "Made", "Users") for number in range(2)}
+    credentials = {"access_key": "x", "secret_key": "y", "timeout": "2"}
+    with FakeCluster({"a": fill(Store(), counts, random.Random(1))}) as fake:
+        fake.brokers["a"].replace = refuse_topics("Made", "Users")
+        with rmqstore.open_live(fake.uri, storage_options=credentials) as cluster:
+            for _ in range(2):
+                assert cluster.count() == 10
+            told = [each.getMessage() for each in caplog.records]
+            assert len(told) == 1
+            assert "topics are not read: Made, Users: a (" in told[0]
+            assert "no permission to access Topic:Made" in told[0]
+            assert cluster.count(subscribe_pattern="O.*|U.*") == 10
+            for named in ({"subscribe": "Orders,Users"}, {"starting_offsets": {"Users": {"0": 1}}}):
+                with pytest.raises(BrokerRefusedError, match="no permission to access Topic:Users"):
+                    cluster.count(**named)
+            fake.brokers["a"].replace = refuse_topics("Orders", "Made", "Users")
+            with pytest.raises(BrokerRefusedError, match="no permission"):
+                cluster.count()
+
+
+ABSENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"orderTopicConf": "a:1;b:4;gone:1"}, {}, "order configuration"),
+    ({}, {"starting_offsets": {"T": {"a": {"0": 0}, "gone": {"0": 3}}}}, "selection"),
+    ({}, {"ending_offsets_by_timestamp": {"T": {"gone": {"0": T0}}}}, "selection"),
+]
+
+
+@pytest.mark.parametrize(("of_routes", "options", "text"), ABSENT, ids=str)
+def test_a_broker_that_is_gone_from_the_name_servers_is_missed_where_it_is_known(
+    of_routes: dict[str, Any], options: dict[str, Any], text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FakeCluster({"a": one_queue(20), "b": one_queue(30)}) as fake, fake.open() as cluster:
+        fake.names.of_routes = of_routes
+        with pytest.raises(BrokerUnreachableError, match=rf"broker gone: .*{text}.* names it"):
+            cluster.count(**options)
+        assert cluster.count(**options, fail_on_data_loss=False) == 50
+        assert "broker gone: no name server knows" in caplog.text
+        assert cluster.count(**options, where="brokerName = 'b'") == 30
+
+
+def test_a_name_server_that_does_not_answer_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    with FakeCluster({"a": one_queue(5)}) as fake:
+        uri = f"rocketmq://127.0.0.1:1;{fake.names.address}"
+        with rmqstore.open_live(uri) as cluster:
+            for _ in range(3):
+                assert cluster.count() == 5
+    (told,) = [each.getMessage() for each in caplog.records]
+    assert told.startswith("what only this name server knows is not read: 127.0.0.1:1: ")
 
 
 def two_names(fake: FakeCluster) -> FakeNames:
@@ -414,8 +517,9 @@ def two_names(fake: FakeCluster) -> FakeNames:
 @pytest.mark.parametrize("code", [1, 2, None])
 @pytest.mark.parametrize("lasts", [True, False])
 def test_one_answer_that_says_nothing_loses_no_other_route(
-    code: int | None, *, lasts: bool
+    code: int | None, monkeypatch: pytest.MonkeyPatch, *, lasts: bool
 ) -> None:
+    monkeypatch.setattr(cluster_module, "_SPARE_SECONDS", 0.2)
     store = fill(Store(), {(f"T{number:02d}", 0): 10 for number in range(20)}, random.Random(1))
     n_asked = 0
 
@@ -435,7 +539,7 @@ def test_one_answer_that_says_nothing_loses_no_other_route(
         fake.names.replace = reply
         uri = f"{fake.uri};{other.address}"
         with rmqstore.open_live(uri, storage_options={"timeout": "1"}) as cluster:
-            if lasts or code == 1:
+            if lasts:
                 with pytest.raises(BrokerUnreachableError, match=r"no route of .*T03"):
                     cluster.count()
             else:

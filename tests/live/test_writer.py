@@ -23,7 +23,7 @@ from rmqstore.errors import (
     OptionError,
     StoreStateError,
 )
-from rmqstore.live import pulls, sending, writer
+from rmqstore.live import patience, sending, writer
 from rmqstore.live.writer import LiveWriter, RepeatableKeys
 from rmqstore.write.messages import WriteSpec
 from store_builder import Store
@@ -39,10 +39,9 @@ SCHEMA = pa.schema(
 
 @pytest.fixture(autouse=True)
 def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(patience, "_PAUSES", (0.01,))
     monkeypatch.setattr(sending, "_PAUSE_SECONDS", 0.01)
     monkeypatch.setattr(sending, "_SETTLING_SECONDS", 0.02)
-    monkeypatch.setattr(pulls, "_PAUSES", (0.01,))
 
 
 @pytest.fixture
@@ -370,7 +369,7 @@ def test_a_broker_that_comes_back_at_another_address_is_found(fake: FakeCluster)
 def test_a_broker_that_stays_away_fails_a_write(
     fake: FakeCluster, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0.1)
     one = fake.writer()
     one.append(table(numbered(4)))
     broker.close()

@@ -9,12 +9,12 @@ Source: ConsumeQueue.java#getOffsetInQueueByTime.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rmqstore.errors import OptionError
 from rmqstore.live.broker import LiveBroker
-from rmqstore.live.pulls import RecordHead, are_removed, first_records, record_at
+from rmqstore.live.pulls import RecordHead, first_answers, first_records, record_at
 from rmqstore.query.selection import Selection
 from rmqstore.read.bounds import BoundResolver, FoundTimes
 from rmqstore.spans import QueueKey, QueueSlice
@@ -65,14 +65,14 @@ def first_at(broker: LiveBroker, key: QueueKey, timestamp: int, span: tuple[int,
     search = _Search(key, *span, timestamp=timestamp)
     _guess(broker, [search])
     _run(broker, [search])
-    return search.low
+    return search.found
 
 
 def first_behind(broker: LiveBroker, key: QueueKey, place: int, span: tuple[int, int]) -> int:
     """Return the queue offset of the first message at or after a physical offset."""
     search = _Search(key, *span, place=place)
     _run(broker, [search])
-    return search.low
+    return search.found
 
 
 def record_in_queues(broker: LiveBroker, place: int, spans: Spans) -> RecordHead | None:
@@ -81,7 +81,7 @@ def record_in_queues(broker: LiveBroker, place: int, spans: Spans) -> RecordHead
     for each in searches:
         each.begin_at(each.high - 1)  # it is one of the newest as a rule
     _run(broker, searches)
-    left = [QueueSlice(*one.key, one.low, spans[one.key][1]) for one in searches]
+    left = [QueueSlice(*one.key, one.found, spans[one.key][1]) for one in searches]
     records = first_records(broker, [piece for piece in left if piece.start < piece.end])
     return next((one for one in records if one and one.physical_offset == place), None)
 
@@ -114,36 +114,77 @@ def search_times(broker: LiveBroker, spans: Spans, resolver: BoundResolver) -> F
     ]
     _guess(broker, searches)
     _run(broker, searches)
-    return {(each.key, each.timestamp): each.low for each in searches}
+    return {(each.key, each.timestamp): each.found for each in searches}
 
 
 def first_offsets(broker: LiveBroker, spans: Spans) -> dict[QueueKey, int]:
-    """Return the first queue offset of each queue whose message is there.
+    """Return the first queue offset of each queue whose message is there, its end if none is.
 
     Retention deletes files of the log first. Until it has corrected a queue, this begins with
     messages that are gone.
     """
     firsts = {key: start for key, (start, _) in spans.items()}
     asked = [QueueSlice(*key, start, end) for key, (start, end) in spans.items() if start < end]
-    for piece, is_removed in zip(asked, are_removed(broker, asked), strict=True):
-        if is_removed:
-            key = (piece.topic, piece.queue_id)
-            firsts[key] = first_behind(broker, key, 0, (piece.start, piece.end))
+    records, _ = first_answers(broker, asked)
+    doubtful: dict[QueueKey, RecordHead | None] = {}
+    for number, record in records.items():
+        piece = asked[number]
+        key = (piece.topic, piece.queue_id)
+        if record is None or (record.place == 0 and record.queue_offset):
+            doubtful[key] = record
+        else:
+            firsts[key] = min(record.place, piece.end)
+    searches = [_Search(key, firsts[key] + 1, spans[key][1]) for key in doubtful]
+    _run(broker, searches)
+    for search, record in zip(searches, doubtful.values(), strict=True):
+        # For the first record of its log a broker may answer with the first one that is left.
+        is_other = record is not None and record.physical_offset == search.physical_offset
+        if record is None or is_other or search.found > 1:
+            firsts[search.key] = search.found
     return firsts
+
+
+def bounds_of_withdrawn(
+    broker: LiveBroker, selection: Selection, spans: Spans, withdrawn: Spans
+) -> dict[QueueKey, tuple[int, int]]:
+    """Return where a selection begins and ends in queues that a broker lets nobody read.
+
+    None of their records can be looked at, so a time is where the broker finds it.
+
+    Args:
+        broker: the broker.
+        selection: the selection.
+        spans: of the other queues, because a group may have committed offsets of these alone.
+        withdrawn: of the queues.
+    """
+    lenient = replace(selection, timestamp_strategy="latest")
+    known = {**spans, **withdrawn}
+    resolver = resolver_for(broker, lenient, known, fail_on_data_loss=False)
+    asked = [(key, time) for key in withdrawn for time in sorted(resolver.times(*key))]
+    times: dict[tuple[QueueKey, int], int] = {}
+    for (key, time), offset in zip(asked, broker.at_times(asked), strict=True):
+        first, end = withdrawn[key]
+        times[key, time] = first if offset is None else min(max(offset, first), end)
+    return {key: resolver.bounds(*key, span, times) for key, span in withdrawn.items()}
 
 
 @dataclass
 class _Search:
-    """A search for the first message at or after a store time or a physical offset.
+    """A search for the first message that is there at or after a store time or a physical offset.
+
+    A broker that is asked for a place whose message is deleted answers with the first one that it
+    has after it, so what a search learns of a place holds for the first message from there on.
 
     Attributes:
         key: the queue.
-        low: all messages before this queue offset are earlier.
-        high: the message at this one is not, or it is the end of the queue.
+        low: all messages before this queue offset are earlier, or gone.
+        high: the first message from this one on is not earlier, or it is the end of the queue.
         timestamp: the time, ms.
         place: the physical offset.
         probe: the offset whose record is asked for next, -1 for the middle.
         n_probes: how many were asked for.
+        found: where the first message from ``high`` on lies, or the end of the queue.
+        physical_offset: that of this message, -1 if there is none.
     """
 
     key: QueueKey
@@ -153,6 +194,12 @@ class _Search:
     place: int = 0
     probe: int = -1
     n_probes: int = 0
+    found: int = field(init=False)
+    physical_offset: int = -1
+
+    def __post_init__(self) -> None:
+        """Know of no message yet."""
+        self.found = self._end = self.high
 
     def begin_at(self, guess: int) -> None:
         """Look at an offset first, or at the nearest one that may be the answer."""
@@ -165,15 +212,16 @@ class _Search:
         return self.probe
 
     def learn(self, record: RecordHead | None) -> None:
-        """Take the record at the probe, None if it is gone."""
+        """Take the first record that is there from the probe on, None if many are gone there."""
         probe, self.n_probes = self.probe, self.n_probes + 1
-        is_earlier = record is None or (
-            record.store_timestamp < self.timestamp or record.physical_offset < self.place
-        )
-        if is_earlier:
+        if record is None:
             self.low = self.probe = probe + 1
+        elif record.store_timestamp < self.timestamp or record.physical_offset < self.place:
+            self.low = self.probe = min(record.place + 1, self.high)
         else:
             self.high, self.probe = probe, probe - 1
+            self.found = min(record.place, self._end)
+            self.physical_offset = record.physical_offset
         if self.n_probes > 1:  # the neighbour has not confirmed what the broker found
             self.probe = -1
 

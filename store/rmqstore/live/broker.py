@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
+import logging
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -15,6 +15,7 @@ from rmqstore.errors import (
     MalformedBytesError,
 )
 from rmqstore.live.location import LiveLocation
+from rmqstore.live.patience import BUSY, Patience, is_passing
 from rmqstore.remoting import (
     Address,
     Answer,
@@ -25,6 +26,8 @@ from rmqstore.remoting import (
 )
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.files.storage import Closing
+
+logger = logging.getLogger(__name__)
 
 # How a pull is answered if there is no message.
 WITHOUT_MESSAGES: Final = (
@@ -40,7 +43,6 @@ _LARGE_ANSWERS: Final = (RequestCode.PULL_MESSAGE, RequestCode.GET_ROUTEINFO_BY_
 _MOST_LARGE: Final = 32  # of which are held
 _MOST_SMALL: Final = 1024
 _AT_ONCE: Final = 64  # requests on their way
-_BUSY_PAUSES: Final = (0.2, 0.4, 0.8, 1.6)
 
 Fields = Mapping[str, str]
 Numbered = list[tuple[int, Answer]]  # the number of the request, and its answer
@@ -54,12 +56,21 @@ class LiveServer(Closing):
         location: how it is talked to.
         is_behind_proxy: whether a proxy of RocketMQ answers for it; None until an answer shows it.
             Large answers of a proxy are asked for one after the other.
+
+    Args:
+        patience: seconds that it may be busy for, if they are others than for every server.
     """
 
     def __init__(
-        self, address: Address, location: LiveLocation, *, is_behind_proxy: bool | None = None
+        self,
+        address: Address,
+        location: LiveLocation,
+        *,
+        is_behind_proxy: bool | None = None,
+        patience: float | None = None,
     ) -> None:
         self.address, self.location = address, location
+        self._patience = patience
         self.is_behind_proxy = is_behind_proxy
         self._client: RemotingClient | None = None
         self._version = 0  # as the last answer says
@@ -124,31 +135,37 @@ class LiveServer(Closing):
     ) -> Iterator[Numbered]:
         """Yield the answers to several requests of one kind, as many at a time as are held.
 
-        What the server is too busy for is asked again, all of it together.
+        What the server is too busy for, or failed at, is asked again, all of it together.
 
         Raises:
             BrokerUnreachableError: the server does not answer.
-            BrokerRefusedError: an answer has another code than those that are allowed.
+            BrokerRefusedError: an answer has another code than those that are allowed, or the
+                server has been busy for a long time.
         """
         most = _MOST_LARGE if code in _LARGE_ANSWERS else _MOST_SMALL
-        missing = [*range(len(asked))]
-        for pause in (*_BUSY_PAUSES, None):
+        missing, patience = [*range(len(asked))], Patience(self._patience)
+        while missing:
             busy: list[int] = []
+            refusal = None
             for first in range(0, len(missing), most):
                 numbers, found = missing[first : first + most], []
                 answers = self._round(code, [asked[number] for number in numbers])
                 for number, answer in zip(numbers, answers, strict=True):
-                    if answer.code == ResponseCode.SYSTEM_BUSY and pause is not None:
-                        busy.append(number)
-                    elif answer.code in allowed:
+                    if answer.code in allowed and answer.code not in BUSY:
                         found.append((number, answer))
-                    else:
-                        raise BrokerRefusedError(str(self), answer.code, answer.remark)
+                        continue
+                    refusal = BrokerRefusedError(str(self), answer.code, answer.remark)
+                    if not is_passing(answer.code, answer.remark):
+                        raise refusal
+                    busy.append(number)
                 yield found
-            if not busy or pause is None:
+            if refusal is None:
                 return
+            if len(busy) < len(missing):
+                patience.renew()
+            logger.info("%s; trying again", refusal)
+            patience.pause(refusal)
             missing = busy
-            time.sleep(pause)
 
     def _round(self, code: int, asked: Sequence[Fields]) -> list[Answer]:
         """Return the answers to some requests.
@@ -228,6 +245,19 @@ class LiveBroker(LiveServer):
             end = self._number(answer, "maxOffset")
             spans[others[number]] = (min(self._number(answer, "minOffset"), end), end)
         return {key: spans[key] for key in queues}
+
+    def forbidden(self, topics: Sequence[str]) -> dict[str, BrokerRefusedError]:
+        """Return the topics that the broker does not let us read, with its refusals.
+
+        It has at least one queue of each.
+        """
+        refused = {}
+        codes = (ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR)
+        answers = self.pull([QueueSlice(topic, 0, 0, 1) for topic in topics], allowed=codes)
+        for number, answer in chain.from_iterable(answers):
+            if answer.code in codes and not is_passing(answer.code, answer.remark):
+                refused[topics[number]] = BrokerRefusedError(str(self), answer.code, answer.remark)
+        return refused
 
     def granted_spans(self, queues: Sequence[QueueKey]) -> dict[QueueKey, tuple[int, int]]:
         """Return where queues begin and end, without those of topics that GET is not granted on.

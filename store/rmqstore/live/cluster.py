@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -16,13 +16,21 @@ from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
     CorruptConfigError,
+    OffsetOutOfRangeError,
     OptionError,
     UnsupportedFeatureError,
 )
 from rmqstore.format.layout import LMQ_PREFIX
-from rmqstore.live.bounds import Spans, first_offsets, resolver_for, search_times
+from rmqstore.live.bounds import (
+    Spans,
+    bounds_of_withdrawn,
+    first_offsets,
+    resolver_for,
+    search_times,
+)
 from rmqstore.live.broker import LiveBroker, LiveServer
 from rmqstore.live.location import LiveLocation
+from rmqstore.live.patience import is_passing
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import Selection, choose_topics, require_named
 from rmqstore.read.read_spec import READS_ON
@@ -34,18 +42,13 @@ from rmqstore.storage.files.storage import Closing
 
 logger = logging.getLogger(__name__)
 
-# Of a name server, which may have only just started, or be busy.
-_ANSWERS: Final = (
-    ResponseCode.SUCCESS,
-    ResponseCode.TOPIC_NOT_EXIST,
-    ResponseCode.SYSTEM_ERROR,
-    ResponseCode.SYSTEM_BUSY,
-    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-)
+_ANSWERS: Final = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+_SPARE_SECONDS: Final = 3.0  # for which one of several name servers may be busy
 _READABLE: Final = 4  # PermName.java
 _WRITABLE: Final = 2
 _SILENT_SECONDS: Final = 60.0  # for which a name server that did not answer is passed over
 _MOST_QUEUES: Final = 1 << 16  # of a topic at one broker, as far as a route is believed
+_MOST_NAMED: Final = 20  # queues in one text
 _CLEANUP: Final = "cleanup.policy"
 _COMPACTION: Final = "COMPACTION"
 
@@ -68,10 +71,13 @@ class TopicRoute(NamedTuple):
     Attributes:
         addresses: by broker name, the addresses of its replicas by broker id.
         queues: by broker name.
+        ordered: the brokers that the topic has by its order configuration, if it has one, also
+            those that no name server knows at the moment.
     """
 
     addresses: Mapping[str, Mapping[int, Address]]
     queues: Mapping[str, BrokerQueues]
+    ordered: frozenset[str] = frozenset()
 
     def with_other(self, other: TopicRoute) -> TopicRoute:
         """Return the route with what another name server knows of it."""
@@ -81,7 +87,7 @@ class TopicRoute(NamedTuple):
         queues = {**self.queues}
         for name, counts in other.queues.items():
             queues[name] = BrokerQueues(*map(max, counts, queues.get(name, counts)))
-        return TopicRoute(addresses, queues)
+        return TopicRoute(addresses, queues, self.ordered | other.ordered)
 
 
 class NameServers:
@@ -107,7 +113,7 @@ class NameServers:
         known: set[str] = set()
         for _, answer in self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, [{}]):
             topics = self._table(answer).get("topicList")
-            if not isinstance(topics, list) or not all(isinstance(one, str) for one in topics):
+            if not isinstance(topics, list) or not all(map(_is_name, topics)):
                 raise BrokerUnreachableError(
                     str(self._location), "the list of topics cannot be read"
                 )
@@ -188,6 +194,8 @@ class NameServers:
                     known.add(number)
                     yield number, answer
             except BrokerUnreachableError as err:
+                if address not in self._silent:
+                    logger.warning("what only this name server knows is not read: %s", err)
                 self._silent[address] = now
                 errors.append(err)
                 continue
@@ -209,25 +217,32 @@ class NameServers:
             BrokerUnreachableError: it does not answer, or cannot say anything for now.
             BrokerRefusedError: it refuses.
         """
-        failures: list[BrokerUnreachableError] = []
-        with LiveServer(address, self._location) as server:
-            for number, answer in chain.from_iterable(server.rounds(code, asked, allowed=_ANSWERS)):
-                if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        unanswered = {*range(len(asked))}
+        is_spare = len(self._location.name_servers) > 1
+        patience = _SPARE_SECONDS if is_spare else None
+        with LiveServer(address, self._location, patience=patience) as server:
+            answers = chain.from_iterable(server.rounds(code, asked, allowed=_ANSWERS))
+            try:
+                for number, answer in answers:
+                    unanswered.discard(number)
+                    if answer.code == ResponseCode.SUCCESS:
+                        yield number, answer
+            except BrokerRefusedError as err:
+                if err.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     raise BrokerRefusedError(
                         str(address),
-                        answer.code,
-                        f"{answer.remark.strip()}. It is not a name server, but perhaps a broker "
-                        "or a proxy: name servers are given, whose port is 9876 by default; of a "
-                        "proxy, which has no list of topics, also the topics",
-                    )
-                if answer.code == ResponseCode.SUCCESS:
-                    yield number, answer
-                elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                    failures.append(BrokerUnreachableError(str(address), answer.remark))
-                    self._unanswered.add(number)
-        if failures and len(failures) == len(asked):
-            raise failures[-1]
-        self._failures += failures[-1:]
+                        err.code,
+                        f"{err.reason.strip()}. It is not a name server, but perhaps a broker or a "
+                        "proxy: name servers are given, whose port is 9876 by default; of a proxy, "
+                        "which has no list of topics, also the topics",
+                    ) from err
+                if not is_passing(err.code, err.reason):
+                    raise
+                self._unanswered |= unanswered
+                failure = BrokerUnreachableError(str(address), err.reason)
+                if len(unanswered) == len(asked):
+                    raise failure from err
+                self._failures.append(failure)
 
 
 def _route(table: Mapping[str, Any]) -> TopicRoute:
@@ -237,6 +252,9 @@ def _route(table: Mapping[str, Any]) -> TopicRoute:
         ValueError, TypeError, AttributeError, KeyError, OptionError: it is not one.
     """
     addresses: dict[str, dict[int, Address]] = {}
+    entries = [*(table.get("brokerDatas") or []), *(table.get("queueDatas") or [])]
+    if not all(_is_name(entry["brokerName"]) for entry in entries):
+        raise ValueError("it names no brokers")
     for entry in table.get("brokerDatas") or []:
         replicas = addresses.setdefault(str(entry["brokerName"]), {})
         for number, address in (entry.get("brokerAddrs") or {}).items():
@@ -257,14 +275,43 @@ def _route(table: Mapping[str, Any]) -> TopicRoute:
                 raise ValueError(f"{name} {count}")
             counts.append(count if permissions & bit else 0)
         queues[str(entry["brokerName"])] = BrokerQueues(*counts)
-    return TopicRoute(addresses, queues)
+    parts = str(table.get("orderTopicConf") or "").split(";")  # broker-a:8;broker-b:8
+    ordered = frozenset(filter(_is_name, (part.rpartition(":")[0].strip() for part in parts)))
+    return TopicRoute(addresses, queues, ordered)
+
+
+def _is_name(value: object) -> bool:
+    """Return whether a value names a topic or a broker, by which a terminal is not deceived."""
+    return isinstance(value, str) and value != "" and value.isprintable()
 
 
 class BrokerSpans(NamedTuple):
-    """The queues of a selection at one broker, and where each begins and ends."""
+    """The queues of a selection at one broker, and where each begins and ends.
+
+    Attributes:
+        broker: the broker.
+        spans: of the queues that it serves.
+        withdrawn: of queues that hold messages, and that it lets nobody read: the topic had more
+            queues to read once, or gets them later.
+    """
 
     broker: LiveBroker
     spans: Spans
+    withdrawn: Spans
+
+
+class _BrokersQueues(NamedTuple):
+    """The chosen queues of one broker.
+
+    Attributes:
+        served: those that may be read.
+        unserved: those that may be written to, and not be read.
+        beyond: of each topic the first one after these, which it may have had once.
+    """
+
+    served: list[QueueKey]
+    unserved: list[QueueKey]
+    beyond: list[QueueKey]
 
 
 class LiveBrokers(Closing):
@@ -282,6 +329,7 @@ class LiveBrokers(Closing):
         self._routes: dict[str, TopicRoute] = {}
         self._brokers: dict[str, LiveBroker] = {}
         self._warned: set[str] = set()
+        self._granted: dict[str, set[str]] = {}  # topics that may be read, by broker
 
     def close(self) -> None:
         """Close all connections."""
@@ -344,7 +392,13 @@ class LiveBrokers(Closing):
         return known
 
     def spans(
-        self, selection: Selection, pruning: Pruning = NO_PRUNING, *, must_exist: bool = True
+        self,
+        selection: Selection,
+        pruning: Pruning = NO_PRUNING,
+        *,
+        must_exist: bool = True,
+        looks_beyond: bool = True,
+        fail_on_data_loss: bool = False,
     ) -> list[BrokerSpans]:
         """Return where the chosen queues of each broker begin and end, by the broker's name.
 
@@ -352,6 +406,9 @@ class LiveBrokers(Closing):
             selection: topics and queues.
             pruning: conditions on topics, queues and brokers; it may have others.
             must_exist: whether topics and queues that are named must exist.
+            looks_beyond: whether brokers are asked for queues that a topic does not have any more.
+            fail_on_data_loss: whether it is an error, and no warning, if no name server knows a
+                broker that is known to have queues of a topic.
 
         Raises:
             OptionError: a topic or queue that is named does not exist.
@@ -369,33 +426,105 @@ class LiveBrokers(Closing):
             # Offsets and times may be given for further topics.
             others = self.routes(sorted(selection.named_topics - {*topics}))
             self._require_named(selection, {**routes, **others})
-        wanted: dict[str, list[QueueKey]] = {}  # by broker
-        unserved: dict[str, list[QueueKey]] = {}
+        self._require_brokers(selection, routes, pruning, fail_on_data_loss=fail_on_data_loss)
+        found = []
+        for name, chosen in sorted(self._queues(routes, selection, pruning, must_exist).items()):
+            broker, queues = self.opened(name), chosen
+            if are_listed:
+                queues = self._readable(broker, chosen, selection.named_topics)
+            spans = broker.spans(queues.served)
+            beyond = queues.beyond if looks_beyond else []
+            withdrawn = self._withdrawn(broker, queues.unserved, beyond)
+            found.append(BrokerSpans(broker, spans, withdrawn))
+        return found
+
+    def _queues(
+        self,
+        routes: Mapping[str, TopicRoute],
+        selection: Selection,
+        pruning: Pruning,
+        must_be_read: bool,
+    ) -> dict[str, _BrokersQueues]:
+        """Return the chosen queues of topics, by the name of the broker, which is found then."""
+        found: dict[str, _BrokersQueues] = {}
         for topic, route in routes.items():
             if not pruning.keeps_topic(topic):
                 continue
-            for name, queues in sorted(route.queues.items()):
+            for name, counts in sorted(route.queues.items()):
                 if not pruning.keeps_broker(name):
                     continue
-                if not queues.read:
+                if not counts.read:
                     is_named = topic in selection.named_topics
-                    self._refuse_unreadable(name, topic, is_error=is_named and must_exist)
+                    self._refuse_unreadable(name, topic, is_error=is_named and must_be_read)
                     continue
                 self.broker(name, route)
-                wanted.setdefault(name, []).extend(
-                    (topic, queue_id)
-                    for queue_id in range(queues.read)
-                    if pruning.keeps(topic, queue_id)
-                    and (selection.assign is None or queue_id in selection.assign[topic])
-                )
-                more = range(queues.read, queues.write)
-                unserved.setdefault(name, []).extend((topic, queue_id) for queue_id in more)
-        found = []
-        for name in sorted(wanted):
-            broker = self.opened(name)
-            found.append(BrokerSpans(broker, broker.spans(wanted[name])))
-            self._warn_of_unserved(broker, unserved[name])
+                of_broker = found.setdefault(name, _BrokersQueues([], [], []))
+                above = max(counts)
+                for into, numbers in zip(
+                    of_broker,
+                    (range(counts.read), range(counts.read, counts.write), (above,)),
+                    strict=True,
+                ):
+                    into.extend(
+                        (topic, queue_id)
+                        for queue_id in numbers
+                        if pruning.keeps(topic, queue_id)
+                        and (selection.assign is None or queue_id in selection.assign[topic])
+                    )
         return found
+
+    def _readable(
+        self, broker: LiveBroker, queues: _BrokersQueues, named: Container[str]
+    ) -> _BrokersQueues:
+        """Return the queues of topics that a broker lets us read, and warn of the others.
+
+        Raises:
+            BrokerRefusedError: it lets us read none of them, or not one that is named.
+        """
+        if not self.location.has_credentials:
+            return queues
+        topics = {topic for topic, _ in queues.served}
+        refused = broker.forbidden(sorted(topics - self._granted.get(broker.name, set())))
+        self._granted.setdefault(broker.name, set()).update(topics - refused.keys())
+        for topic, err in refused.items():
+            if topic in named or len(refused) == len(topics):
+                raise err
+        if refused:
+            some = next(iter(refused.values()))
+            self._warn(f"topics are not read: {', '.join(refused)}: {some}")
+        kept = ([key for key in part if key[0] not in refused] for part in queues)
+        return _BrokersQueues(*kept)
+
+    def _require_brokers(
+        self,
+        selection: Selection,
+        routes: Mapping[str, TopicRoute],
+        pruning: Pruning,
+        *,
+        fail_on_data_loss: bool,
+    ) -> None:
+        """Report brokers that have queues of a topic, and that no name server knows.
+
+        Raises:
+            BrokerUnreachableError: there is one, and ``fail_on_data_loss`` holds.
+        """
+        for topic, route in routes.items():
+            known = {
+                "the topic's order configuration": route.ordered,
+                "the selection": selection.named_brokers(topic),
+            }
+            for where, names in known.items():
+                missing = sorted(
+                    name for name in names - route.queues.keys() if pruning.keeps_broker(name)
+                )
+                if not missing or not pruning.keeps_topic(topic):
+                    continue
+                text = f"no name server knows that it has queues of {topic}, and {where} names it"
+                if fail_on_data_loss:
+                    raise BrokerUnreachableError(
+                        f"broker {', '.join(missing)}", f"{text}; {READS_ON} reads the others"
+                    )
+                self._warn(f"broker {', '.join(missing)}: {text}; reading the others")
 
     def _require_named(self, selection: Selection, routes: Mapping[str, TopicRoute]) -> None:
         if not selection.named_topics:
@@ -426,19 +555,64 @@ class LiveBrokers(Closing):
             self._warned.add(text)
             logger.warning("%s", text)
 
-    def _warn_of_unserved(self, broker: LiveBroker, queues: Sequence[QueueKey]) -> None:
-        """Name queues that a broker serves no more, after it was given fewer, unless empty."""
-        spans: Spans = {}
+    def _withdrawn(
+        self, broker: LiveBroker, unserved: Sequence[QueueKey], beyond: Sequence[QueueKey]
+    ) -> Spans:
+        """Return where queues begin and end that hold messages, and that nobody may read.
+
+        A broker says so, and refuses pulls of them.
+
+        Args:
+            broker: the broker.
+            unserved: queues that may be written to. There is a warning if it does not say whether
+                they hold any.
+            beyond: the first queue of each topic after those that it has. Where one holds messages,
+                the next one is asked for too.
+        """
+        spans = self._granted_spans(broker, [*unserved, *beyond])
+        if unknown := [f"{topic}-{id_}" for topic, id_ in unserved if (topic, id_) not in spans]:
+            self._warn(
+                f"{broker}: {', '.join(unknown)} may hold messages, and the broker lets nobody "
+                "read them (readQueueNums)"
+            )
+        asked = beyond
+        held = {key: span for key, span in spans.items() if span[0] < span[1]}
+        while asked := [(topic, number + 1) for topic, number in asked if (topic, number) in held]:
+            spans = self._granted_spans(broker, asked)
+            held |= {key: span for key, span in spans.items() if span[0] < span[1]}
+        return held
+
+    @staticmethod
+    def _granted_spans(broker: LiveBroker, queues: Sequence[QueueKey]) -> Spans:
         with suppress(BrokerRefusedError):  # which is no reason not to read the others
-            spans = broker.granted_spans(queues)
-        held = [f"{topic}-{id_}" for (topic, id_), (start, end) in spans.items() if start < end]
-        unknown = [f"{topic}-{id_}" for topic, id_ in queues if (topic, id_) not in spans]
-        for names, what in ((held, "hold messages"), (unknown, "may hold messages")):
-            if names:
-                self._warn(
-                    f"{broker}: {', '.join(names)} {what}, and the broker lets nobody read them "
-                    "(readQueueNums)"
-                )
+            return broker.granted_spans(queues)
+        return {}
+
+    def report_withdrawn(
+        self, broker: LiveBroker, spans: Spans, *, fail_on_data_loss: bool
+    ) -> None:
+        """Report messages in queues that a broker lets nobody read.
+
+        Raises:
+            OffsetOutOfRangeError: there are some, and ``fail_on_data_loss`` holds.
+        """
+        if not spans:
+            return
+        names = [
+            f"{topic}-{id_} ({start} to {end})" for (topic, id_), (start, end) in spans.items()
+        ]
+        if len(names) > _MOST_NAMED:
+            names[_MOST_NAMED:] = [f"{len(names) - _MOST_NAMED} more"]
+        text = (
+            f"{broker} lets nobody read queues that hold messages (readQueueNums): "
+            f"{', '.join(names)}, the latter offset excluded"
+        )
+        if fail_on_data_loss:
+            raise OffsetOutOfRangeError(
+                f"{text}. Let the topic have these queues to read again (mqadmin updateTopic), "
+                f"or read the broker's files; {READS_ON} reads the other queues"
+            )
+        self._warn(text)
 
     def ranges(
         self,
@@ -457,17 +631,23 @@ class LiveBrokers(Closing):
                 :meth:`spans` does.
         """
         found: dict[str, list[QueueSlice]] = {}
-        for broker, spans in self.spans(selection, pruning):
+        found_spans = self.spans(selection, pruning, fail_on_data_loss=fail_on_data_loss)
+        for broker, spans, withdrawn in found_spans:
             if fail_on_data_loss:
                 self._require_whole_topics(broker, spans)
+            if withdrawn:
+                low, high = pruning.queue_offsets.low, pruning.queue_offsets.high + 1
+                bounds = bounds_of_withdrawn(broker, selection, spans, withdrawn)
+                parts = {key: (max(at, low), min(to, high)) for key, (at, to) in bounds.items()}
+                chosen = {key: part for key, part in parts.items() if part[0] < part[1]}
+                self.report_withdrawn(broker, chosen, fail_on_data_loss=fail_on_data_loss)
             resolver = resolver_for(broker, selection, spans, fail_on_data_loss=fail_on_data_loss)
             times = search_times(broker, spans, resolver)
             firsts = first_offsets(broker, spans)
             slices = []
-            for (topic, queue_id), span in spans.items():
+            for (topic, queue_id), (_, queue_end) in spans.items():
+                span = (firsts[topic, queue_id], queue_end)
                 start, end = resolver.bounds(topic, queue_id, span, times)
-                if start == span[0]:
-                    start = min(firsts[topic, queue_id], end)
                 start = max(start, pruning.queue_offsets.low)
                 end = min(end, pruning.queue_offsets.high + 1)
                 if start < end:

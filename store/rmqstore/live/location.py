@@ -28,6 +28,8 @@ LIVE_OPTIONS: Final = (
     "access_key", "secret_key", "security_token", "tls", "tls_ca", "tls_cert", "tls_key",
     "tls_any_host", "tls_any_certificate", "consumer_group", "timeout", "address_map",
 )  # fmt: skip
+SECRETS_OF_SERVERS: Final = frozenset({"secret_key", "security_token"})
+WHO_ASKS: Final = SECRETS_OF_SERVERS | {"access_key"}
 
 # A broker sends records, and this is in the unit of the queue.
 _COLUMNS_OF_FILES: Final = frozenset({"tagsCode"})
@@ -116,6 +118,11 @@ class LiveLocation:
     def consumer_group(self) -> str:
         """The group in whose name queues are read; no offset is committed."""
         return self._given.get("consumer_group", _GROUP)
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether servers are told who asks."""
+        return "access_key" in self._given
 
     @property
     def _given(self) -> dict[str, str]:

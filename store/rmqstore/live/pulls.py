@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -27,14 +26,14 @@ import numpy as np
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, MalformedBytesError
 from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.layout import FIXED_PART_V4, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
 from rmqstore.live.broker import WITHOUT_MESSAGES, LiveBroker
+from rmqstore.live.patience import Patience, is_passing
 from rmqstore.remoting import Answer, RequestCode, ResponseCode
 from rmqstore.spans import QueueSlice
 
 logger = logging.getLogger(__name__)
 
-# Another attempt may succeed.
-_PASSING: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY)
 _REMOVING: Final = "MESSAGE_WAS_REMOVING"
 
 # Requests on their way to a broker, which answers them while others are decoded here. More of them
@@ -49,9 +48,7 @@ _FIRST_COUNT: Final = 32  # messages of a request: a broker's limit by default
 _MOST_MESSAGES: Final = 1024
 _FILTERED_COUNT: Final = 4096  # messages that a broker looks at for a request with a filter
 _HELD_BYTES: Final = 64 << 20  # of answers that wait for those before them
-_PATIENCE_SECONDS: Final = 90.0  # for a broker that is gone or busy, without any answer between
-_PAUSES: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
-_MOST_ERRORS: Final = 2  # that a broker may say in a row for a range
+_PAUSE_SECONDS: Final = 0.1  # after answers that say nothing
 _FRUITLESS_SECONDS: Final = 3.0  # of answers that say nothing, before the read fails
 
 
@@ -95,7 +92,7 @@ class _Range:
         cut: everything from this queue offset on is known to be cut off.
         is_filtered: whether the broker leaves out messages with other tags. It looks further then
             than it is asked to, so one request follows the other.
-        n_errors: how often in a row the broker answered that it failed.
+        patience: with a broker that answers that it failed.
     """
 
     number: int
@@ -108,7 +105,7 @@ class _Range:
     fruitless_since: float | None = None
     cut: int = 1 << 63
     is_filtered: bool = False
-    n_errors: int = 0
+    patience: Patience = field(default_factory=Patience)
 
     def take(self, pulled: Pulled, until: int) -> int:
         """Keep the answer for a span up to ``until`` until those before it have come.
@@ -116,7 +113,8 @@ class _Range:
         Returns:
             How many bytes are held more.
         """
-        self.fruitless_since, self.n_errors = None, 0
+        self.fruitless_since = None
+        self.patience.renew()
         n_given_up = self._cut_off(pulled.start) if pulled.loss and pulled.end > until else 0
         self.arrived[pulled.start] = pulled
         if self.is_filtered:
@@ -145,11 +143,6 @@ class _Range:
         A broker that looked past the end of the range has not said which of its messages are in.
         """
         self.is_filtered, self.asked, self.count = False, start, _FIRST_COUNT
-
-    def fail(self) -> int:
-        """Note that the broker failed to answer; return how often in a row it did."""
-        self.n_errors += 1
-        return self.n_errors
 
     def _cut_off(self, start: int) -> int:
         """Ask for nothing from a queue offset on; return how many bytes are given up."""
@@ -193,55 +186,100 @@ class _Range:
 
 
 class RecordHead(NamedTuple):
-    """What a record says of itself: its size, its place in the log, and when it was stored, ms."""
+    """What a record says of itself, and at which place of a queue it was found.
+
+    Attributes:
+        size: its size.
+        physical_offset: where it lies in the log.
+        store_timestamp: when it was stored, ms.
+        queue_offset: its place in its queue, as it says; one more in a queue that lacks a record.
+        place: the queue offset at which the broker has it, or the one that was asked for if it is
+            within the record; -1 where no queue was asked.
+    """
 
     size: int
     physical_offset: int
     store_timestamp: int
+    queue_offset: int
+    place: int = -1
 
 
 def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[RecordHead | None]:
-    """Return the first record of each of some ranges of queues, None where it is deleted.
+    """Return the first record that a broker has from the start of each of some ranges on.
+
+    It may lie after the range, because a broker passes over messages whose files are deleted. None
+    is returned where the broker has passed over many of them, and found no other one.
 
     Raises:
         BrokerUnreachableError: the broker does not answer, or not with a record.
         BrokerRefusedError: it refuses.
     """
     found: dict[int, RecordHead | None] = {}
-    missing = [*range(len(wanted))]
-    for pause in (0.0, *_PAUSES):
-        time.sleep(pause)
-        left: dict[int, Answer] = {}
-        for answered in broker.pull([_first_of(wanted[number]) for number in missing]):
-            heads = _record_heads([answer.body for _, answer in answered])
-            for (at, answer), head in zip(answered, heads, strict=True):
-                number = missing[at]
-                if answer.code == ResponseCode.SUCCESS and head is not None:
-                    found[number] = head
-                elif _is_deleted(answer, wanted[number].start):
-                    found[number] = None
-                else:
-                    left[number] = answer
-        if not left:
+    missing, patience = [*range(len(wanted))], Patience(_FRUITLESS_SECONDS)
+    while True:
+        records, unclear = first_answers(broker, [wanted[number] for number in missing])
+        found |= {missing[at]: record for at, record in records.items()}
+        if not unclear:
             return [found[number] for number in range(len(wanted))]
-        missing = [*left]
-    piece, answer = wanted[missing[0]], left[missing[0]]
-    raise BrokerUnreachableError(
-        str(broker),
-        f"queue offset {piece.start} of {piece.topic}-{piece.queue_id} is answered by "
-        f"{answer.remark or f'code {answer.code}'}",
-    )
+        missing = [missing[at] for at in unclear]
+        piece, answer = wanted[missing[0]], next(iter(unclear.values()))
+        err = BrokerUnreachableError(
+            str(broker),
+            f"queue offset {piece.start} of {piece.topic}-{piece.queue_id} is answered by "
+            f"{answer.remark or f'code {answer.code}'}",
+        )
+        patience.pause(err)
 
 
-def are_removed(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[bool]:
-    """Return whether a broker says of the first message of each range that its file is deleted."""
-    answers = broker.pull([_first_of(piece) for piece in wanted], allowed=_PASSING)
-    removed = {number for number, answer in chain.from_iterable(answers) if _is_removed(answer)}
-    return [number in removed for number in range(len(wanted))]
+def first_answers(
+    broker: LiveBroker, wanted: Sequence[QueueSlice]
+) -> tuple[dict[int, RecordHead | None], dict[int, Answer]]:
+    """Return what :func:`first_records` does, by number, and the answers that say nothing."""
+    records: dict[int, RecordHead | None] = {}
+    unclear: dict[int, Answer] = {}
+    for answered in broker.pull([piece._replace(end=piece.start + 1) for piece in wanted]):
+        heads = _record_heads([answer.body for _, answer in answered])
+        for (number, answer), head in zip(answered, heads, strict=True):
+            start = wanted[number].start
+            if answer.code == ResponseCode.SUCCESS and head is not None:
+                records[number] = _placed(broker, answer, head, start)
+            elif _is_deleted(answer, start) or _is_cut_head(answer, start):
+                records[number] = None
+            else:
+                unclear[number] = answer
+    return records, unclear
 
 
-def _first_of(piece: QueueSlice) -> QueueSlice:
-    return piece._replace(end=piece.start + 1)
+def _placed(
+    broker: LiveBroker, answer: Answer, head: tuple[RecordHead, bool], start: int
+) -> RecordHead:
+    """Return the record in the answer to a pull of one message, with its place.
+
+    Raises:
+        BrokerUnreachableError: the answer does not say where the broker would continue.
+    """
+    record, is_batch = head
+    if is_batch:  # its messages have several places
+        return record._replace(place=max(record.queue_offset, start))
+    try:
+        following = answer.number("nextBeginOffset")
+    except MalformedBytesError as err:
+        raise BrokerUnreachableError(str(broker), err.reason) from err
+    return record._replace(place=max(following - 1, start))
+
+
+def _is_cut_head(answer: Answer, start: int) -> bool:
+    """Return whether a broker answers with the beginning of another record for the first of a log.
+
+    Where that is deleted, it takes as many bytes from the file that is the first one now.
+
+    Source: CommitLog.java#getMessage.
+    """
+    if answer.code != ResponseCode.SUCCESS or start or len(answer.body) < FIXED_PART_V4.itemsize:
+        return False
+    fixed = np.frombuffer(answer.body, FIXED_PART_V4, 1)[0]
+    is_record = fixed["magic"] in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
+    return bool(is_record and fixed["physical_offset"] > 0)
 
 
 def _is_removed(answer: Answer) -> bool:
@@ -269,20 +307,29 @@ def record_at(broker: LiveBroker, physical_offset: int) -> RecordHead | None:
         [fields],
         allowed=(ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR),
     )
-    return _record_heads([answer.body])[0] if answer.code == ResponseCode.SUCCESS else None
+    if answer.code != ResponseCode.SUCCESS:
+        return None
+    (head,) = _record_heads([answer.body])
+    return None if head is None else head[0]
 
 
-def _record_heads(bodies: Sequence[bytes]) -> list[RecordHead | None]:
-    """Return the head of the record that each answer begins with, None if there is no whole one."""
+def _record_heads(bodies: Sequence[bytes]) -> list[tuple[RecordHead, bool] | None]:
+    """Return the head of the record that each answer begins with, None if there is no whole one.
+
+    And whether it is a record of several messages.
+    """
     lengths = np.array([len(body) for body in bodies], np.int64)
     starts = np.cumsum(lengths) - lengths
     buffer = np.frombuffer(b"".join([*bodies, bytes(GATHER_SLACK)]), np.uint8)
     heads, is_whole = read_heads(buffer, starts)
-    sizes = heads.column("total_size")
-    is_whole &= sizes <= lengths
-    columns = (sizes, heads.column("physical_offset"), heads.column("store_timestamp"))
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return [RecordHead(*row) if whole else None for row, whole in zip(rows, is_whole, strict=True)]
+    is_whole &= heads.column("total_size") <= lengths
+    names = ("total_size", "physical_offset", "store_timestamp", "queue_offset")
+    rows = zip(*(heads.column(name).tolist() for name in names), strict=True)
+    is_batch = (heads.column("sys_flag") & SysFlag.INNER_BATCH) != 0
+    return [
+        (RecordHead(*row), batch) if whole else None
+        for row, batch, whole in zip(rows, is_batch.tolist(), is_whole, strict=True)
+    ]
 
 
 class Pulls:
@@ -311,8 +358,7 @@ class Pulls:
         self._most_bytes = 0  # of an answer so far, at least 1; 0 before the first one
         self._at_once = 1  # how many requests might be on their way when some were sent last
         self._n_held = 0  # bytes of answers that wait for others
-        self._failed_at: float | None = None  # when the broker first failed to answer
-        self._n_failures = 0
+        self._patience = Patience()
         self._is_held = False  # until no request is on its way, and then for a pause
         self._is_fruitless = False  # whether the last answer said nothing
         self._refused = ""  # why the broker answers none for now
@@ -363,7 +409,7 @@ class Pulls:
         if refused:
             self._pause(refused)
         else:
-            time.sleep(_PAUSES[0])
+            time.sleep(_PAUSE_SECONDS)
 
     def _send(self, unfinished: deque[_Range]) -> None:
         """Send requests if many more may be on their way, together."""
@@ -415,9 +461,10 @@ class Pulls:
         if start >= each.cut:
             return None
         pulled = None
-        if answer.code in _PASSING:
+        if is_passing(answer.code, answer.remark):
             self._refused = f"{answer.remark or f'code {answer.code}'}"
-            if answer.code == ResponseCode.SYSTEM_ERROR and each.fail() > _MOST_ERRORS:
+            # Others may be answered meanwhile.
+            if answer.code == ResponseCode.SYSTEM_ERROR and each.patience.has_ended():
                 raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         else:
             pulled = self._pulled(answer, each, start, until)
@@ -433,7 +480,7 @@ class Pulls:
             each.ask_again(start, until)
             self._is_held = True
             return None
-        self._failed_at, self._n_failures = None, 0
+        self._patience.renew()
         if each.is_filtered and pulled.following > each.piece.end:
             each.pass_filter(start)
             return None
@@ -474,14 +521,8 @@ class Pulls:
         Raises:
             BrokerUnreachableError: this has lasted too long.
         """
-        now = time.monotonic()
-        if self._failed_at is None:
-            self._failed_at = now
-        if now - self._failed_at > _PATIENCE_SECONDS:
-            raise err or BrokerUnreachableError(str(self._broker), why)
         logger.info("%s; trying again", why)
-        time.sleep(_PAUSES[min(self._n_failures, len(_PAUSES) - 1)])
-        self._n_failures += 1
+        self._patience.pause(err or BrokerUnreachableError(str(self._broker), why))
 
 
 def _lost(

@@ -28,7 +28,9 @@ from rmqstore.errors import (
     OptionError,
 )
 from rmqstore.format.layout import PROPERTY_UNIQ_KEY
+from rmqstore.live import patience
 from rmqstore.live.broker import LiveBroker
+from rmqstore.live.patience import BUSY, Patience, is_passing
 from rmqstore.live.pulls import Pulls
 from rmqstore.remoting import Answer, RequestCode, ResponseCode
 from rmqstore.spans import QueueKey, QueueSlice
@@ -40,11 +42,6 @@ _NOT_DURABLE: Final = (
     ResponseCode.SLAVE_NOT_AVAILABLE,
     ResponseCode.FLUSH_SLAVE_TIMEOUT,
 )
-_NOT_STORED: Final = (
-    ResponseCode.SYSTEM_BUSY,
-    ResponseCode.SERVICE_NOT_AVAILABLE,
-    ResponseCode.GO_AWAY,
-)
 _TOO_LARGE: Final = "body size exceeded"
 _CERTAIN_REMARKS: Final = (_TOO_LARGE, "in-sync replicas", "create mapped file failed")
 _SIZE: Final = struct.Struct(">i")
@@ -52,9 +49,7 @@ _UNIQ_KEY: Final = f"{PROPERTY_UNIQ_KEY}\x01".encode()
 _END_OF_PROPERTY: Final = b"\x02"
 
 _AT_ONCE: Final = 32  # requests on their way to a broker
-_MOST_ERRORS: Final = 3  # that a broker may say in a row of one request
-_PATIENCE_SECONDS: Final = 120.0
-_PAUSE_SECONDS: Final = 0.5
+_PAUSE_SECONDS: Final = 0.5  # between two looks at what a broker still has to dispatch
 _DISPATCH_SECONDS: Final = 5.0
 _DISPATCH_PAUSES: Final = (0.002, 0.1)  # the first one, and the longest
 _SETTLING_SECONDS: Final = 1.0  # in which a queue shows what was stored last
@@ -71,7 +66,7 @@ class SendRequest:
         n_messages: how many messages it sends.
         mark: bytes that the record of the last message has; empty without a unique key.
         is_delayed: whether a broker keeps them in another topic first.
-        n_errors: how often the broker failed to answer it.
+        patience: with a broker that answers that it failed.
     """
 
     code: int
@@ -80,12 +75,7 @@ class SendRequest:
     n_messages: int
     mark: bytes
     is_delayed: bool = False
-    n_errors: int = 0
-
-    def fail(self) -> int:
-        """Note that the broker failed to answer; return how often it did."""
-        self.n_errors += 1
-        return self.n_errors
+    patience: Patience = field(default_factory=Patience)
 
     def halves(self) -> list[SendRequest]:
         """Return two requests that send the messages of a batch of two or more."""
@@ -173,7 +163,7 @@ class Sender:
         self._ready: deque[SendQueue] = deque()  # with requests that wait, and none on its way
         self._on_their_way: dict[int, SendQueue] = {}
         self._refused = ""  # why the broker takes nothing for now
-        self._failed_at: float | None = None  # since when nothing was stored
+        self._patience = Patience()  # while nothing is stored
         self._warned: set[int] = set()
 
     def close(self) -> None:
@@ -255,7 +245,7 @@ class Sender:
         request = queue.sent
         assert request is not None, "it was on its way"
         remark = answer.remark or f"code {answer.code}"
-        if answer.code in _NOT_STORED:
+        if answer.code in BUSY:
             self._put_back(queue, [request])
             self._refused = remark  # one pause for all that are refused together
         elif answer.code == ResponseCode.SYSTEM_ERROR and _TOO_LARGE in remark:
@@ -265,10 +255,8 @@ class Sender:
                     f"{len(request.body)} bytes is over its maxMessageSize: {remark}"
                 )
             self._put_back(queue, request.halves())
-        elif answer.code == ResponseCode.SYSTEM_ERROR and not any(
-            map(remark.count, _CERTAIN_REMARKS)
-        ):
-            if request.fail() >= _MOST_ERRORS:
+        elif is_passing(answer.code, remark) and not any(map(remark.count, _CERTAIN_REMARKS)):
+            if request.patience.has_ended():
                 raise BrokerRefusedError(str(self._sends), answer.code, remark)
             raise BrokerUnreachableError(str(self._sends), remark)  # it may be stored
         elif answer.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -284,7 +272,7 @@ class Sender:
         request = queue.note_stored(end)
         if queue.waiting:
             self._ready.append(queue)
-        self._failed_at = None
+        self._patience.renew()
         self.n_held -= len(request.body)
         self.n_sent += request.n_messages
 
@@ -337,18 +325,13 @@ class Sender:
         return False
 
     def _pause(self, err: BrokerUnreachableError) -> None:
-        now = time.monotonic()
-        if self._failed_at is None:
-            self._failed_at = now
-        if now - self._failed_at > _PATIENCE_SECONDS:
-            raise err
         logger.info("%s; trying again", err)
-        time.sleep(_PAUSE_SECONDS)
+        self._patience.pause(err)
 
 
 def _wait_for_queues(broker: LiveBroker) -> None:
     """Wait until the queues of a broker show all that its log holds."""
-    until = time.monotonic() + _PATIENCE_SECONDS
+    until = time.monotonic() + patience.PATIENCE_SECONDS
     while time.monotonic() < until:
         try:
             (answer,) = broker.ask(RequestCode.GET_BROKER_RUNTIME_INFO, [{}])

@@ -6,7 +6,6 @@ Source: SendMessageRequestHeaderV2.java; MessageDecoder.java; MessageBatch.java.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -43,6 +42,7 @@ from rmqstore.format.topics import RETRY_PREFIX, is_system_topic
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation
+from rmqstore.live.patience import Patience
 from rmqstore.live.sending import Sender, SendQueue, SendRequest
 from rmqstore.remoting import RequestCode
 from rmqstore.spans import QueueKey
@@ -68,8 +68,6 @@ _BATCH_BYTES: Final = 1 << 20
 # become too long then: its log would be cut there at the next start.
 _MOST_PROPERTIES: Final = 32_767 - 1024
 _HELD_BYTES: Final = 32 << 20  # of requests that wait
-_TOPIC_SECONDS: Final = 60.0  # for a topic that no name server knows
-_PAUSE_SECONDS: Final = 1.0
 # What a broker makes of these is for messages that it handles itself. A message that has been
 # delivered once is sent as a new one.
 _DROPPED: Final = (
@@ -259,15 +257,15 @@ class LiveWriter(Closing):
             OptionError: no broker has a topic, or allows writes to it.
             BrokerUnreachableError: a server does not answer.
         """
-        began = time.monotonic()
+        patience = Patience()
         while True:
             try:
                 return self._queues_now(topics)
             except (OptionError, BrokerUnreachableError) as err:
-                if not self._waits or time.monotonic() - began > _TOPIC_SECONDS:
+                if not self._waits:
                     raise
                 logger.info("%s; waiting", err)
-                time.sleep(_PAUSE_SECONDS)
+                patience.pause(err)
                 self._brokers.refresh()
 
     def _queues_now(self, topics: Sequence[str]) -> dict[str, list[SendQueue]]:

@@ -176,6 +176,16 @@ class Selection:
                 named.setdefault(topic, set()).add(queue_id)
         return named
 
+    def chooses(self, topic: str, queue_id: int) -> bool:
+        """Return whether a queue is chosen, whether or not it exists."""
+        is_chosen = bool(choose_topics(self, [topic]))
+        return is_chosen and (self.assign is None or queue_id in self.assign[topic])
+
+    def named_brokers(self, topic: str) -> set[str]:
+        """Return the brokers that tables of offsets and times name for a topic."""
+        named = {broker for table in self._tables for broker, name, _ in table if name == topic}
+        return {broker for broker in named if broker is not None}
+
     @property
     def bounds_by_queue(self) -> bool:
         """Whether start or end is given by queue, which a scan by the log cannot honour."""

@@ -327,14 +327,14 @@ class QueueRanges:
 
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
         """Return whether a selection names a queue, whether or not the queue exists."""
-        if not choose_topics(selection, [topic]):
+        if not selection.chooses(topic, queue_id):
             return False
         if not can_name_queues(topic):
             logger.warning(
                 "%s: a record is of topic %r, which can have no queues", self._paths.root, topic
             )
             return False
-        return selection.assign is None or queue_id in selection.assign[topic]
+        return True
 
     def starts(
         self,

@@ -87,16 +87,19 @@ class LiveCluster(Closing):
     def queue_ranges(self, topic: str) -> dict[str, dict[int, tuple[int, int]]]:
         """Return where the queues of a topic begin and end, by broker name and queue id.
 
+        There is a warning of queues with messages that a broker lets nobody read.
+
         Raises:
             OptionError: no broker has the topic.
             BrokerUnreachableError, BrokerRefusedError: a server does not answer, or refuses.
         """
         self._require_open()
         self.brokers.refresh()
-        return {
-            broker.name: {queue_id: span for (_, queue_id), span in spans.items()}
-            for broker, spans in self.brokers.spans(parse_selection(subscribe=[topic]))
-        }
+        found = {}
+        for broker, spans, withdrawn in self.brokers.spans(parse_selection(subscribe=[topic])):
+            self.brokers.report_withdrawn(broker, withdrawn, fail_on_data_loss=False)
+            found[broker.name] = {queue_id: span for (_, queue_id), span in spans.items()}
+        return found
 
     @spells_out(SelectionArguments, parse_selection)
     def scan(
