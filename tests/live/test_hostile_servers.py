@@ -13,7 +13,12 @@ import pytest
 
 import rmqstore
 from live.fake_cluster import FakeCluster, FakeServer, HangUpError, Reply, Request, fill, one_queue
-from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, RmqStoreError
+from rmqstore.errors import (
+    BrokerRefusedError,
+    BrokerUnreachableError,
+    OffsetOutOfRangeError,
+    RmqStoreError,
+)
 from rmqstore.live import patience, pulls
 from rmqstore.live.location import LiveLocation
 from rmqstore.store.live_cluster import LiveCluster
@@ -216,6 +221,17 @@ def test_what_servers_refuse_is_said_as_they_say_it(fake: FakeCluster) -> None:
         assert text in str(caught.value)
         assert server.address in str(caught.value)
         server.replace = lambda _request: None
+
+
+def test_queues_without_end_are_not_looked_for_for_ever(fake: FakeCluster) -> None:
+    fake.brokers["a"].replace = lambda request: (
+        Reply(fields={"offset": str(N)}) if request.code == 30 else None
+    )
+    with (
+        opened(fake, 5) as cluster,
+        pytest.raises(OffsetOutOfRangeError, match=r", \d+ more, the latter"),
+    ):
+        cluster.count()
 
 
 def test_a_terminal_obeys_no_server(fake: FakeCluster) -> None:

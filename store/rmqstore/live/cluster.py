@@ -48,6 +48,7 @@ _READABLE: Final = 4  # PermName.java
 _WRITABLE: Final = 2
 _SILENT_SECONDS: Final = 60.0  # for which a name server that did not answer is passed over
 _MOST_QUEUES: Final = 1 << 16  # of a topic at one broker, as far as a route is believed
+_MOST_BEYOND: Final = 1024  # queues of a topic that are looked for after those that it has
 _MOST_NAMED: Final = 20  # queues in one text
 _CLEANUP: Final = "cleanup.policy"
 _COMPACTION: Final = "COMPACTION"
@@ -577,7 +578,10 @@ class LiveBrokers(Closing):
             )
         asked = beyond
         held = {key: span for key, span in spans.items() if span[0] < span[1]}
-        while asked := [(topic, number + 1) for topic, number in asked if (topic, number) in held]:
+        for _ in range(_MOST_BEYOND):
+            asked = [(topic, number + 1) for topic, number in asked if (topic, number) in held]
+            if not asked:
+                break
             spans = self._granted_spans(broker, asked)
             held |= {key: span for key, span in spans.items() if span[0] < span[1]}
         return held
