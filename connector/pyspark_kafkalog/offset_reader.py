@@ -271,6 +271,21 @@ class OffsetReader:
         tasks += [(empty,) for empty in unreadable]
         return [RangeSplit(task) for task in tasks]
 
+    def warn_of_losses(
+        self,
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> None:
+        """Warn of records that are gone from the ends of the partitions that are read.
+
+        A partition without a folder that the checkpoints name is gone as well.
+        """
+        for key, start in starts.items():
+            self._partition(key).warn_of_losses(start, ends[key])
+        missing = self._log_dirs.missing
+        for key in self._options.choice.of(missing):
+            logger.warning("data loss: partition %s of %s is gone", key, missing[key])
+
     def lose(self, text: str) -> None:
         """Report records that are gone.
 

@@ -56,6 +56,7 @@ class KafkaLogReader(DataSourceReader):
         reader = OffsetReader(self._options)
         reader.require_named()
         starts, ends = reader.stable_starts(), reader.ends()
+        reader.warn_of_losses(starts, ends)
         for key, end in ends.items():
             if end < starts[key]:
                 text = "%s ends at %d, before it starts at %d: no row"

@@ -15,6 +15,7 @@ from kafkalog.format.records import counted_pieces
 from kafkalog.scan import ScanSpec
 from kafkalog.storage.partition_log import Ordered, PartitionLog, limit_of, ordered_windows
 from kafkalog.storage.windows import Window, lowest_offsets
+from kafkalog.storage.witnesses import Gaps
 from kafkalog.transactions import ABORTED, UNKNOWN, Transactions
 from rmqstore.errors import FileDeletedError, MalformedBytesError
 
@@ -112,6 +113,7 @@ class PartitionReader:
         log: lists the log again, with the end of the given one unless that is None.
         spec: how records are read.
         transactions: those of the range, if only committed records are read.
+        gaps: finds the segments that are gone from the middle of the log.
     """
 
     def __init__(
@@ -120,8 +122,9 @@ class PartitionReader:
         log: Callable[[PartitionLog | None], PartitionLog],
         spec: ScanSpec,
         transactions: Transactions | None,
+        gaps: Gaps,
     ) -> None:
-        self._name, self._log = name, log
+        self._name, self._log, self._gaps = name, log, gaps
         self._spec, self._transactions = spec, transactions
         self._next = 0
         self._damage = DamagedBatches(spec, 0, 0, follows=False)
@@ -187,6 +190,10 @@ class PartitionReader:
         proven = end + 1 if self._spec.is_permissive else end
         for ordered in ordered_windows(log, self._next):
             window = ordered.window
+            is_whole = window.stop is None and bool(ordered.in_order.all())
+            gap = self._gaps.before(window, is_whole=is_whole)
+            if gap is not None and gap.start < end and gap.end > span[0]:
+                logger.warning("data loss: %s: %s", gap.path, gap)
             yield from self._window(log, ordered, span)
             if max(self._next, ordered.reached) >= proven and end < log.end_offset:
                 break  # damage after the last record counts only if all of the log is read

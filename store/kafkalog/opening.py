@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any, Final, TypeAlias
@@ -41,6 +42,8 @@ from rmqstore.query.selection import (
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.remote_location import is_uri, locate, name_in_storage, require_known
 from rmqstore.storage.files.storage import Closing, Storage
+
+logger = logging.getLogger(__name__)
 
 NO_BROKER: Final = ""  # a log directory does not have the name of its broker
 # The committed offset of each partition of a consumer group, by the name of the group.
@@ -381,11 +384,17 @@ class LogDirs(Closing):
             ending_offsets_by_timestamp=by_topic(ending_offsets_by_timestamp),
             starting_offsets_by_timestamp_strategy=starting_offsets_by_timestamp_strategy,
         )
+        partitions = None if partitions is None else frozenset(partitions)
         chosen = self._choose(selection, partitions)
         fields = {field.name: field for field in (*PLACE, *spec.schema)}
         schema = pa.schema([fields[name] for name in names])
 
+        gone = self._missing_of(selection, partitions)
+
         def read() -> Iterator[pa.RecordBatch]:
+            for key, path in gone.items():
+                text = "data loss: partition %s is gone: the checkpoints of %s name it"
+                logger.warning(text, key, path)
             committed = committed_offsets(self, groups_of(selection), spec)
             spans = ((each, span_of(each, selection, committed)) for each in chosen.values())
             for key, batch in read_spans(spans, spec, last, progress):
@@ -427,6 +436,22 @@ class LogDirs(Closing):
                 )
         self._require_bounds(selection, chosen)
         return chosen
+
+    def _missing_of(
+        self, selection: Selection, partitions: Collection[int] | None
+    ) -> dict[TopicPartition, str]:
+        """Return those of :attr:`missing` that a selection would choose if they were there."""
+        names_topics = selection.subscribe is not None or selection.assign is not None
+        topics = {topic for topic, _ in self.missing}
+        if not names_topics and not selection.include_system_topics:
+            topics = {topic for topic in topics if not is_internal(topic)}
+        if not selection.is_open:
+            topics = set(choose_topics(selection, sorted(topics)))
+        return {
+            key: path
+            for key, path in self.missing.items()
+            if key.topic in topics and (partitions is None or key.partition in partitions)
+        }
 
     def _require_topics(self, selection: Selection) -> None:
         """Refuse topics and partitions that are to be read and are not there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -33,6 +34,7 @@ from kafkalog.storage.log_dirs import (
 from kafkalog.storage.partition_log import PartitionLog, read_partition_log
 from kafkalog.storage.recovery import Cut, Mark
 from kafkalog.storage.windows import Window
+from kafkalog.storage.witnesses import Gaps, Loss, earliest, furthest, list_beside
 from kafkalog.transactions import OpenTransactions, find_open_transactions, read_transactions
 from rmqstore.errors import FileDeletedError, MalformedBytesError, OptionError
 from rmqstore.progress import Progress, Tally, ignore_progress
@@ -40,6 +42,8 @@ from rmqstore.query.arguments import Time
 from rmqstore.query.arrow_rows import require_positive
 from rmqstore.query.times import parse_timestamp
 from rmqstore.storage.files.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 _NS_PER_MS = 1_000_000
 
@@ -285,6 +289,45 @@ class Partition:
         return self.log().cut
 
     @property
+    def lost_start(self) -> Loss | None:
+        """Where the log began before its first segments went; None if nothing says that they did.
+
+        Only what a clean stop wrote says so, as retention deletes segments.
+        """
+        claim = earliest(self._folder, self.leader_epochs) if self.is_clean else None
+        segments = self.log().segments
+        if claim is None or not segments or claim.offset >= segments[0].base_offset:
+            return None
+        return Loss(segments[0].base_offset, *claim)
+
+    @property
+    def lost_end(self) -> Loss | None:
+        """How far the log reached before its end went; None if nothing says that it did."""
+        log = self.log()
+        claim = furthest(self._folder, self.leader_epochs, list_beside(self._storage, self.path))
+        if claim is None or claim.offset <= _end_of(log):
+            return None
+        if not self.is_clean:  # a running broker may have written it since the end was looked for
+            log = read_partition_log(self._storage, self._folder, mark=self.mark)
+        return Loss(_end_of(log), *claim) if claim.offset > _end_of(log) else None
+
+    def warn_of_losses(self, start: int | None = None, end: int | None = None) -> None:
+        """Warn of records that are gone from the ends of the log, as far as a range reaches them.
+
+        Args:
+            start: the first offset; None for that of the log.
+            end: the offset after the last one; None for the end.
+        """
+        lost = self.lost_start if start is None or start <= self.start_offset else None
+        if lost is not None:
+            text = "data loss: %s begins at %d, and %s says that it began at %d"
+            logger.warning(text, self.path, lost.found, lost.source, lost.named)
+        lost = self.lost_end if end is None or end >= self.end_offset else None
+        if lost is not None:
+            text = "data loss: %s ends at %d, and %s says that it reached %d"
+            logger.warning(text, self.path, lost.found, lost.source, lost.named)
+
+    @property
     def mark(self) -> Mark | None:
         """The newest end of the log that a recovery found; None if there was none.
 
@@ -486,7 +529,8 @@ class Partition:
                     log, start, end, is_strict=spec.is_strict, check_crcs=spec.check_crcs
                 )
             )
-        reader = PartitionReader(name, self._relisted, spec, transactions)
+        gaps = Gaps(self.cleaner_offset)
+        reader = PartitionReader(name, self._relisted, spec, transactions, gaps)
         yield from reader.read(log, start, end, follows=follows)
 
     def committed_end(self, spec: ScanSpec, end: int) -> int:
@@ -517,6 +561,11 @@ class Partition:
                 gone = str(err.filename or err)
                 self._relisted(log)
         raise FileDeletedError(gone)
+
+
+def _end_of(log: PartitionLog) -> int:
+    """Return where the segments of a log end, which a broker deletes if it begins later."""
+    return log.end_offset if log.ended_at is None else log.ended_at
 
 
 def offsets_in(
@@ -555,6 +604,7 @@ def read_range(
         end: the offset after the last one; None for the end.
         last: the number of records, None for all.
     """
+    partition.warn_of_losses(start, end)
     if last is None:
         yield from partition.read(spec, start, end)
         return

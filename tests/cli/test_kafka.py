@@ -182,7 +182,7 @@ def test_groups(logs: Path) -> None:
 def test_damage(damaged: Path) -> None:
     found = run("verify", damaged)
     assert found.exit_code == 1
-    assert len(found.stdout.splitlines()) == 4
+    assert len(found.stdout.splitlines()) == 5
     assert run("verify", damaged, "-t", "CrPre").exit_code == 0
     failed = run("dump", damaged, "-t", "Cr", "-p", 0)
     assert failed.exit_code == 1
@@ -277,6 +277,23 @@ def test_verify_finds_partitions_that_are_gone(own: Path) -> None:
     done = run("verify", own)
     assert done.exit_code == 2
     assert "nothing was checked; there is no partition" in done.stderr
+
+
+def test_verify_names_folders_that_are_not_read(own: Path) -> None:
+    names = {state: f"T-1.{'0' * 32}-{state}" for state in ("delete", "future", "stray")}
+    for state in ("delete", "future"):
+        (own / names[state]).mkdir()
+    done = run("verify", own)
+    assert done.exit_code == 0
+    assert [line.split(": not checked: ")[1] for line in done.stderr.splitlines()[:2]] == [
+        "is of a partition that was deleted or moved; a broker removes it",
+        "is a copy for another log directory that is not finished; a broker goes on with it",
+    ]
+    (own / names["stray"]).mkdir()
+    done = run("verify", own)
+    assert done.exit_code == 1
+    assert done.stdout.startswith(f"folder {own}/{names['stray']}: was put aside by a broker")
+    assert "T-1" not in run("verify", own, "-p", "0").output
 
 
 def test_a_partition_in_another_directory_is_not_gone(own: Path, tmp_path: Path) -> None:

@@ -28,7 +28,14 @@ from kafkalog.format.consumer_offsets import (
 from kafkalog.opening import LogDirs, open_log_dirs, places_in_storage
 from kafkalog.partition import Partition
 from kafkalog.scan import Mode
-from kafkalog.storage.names import METADATA_TOPIC, TopicPartition, numbers_by_topic, parse_folder
+from kafkalog.storage.names import (
+    METADATA_TOPIC,
+    STATES,
+    STRAY,
+    TopicPartition,
+    numbers_by_topic,
+    parse_folder,
+)
 from kafkalog.verify import PARTITIONS, partition_rows, verify_file
 from kafkalog.verify import verify as verify_partitions
 from rmqstore.cli.common import (
@@ -350,6 +357,24 @@ def groups(paths: tuple[str, ...], mode: Mode, output: Output) -> None:
         output.write(rows.schema, rows.to_batches())
 
 
+def _folders_aside(
+    opened: LogDirs, topics: tuple[str, ...], partitions: tuple[int, ...]
+) -> list[Finding]:
+    """Name the folders that are not read; return findings for those that no broker takes up."""
+    findings = []
+    for each in opened.log_dirs:
+        for name, parsed in each.others.items():
+            topic, number = parsed.topic_partition
+            if (topics and topic not in topics) or (partitions and number not in partitions):
+                continue
+            place, text = f"{each.path}/{name}", STATES[parsed.state]
+            if parsed.state == STRAY:
+                findings.append(Finding("folder", place, text))
+            else:
+                click.echo(f"{place}: not checked: {text}", err=True)
+    return findings
+
+
 @kafka.command()
 @chooses_partitions
 @ends_clearly
@@ -365,7 +390,9 @@ def verify(
 
     Time and transaction indexes and producer snapshots are compared with the log as well. What a
     recovery would cut from the end of a log is listed, too, and partitions that the checkpoints of
-    a directory name and that it does not hold. The exit code is 1 if there is anything.
+    a directory name and that it does not hold, segments that are gone from a log by what lies
+    beside it, and folders that a broker put aside (-stray). Folders that a broker is still busy
+    with (-delete, -future) are named. The exit code is 1 if there is anything.
 
     PATH... may also be .log files of partition folders, which are checked by themselves.
     """
@@ -390,6 +417,7 @@ def verify(
         text = "partition {} is gone: the checkpoints of the directory name it"
         findings = [Finding("log", path, text.format(key)) for key, path in gone.items()]
         findings += verify_partitions(chosen.values())
+        findings += _folders_aside(opened, topics, partitions)
         parts = []
         if not topics and not partitions:
             others = sorted({key.topic for key in opened.partitions if key not in chosen})
