@@ -12,6 +12,7 @@ from typing import Final
 
 from kafkalog import CorruptBatchError, Partition
 from kafkalog.scan import FAILFAST, ScanSpec
+from kafkalog.storage.identity import LogIdentity
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.options import ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit, divide_ranges, pack_ranges
@@ -108,6 +109,14 @@ class OffsetReader:
         if not spec.is_committed:
             return partition.end_offset
         return partition.stable_offset(is_strict=spec.is_strict, check_crcs=spec.check_crcs)
+
+    def identity(self, key: TopicPartition, offset: int) -> LogIdentity:
+        """Return which log an offset of a partition belongs to."""
+        return self._partition(key).identity(offset)
+
+    def began_again(self, key: TopicPartition, noted: LogIdentity, offset: int) -> bool:
+        """Return whether a partition is another log than the one that was noted at an offset."""
+        return self._partition(key).began_again(noted, offset)
 
     def latest_offsets(self) -> dict[TopicPartition, int]:
         """Return the latest offset of each chosen partition."""

@@ -62,7 +62,13 @@ class KafkaLogReader(DataSourceReader):
                 text = "%s ends at %d, before it starts at %d: no row"
                 logger.warning(text, key, end, starts[key])
         unreadable = reader.unreadable_ends(starts, ends)
-        splits = reader.splits(reader.ranges(starts, ends), unreadable)
+        ranges = [
+            piece._replace(
+                identity=reader.identity(piece.topic_partition, piece.end), noted_at=piece.end
+            )
+            for piece in reader.ranges(starts, ends)
+        ]
+        splits = reader.splits(ranges, unreadable)
         logger.info("planned %d tasks over %d partitions", len(splits), len(starts))
         return splits
 
@@ -133,6 +139,12 @@ class RowReader:
                     self._spec.lose(f"{piece.topic_partition} is gone")
                     continue
                 partition.resume(piece.mark)
+                if partition.began_again(piece.identity, piece.noted_at):
+                    self._spec.lose(
+                        f"{piece.topic_partition} is another log than the one that was planned to"
+                        f" be read up to {piece.noted_at}: its topic was deleted and made again"
+                    )
+                    continue
                 batches = partition.read(
                     self._spec, piece.start, piece.end, requires_end=True, follows=piece.follows
                 )

@@ -24,6 +24,7 @@ from kafkalog.scan import (
     counted,
     parse_scan,
 )
+from kafkalog.storage.identity import LogIdentity, batch_before, is_another, note_of
 from kafkalog.storage.indexes import TimeEntry, read_time_index
 from kafkalog.storage.log_dirs import (
     LeaderEpoch,
@@ -363,6 +364,25 @@ class Partition:
         if self._log is None:
             self._log = read_partition_log(self._storage, self._folder, mark=self._mark)
         return self._log
+
+    def identity(self, offset: int) -> LogIdentity:
+        """Return what tells this log at an offset from another one that takes its name."""
+        return LogIdentity(
+            self.topic_id, self.answer(lambda log: note_of(batch_before(log, offset)))
+        )
+
+    def began_again(self, noted: LogIdentity, offset: int) -> bool:
+        """Return whether this is another log than the one that was noted at an offset.
+
+        So it is if the topic was deleted and made again. Without topic ids on both sides, a log
+        that was cut before the offset and written again counts as another one, too. Where nothing
+        can be compared it is taken for the same.
+        """
+        topic_id = self.topic_id
+        if noted.topic_id is not None and topic_id is not None:
+            return noted.topic_id != topic_id
+        batch = noted.batch
+        return batch is not None and self.answer(lambda log: is_another(log, batch, offset))
 
     def offset_for_time(self, timestamp: int) -> int | None:
         """Return the offset that a broker gives for a time, None if it gives none.
