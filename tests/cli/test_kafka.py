@@ -134,6 +134,20 @@ def test_dump_of_single_files(logs: Path) -> None:
     assert (producer["producer_epoch"], producer["transaction_start"]) == (2, None)
 
 
+def test_files_of_the_clusters_metadata(logs: Path) -> None:
+    log, checkpoint = logs / "__cluster_metadata-0" / f"{0:020}.log", logs / "bootstrap.checkpoint"
+    for file, first in ((log, "LEADER_CHANGE"), (checkpoint, "SNAPSHOT_HEADER")):
+        assert rows("dump", file)[0]["marker"] == first
+        done = run("dump", file, "--deep", "--json")
+        records = [json.loads(line) for line in done.stdout.splitlines()]
+        assert records[0]["marker"] == first
+        assert {row["topic"] for row in records} == {"__cluster_metadata"}
+        assert "shown as bytes; what they say shows kafka-dump-log.sh" in done.stderr
+        assert run("verify", file).exit_code == 0
+    assert records[-1]["marker"] == "SNAPSHOT_FOOTER"
+    assert "shown as bytes" not in run("dump", logs / "G-0" / f"{0:020}.log", "--deep").stderr
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -211,7 +225,7 @@ def test_verify_says_what_it_left_out(own: Path) -> None:
     left_out, sound = done.stderr.splitlines()
     assert left_out == (
         f"{own}: not checked: __consumer_offsets (--all checks Kafka's own topics);"
-        " __cluster_metadata, which is not read"
+        " __cluster_metadata, which is not read as a partition: name its files"
     )
     assert sound == f"{own}: 1 partitions are sound"
     done = run("verify", own, "--all")

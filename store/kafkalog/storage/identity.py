@@ -1,8 +1,8 @@
 """What tells a log from another one that has taken its name: a topic that was made again.
 
 Offsets begin at 0 in both. The topic id decides where the folder names it, which brokers from 2.8
-on write. Otherwise the batch before an offset does: its CRC, or, where a compaction may have written
-it again, its timestamp and leader epoch.
+on write. Otherwise the batch before an offset does: its CRC, or, where a compaction may have
+written it again, its timestamp and leader epoch.
 """
 
 from __future__ import annotations

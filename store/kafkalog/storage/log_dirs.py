@@ -236,7 +236,7 @@ def read_log_dir(storage: Storage, path: str) -> LogDir:
         if own_name.topic_partition.topic == METADATA_TOPIC:
             raise UnsupportedFeatureError(
                 f"{path} is the log of the cluster's metadata, which is not read as a partition:"
-                " rmqstore kafka dump shows the batches of its files"
+                " rmqstore kafka dump and verify take its files, .log and .checkpoint"
             )
         logger.info("%s is a partition folder, which is read alone", path)
         name = full_path.name

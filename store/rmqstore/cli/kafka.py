@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from kafkalog.dump import (
     BATCHES,
+    LOGS,
     PartitionFile,
     batch_rows,
     file_rows,
@@ -56,6 +57,10 @@ from rmqstore.query.times import parse_timestamp
 from rmqstore.storage.files.storage import Storage
 
 _HEADERS: Final = "headers"
+_METADATA_BYTES: Final = (
+    "records of the cluster's metadata are shown as bytes; what they say shows"
+    " kafka-dump-log.sh --cluster-metadata-decoder"
+)
 _DECODERS: Final[dict[str, tuple[str, Decode]]] = {
     "offsets": ("__consumer_offsets", decode_group_record),
     "transactions": ("__transaction_state", decode_transaction_record),
@@ -206,7 +211,9 @@ def dump(
     broker searches by, of the first record in offset order that is not earlier.
 
     PATH... may also be files of partition folders, all of one kind: a .log gives its batches, or
-    records with --deep; .index, .timeindex, .txnindex and .snapshot their entries.
+    records with --deep, and so does a snapshot of the cluster's metadata (.checkpoint); .index,
+    .timeindex, .txnindex and .snapshot give their entries. Records of the cluster's metadata are
+    shown as bytes.
     """
     topic, decode = (None, None) if decoder is None else _DECODERS[decoder]
     deep |= decode is not None
@@ -218,6 +225,8 @@ def dump(
         raise OptionError(f"--columns: {'--batches' if batches else '--deep'} gives all columns")
     if any(parse_file(path) is not None for path in paths):
         kind, files, storage = _files_of(paths)
+        if deep and any(file.place[0] == METADATA_TOPIC for file in files):
+            click.echo(_METADATA_BYTES, err=True)
         of_files = (file_rows(storage, file, decode, deep=deep) for file in files)
         output.write(file_schema(kind, decode, deep=deep), chain.from_iterable(of_files))
         return
@@ -394,11 +403,12 @@ def verify(
     beside it, and folders that a broker put aside (-stray). Folders that a broker is still busy
     with (-delete, -future) are named. The exit code is 1 if there is anything.
 
-    PATH... may also be .log files of partition folders, which are checked by themselves.
+    PATH... may also be .log files of partition folders and snapshots of the cluster's metadata
+    (.checkpoint), which are checked by themselves.
     """
     if any(parse_file(path) is not None for path in paths):
         kind, files, storage = _files_of(paths)
-        if kind != "log":
+        if kind not in LOGS:
             raise OptionError(
                 f"{paths[0]}: of files only those of logs are checked by themselves; indexes and"
                 " snapshots are compared with the log of their partition folder"
@@ -424,7 +434,7 @@ def verify(
             if others:
                 parts.append(f"{', '.join(others)} (--all checks Kafka's own topics)")
             if any(each.has_metadata for each in opened.log_dirs):
-                parts.append(f"{METADATA_TOPIC}, which is not read")
+                parts.append(f"{METADATA_TOPIC}, which is not read as a partition: name its files")
     left_out = "; ".join(parts)
     places = ", ".join(paths)
     if not chosen and not findings:
