@@ -202,7 +202,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reader.lose(text)
             self._told.add(text)
 
-    def _report_gone(self, reader: OffsetReader, offsets: Offsets) -> None:
+    def _report_gone(self, reader: OffsetReader, offsets: Mapping[TopicPartition, int]) -> None:
         present = set(reader.partitions)
         gone = sorted(key for key in offsets if key not in present)
         if gone:
