@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from typing import Final
 
 from kafkalog import CorruptBatchError, Partition
+from kafkalog.partition import warn_of_losses
 from kafkalog.scan import FAILFAST, ScanSpec
-from kafkalog.storage.identity import LogIdentity
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.options import ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit, divide_ranges, pack_ranges
@@ -51,9 +51,9 @@ class OffsetReader:
         self._chosen = self._options.choice.of(self._known)
 
     @property
-    def partitions(self) -> list[TopicPartition]:
+    def partitions(self) -> dict[TopicPartition, Partition]:
         """The chosen partitions, sorted."""
-        return self._chosen
+        return {key: self._known[key] for key in self._chosen}
 
     def require_named(self) -> None:
         """Refuse options that name what does not exist, or not all that they must name.
@@ -109,14 +109,6 @@ class OffsetReader:
         if not spec.is_committed:
             return partition.end_offset
         return partition.stable_offset(is_strict=spec.is_strict, check_crcs=spec.check_crcs)
-
-    def identity(self, key: TopicPartition, offset: int) -> LogIdentity:
-        """Return which log an offset of a partition belongs to."""
-        return self._partition(key).identity(offset)
-
-    def began_again(self, key: TopicPartition, noted: LogIdentity, offset: int) -> bool:
-        """Return whether a partition is another log than the one that was noted at an offset."""
-        return self._partition(key).began_again(noted, offset)
 
     def latest_offsets(self) -> dict[TopicPartition, int]:
         """Return the latest offset of each chosen partition."""
@@ -290,7 +282,7 @@ class OffsetReader:
         A partition without a folder that the checkpoints name is gone as well.
         """
         for key, start in starts.items():
-            self._partition(key).warn_of_losses(start, ends[key])
+            warn_of_losses(self._partition(key), start, ends[key])
         missing = self._log_dirs.missing
         for key in self._options.choice.of(missing):
             logger.warning("data loss: partition %s of %s is gone", key, missing[key])

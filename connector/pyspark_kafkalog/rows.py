@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
+from kafkalog.partition import began_again, identity_of
 from kafkalog.scan import FAILFAST
 from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import ColumnOptions, ReadOptions
@@ -64,7 +65,8 @@ class KafkaLogReader(DataSourceReader):
         unreadable = reader.unreadable_ends(starts, ends)
         ranges = [
             piece._replace(
-                identity=reader.identity(piece.topic_partition, piece.end), noted_at=piece.end
+                identity=identity_of(reader.partitions[piece.topic_partition], piece.end),
+                noted_at=piece.end,
             )
             for piece in reader.ranges(starts, ends)
         ]
@@ -139,7 +141,7 @@ class RowReader:
                     self._spec.lose(f"{piece.topic_partition} is gone")
                     continue
                 partition.resume(piece.mark)
-                if partition.began_again(piece.identity, piece.noted_at):
+                if began_again(partition, piece.identity, piece.noted_at):
                     self._spec.lose(
                         f"{piece.topic_partition} is another log than the one that was planned to"
                         f" be read up to {piece.noted_at}: its topic was deleted and made again"

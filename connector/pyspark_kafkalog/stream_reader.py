@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from kafkalog.partition import began_again, identity_of
 from kafkalog.storage.identity import LogIdentity
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.offset_reader import OffsetReader
@@ -142,7 +143,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _planned_ends(self, reader: OffsetReader, until: StreamOffset) -> Offsets:
         """Return where a micro-batch ends, without partitions that were made again since then."""
-        ends = {key: offset for key, offset in until.offsets.items() if key in reader.partitions}
+        present = reader.partitions
+        ends = {key: offset for key, offset in until.offsets.items() if key in present}
         for key in self._began_again(reader, until):
             self._lose(
                 reader,
@@ -155,10 +157,10 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the partitions that are other logs than those that were noted."""
         return {
             key
-            for key in reader.partitions
+            for key, partition in reader.partitions.items()
             if key in noted.offsets
             and key in noted.identities
-            and reader.began_again(key, noted.identities[key], noted.offsets[key])
+            and began_again(partition, noted.identities[key], noted.offsets[key])
         }
 
     def _noted(
@@ -168,9 +170,9 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept: Mapping[TopicPartition, LogIdentity] | None = None,
     ) -> StreamOffset:
         """Return offsets with the identities of their logs; those that are kept are not asked."""
-        known = kept or {}
+        known, partitions = kept or {}, reader.partitions
         identities = {
-            key: known[key] if key in known else reader.identity(key, offset)
+            key: known[key] if key in known else identity_of(partitions[key], offset)
             for key, offset in offsets.items()
         }
         return StreamOffset(offsets, identities)

@@ -384,17 +384,11 @@ class LogDirs(Closing):
             ending_offsets_by_timestamp=by_topic(ending_offsets_by_timestamp),
             starting_offsets_by_timestamp_strategy=starting_offsets_by_timestamp_strategy,
         )
-        partitions = None if partitions is None else frozenset(partitions)
         chosen = self._choose(selection, partitions)
         fields = {field.name: field for field in (*PLACE, *spec.schema)}
         schema = pa.schema([fields[name] for name in names])
 
-        gone = self._missing_of(selection, partitions)
-
         def read() -> Iterator[pa.RecordBatch]:
-            for key, path in gone.items():
-                text = "data loss: partition %s is gone: the checkpoints of %s name it"
-                logger.warning(text, key, path)
             committed = committed_offsets(self, groups_of(selection), spec)
             spans = ((each, span_of(each, selection, committed)) for each in chosen.values())
             for key, batch in read_spans(spans, spec, last, progress):
@@ -425,8 +419,9 @@ class LogDirs(Closing):
                 for key, each in chosen.items()
                 if key.partition in selection.assign[key.topic]
             }
-        if partitions is not None:
-            numbers = set(partitions)
+        numbers = None if partitions is None else set(partitions)
+        self._warn_of_missing(selection, numbers)
+        if numbers is not None:
             chosen = {key: each for key, each in chosen.items() if key.partition in numbers}
             lacking = numbers - {key.partition for key in chosen}
             if lacking:
@@ -437,21 +432,18 @@ class LogDirs(Closing):
         self._require_bounds(selection, chosen)
         return chosen
 
-    def _missing_of(
-        self, selection: Selection, partitions: Collection[int] | None
-    ) -> dict[TopicPartition, str]:
-        """Return those of :attr:`missing` that a selection would choose if they were there."""
+    def _warn_of_missing(self, selection: Selection, numbers: Collection[int] | None) -> None:
+        """Warn of those of :attr:`missing` that a selection would choose if they were there."""
         names_topics = selection.subscribe is not None or selection.assign is not None
         topics = {topic for topic, _ in self.missing}
         if not names_topics and not selection.include_system_topics:
             topics = {topic for topic in topics if not is_internal(topic)}
         if not selection.is_open:
             topics = set(choose_topics(selection, sorted(topics)))
-        return {
-            key: path
-            for key, path in self.missing.items()
-            if key.topic in topics and (partitions is None or key.partition in partitions)
-        }
+        for key, path in self.missing.items():
+            if key.topic in topics and (numbers is None or key.partition in numbers):
+                text = "data loss: partition %s is gone: the checkpoints of %s name it"
+                logger.warning(text, key, path)
 
     def _require_topics(self, selection: Selection) -> None:
         """Refuse topics and partitions that are to be read and are not there."""

@@ -24,7 +24,7 @@ from kafkalog.scan import (
     counted,
     parse_scan,
 )
-from kafkalog.storage.identity import LogIdentity, batch_before, is_another, note_of
+from kafkalog.storage.identity import LogIdentity, is_another, note_before
 from kafkalog.storage.indexes import TimeEntry, read_time_index
 from kafkalog.storage.log_dirs import (
     LeaderEpoch,
@@ -203,6 +203,7 @@ class Partition:
         high_watermark: the checkpointed high watermark, the first offset that consumers had not
             been given; it may be some seconds old. What a follower has above it may be cut later.
         cleaner_offset: the checkpointed first offset that was not compacted yet; None if none was.
+        folder: the folder, and what the checkpoints say of it.
     """
 
     def __init__(
@@ -216,7 +217,7 @@ class Partition:
             before: the same partition as it was listed before. What it knows of the log need not be
                 walked again.
         """
-        self._storage, self._folder = storage, folder
+        self._storage, self.folder = storage, folder
         self.topic, self.partition = folder.topic_partition
         self.path = folder.path
         self.is_clean = folder.is_clean
@@ -230,7 +231,7 @@ class Partition:
 
     def __repr__(self) -> str:
         """Return topic, number and folder."""
-        return f"<Partition {self._folder.topic_partition} in {self.path}>"
+        return f"<Partition {self.folder.topic_partition} in {self.path}>"
 
     @property
     def topic_id(self) -> str | None:
@@ -290,45 +291,6 @@ class Partition:
         return self.log().cut
 
     @property
-    def lost_start(self) -> Loss | None:
-        """Where the log began before its first segments went; None if nothing says that they did.
-
-        Only what a clean stop wrote says so, as retention deletes segments.
-        """
-        claim = earliest(self._folder, self.leader_epochs) if self.is_clean else None
-        segments = self.log().segments
-        if claim is None or not segments or claim.offset >= segments[0].base_offset:
-            return None
-        return Loss(segments[0].base_offset, *claim)
-
-    @property
-    def lost_end(self) -> Loss | None:
-        """How far the log reached before its end went; None if nothing says that it did."""
-        log = self.log()
-        claim = furthest(self._folder, self.leader_epochs, list_beside(self._storage, self.path))
-        if claim is None or claim.offset <= _end_of(log):
-            return None
-        if not self.is_clean:  # a running broker may have written it since the end was looked for
-            log = read_partition_log(self._storage, self._folder, mark=self.mark)
-        return Loss(_end_of(log), *claim) if claim.offset > _end_of(log) else None
-
-    def warn_of_losses(self, start: int | None = None, end: int | None = None) -> None:
-        """Warn of records that are gone from the ends of the log, as far as a range reaches them.
-
-        Args:
-            start: the first offset; None for that of the log.
-            end: the offset after the last one; None for the end.
-        """
-        lost = self.lost_start if start is None or start <= self.start_offset else None
-        if lost is not None:
-            text = "data loss: %s begins at %d, and %s says that it began at %d"
-            logger.warning(text, self.path, lost.found, lost.source, lost.named)
-        lost = self.lost_end if end is None or end >= self.end_offset else None
-        if lost is not None:
-            text = "data loss: %s ends at %d, and %s says that it reached %d"
-            logger.warning(text, self.path, lost.found, lost.source, lost.named)
-
-    @property
     def mark(self) -> Mark | None:
         """The newest end of the log that a recovery found; None if there was none.
 
@@ -362,27 +324,8 @@ class Partition:
             UnreadableFileError: the folder or a segment cannot be read.
         """
         if self._log is None:
-            self._log = read_partition_log(self._storage, self._folder, mark=self._mark)
+            self._log = read_partition_log(self._storage, self.folder, mark=self._mark)
         return self._log
-
-    def identity(self, offset: int) -> LogIdentity:
-        """Return what tells this log at an offset from another one that takes its name."""
-        return LogIdentity(
-            self.topic_id, self.answer(lambda log: note_of(batch_before(log, offset)))
-        )
-
-    def began_again(self, noted: LogIdentity, offset: int) -> bool:
-        """Return whether this is another log than the one that was noted at an offset.
-
-        So it is if the topic was deleted and made again. Without topic ids on both sides, a log
-        that was cut before the offset and written again counts as another one, too. Where nothing
-        can be compared it is taken for the same.
-        """
-        topic_id = self.topic_id
-        if noted.topic_id is not None and topic_id is not None:
-            return noted.topic_id != topic_id
-        batch = noted.batch
-        return batch is not None and self.answer(lambda log: is_another(log, batch, offset))
 
     def offset_for_time(self, timestamp: int) -> int | None:
         """Return the offset that a broker gives for a time, None if it gives none.
@@ -528,7 +471,7 @@ class Partition:
                 data loss is to fail.
         """
         log = self.log()
-        name = str(self._folder.topic_partition)
+        name = str(self.folder.topic_partition)
         end = log.end_offset if end_offset is None else min(end_offset, log.end_offset)
         if requires_end and end_offset is not None and end_offset > log.end_offset:
             spec.lose(f"{name}: was to be read up to {end_offset}, ends at {log.end_offset}")
@@ -568,7 +511,7 @@ class Partition:
         """List the segments again; without a known log, look for the end of the log as well."""
         if known is None:
             self.refresh()
-        self._log = read_partition_log(self._storage, self._folder, known, self._mark)
+        self._log = read_partition_log(self._storage, self.folder, known, self._mark)
         return self._log
 
     def answer(self, ask: Callable[[PartitionLog], T]) -> T:
@@ -581,6 +524,70 @@ class Partition:
                 gone = str(err.filename or err)
                 self._relisted(log)
         raise FileDeletedError(gone)
+
+
+def lost_start(partition: Partition) -> Loss | None:
+    """Where the log began before its first segments went; None if nothing says that they did.
+
+    Only what a clean stop wrote says so, as retention deletes segments.
+    """
+    claim = earliest(partition.folder, partition.leader_epochs) if partition.is_clean else None
+    segments = partition.log().segments
+    if claim is None or not segments or claim.offset >= segments[0].base_offset:
+        return None
+    return Loss(segments[0].base_offset, *claim)
+
+
+def lost_end(partition: Partition) -> Loss | None:
+    """How far the log reached before its end went; None if nothing says that it did."""
+    log = partition.log()
+    claim = furthest(
+        partition.folder,
+        partition.leader_epochs,
+        list_beside(partition.log().storage, partition.path),
+    )
+    if claim is None or claim.offset <= _end_of(log):
+        return None
+    if not partition.is_clean:  # a running broker may have written it since the end was looked for
+        log = read_partition_log(partition.log().storage, partition.folder, mark=partition.mark)
+    return Loss(_end_of(log), *claim) if claim.offset > _end_of(log) else None
+
+
+def warn_of_losses(partition: Partition, start: int | None = None, end: int | None = None) -> None:
+    """Warn of records that are gone from the ends of the log, as far as a range reaches them.
+
+    Args:
+        partition: is read.
+        start: the first offset; None for that of the log.
+        end: the offset after the last one; None for the end.
+    """
+    lost = lost_start(partition) if start is None or start <= partition.start_offset else None
+    if lost is not None:
+        text = "data loss: %s begins at %d, and %s says that it began at %d"
+        logger.warning(text, partition.path, lost.found, lost.source, lost.named)
+    lost = lost_end(partition) if end is None or end >= partition.end_offset else None
+    if lost is not None:
+        text = "data loss: %s ends at %d, and %s says that it reached %d"
+        logger.warning(text, partition.path, lost.found, lost.source, lost.named)
+
+
+def identity_of(partition: Partition, offset: int) -> LogIdentity:
+    """Return what tells this log at an offset from another one that takes its name."""
+    return LogIdentity(partition.topic_id, partition.answer(lambda log: note_before(log, offset)))
+
+
+def began_again(partition: Partition, noted: LogIdentity, offset: int) -> bool:
+    """Return whether this is another log than the one that was noted at an offset.
+
+    So it is if the topic was deleted and made again. Without topic ids on both sides, a log
+    that was cut before the offset and written again counts as another one, too. Where nothing
+    can be compared it is taken for the same.
+    """
+    topic_id = partition.topic_id
+    if noted.topic_id is not None and topic_id is not None:
+        return noted.topic_id != topic_id
+    batch = noted.batch
+    return batch is not None and partition.answer(lambda log: is_another(log, batch, offset))
 
 
 def _end_of(log: PartitionLog) -> int:
@@ -624,7 +631,7 @@ def read_range(
         end: the offset after the last one; None for the end.
         last: the number of records, None for all.
     """
-    partition.warn_of_losses(start, end)
+    warn_of_losses(partition, start, end)
     if last is None:
         yield from partition.read(spec, start, end)
         return

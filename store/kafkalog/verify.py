@@ -14,7 +14,7 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_heads import Mask
 from kafkalog.format.records import decode_pieces
 from kafkalog.format.reference import markers
-from kafkalog.partition import Partition
+from kafkalog.partition import Partition, lost_end, lost_start
 from kafkalog.storage.indexes import read_offset_index, read_transaction_index, stored_time_index
 from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from kafkalog.storage.producer_snapshots import read_snapshot, snapshot_offsets
@@ -268,14 +268,14 @@ def _damage(log: PartitionLog, gaps: Gaps) -> Iterator[Finding]:
 
 def _lost_files(partition: Partition) -> Iterator[Finding]:
     """Yield what is gone from the ends of a log, and indexes whose log file is gone."""
-    lost = partition.lost_start
+    lost = lost_start(partition)
     if lost is not None:
         text = (
             f"the log begins at {lost.found}, and {lost.source} says that it began at {lost.named}:"
             " its first segments are gone"
         )
         yield Finding(_LOG, partition.path, text)
-    lost = partition.lost_end
+    lost = lost_end(partition)
     if lost is not None:
         text = (
             f"the log ends at {lost.found}, and {lost.source} says that it reached {lost.named}:"

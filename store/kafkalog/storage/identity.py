@@ -7,13 +7,16 @@ written it again, its timestamp and leader epoch.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.layout import BATCH_HEAD, MAGIC_AT
 from kafkalog.storage.partition_log import PartitionLog
 from kafkalog.storage.windows import lowest_offsets
+
+_MAGIC: Final = 2
 
 
 class BatchNote(NamedTuple):
@@ -75,8 +78,21 @@ def batch_before(log: PartitionLog, offset: int) -> BatchHeads | None:
     return found
 
 
-def note_of(head: BatchHeads | None) -> BatchNote | None:
-    """Return what is noted of one batch."""
+def note_before(log: PartitionLog, offset: int) -> BatchNote | None:
+    """Return what is noted of the batch before an offset; raises as :func:`batch_before`.
+
+    Where a recovery has walked to the offset, it kept the head of that batch.
+    """
+    end = None if log.mark is None else log.mark.end
+    if end is not None and end.last is not None and end.offset == offset == log.end_offset:
+        content = end.last.head
+        if len(content) == BATCH_HEAD.itemsize and content[MAGIC_AT] == _MAGIC:
+            (head,) = np.frombuffer(content, BATCH_HEAD)
+            return BatchNote(*(int(head[name]) for name in BatchNote._fields))
+    return _note_of(batch_before(log, offset))
+
+
+def _note_of(head: BatchHeads | None) -> BatchNote | None:
     if head is None:
         return None
     return BatchNote(int(head.leader_epoch[0]), int(head.max_timestamp[0]), int(head.crc[0]))
@@ -99,8 +115,10 @@ def is_another(log: PartitionLog, noted: BatchNote, offset: int) -> bool:
         FileNotFoundError: a segment was deleted.
         UnreadableFileError: a segment is not a regular file.
     """
+    if log.end_offset == offset and note_before(log, offset) == noted:
+        return False
     head = batch_before(log, min(offset, log.end_offset))
-    found = note_of(head)
+    found = _note_of(head)
     if head is None or found is None or found.crc == noted.crc:
         return False
     if log.end_offset < offset:

@@ -270,8 +270,8 @@ def _read(storage: Storage, path: str, names: Iterable[str], folders: dict[str, 
     partitions: dict[TopicPartition, PartitionFolder] = {}
     others = {}
     has_metadata = False
-    parsed_names = [parsed for parsed in map(parse_folder, listed) if parsed is not None]
-    deleted = {parsed.topic_partition for parsed in parsed_names if parsed.state == DELETED}
+    deleted = {name for name in listed if name.endswith(f"-{DELETED}")}
+    deleted_keys = {parsed.topic_partition for parsed in map(parse_folder, deleted) if parsed}
     for name in sorted(names):
         parsed = parse_folder(name)
         if parsed is None:
@@ -292,7 +292,7 @@ def _read(storage: Storage, path: str, names: Iterable[str], folders: dict[str, 
             offsets[LOG_START].get(key),
             max(0, offsets[RECOVERY_POINT].get(key, 0)),
             # That of a deleted topic stays for some seconds, while a new one has its name.
-            offsets[HIGH_WATERMARK].get(key) if is_clean or key not in deleted else None,
+            offsets[HIGH_WATERMARK].get(key) if is_clean or key not in deleted_keys else None,
             offsets[CLEANER].get(key),
             listed.get(_REMOTE_INDEXES, False),
         )
