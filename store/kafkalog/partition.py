@@ -572,7 +572,7 @@ def warn_of_losses(partition: Partition, start: int | None = None, end: int | No
 
 
 def identity_of(partition: Partition, offset: int) -> LogIdentity:
-    """Return what tells this log at an offset from another one that takes its name."""
+    """Return what distinguishes this log at an offset from another one that takes its name."""
     return LogIdentity(partition.topic_id, partition.answer(lambda log: note_before(log, offset)))
 
 

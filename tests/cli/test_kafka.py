@@ -301,7 +301,7 @@ def test_verify_names_folders_that_are_not_read(own: Path) -> None:
     assert done.exit_code == 0
     assert [line.split(": not checked: ")[1] for line in done.stderr.splitlines()[:2]] == [
         "is of a partition that was deleted or moved; a broker removes it",
-        "is a copy for another log directory that is not finished; a broker goes on with it",
+        "is a copy for another log directory that a broker has not finished yet",
     ]
     (own / names["stray"]).mkdir()
     done = run("verify", own)

@@ -1,4 +1,4 @@
-"""What tells a log from another one that has taken its name: a topic that was made again.
+"""What distinguishes a log from one that has taken its name: a topic that was made again.
 
 Offsets begin at 0 in both. The topic id decides where the folder names it, which brokers from 2.8
 on write. Otherwise the batch before an offset does: its CRC, or, where a compaction may have
