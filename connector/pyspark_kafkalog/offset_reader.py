@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from kafkalog import CorruptBatchError, Partition
+from kafkalog.partition import warn_of_losses
 from kafkalog.scan import FAILFAST, ScanSpec
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.options import ReadOptions
@@ -50,9 +51,9 @@ class OffsetReader:
         self._chosen = self._options.choice.of(self._known)
 
     @property
-    def partitions(self) -> list[TopicPartition]:
+    def partitions(self) -> dict[TopicPartition, Partition]:
         """The chosen partitions, sorted."""
-        return self._chosen
+        return {key: self._known[key] for key in self._chosen}
 
     def require_named(self) -> None:
         """Refuse options that name what does not exist, or not all that they must name.
@@ -270,6 +271,21 @@ class OffsetReader:
             tasks = [(part,) for part in parts]
         tasks += [(empty,) for empty in unreadable]
         return [RangeSplit(task) for task in tasks]
+
+    def warn_of_losses(
+        self,
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> None:
+        """Warn of records that are gone from the ends of the partitions that are read.
+
+        A partition without a folder that the checkpoints name is gone as well.
+        """
+        for key, start in starts.items():
+            warn_of_losses(self._partition(key), start, ends[key])
+        missing = self._log_dirs.missing
+        for key in self._options.choice.of(missing):
+            logger.warning("data loss: partition %s of %s is gone", key, missing[key])
 
     def lose(self, text: str) -> None:
         """Report records that are gone.

@@ -21,6 +21,7 @@ import kafkalog
 from kafkalog.opening import require_reachable
 from kafkalog.scan import CORRUPT_RECORD, FAILFAST, MODES, PERMISSIVE, ScanSpec
 from kafkalog.storage.names import TopicPartition, is_internal
+from pyspark_kafkalog.offsets import IDENTITY
 from pyspark_rmqstore.option_names import KAFKA_OWN, SPARK_OWN
 from pyspark_rmqstore.options import offsets_per_trigger
 from pyspark_rmqstore.schema import KAFKA_COLUMNS
@@ -366,6 +367,8 @@ def _by_partition(
     table = _table(name, value, '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}')
     parsed: dict[TopicPartition, int] = {}
     for topic, numbers in table.items():
+        if topic == IDENTITY:  # in an offset of a checkpoint or of a query's progress
+            continue
         if not isinstance(numbers, dict):
             raise OptionError(
                 f"{name}: {topic!r} needs a value for each partition; got {numbers!r}"

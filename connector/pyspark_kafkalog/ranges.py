@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from kafkalog.storage.identity import LogIdentity
 from kafkalog.storage.names import TopicPartition
 from kafkalog.storage.recovery import Mark
 from pyspark_rmqstore.packing import Limits, Pack, SizedSplit
@@ -32,6 +33,8 @@ class OffsetRange(NamedTuple):
         n_bytes: of its batches, estimated.
         mark: where planning found the end of the partition, so that a task need not look for it.
         follows: whether another task has the range before, which reports damage that begins there.
+        identity: the log that was planned to be read, by what lay before ``noted_at``.
+        noted_at: the offset at which all that is read of the partition ends.
     """
 
     topic: str
@@ -41,6 +44,8 @@ class OffsetRange(NamedTuple):
     n_bytes: float
     mark: Mark | None = None
     follows: bool = False
+    identity: LogIdentity = LogIdentity()
+    noted_at: int = 0
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
+from kafkalog.partition import began_again, identity_of
 from kafkalog.scan import FAILFAST
 from pyspark_kafkalog.offset_reader import OffsetReader
 from pyspark_kafkalog.options import ColumnOptions, ReadOptions
@@ -56,12 +57,20 @@ class KafkaLogReader(DataSourceReader):
         reader = OffsetReader(self._options)
         reader.require_named()
         starts, ends = reader.stable_starts(), reader.ends()
+        reader.warn_of_losses(starts, ends)
         for key, end in ends.items():
             if end < starts[key]:
                 text = "%s ends at %d, before it starts at %d: no row"
                 logger.warning(text, key, end, starts[key])
         unreadable = reader.unreadable_ends(starts, ends)
-        splits = reader.splits(reader.ranges(starts, ends), unreadable)
+        ranges = [
+            piece._replace(
+                identity=identity_of(reader.partitions[piece.topic_partition], piece.end),
+                noted_at=piece.end,
+            )
+            for piece in reader.ranges(starts, ends)
+        ]
+        splits = reader.splits(ranges, unreadable)
         logger.info("planned %d tasks over %d partitions", len(splits), len(starts))
         return splits
 
@@ -132,6 +141,12 @@ class RowReader:
                     self._spec.lose(f"{piece.topic_partition} is gone")
                     continue
                 partition.resume(piece.mark)
+                if began_again(partition, piece.identity, piece.noted_at):
+                    self._spec.lose(
+                        f"{piece.topic_partition} is another log than the one that was planned to"
+                        f" be read up to {piece.noted_at}: its topic was deleted and made again"
+                    )
+                    continue
                 batches = partition.read(
                     self._spec, piece.start, piece.end, requires_end=True, follows=piece.follows
                 )

@@ -21,38 +21,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from kafkalog.partition import began_again, identity_of
+from kafkalog.storage.identity import LogIdentity
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.offset_reader import OffsetReader
+from pyspark_kafkalog.offsets import Offsets, StreamOffset
 from pyspark_kafkalog.options import StreamOptions
 from pyspark_kafkalog.rows import RowReader
-from pyspark_rmqstore.offsets import flattened, limit_rows, nested
+from pyspark_rmqstore.offsets import limit_rows
 from pyspark_rmqstore.option_names import option_names
-from rmqstore.errors import OptionError
-
-Offsets = dict[TopicPartition, int]
-
-
-def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Return offsets as ``{"topic": {"0": 23}}``; equal offsets give equal text."""
-    return nested((*key, offset) for key, offset in offsets.items())
-
-
-def of_json(stored: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """Return the offsets that a checkpoint holds.
-
-    Raises:
-        OptionError: it does not hold offsets of this data source.
-    """
-    try:
-        return {
-            TopicPartition(topic, partition): offset
-            for topic, partition, offset in flattened(stored, 1)
-        }
-    except (AttributeError, TypeError, ValueError) as err:
-        raise OptionError(
-            f"the checkpoint does not hold offsets of kafkalog but {stored!r}: "
-            "use a checkpoint of its own for each query"
-        ) from err
 
 
 class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -64,6 +41,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reader: OffsetReader | None = None
         self._latest: Offsets = {}
         self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._told: set[str] = set()  # losses that this trigger warned of
         # the first trigger does not wait, as in Spark's Kafka source
         self._last_trigger = -float("inf")
 
@@ -73,7 +51,8 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reader = self._look()
         reader.require_named()
         reader.require_readable()
-        return to_json(reader.stable_starts())
+        starts = reader.stable_starts()
+        return self._noted(reader, starts).json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return one of the limits that are set."""
@@ -92,15 +71,21 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the next micro-batch reaches; ``start`` if there is nothing to read."""
         reader = self._look()
-        since = of_json(start)
-        self._latest = reader.latest_offsets()
+        since = StreamOffset.of_json(start)
+        self._told.clear()
+        is_first, self._latest = not self._latest, reader.latest_offsets()
+        if is_first:
+            starts = {key: since.offsets.get(key, 0) for key in self._latest}
+            reader.warn_of_losses(starts, self._latest)
+        again = self._began_again(reader, since)
         ends = dict(self._latest)
         if self._target is not None:
+            self._target |= {key: ends[key] for key in again & self._target.keys()}
             ends = {
                 key: min(end, self._target[key]) for key, end in ends.items() if key in self._target
             }
-        self._report_gone(reader, since)
-        starts = self._starts(reader, since, ends)
+        self._report_gone(reader, since.offsets)
+        starts = self._starts(reader, since, ends, again)
         if not isinstance(limit, ReadAllAvailable):
             options = self._options
             n_new = sum(max(ends[key] - starts[key], 0) for key in ends)
@@ -111,57 +96,119 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif options.max_offsets is not None:
                 ahead = {key: max(end, starts[key]) for key, end in ends.items()}
                 ends = limit_rows(starts, ahead, options.max_offsets)
-        if ends == since:
+        if ends == since.offsets and not again:
             return start
         if any(ends[key] > starts[key] for key in ends):
             self._last_trigger = monotonic()
-        return to_json(ends)
+        kept = {
+            key: identity
+            for key, identity in since.identities.items()
+            if key not in again and ends.get(key) == since.offsets.get(key)
+        }
+        return self._noted(reader, ends, kept).json()
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the partitions reach, for the query's progress."""
-        return to_json(self._latest)
+        return StreamOffset(self._latest).json()
 
     @option_names()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch, the same ones if it is planned again."""
         reader = self._look()
-        since, until = of_json(start), of_json(end)
-        self._report_gone(reader, until)
-        ends = {key: offset for key, offset in until.items() if key in reader.partitions}
-        starts = self._starts(reader, since, ends)
+        since, until = StreamOffset.of_json(start), StreamOffset.of_json(end)
+        self._report_gone(reader, until.offsets)
+        ends = self._planned_ends(reader, until)
+        again = self._began_again(reader, since)
+        starts = self._starts(reader, since, ends, again)
         for key, offset in ends.items():
-            if offset < since.get(key, 0):
-                reader.lose(f"{key} ended at {since[key]} and now ends at {offset}")
+            if offset < since.offsets.get(key, 0) and key not in again:
+                known = since.offsets[key]
+                self._lose(reader, f"{key} ended at {known} and now ends at {offset}")
             elif offset > (last := reader.latest(key)):
-                reader.lose(f"{key} was to be read up to {offset} but now ends at {last}")
+                text = f"{key} was to be read up to {offset} but now ends at {last}"
+                self._lose(reader, text)
                 ends[key] = last
         named = self._options.read.start.offsets
         ranges = []
         for piece in reader.ranges(starts, ends):
             key = piece.topic_partition
             is_first = named is not None and named.get(key) == piece.start  # of the query
-            is_next = since.get(key) == piece.start
+            is_next = since.offsets.get(key) == piece.start
             # Whether an earlier micro-batch had the offsets right before the range.
             follows = is_next and not is_first and piece.start > reader.earliest(key)
-            ranges.append(piece._replace(follows=follows))
+            identity = until.identities.get(key, LogIdentity())
+            noted_at = until.offsets[key]
+            ranges.append(piece._replace(follows=follows, identity=identity, noted_at=noted_at))
         return reader.splits(ranges)
 
-    def _starts(self, reader: OffsetReader, since: Offsets, ends: Offsets) -> Offsets:
+    def _planned_ends(self, reader: OffsetReader, until: StreamOffset) -> Offsets:
+        """Return where a micro-batch ends, without partitions that were made again since then."""
+        present = reader.partitions
+        ends = {key: offset for key, offset in until.offsets.items() if key in present}
+        for key in self._began_again(reader, until):
+            self._lose(
+                reader,
+                f"{key} was to be read up to {ends.pop(key)}, but its topic was deleted and made"
+                " again since; what it has now is read by the next micro-batch",
+            )
+        return ends
+
+    def _began_again(self, reader: OffsetReader, noted: StreamOffset) -> set[TopicPartition]:
+        """Return the partitions that are other logs than those that were noted."""
+        return {
+            key
+            for key, partition in reader.partitions.items()
+            if key in noted.offsets
+            and key in noted.identities
+            and began_again(partition, noted.identities[key], noted.offsets[key])
+        }
+
+    def _noted(
+        self,
+        reader: OffsetReader,
+        offsets: Offsets,
+        kept: Mapping[TopicPartition, LogIdentity] | None = None,
+    ) -> StreamOffset:
+        """Return offsets with the identities of their logs; those that are kept are not asked."""
+        known, partitions = kept or {}, reader.partitions
+        identities = {
+            key: known[key] if key in known else identity_of(partitions[key], offset)
+            for key, offset in offsets.items()
+        }
+        return StreamOffset(offsets, identities)
+
+    def _starts(
+        self, reader: OffsetReader, since: StreamOffset, ends: Offsets, again: set[TopicPartition]
+    ) -> Offsets:
         """Return where a micro-batch starts: a partition that is new, at its first record."""
         starts = {}
         for key in ends:
             first = reader.earliest(key)
-            known = since.get(key)
-            if first > (known or 0) and (known is not None or first > 0):
-                reader.lose(f"{key} now begins at {first}, and offset {known or 0} was next")
+            known = since.offsets.get(key)
+            if key in again:
+                self._lose(
+                    reader,
+                    f"{key} began again after it was read up to {known}: its topic was deleted and"
+                    f" made again; what it has now is read from its first offset, {first}",
+                )
+                known = None
+            elif first > (known or 0) and (known is not None or first > 0):
+                text = f"{key} now begins at {first}, and offset {known or 0} was next"
+                self._lose(reader, text)
             starts[key] = max(first, known or 0)
         return starts
 
-    def _report_gone(self, reader: OffsetReader, offsets: Offsets) -> None:
+    def _lose(self, reader: OffsetReader, text: str) -> None:
+        """Report records that are gone, once in a trigger."""
+        if text not in self._told:
+            reader.lose(text)
+            self._told.add(text)
+
+    def _report_gone(self, reader: OffsetReader, offsets: Mapping[TopicPartition, int]) -> None:
         present = set(reader.partitions)
         gone = sorted(key for key in offsets if key not in present)
         if gone:
-            reader.lose(f"partitions are gone: {', '.join(map(str, gone))}")
+            self._lose(reader, f"partitions are gone: {', '.join(map(str, gone))}")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one task. Runs in a task; stateless."""

@@ -15,6 +15,7 @@ from kafkalog.format.records import counted_pieces
 from kafkalog.scan import ScanSpec
 from kafkalog.storage.partition_log import Ordered, PartitionLog, limit_of, ordered_windows
 from kafkalog.storage.windows import Window, lowest_offsets
+from kafkalog.storage.witnesses import Gaps
 from kafkalog.transactions import ABORTED, UNKNOWN, Transactions
 from rmqstore.errors import FileDeletedError, MalformedBytesError
 
@@ -112,6 +113,7 @@ class PartitionReader:
         log: lists the log again, with the end of the given one unless that is None.
         spec: how records are read.
         transactions: those of the range, if only committed records are read.
+        gaps: finds the segments that are gone from the middle of the log.
     """
 
     def __init__(
@@ -120,8 +122,9 @@ class PartitionReader:
         log: Callable[[PartitionLog | None], PartitionLog],
         spec: ScanSpec,
         transactions: Transactions | None,
+        gaps: Gaps,
     ) -> None:
-        self._name, self._log = name, log
+        self._name, self._log, self._gaps = name, log, gaps
         self._spec, self._transactions = spec, transactions
         self._next = 0
         self._damage = DamagedBatches(spec, 0, 0, follows=False)
@@ -182,11 +185,16 @@ class PartitionReader:
 
     def _pass(self, log: PartitionLog, end: int) -> Iterator[pa.RecordBatch]:
         self._damage.clear()
+        span = self._next, end
         # Damage right after the last record has its row there if no offset is missing.
         proven = end + 1 if self._spec.is_permissive else end
         for ordered in ordered_windows(log, self._next):
             window = ordered.window
-            yield from self._window(log, ordered, end)
+            is_whole = window.stop is None and bool(ordered.in_order.all())
+            gap = self._gaps.before(window, is_whole=is_whole)
+            if gap is not None and gap.start < end and gap.end > span[0]:
+                logger.warning("data loss: %s: %s", gap.path, gap)
+            yield from self._window(log, ordered, span)
             if max(self._next, ordered.reached) >= proven and end < log.end_offset:
                 break  # damage after the last record counts only if all of the log is read
             if window.stop is not None:
@@ -196,9 +204,11 @@ class PartitionReader:
                 self._damage.add(DamagedBatch(path, position, reason, reached, limit))
         yield from self._damage.rows(log.end_offset)
 
-    def _window(self, log: PartitionLog, ordered: Ordered, end: int) -> Iterator[pa.RecordBatch]:
-        window = ordered.window
-        rows = self._rows_within(ordered, end, reads_tail=end >= log.end_offset)
+    def _window(
+        self, log: PartitionLog, ordered: Ordered, span: tuple[int, int]
+    ) -> Iterator[pa.RecordBatch]:
+        window, end = ordered.window, span[1]
+        rows = self._rows_within(ordered, span, reads_tail=end >= log.end_offset)
         heads, in_order = window.heads[rows], ordered.in_order[rows]
         sound, unknown = np.ones(len(heads), np.bool_), np.zeros(len(heads), np.bool_)
         if self._spec.check_crcs:
@@ -256,22 +266,29 @@ class PartitionReader:
             return int(ordered.window.heads.last_offset[row - 1]) + 1
         return max(ordered.before, ordered.window.segment.base_offset)
 
-    def _rows_within(self, ordered: Ordered, end: int, *, reads_tail: bool) -> slice:
+    def _rows_within(self, ordered: Ordered, span: tuple[int, int], *, reads_tail: bool) -> slice:
         """Return the batches of a window that may have records of the range.
 
         Offsets of damaged batches say nothing, so a batch is left out only if a sound one beside
         it proves that it lies outside of the range.
+
+        Args:
+            ordered: the window.
+            span: where the range begins and ends. How far the range has been read says nothing: a
+                batch that is not in order may lie between any two others.
+            reads_tail: whether the range ends with the log.
         """
         window, in_order = ordered.window, ordered.in_order
         heads = window.heads
-        before = np.flatnonzero(in_order & (heads.last_offset < self._next))
+        start, end = span
+        before = np.flatnonzero(in_order & (heads.last_offset < start))
         first = int(before[-1]) + 1 if len(before) else 0
         lowest = lowest_offsets(heads)
         following = first + np.flatnonzero(in_order[first:])[:1]
         is_permissive = self._spec.is_permissive  # then DamagedBatches leaves out what lies before
-        if len(following) and lowest[following[0]] <= self._next and not is_permissive:
+        if len(following) and lowest[following[0]] <= start and not is_permissive:
             first = int(following[0])
-        begins_later = first == len(heads) or lowest[first] > self._next
+        begins_later = first == len(heads) or lowest[first] > start
         if begins_later or self._is_damaged(ordered, first):
             while first and self._is_damaged(ordered, first - 1):
                 first -= 1

@@ -16,10 +16,16 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_heads import BatchHeads
 from kafkalog.format.consumer_offsets import Decode
 from kafkalog.format.layout import CREATE_TIME, LOG_APPEND_TIME, NO_TIMESTAMP_TYPE, Codec
-from kafkalog.format.reference import Marker, Record, markers, parse_marker, records_of
+from kafkalog.format.reference import (
+    Record,
+    control_type,
+    first_control_record,
+    parse_marker,
+    records_of,
+)
 from kafkalog.partition import Partition
 from kafkalog.storage.indexes import read_transaction_index, stored_offset_index, stored_time_index
-from kafkalog.storage.names import base_offset_of, parse_folder
+from kafkalog.storage.names import METADATA_TOPIC, base_offset_of, parse_folder
 from kafkalog.storage.producer_snapshots import read_snapshot
 from kafkalog.storage.segments import Segment
 from kafkalog.storage.windows import Window, walk_segment
@@ -112,7 +118,12 @@ SNAPSHOT: Final = pa.schema(
         _PATH,
     ]
 )
-_NAME: Final = re.compile(r"(.*)\.(log|index|timeindex|txnindex|snapshot)(\.[a-z]+)?", re.DOTALL)
+_NAME: Final = re.compile(
+    r"(.*)\.(log|index|timeindex|txnindex|snapshot|checkpoint)(\.[a-z]+)?", re.DOTALL
+)
+# Snapshots of the cluster's metadata by offset and epoch, and the records that a node begins with.
+_CHECKPOINT: Final = re.compile(r"(?:.*/)?(?:[0-9]{1,20}-[0-9]{1,10}|bootstrap)", re.DOTALL)
+LOGS: Final = ("log", "checkpoint")  # files with batches
 _SCHEMAS: Final = {
     "index": OFFSET_INDEX, "timeindex": TIME_INDEX, "txnindex": TRANSACTION_INDEX,
     "snapshot": SNAPSHOT,
@@ -207,7 +218,7 @@ def _row(record: Record, head: BatchHeads, decode: Decode | None) -> dict[str, A
         "value_size": None if record.value is None else len(record.value),
         "sequence": sequence if base_sequence >= 0 else None,
         "header_keys": [name for name, _ in record.headers],
-        "marker": marker and ("COMMIT" if marker.is_commit else "ABORT"),
+        "marker": _control_name(record) if record.is_control else None,
         "coordinator_epoch": marker and marker.coordinator_epoch,
         "crc": record.crc,
         "leader_epoch": record.leader_epoch,
@@ -218,6 +229,12 @@ def _row(record: Record, head: BatchHeads, decode: Decode | None) -> dict[str, A
         return row
     key, value, reason = decode(record.key, record.value)
     return row | {"decoded_key": _json(key), "decoded_value": _json(value), "reason": reason}
+
+
+def _control_name(record: Record) -> str:
+    """Return what a control record is, as Kafka names it."""
+    kind = control_type(record)
+    return "UNKNOWN" if kind is None else kind.name
 
 
 def _json(content: dict[str, Any] | None) -> str | None:
@@ -239,8 +256,9 @@ def batch_rows(
     Returns:
         Batches with the columns of BATCHES. ``is_valid`` says whether the CRC is right; ``count``
         is null in formats v0 and v1, whose messages wrap others if they are compressed. ``marker``
-        is COMMIT or ABORT in a batch that ends a transaction. ``delete_horizon`` is when a
-        compaction may drop its tombstones; there is no base timestamp then.
+        says what a control batch is, such as COMMIT or ABORT where a transaction ends.
+        ``delete_horizon`` is when a compaction may drop its tombstones; there is no base timestamp
+        then.
 
     Raises:
         FileNotFoundError: a segment was deleted.
@@ -265,10 +283,11 @@ def batch_rows(
 def batches_of(place: tuple[str, int], window: Window, heads: BatchHeads) -> pa.RecordBatch:
     """Return a row for each of some batches of a window; ``place`` is topic and partition."""
     count = len(heads)
-    found: list[Marker | None] = [None] * count
+    found: list[Record | None] = [None] * count
     for row in np.flatnonzero(heads.is_control).tolist():
         with suppress(MalformedBytesError):  # a batch that cannot be read is no marker
-            found[row] = next(iter(markers(window.data, heads[row : row + 1])), None)
+            found[row] = first_control_record(window.data, heads[row : row + 1])
+    ends = [None if record is None else parse_marker(record) for record in found]
     base_timestamp = np.where(heads.has_delete_horizon, -1, heads.base_timestamp)
     delete_horizon = np.where(heads.has_delete_horizon, heads.base_timestamp, -1)
     # Sequence numbers begin again after 2^31-1.
@@ -295,8 +314,8 @@ def batches_of(place: tuple[str, int], window: Window, heads: BatchHeads) -> pa.
         "last_sequence": _known(last_sequence),
         "is_transactional": heads.is_transactional,
         "is_control": heads.is_control,
-        "marker": [marker and ("COMMIT" if marker.is_commit else "ABORT") for marker in found],
-        "coordinator_epoch": [marker and marker.coordinator_epoch for marker in found],
+        "marker": [None if record is None else _control_name(record) for record in found],
+        "coordinator_epoch": [marker and marker.coordinator_epoch for marker in ends],
         "leader_epoch": _known(heads.leader_epoch),
         "position": heads.position,
         "path": [window.segment.path] * count,
@@ -321,7 +340,7 @@ class PartitionFile(NamedTuple):
 
     Attributes:
         path: where it lies.
-        kind: log, index, timeindex, txnindex or snapshot.
+        kind: log, checkpoint, index, timeindex, txnindex or snapshot.
         segment: the segment that its name names.
     """
 
@@ -329,16 +348,29 @@ class PartitionFile(NamedTuple):
     kind: str
     segment: Segment
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Topic and partition; an empty text and -1 if the folder does not name them."""
+        if self.kind == "checkpoint":
+            return METADATA_TOPIC, 0
+        folder = parse_folder(self.segment.stem.rpartition("/")[0].rpartition("/")[2])
+        return ("", -1) if folder is None else folder.topic_partition
+
 
 def parse_file(path: str) -> PartitionFile | None:
     """Return the file of a partition folder that a path names; None if it names something else.
 
-    Files of segments that are being replaced or deleted have one more suffix.
+    Files of segments that are being replaced or deleted have one more suffix. A snapshot of the
+    cluster's metadata (``.checkpoint``) has batches as a log has, whose offsets begin at 0.
     """
     match = _NAME.fullmatch(path)
     if match is None:
         return None
     stem, kind, suffix = match.groups()
+    if kind == "checkpoint":
+        if _CHECKPOINT.fullmatch(stem) is None:
+            return None
+        return PartitionFile(path, kind, Segment(0, stem, suffix or "", f".{kind}"))
     base_offset = base_offset_of(f"{stem.rpartition('/')[2]}.")
     if base_offset is None:
         return None
@@ -347,7 +379,7 @@ def parse_file(path: str) -> PartitionFile | None:
 
 def file_schema(kind: str, decode: Decode | None = None, *, deep: bool = False) -> pa.Schema:
     """Return the columns of files of one kind; of a log those of batches, or of records."""
-    if kind == "log":
+    if kind in LOGS:
         return stored_schema(decode) if deep else BATCHES
     return _SCHEMAS[kind]
 
@@ -373,9 +405,8 @@ def file_rows(
     """
     if not storage.exists(file.path):
         raise FileDeletedError(file.path)
-    if file.kind == "log":
-        folder = parse_folder(file.segment.stem.rpartition("/")[0].rpartition("/")[2])
-        place = ("", -1) if folder is None else folder.topic_partition
+    if file.kind in LOGS:
+        place = file.place
         window: Window | None = None
         for window in walk_segment(storage, file.segment):
             if deep:

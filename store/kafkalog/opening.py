@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any, Final, TypeAlias
@@ -41,6 +42,8 @@ from rmqstore.query.selection import (
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.remote_location import is_uri, locate, name_in_storage, require_known
 from rmqstore.storage.files.storage import Closing, Storage
+
+logger = logging.getLogger(__name__)
 
 NO_BROKER: Final = ""  # a log directory does not have the name of its broker
 # The committed offset of each partition of a consumer group, by the name of the group.
@@ -416,8 +419,9 @@ class LogDirs(Closing):
                 for key, each in chosen.items()
                 if key.partition in selection.assign[key.topic]
             }
-        if partitions is not None:
-            numbers = set(partitions)
+        numbers = None if partitions is None else set(partitions)
+        self._warn_of_missing(selection, numbers)
+        if numbers is not None:
             chosen = {key: each for key, each in chosen.items() if key.partition in numbers}
             lacking = numbers - {key.partition for key in chosen}
             if lacking:
@@ -427,6 +431,19 @@ class LogDirs(Closing):
                 )
         self._require_bounds(selection, chosen)
         return chosen
+
+    def _warn_of_missing(self, selection: Selection, numbers: Collection[int] | None) -> None:
+        """Warn of those of :attr:`missing` that a selection would choose if they were there."""
+        names_topics = selection.subscribe is not None or selection.assign is not None
+        topics = {topic for topic, _ in self.missing}
+        if not names_topics and not selection.include_system_topics:
+            topics = {topic for topic in topics if not is_internal(topic)}
+        if not selection.is_open:
+            topics = set(choose_topics(selection, sorted(topics)))
+        for key, path in self.missing.items():
+            if key.topic in topics and (numbers is None or key.partition in numbers):
+                text = "data loss: partition %s is gone: the checkpoints of %s name it"
+                logger.warning(text, key, path)
 
     def _require_topics(self, selection: Selection) -> None:
         """Refuse topics and partitions that are to be read and are not there."""

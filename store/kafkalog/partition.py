@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -23,6 +24,7 @@ from kafkalog.scan import (
     counted,
     parse_scan,
 )
+from kafkalog.storage.identity import LogIdentity, is_another, note_before
 from kafkalog.storage.indexes import TimeEntry, read_time_index
 from kafkalog.storage.log_dirs import (
     LeaderEpoch,
@@ -33,6 +35,7 @@ from kafkalog.storage.log_dirs import (
 from kafkalog.storage.partition_log import PartitionLog, read_partition_log
 from kafkalog.storage.recovery import Cut, Mark
 from kafkalog.storage.windows import Window
+from kafkalog.storage.witnesses import Gaps, Loss, earliest, furthest, list_beside
 from kafkalog.transactions import OpenTransactions, find_open_transactions, read_transactions
 from rmqstore.errors import FileDeletedError, MalformedBytesError, OptionError
 from rmqstore.progress import Progress, Tally, ignore_progress
@@ -40,6 +43,8 @@ from rmqstore.query.arguments import Time
 from rmqstore.query.arrow_rows import require_positive
 from rmqstore.query.times import parse_timestamp
 from rmqstore.storage.files.storage import Storage
+
+logger = logging.getLogger(__name__)
 
 _NS_PER_MS = 1_000_000
 
@@ -198,6 +203,7 @@ class Partition:
         high_watermark: the checkpointed high watermark, the first offset that consumers had not
             been given; it may be some seconds old. What a follower has above it may be cut later.
         cleaner_offset: the checkpointed first offset that was not compacted yet; None if none was.
+        folder: the folder, and what the checkpoints say of it.
     """
 
     def __init__(
@@ -211,7 +217,7 @@ class Partition:
             before: the same partition as it was listed before. What it knows of the log need not be
                 walked again.
         """
-        self._storage, self._folder = storage, folder
+        self._storage, self.folder = storage, folder
         self.topic, self.partition = folder.topic_partition
         self.path = folder.path
         self.is_clean = folder.is_clean
@@ -225,7 +231,7 @@ class Partition:
 
     def __repr__(self) -> str:
         """Return topic, number and folder."""
-        return f"<Partition {self._folder.topic_partition} in {self.path}>"
+        return f"<Partition {self.folder.topic_partition} in {self.path}>"
 
     @property
     def topic_id(self) -> str | None:
@@ -318,7 +324,7 @@ class Partition:
             UnreadableFileError: the folder or a segment cannot be read.
         """
         if self._log is None:
-            self._log = read_partition_log(self._storage, self._folder, mark=self._mark)
+            self._log = read_partition_log(self._storage, self.folder, mark=self._mark)
         return self._log
 
     def offset_for_time(self, timestamp: int) -> int | None:
@@ -465,7 +471,7 @@ class Partition:
                 data loss is to fail.
         """
         log = self.log()
-        name = str(self._folder.topic_partition)
+        name = str(self.folder.topic_partition)
         end = log.end_offset if end_offset is None else min(end_offset, log.end_offset)
         if requires_end and end_offset is not None and end_offset > log.end_offset:
             spec.lose(f"{name}: was to be read up to {end_offset}, ends at {log.end_offset}")
@@ -486,7 +492,8 @@ class Partition:
                     log, start, end, is_strict=spec.is_strict, check_crcs=spec.check_crcs
                 )
             )
-        reader = PartitionReader(name, self._relisted, spec, transactions)
+        gaps = Gaps(self.cleaner_offset)
+        reader = PartitionReader(name, self._relisted, spec, transactions, gaps)
         yield from reader.read(log, start, end, follows=follows)
 
     def committed_end(self, spec: ScanSpec, end: int) -> int:
@@ -504,7 +511,7 @@ class Partition:
         """List the segments again; without a known log, look for the end of the log as well."""
         if known is None:
             self.refresh()
-        self._log = read_partition_log(self._storage, self._folder, known, self._mark)
+        self._log = read_partition_log(self._storage, self.folder, known, self._mark)
         return self._log
 
     def answer(self, ask: Callable[[PartitionLog], T]) -> T:
@@ -517,6 +524,75 @@ class Partition:
                 gone = str(err.filename or err)
                 self._relisted(log)
         raise FileDeletedError(gone)
+
+
+def lost_start(partition: Partition) -> Loss | None:
+    """Where the log began before its first segments went; None if nothing says that they did.
+
+    Only what a clean stop wrote says so, as retention deletes segments.
+    """
+    claim = earliest(partition.folder, partition.leader_epochs) if partition.is_clean else None
+    segments = partition.log().segments
+    if claim is None or not segments or claim.offset >= segments[0].base_offset:
+        return None
+    return Loss(segments[0].base_offset, *claim)
+
+
+def lost_end(partition: Partition) -> Loss | None:
+    """How far the log reached before its end went; None if nothing says that it did."""
+    log = partition.log()
+    claim = furthest(
+        partition.folder,
+        partition.leader_epochs,
+        list_beside(partition.log().storage, partition.path),
+    )
+    if claim is None or claim.offset <= _end_of(log):
+        return None
+    if not partition.is_clean:  # a running broker may have written it since the end was looked for
+        log = read_partition_log(partition.log().storage, partition.folder, mark=partition.mark)
+    return Loss(_end_of(log), *claim) if claim.offset > _end_of(log) else None
+
+
+def warn_of_losses(partition: Partition, start: int | None = None, end: int | None = None) -> None:
+    """Warn of records that are gone from the ends of the log, as far as a range reaches them.
+
+    Args:
+        partition: is read.
+        start: the first offset; None for that of the log.
+        end: the offset after the last one; None for the end.
+    """
+    lost = lost_start(partition) if start is None or start <= partition.start_offset else None
+    if lost is not None:
+        text = "data loss: %s begins at %d, and %s says that it began at %d"
+        logger.warning(text, partition.path, lost.found, lost.source, lost.named)
+    lost = lost_end(partition) if end is None or end >= partition.end_offset else None
+    if lost is not None:
+        text = "data loss: %s ends at %d, and %s says that it reached %d"
+        logger.warning(text, partition.path, lost.found, lost.source, lost.named)
+
+
+def identity_of(partition: Partition, offset: int) -> LogIdentity:
+    """Return what distinguishes this log at an offset from another one that takes its name."""
+    return LogIdentity(partition.topic_id, partition.answer(lambda log: note_before(log, offset)))
+
+
+def began_again(partition: Partition, noted: LogIdentity, offset: int) -> bool:
+    """Return whether this is another log than the one that was noted at an offset.
+
+    So it is if the topic was deleted and made again. Without topic ids on both sides, a log
+    that was cut before the offset and written again counts as another one, too. Where nothing
+    can be compared it is taken for the same.
+    """
+    topic_id = partition.topic_id
+    if noted.topic_id is not None and topic_id is not None:
+        return noted.topic_id != topic_id
+    batch = noted.batch
+    return batch is not None and partition.answer(lambda log: is_another(log, batch, offset))
+
+
+def _end_of(log: PartitionLog) -> int:
+    """Return where the segments of a log end, which a broker deletes if it begins later."""
+    return log.end_offset if log.ended_at is None else log.ended_at
 
 
 def offsets_in(
@@ -555,6 +631,7 @@ def read_range(
         end: the offset after the last one; None for the end.
         last: the number of records, None for all.
     """
+    warn_of_losses(partition, start, end)
     if last is None:
         yield from partition.read(spec, start, end)
         return

@@ -14,12 +14,13 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_heads import Mask
 from kafkalog.format.records import decode_pieces
 from kafkalog.format.reference import markers
-from kafkalog.partition import Partition
+from kafkalog.partition import Partition, lost_end, lost_start
 from kafkalog.storage.indexes import read_offset_index, read_transaction_index, stored_time_index
 from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
 from kafkalog.storage.producer_snapshots import read_snapshot, snapshot_offsets
 from kafkalog.storage.segments import Segment
 from kafkalog.storage.windows import Window, lowest_offsets, walk_segment
+from kafkalog.storage.witnesses import Gap, Gaps, list_beside
 from rmqstore.errors import FileDeletedError, Finding, MalformedBytesError
 from rmqstore.storage.files.storage import Storage
 
@@ -215,7 +216,8 @@ def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
     it. The entries of offset indexes must point to batches of their offsets, those of time indexes
     to batches of their times, and those of transaction indexes to markers, of which each that
     aborted records has one. Producer snapshots must have right CRCs. Where a recovery builds these
-    files again, they are not compared.
+    files again, they are not compared. The log must begin and end where checkpoints, leader epochs
+    and snapshots say, and have no index without its log file.
 
     Args:
         partitions: the partitions.
@@ -226,33 +228,64 @@ def verify(partitions: Iterable[Partition]) -> Iterator[Finding]:
     """
     for partition in partitions:
         log = partition.log()
-        cut = log.cut
-        if cut is not None and not log.cuts_only_zeros():
-            text = f"a recovery cuts the log here: {cut.reason}"
-            yield Finding(_LOG, f"{cut.path}, {cut.position}", text)
-            for path in cut.dropped:
+        if log.cut is not None and not log.cuts_only_zeros():
+            text = f"a recovery cuts the log here: {log.cut.reason}"
+            yield Finding(_LOG, f"{log.cut.path}, {log.cut.position}", text)
+            for path in log.cut.dropped:
                 yield Finding(_LOG, path, "a recovery deletes the segment")
-        gaps = _Gaps(partition.cleaner_offset)
-        facts = SegmentFacts(log)
-        previous: Segment | None = None
-        for ordered in ordered_windows(log, log.segments[0].base_offset) if log.segments else ():
-            window, segment = ordered.window, ordered.window.segment
-            if previous is not None and segment != previous:
-                yield from facts.compare(previous)
-            previous = segment
-            sound = window.heads.check_crcs(window.data)
-            for position, reason in _unsound(window, ordered.in_order, sound):
-                yield Finding(_LOG, f"{segment.path}, {position}", reason)
-            if window.stop is not None:
-                yield Finding(_LOG, f"{segment.path}, {window.stop.position}", window.stop.reason)
-            facts.add(ordered, sound)
-            is_whole = window.stop is None and bool((sound & ordered.in_order).all())
-            gaps.add(window, is_whole=is_whole)
-        if previous is not None:
-            yield from facts.compare(previous)
-        yield from gaps.findings
+        if log.segments:
+            yield from _damage(log, Gaps(partition.cleaner_offset))
+        yield from _lost_files(partition)
         if partition.is_clean:
             yield from compare_snapshots(log)
+
+
+def _damage(log: PartitionLog, gaps: Gaps) -> Iterator[Finding]:
+    """Yield what is wrong in the segments of a log and in their indexes, and what lacks between."""
+    gone: list[Gap] = []
+    facts = SegmentFacts(log)
+    previous: Segment | None = None
+    for ordered in ordered_windows(log, log.segments[0].base_offset):
+        window, segment = ordered.window, ordered.window.segment
+        if previous is not None and segment != previous:
+            yield from facts.compare(previous)
+        previous = segment
+        sound = window.heads.check_crcs(window.data)
+        for position, reason in _unsound(window, ordered.in_order, sound):
+            yield Finding(_LOG, f"{segment.path}, {position}", reason)
+        if window.stop is not None:
+            yield Finding(_LOG, f"{segment.path}, {window.stop.position}", window.stop.reason)
+        facts.add(ordered, sound)
+        is_whole = window.stop is None and bool((sound & ordered.in_order).all())
+        gap = gaps.before(window, is_whole=is_whole)
+        if gap is not None:
+            gone.append(gap)
+    if previous is not None:
+        yield from facts.compare(previous)
+    if not gaps.is_compacted:  # as a later window may show
+        yield from (Finding(_LOG, gap.path, str(gap)) for gap in gone)
+
+
+def _lost_files(partition: Partition) -> Iterator[Finding]:
+    """Yield what is gone from the ends of a log, and indexes whose log file is gone."""
+    lost = lost_start(partition)
+    if lost is not None:
+        text = (
+            f"the log begins at {lost.found}, and {lost.source} says that it began at {lost.named}:"
+            " its first segments are gone"
+        )
+        yield Finding(_LOG, partition.path, text)
+    lost = lost_end(partition)
+    if lost is not None:
+        text = (
+            f"the log ends at {lost.found}, and {lost.source} says that it reached {lost.named}:"
+            " its last segments are gone or cut short; get them from another replica or a copy"
+            f" before a broker that leads the partition gives offset {lost.found} out again"
+        )
+        yield Finding(_LOG, partition.path, text)
+    beside = list_beside(partition.log().storage, partition.path)
+    for path in beside.orphans.values():
+        yield Finding(_INDEX, path, "its log file is gone; a broker that starts deletes it")
 
 
 def verify_file(storage: Storage, file: PartitionFile) -> Iterator[Finding]:
@@ -274,44 +307,6 @@ def verify_file(storage: Storage, file: PartitionFile) -> Iterator[Finding]:
             yield Finding(_LOG, f"{file.path}, {position}", reason)
         if window.stop is not None and window.stop.reason != "zeros":
             yield Finding(_LOG, f"{file.path}, {window.stop.position}", window.stop.reason)
-
-
-class _Gaps:
-    """The gaps between segments of a log that was not compacted.
-
-    Attributes:
-        findings: a gap each; none once a window shows that the log was compacted.
-    """
-
-    def __init__(self, cleaner_offset: int | None) -> None:
-        """Look for gaps from the first offset on that was not compacted yet, if it is known."""
-        self.findings: list[Finding] = []
-        self._from = cleaner_offset or 0
-        self._segment: Segment | None = None
-        self._next: int | None = None  # None after damage, up to the next segment
-        self._is_compacted = False
-
-    def add(self, window: Window, *, is_whole: bool) -> None:
-        """Take the next window; ``is_whole`` says that nothing is damaged in it."""
-        base = window.segment.base_offset
-        if window.segment != self._segment:
-            if self._next is not None and max(self._next, self._from) < base:
-                text = f"offsets {self._next} to {base} are missing before it: a segment is gone"
-                if not self._is_compacted:
-                    self.findings.append(Finding(_LOG, window.segment.path, text))
-            self._segment, self._next = window.segment, base
-        if not is_whole:
-            self._next = None
-        elif self._next is not None and len(window.heads):
-            heads = window.heads
-            expected = np.concatenate([[self._next], heads.last_offset[:-1] + 1])
-            n_offsets = heads.last_offset - heads.base_offset + 1
-            is_thinned = (heads.record_count >= 0) & (heads.record_count < n_offsets)
-            # Offsets are lacking in the window or before it, as after a compaction.
-            if (lowest_offsets(heads) > expected).any() or is_thinned.any():
-                self._is_compacted = True
-                self.findings.clear()
-            self._next = window.next_offset or self._next
 
 
 def _unsound(

@@ -134,6 +134,20 @@ def test_dump_of_single_files(logs: Path) -> None:
     assert (producer["producer_epoch"], producer["transaction_start"]) == (2, None)
 
 
+def test_files_of_the_clusters_metadata(logs: Path) -> None:
+    log, checkpoint = logs / "__cluster_metadata-0" / f"{0:020}.log", logs / "bootstrap.checkpoint"
+    for file, first in ((log, "LEADER_CHANGE"), (checkpoint, "SNAPSHOT_HEADER")):
+        assert rows("dump", file)[0]["marker"] == first
+        done = run("dump", file, "--deep", "--json")
+        records = [json.loads(line) for line in done.stdout.splitlines()]
+        assert records[0]["marker"] == first
+        assert {row["topic"] for row in records} == {"__cluster_metadata"}
+        assert "shown as bytes; what they say shows kafka-dump-log.sh" in done.stderr
+        assert run("verify", file).exit_code == 0
+    assert records[-1]["marker"] == "SNAPSHOT_FOOTER"
+    assert "shown as bytes" not in run("dump", logs / "G-0" / f"{0:020}.log", "--deep").stderr
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -182,7 +196,7 @@ def test_groups(logs: Path) -> None:
 def test_damage(damaged: Path) -> None:
     found = run("verify", damaged)
     assert found.exit_code == 1
-    assert len(found.stdout.splitlines()) == 4
+    assert len(found.stdout.splitlines()) == 5
     assert run("verify", damaged, "-t", "CrPre").exit_code == 0
     failed = run("dump", damaged, "-t", "Cr", "-p", 0)
     assert failed.exit_code == 1
@@ -211,7 +225,7 @@ def test_verify_says_what_it_left_out(own: Path) -> None:
     left_out, sound = done.stderr.splitlines()
     assert left_out == (
         f"{own}: not checked: __consumer_offsets (--all checks Kafka's own topics);"
-        " __cluster_metadata, which is not read"
+        " __cluster_metadata, which is not read as a partition: name its files"
     )
     assert sound == f"{own}: 1 partitions are sound"
     done = run("verify", own, "--all")
@@ -277,6 +291,23 @@ def test_verify_finds_partitions_that_are_gone(own: Path) -> None:
     done = run("verify", own)
     assert done.exit_code == 2
     assert "nothing was checked; there is no partition" in done.stderr
+
+
+def test_verify_names_folders_that_are_not_read(own: Path) -> None:
+    names = {state: f"T-1.{'0' * 32}-{state}" for state in ("delete", "future", "stray")}
+    for state in ("delete", "future"):
+        (own / names[state]).mkdir()
+    done = run("verify", own)
+    assert done.exit_code == 0
+    assert [line.split(": not checked: ")[1] for line in done.stderr.splitlines()[:2]] == [
+        "is of a partition that was deleted or moved; a broker removes it",
+        "is a copy for another log directory that a broker has not finished yet",
+    ]
+    (own / names["stray"]).mkdir()
+    done = run("verify", own)
+    assert done.exit_code == 1
+    assert done.stdout.startswith(f"folder {own}/{names['stray']}: was put aside by a broker")
+    assert "T-1" not in run("verify", own, "-p", "0").output
 
 
 def test_a_partition_in_another_directory_is_not_gone(own: Path, tmp_path: Path) -> None:

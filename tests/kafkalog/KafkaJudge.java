@@ -22,6 +22,7 @@ public class KafkaJudge {
     public static void main(String[] arguments) throws Exception {
         switch (arguments[0]) {
             case "write" -> write(arguments[1]);
+            case "fill" -> fill(arguments[1], arguments[2], Integer.parseInt(arguments[3]));
             case "topic" -> topic(arguments[1], arguments[2], Integer.parseInt(arguments[3]));
             default -> {
                 for (int at = 2; at < arguments.length; at++) {
@@ -37,6 +38,21 @@ public class KafkaJudge {
         try (Admin admin = Admin.create(Map.of("bootstrap.servers", servers))) {
             admin.createTopics(List.of(new NewTopic(name, partitions, (short) 1))).all().get();
         }
+    }
+
+    /** Makes a topic, in place of one that has its name, and sends records to it. */
+    private static void fill(String servers, String name, int records) throws Exception {
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", servers))) {
+            if (admin.listTopics().names().get().contains(name)) {
+                admin.deleteTopics(List.of(name)).all().get();
+            }
+            admin.createTopics(List.of(new NewTopic(name, 1, (short) 1))).all().get();
+        }
+        var plain = producer(servers, null);
+        for (int row = 0; row < records; row++) {
+            send(plain, name, 0, null, "one of " + records, row);
+        }
+        plain.flush();
     }
 
     private static void write(String servers) throws Exception {

@@ -53,6 +53,30 @@ def test_an_offset_beyond_the_next_segment(folder: Path) -> None:
     assert offsets(folder) == [*range(20), *range(30, 60)]
 
 
+@pytest.mark.parametrize("base", [0, 7, 12])
+@pytest.mark.parametrize("window", [256 << 10, 100])
+@pytest.mark.parametrize("is_rolled", [True, False])
+def test_a_batch_that_repeats_offsets_is_named(
+    folder: Path, base: int, window: int, *, is_rolled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lacks no offset, so nothing but its place says that it is wrong."""
+    read_in_windows(monkeypatch, window)
+    repeated = build.batch(base, [b"again"] * 3)
+    if is_rolled:
+        build.write_segment(folder, 0, *BATCHES[:3])
+        build.write_segment(folder, 30, repeated, *BATCHES[3:])
+    else:
+        build.write_segment(folder, 0, *BATCHES[:3], repeated, *BATCHES[3:])
+    with pytest.raises(kafkalog.CorruptBatchError, match=f"offset {base} is not in order"):
+        opened(folder).scan().count()
+    permissive = opened(folder).scan(mode="PERMISSIVE").to_arrow()
+    reasons = permissive.column("_corrupt_record").to_pylist()
+    assert sum(reason is not None for reason in reasons) == 1
+    assert offsets(folder) == list(range(60))
+    if window > 200:  # as above
+        assert opened(folder).scan(40, 50).count() == 10
+
+
 def test_a_negative_last_offset_delta(folder: Path) -> None:
     build.write_segment(folder, 0, build.batch(0, [b"a"], last_offset_delta=-5), *BATCHES[1:])
     with pytest.raises(kafkalog.CorruptBatchError, match="not in order"):

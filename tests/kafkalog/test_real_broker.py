@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import subprocess
@@ -9,13 +10,19 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import kafka_judge as judge
 import kafkalog
 import rmqstore
+from pyspark_kafkalog.options import parse_stream_options
+from pyspark_kafkalog.stream_reader import KafkaLogStreamReader
+from pyspark_rmqstore.schema import kafka_schema
+from rmqstore.errors import OffsetOutOfRangeError
 
 pytestmark = pytest.mark.interop
 
@@ -62,6 +69,29 @@ def test_folders_of_a_broker_that_runs_and_that_was_killed(broker: judge.KafkaBr
     served = asked(broker, *TOPICS)
     for topic in TOPICS:
         assert killed[topic] == [line for line in served if line[2] == topic]
+
+
+def test_a_topic_that_was_deleted_and_made_again(broker: judge.KafkaBroker) -> None:
+    """Only a real broker shows what it leaves of the old folder and writes into the new one."""
+    given = {"path": str(broker.log_dir), "subscribe": "Again", "startingOffsets": "earliest"}
+    schema = kafka_schema(include_headers=False)
+    offset: dict[str, Any] | None = None
+    for n in (20, 30, 30, 10):
+        judge.client("fill", broker.address, "Again", str(n))
+        if offset is not None:
+            strict = KafkaLogStreamReader(schema, parse_stream_options(given))
+            with pytest.raises(OffsetOutOfRangeError, match="Again-0 began again"):
+                strict.latestOffset(offset, ReadAllAvailable())
+        options = parse_stream_options({**given, "failOnDataLoss": "false"})
+        reader = KafkaLogStreamReader(schema, options)
+        start = reader.initialOffset() if offset is None else offset
+        offset = reader.latestOffset(start, ReadAllAvailable())
+        tasks = reader.partitions(start, offset)
+        found = [batch.column("value").to_pylist() for each in tasks for batch in reader.read(each)]
+        assert [value for values in found for value in values] == [b"one of %d" % n] * n
+        assert [line[6:8] for line in asked(broker, "Again")].count(
+            ("null", base64.b64encode(b"one of %d" % n).decode())
+        ) == 2 * n
 
 
 def test_messages_that_spark_sends_to_a_broker(broker: judge.KafkaBroker, tmp_path: Path) -> None:

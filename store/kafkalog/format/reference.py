@@ -272,13 +272,21 @@ _MAX_INFLATED_BYTES: Final = 64 << 10  # a marker has some 20 bytes, and is not 
 
 
 class ControlType(IntEnum):
-    """What a control record is. Others occur in the log of the cluster's metadata only.
+    """What a control record is. Only the first two occur outside of the cluster's metadata.
 
     Source: ControlRecordType.java.
     """
 
     ABORT = 0
     COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+_CONTROL_TYPES: Final = frozenset(ControlType)
 
 
 class Marker(NamedTuple):
@@ -306,12 +314,27 @@ def markers(data: Data, heads: BatchHeads) -> list[Marker]:
     """
     found = []
     for row in np.flatnonzero(heads.is_control).tolist():
-        records = records_of(data, heads[row : row + 1], _MAX_INFLATED_BYTES)
-        first = next(records, None)
+        first = first_control_record(data, heads[row : row + 1])
         marker = None if first is None else parse_marker(first)
         if marker is not None:
             found.append(marker)
     return found
+
+
+def control_type(record: Record) -> ControlType | None:
+    """Return what a control record is; None if its key is too short, or its type is unknown.
+
+    Source: ControlRecordType.java#parse.
+    """
+    if record.key is None or len(record.key) < 4:
+        return None
+    version, kind = struct.unpack_from(">hh", record.key)
+    return ControlType(kind) if version >= 0 and kind in _CONTROL_TYPES else None
+
+
+def first_control_record(data: Data, head: BatchHeads) -> Record | None:
+    """Return the first record of one control batch, None without one; raises as records_of."""
+    return next(records_of(data, head, _MAX_INFLATED_BYTES), None)
 
 
 def parse_marker(record: Record) -> Marker | None:
@@ -319,10 +342,8 @@ def parse_marker(record: Record) -> Marker | None:
 
     Source: EndTransactionMarker.java.
     """
-    if record.key is None or len(record.key) < 4:
-        return None
-    version, kind = struct.unpack_from(">hh", record.key)
-    if version < 0 or kind not in (ControlType.ABORT, ControlType.COMMIT):
+    kind = control_type(record)
+    if kind not in (ControlType.ABORT, ControlType.COMMIT):
         return None
     epoch = -1
     if record.value is not None and len(record.value) >= 6:

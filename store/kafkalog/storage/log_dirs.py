@@ -32,6 +32,7 @@ _MAX_BYTES: Final = 64 << 20  # some 300 bytes for each partition of a broker
 _VERSION: Final = "0"
 
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+_REMOTE_INDEXES: Final = "remote-log-index-cache"  # a folder of brokers with tiered storage
 META_PROPERTIES: Final = "meta.properties"
 LOG_START, RECOVERY_POINT, HIGH_WATERMARK, CLEANER = CHECKPOINTS = (
     "log-start-offset-checkpoint",
@@ -161,6 +162,7 @@ class PartitionFolder(NamedTuple):
         recovery_point: recovery begins in the segment that has this offset; 0 if none is known.
         high_watermark: the first offset that consumers did not see yet, if it was checkpointed.
         cleaner_offset: the first offset that was not compacted yet, if it was checkpointed.
+        has_remote_storage: whether tiered storage may have moved the first segments away.
     """
 
     topic_partition: TopicPartition
@@ -170,6 +172,7 @@ class PartitionFolder(NamedTuple):
     recovery_point: int = 0
     high_watermark: int | None = None
     cleaner_offset: int | None = None
+    has_remote_storage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +236,7 @@ def read_log_dir(storage: Storage, path: str) -> LogDir:
         if own_name.topic_partition.topic == METADATA_TOPIC:
             raise UnsupportedFeatureError(
                 f"{path} is the log of the cluster's metadata, which is not read as a partition:"
-                " rmqstore kafka dump shows the batches of its files"
+                " rmqstore kafka dump and verify take its files, .log and .checkpoint"
             )
         logger.info("%s is a partition folder, which is read alone", path)
         name = full_path.name
@@ -257,7 +260,8 @@ def _file_names(storage: Storage, path: str) -> set[str]:
 
 
 def _read(storage: Storage, path: str, names: Iterable[str], folders: dict[str, str]) -> LogDir:
-    files = _file_names(storage, path)
+    listed = {entry.name: entry.is_folder for entry in storage.list_folder(path)}
+    files = {name for name, is_folder in listed.items() if not is_folder}
     is_clean = CLEAN_SHUTDOWN in files
     offsets = {
         name: read_offset_checkpoint(storage, f"{path}/{name}") if name in files else {}
@@ -266,6 +270,8 @@ def _read(storage: Storage, path: str, names: Iterable[str], folders: dict[str, 
     partitions: dict[TopicPartition, PartitionFolder] = {}
     others = {}
     has_metadata = False
+    deleted = {name for name in listed if name.endswith(f"-{DELETED}")}
+    deleted_keys = {parsed.topic_partition for parsed in map(parse_folder, deleted) if parsed}
     for name in sorted(names):
         parsed = parse_folder(name)
         if parsed is None:
@@ -285,8 +291,10 @@ def _read(storage: Storage, path: str, names: Iterable[str], folders: dict[str, 
             is_clean,
             offsets[LOG_START].get(key),
             max(0, offsets[RECOVERY_POINT].get(key, 0)),
-            offsets[HIGH_WATERMARK].get(key),
+            # That of a deleted topic stays for some seconds, while a new one has its name.
+            offsets[HIGH_WATERMARK].get(key) if is_clean or key not in deleted_keys else None,
             offsets[CLEANER].get(key),
+            listed.get(_REMOTE_INDEXES, False),
         )
     properties = read_properties(storage, f"{path}/{META_PROPERTIES}")
     named = offsets[RECOVERY_POINT].keys() & offsets[HIGH_WATERMARK].keys()

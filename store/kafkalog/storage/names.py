@@ -9,6 +9,15 @@ from typing import Final, NamedTuple
 METADATA_TOPIC: Final = "__cluster_metadata"
 
 DELETED, FUTURE, STRAY = "delete", "future", "stray"
+# What a folder with such a name is.
+STATES: Final = {
+    DELETED: "is of a partition that was deleted or moved; a broker removes it",
+    FUTURE: "is a copy for another log directory that a broker has not finished yet",
+    STRAY: (
+        "was put aside by a broker whose cluster does not know the partition, or has it elsewhere;"
+        " its records are not read"
+    ),
+}
 
 _INTERNAL: Final = "__"
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")

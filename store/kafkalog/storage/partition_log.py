@@ -49,6 +49,7 @@ class PartitionLog:
         largest_timestamps: of each recovered segment by its base offset, ms; -1 if it has none.
         cut: what a recovery takes away; None if it takes nothing.
         mark: the end, from which a later recovery continues; None if there was none.
+        ended_at: where the segments end, if that is before the start: a broker deletes them all.
     """
 
     storage: Storage
@@ -60,6 +61,7 @@ class PartitionLog:
     largest_timestamps: dict[int, int] = field(default_factory=dict)
     cut: Cut | None = None
     mark: Mark | None = None
+    ended_at: int | None = None
 
     def is_recovered(self, number: int) -> bool:
         """Return whether a recovery walks a segment, and builds its indexes again."""
@@ -229,7 +231,8 @@ def _read(
     start = max(start or 0, segments[0].base_offset)
     if end.offset < start:  # the broker then deletes all segments and begins at the start
         logger.warning("%s ends at %d, before its start at %d", folder.path, end.offset, start)
-        return PartitionLog(storage, folder.path, (), start, start, cut=end.cut)
+        ended_at = end.offset
+        return PartitionLog(storage, folder.path, (), start, start, cut=end.cut, ended_at=ended_at)
     return PartitionLog(
         storage,
         folder.path,

@@ -22,16 +22,18 @@ class Segment(NamedTuple):
         base_offset: a lower bound of the offsets in it.
         stem: path of its files without their suffixes.
         suffix: ``.swap`` if a cleaner was interrupted before it renamed the files, else "".
+        log_suffix: of the log file; that of a snapshot of the cluster's metadata is another.
     """
 
     base_offset: int
     stem: str
     suffix: str = ""
+    log_suffix: str = LOG
 
     @property
     def path(self) -> str:
         """The path of the log file."""
-        return f"{self.stem}{LOG}{self.suffix}"
+        return f"{self.stem}{self.log_suffix}{self.suffix}"
 
     @property
     def index_path(self) -> str:

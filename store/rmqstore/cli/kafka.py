@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from kafkalog.dump import (
     BATCHES,
+    LOGS,
     PartitionFile,
     batch_rows,
     file_rows,
@@ -28,7 +29,14 @@ from kafkalog.format.consumer_offsets import (
 from kafkalog.opening import LogDirs, open_log_dirs, places_in_storage
 from kafkalog.partition import Partition
 from kafkalog.scan import Mode
-from kafkalog.storage.names import METADATA_TOPIC, TopicPartition, numbers_by_topic, parse_folder
+from kafkalog.storage.names import (
+    METADATA_TOPIC,
+    STATES,
+    STRAY,
+    TopicPartition,
+    numbers_by_topic,
+    parse_folder,
+)
 from kafkalog.verify import PARTITIONS, partition_rows, verify_file
 from kafkalog.verify import verify as verify_partitions
 from rmqstore.cli.common import (
@@ -49,6 +57,10 @@ from rmqstore.query.times import parse_timestamp
 from rmqstore.storage.files.storage import Storage
 
 _HEADERS: Final = "headers"
+_METADATA_BYTES: Final = (
+    "records of the cluster's metadata are shown as bytes; what they say shows"
+    " kafka-dump-log.sh --cluster-metadata-decoder"
+)
 _DECODERS: Final[dict[str, tuple[str, Decode]]] = {
     "offsets": ("__consumer_offsets", decode_group_record),
     "transactions": ("__transaction_state", decode_transaction_record),
@@ -199,7 +211,9 @@ def dump(
     broker searches by, of the first record in offset order that is not earlier.
 
     PATH... may also be files of partition folders, all of one kind: a .log gives its batches, or
-    records with --deep; .index, .timeindex, .txnindex and .snapshot their entries.
+    records with --deep, and so does a snapshot of the cluster's metadata (.checkpoint); .index,
+    .timeindex, .txnindex and .snapshot give their entries. Records of the cluster's metadata are
+    shown as bytes.
     """
     topic, decode = (None, None) if decoder is None else _DECODERS[decoder]
     deep |= decode is not None
@@ -211,6 +225,8 @@ def dump(
         raise OptionError(f"--columns: {'--batches' if batches else '--deep'} gives all columns")
     if any(parse_file(path) is not None for path in paths):
         kind, files, storage = _files_of(paths)
+        if deep and any(file.place[0] == METADATA_TOPIC for file in files):
+            click.echo(_METADATA_BYTES, err=True)
         of_files = (file_rows(storage, file, decode, deep=deep) for file in files)
         output.write(file_schema(kind, decode, deep=deep), chain.from_iterable(of_files))
         return
@@ -350,6 +366,24 @@ def groups(paths: tuple[str, ...], mode: Mode, output: Output) -> None:
         output.write(rows.schema, rows.to_batches())
 
 
+def _folders_aside(
+    opened: LogDirs, topics: tuple[str, ...], partitions: tuple[int, ...]
+) -> list[Finding]:
+    """Name the folders that are not read; return findings for those that no broker takes up."""
+    findings = []
+    for each in opened.log_dirs:
+        for name, parsed in each.others.items():
+            topic, number = parsed.topic_partition
+            if (topics and topic not in topics) or (partitions and number not in partitions):
+                continue
+            place, text = f"{each.path}/{name}", STATES[parsed.state]
+            if parsed.state == STRAY:
+                findings.append(Finding("folder", place, text))
+            else:
+                click.echo(f"{place}: not checked: {text}", err=True)
+    return findings
+
+
 @kafka.command()
 @chooses_partitions
 @ends_clearly
@@ -365,13 +399,16 @@ def verify(
 
     Time and transaction indexes and producer snapshots are compared with the log as well. What a
     recovery would cut from the end of a log is listed, too, and partitions that the checkpoints of
-    a directory name and that it does not hold. The exit code is 1 if there is anything.
+    a directory name and that it does not hold, segments that are gone from a log by what lies
+    beside it, and folders that a broker put aside (-stray). Folders that a broker is still busy
+    with (-delete, -future) are named. The exit code is 1 if there is anything.
 
-    PATH... may also be .log files of partition folders, which are checked by themselves.
+    PATH... may also be .log files of partition folders and snapshots of the cluster's metadata
+    (.checkpoint), which are checked by themselves.
     """
     if any(parse_file(path) is not None for path in paths):
         kind, files, storage = _files_of(paths)
-        if kind != "log":
+        if kind not in LOGS:
             raise OptionError(
                 f"{paths[0]}: of files only those of logs are checked by themselves; indexes and"
                 " snapshots are compared with the log of their partition folder"
@@ -390,13 +427,14 @@ def verify(
         text = "partition {} is gone: the checkpoints of the directory name it"
         findings = [Finding("log", path, text.format(key)) for key, path in gone.items()]
         findings += verify_partitions(chosen.values())
+        findings += _folders_aside(opened, topics, partitions)
         parts = []
         if not topics and not partitions:
             others = sorted({key.topic for key in opened.partitions if key not in chosen})
             if others:
                 parts.append(f"{', '.join(others)} (--all checks Kafka's own topics)")
             if any(each.has_metadata for each in opened.log_dirs):
-                parts.append(f"{METADATA_TOPIC}, which is not read")
+                parts.append(f"{METADATA_TOPIC}, which is not read as a partition: name its files")
     left_out = "; ".join(parts)
     places = ", ".join(paths)
     if not chosen and not findings:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import kafka_logs as golden
 from connector.engine import Engine, LocalFrame, Progress
+from pyspark_kafkalog.offsets import StreamOffset
+from pyspark_kafkalog.options import parse_stream_options
+from pyspark_kafkalog.stream_reader import KafkaLogStreamReader
+from pyspark_rmqstore.schema import kafka_schema
+from rmqstore.errors import OffsetOutOfRangeError, UnsupportedFeatureError
 
 N = 5  # records a batch
 
@@ -127,7 +134,16 @@ def test_offsets_have_the_form_of_sparks_kafka_source(
     append(log_dir, "a-0", 0)
     run(tmp_path / "checkpoint", startingOffsets="earliest")
     (last, *_) = sorted((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"), reverse=True)
-    assert json.loads(last.read_text().splitlines()[-1]) == {"a": {"0": N}}
+    stored = json.loads(last.read_text().splitlines()[-1])
+    identity = stored.pop("#identity")
+    assert stored == {"a": {"0": N}}
+    (head,) = struct.iter_unpack(
+        ">I", golden.batch(0, [f"a-0 {n}".encode() for n in range(N)])[17:21]
+    )
+    batch = [0, golden.TIME + N - 1, *head]
+    assert identity == {"version": 1, "topicIds": {}, "batches": {"a": {"0": batch}}}
+    again = run(tmp_path / "other", startingOffsets=last.read_text().splitlines()[-1])
+    assert again == []
 
 
 def test_records_that_are_gone_stop_a_query_or_are_passed_over(
@@ -154,6 +170,158 @@ def test_a_partition_that_is_gone(run: Run, log_dir: Path, tmp_path: Path) -> No
     with pytest.raises(PySparkException, match="partitions are gone: b-0"):
         run(checkpoint)
     assert run(checkpoint, failOnDataLoss="false") == values("a-0", N, 2 * N)
+
+
+IDS = ("A" * 22, "B" * 22)
+
+
+def make(log_dir: Path, partition: str, n: int, topic_id: str | None, *, time: int) -> None:
+    """Make a partition with a number of records, one a batch, in place of the one that was."""
+    folder = log_dir / partition
+    if folder.exists():
+        folder.rename(log_dir / f"{partition}.{time:032}-delete")
+    batches = [
+        golden.batch(number, [f"{partition} {number} {time}".encode()], time=golden.TIME + time)
+        for number in range(n)
+    ]
+    golden.write_segment(folder, 0, *batches)
+    if topic_id is not None:
+        text = f"version: 0\ntopic_id: {topic_id}"
+        (folder / "partition.metadata").write_text(text)
+
+
+def made(partition: str, n: int, *, time: int, start: int = 0) -> list[str]:
+    return sorted(f"{partition} {number} {time}" for number in range(start, n))
+
+
+@pytest.mark.parametrize("ids", [IDS, (None, None), (IDS[0], None), (None, IDS[1])])
+@pytest.mark.parametrize("n", [5, 20, 30])
+@pytest.mark.parametrize("limits", [{}, {"maxOffsetsPerTrigger": 7}])
+def test_a_topic_that_was_made_again_is_data_loss_and_a_new_start(
+    run: Run,
+    log_dir: Path,
+    tmp_path: Path,
+    ids: tuple[str | None, str | None],
+    n: int,
+    limits: dict[str, int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    make(log_dir, "a-0", 20, ids[0], time=1)
+    make(log_dir, "b-0", 4, IDS[0], time=1)
+    assert len(run(checkpoint, startingOffsets="earliest", **limits)) == 24
+    make(log_dir, "a-0", n, ids[1], time=2)
+    with pytest.raises(PySparkException, match="a-0 began again after it was read up to 20"):
+        run(checkpoint, **limits)
+    assert run(checkpoint, failOnDataLoss="false", **limits) == made("a-0", n, time=2)
+    told = [each.getMessage() for each in caplog.records if "began again" in each.getMessage()]
+    assert len(told) == 1
+    assert run(checkpoint) == []
+    make(log_dir, "b-0", 5, IDS[0], time=1)
+    assert run(checkpoint) == made("b-0", 5, time=1, start=4)
+
+
+def test_a_topic_that_was_made_again_with_other_partitions(
+    run: Run, log_dir: Path, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    for number in range(2):
+        make(log_dir, f"a-{number}", 10, IDS[0], time=1)
+    run(checkpoint, startingOffsets="earliest")
+    for number in range(3):
+        make(log_dir, f"a-{number}", 10, IDS[1], time=2)
+    expected = sorted(value for number in range(3) for value in made(f"a-{number}", 10, time=2))
+    assert run(checkpoint, failOnDataLoss="false") == expected
+    for number in (1, 2):
+        (log_dir / f"a-{number}").rename(log_dir / f"a-{number}.{'3' * 32}-delete")
+    make(log_dir, "a-0", 4, "C" * 22, time=3)
+    with pytest.raises(PySparkException, match=r"gone: a-1, a-2|a-0 began again"):
+        run(checkpoint)
+    assert run(checkpoint, failOnDataLoss="false") == made("a-0", 4, time=3)
+
+
+def test_a_checkpoint_without_identities_goes_on(run: Run, log_dir: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    make(log_dir, "a-0", 20, IDS[0], time=1)
+    make(log_dir, "b-0", 20, None, time=1)
+    run(checkpoint, startingOffsets="earliest")
+    for file in (checkpoint / "offsets").glob("[0-9]*"):
+        lines = file.read_text().splitlines()
+        stored = {key: table for key, table in json.loads(lines[-1]).items() if key in "ab"}
+        file.write_text("\n".join([*lines[:-1], json.dumps(stored)]))
+    assert run(checkpoint) == []
+    make(log_dir, "b-0", 23, None, time=1)
+    assert run(checkpoint) == made("b-0", 23, time=1, start=20)
+    make(log_dir, "a-0", 20, IDS[1], time=2)
+    with pytest.raises(PySparkException, match="a-0 began again"):
+        run(checkpoint)
+
+
+def test_a_compaction_and_a_cut_are_no_new_topic(run: Run, log_dir: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    folder = log_dir / "a-0"
+    first = golden.batch(0, [b"0", b"1", b"2"], time=golden.TIME)
+    golden.write_segment(folder, 0, first, golden.batch(3, [b"3", b"4"], time=golden.TIME + 9))
+    run(checkpoint, startingOffsets="earliest")
+    thinned = golden.batch(3, [b"3"], time=golden.TIME + 9, last_offset_delta=1)
+    late = golden.batch(5, [b"5"], time=golden.TIME)
+    golden.write_segment(folder, 0, first, thinned, late)
+    assert run(checkpoint) == ["5"]
+    # the batch that was noted is gone, and the one before has a later time, as a producer gave it
+    golden.write_segment(folder, 0, thinned, golden.batch(6, [b"6"], time=golden.TIME + 9))
+    assert run(checkpoint) == ["6"]
+    golden.write_segment(folder, 0, first)
+    with pytest.raises(PySparkException, match="a-0 ended at 7 and now ends at 3"):
+        run(checkpoint)
+    assert run(checkpoint, failOnDataLoss="false") == []
+    golden.write_segment(folder, 0, first, golden.batch(3, [b"again"], time=golden.TIME + 20))
+    assert run(checkpoint) == ["again"]
+
+
+def test_a_checkpoint_of_a_later_release_is_refused() -> None:
+    later = {"a": {"0": 1}, "#identity": {"version": 2}}
+    with pytest.raises(UnsupportedFeatureError, match="offsets of version 2"):
+        StreamOffset.of_json(later)
+
+
+@pytest.fixture
+def reader(log_dir: Path) -> Callable[..., KafkaLogStreamReader]:
+    def make_reader(**options: str) -> KafkaLogStreamReader:
+        given = {"path": str(log_dir), "subscribe": "a", "startingOffsets": "earliest", **options}
+        schema = kafka_schema(include_headers=False)
+        return KafkaLogStreamReader(schema, parse_stream_options(given))
+
+    return make_reader
+
+
+@pytest.mark.parametrize("ids", [IDS, (None, None)])
+@pytest.mark.parametrize("n", [5, 20, 30])
+def test_a_topic_that_is_made_again_after_a_plan(
+    log_dir: Path,
+    reader: Callable[..., KafkaLogStreamReader],
+    ids: tuple[str | None, str | None],
+    n: int,
+) -> None:
+    """Between the plan and the tasks, or between the end of a micro-batch and its plan."""
+    make(log_dir, "a-0", 20, ids[0], time=1)
+    strict, lax = reader(), reader(failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    (task,) = strict.partitions(start, end)
+    make(log_dir, "a-0", n, ids[1], time=2)
+    text = "is another log than the one that was planned"
+    with pytest.raises(OffsetOutOfRangeError, match=text):
+        list(strict.read(task))
+    assert list(lax.read(task)) == []
+    with pytest.raises(OffsetOutOfRangeError, match="was to be read up to 20, but its topic was"):
+        reader().partitions(start, end)
+    assert lax.partitions(start, end) == []
+    following = lax.latestOffset(end, ReadAllAvailable())
+    (task,) = lax.partitions(end, following)
+    rows = [
+        value.decode() for batch in lax.read(task) for value in batch.column("value").to_pylist()
+    ]
+    assert sorted(rows) == made("a-0", n, time=2)
 
 
 def test_writing_is_refused(engine: Engine, log_dir: Path, tmp_path: Path) -> None:

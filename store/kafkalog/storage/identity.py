@@ -1,0 +1,138 @@
+"""What distinguishes a log from one that has taken its name: a topic that was made again.
+
+Offsets begin at 0 in both. The topic id decides where the folder names it, which brokers from 2.8
+on write. Otherwise the batch before an offset does: its CRC, or, where a compaction may have
+written it again, its timestamp and leader epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from kafkalog.format.batch_heads import BatchHeads
+from kafkalog.format.layout import BATCH_HEAD, MAGIC_AT
+from kafkalog.storage.partition_log import PartitionLog
+from kafkalog.storage.windows import lowest_offsets
+
+_MAGIC: Final = 2
+
+
+class BatchNote(NamedTuple):
+    """What is noted of a batch.
+
+    Attributes:
+        leader_epoch: -1 if unknown.
+        max_timestamp: its largest timestamp, ms; -1 if it has none.
+        crc: its checksum.
+    """
+
+    leader_epoch: int
+    max_timestamp: int
+    crc: int
+
+    def is_before(self, other: BatchNote) -> bool:
+        """Return whether another batch is later, by its time or its leader epoch."""
+        return (
+            other.max_timestamp > self.max_timestamp >= 0
+            or other.leader_epoch > self.leader_epoch >= 0
+        )
+
+
+class LogIdentity(NamedTuple):
+    """Which log an offset belongs to.
+
+    Attributes:
+        topic_id: as ``partition.metadata`` names it; None if it does not.
+        batch: the last batch before the offset; None if there is none.
+    """
+
+    topic_id: str | None = None
+    batch: BatchNote | None = None
+
+
+def batch_before(log: PartitionLog, offset: int) -> BatchHeads | None:
+    """Return the head of the last sound batch that begins before an offset; None if there is none.
+
+    Raises:
+        FileNotFoundError: a segment was deleted.
+        UnreadableFileError: a segment is not a regular file.
+    """
+    found: BatchHeads | None = None
+    if not log.segments or offset <= log.segments[0].base_offset:
+        return None
+    for window in log.windows(offset - 1):
+        heads = window.heads
+        lowest = lowest_offsets(heads)
+        rows = np.flatnonzero(lowest < offset)
+        for row in rows[np.argsort(heads.last_offset[rows], kind="stable")[::-1]].tolist():
+            head = heads[row : row + 1]
+            if found is not None and head.last_offset[0] <= found.last_offset[0]:
+                break
+            if head.check_crcs(window.data)[0]:
+                found = head
+                break
+        if (lowest >= offset).any():
+            break
+    return found
+
+
+def note_before(log: PartitionLog, offset: int) -> BatchNote | None:
+    """Return what is noted of the batch before an offset; raises as :func:`batch_before`.
+
+    Where a recovery has walked to the offset, it kept the head of that batch.
+    """
+    end = None if log.mark is None else log.mark.end
+    if end is not None and end.last is not None and end.offset == offset == log.end_offset:
+        content = end.last.head
+        if len(content) == BATCH_HEAD.itemsize and content[MAGIC_AT] == _MAGIC:
+            (head,) = np.frombuffer(content, BATCH_HEAD)
+            return BatchNote(*(int(head[name]) for name in BatchNote._fields))
+    return _note_of(batch_before(log, offset))
+
+
+def _note_of(head: BatchHeads | None) -> BatchNote | None:
+    if head is None:
+        return None
+    return BatchNote(int(head.leader_epoch[0]), int(head.max_timestamp[0]), int(head.crc[0]))
+
+
+def is_another(log: PartitionLog, noted: BatchNote, offset: int) -> bool:
+    """Return whether a log is another one than that of which a batch was noted.
+
+    A log that now ends before the offset may have been cut; it is another one if its last batch is
+    later than the one that was noted. A batch that a compaction may have written again is another
+    one if it is later. Where the noted batch is gone, and an earlier one took its place, only its
+    leader epoch counts, and its time if the broker gave it: producers may give any.
+
+    Args:
+        log: the log.
+        noted: the batch before the offset.
+        offset: the next one to be read.
+
+    Raises:
+        FileNotFoundError: a segment was deleted.
+        UnreadableFileError: a segment is not a regular file.
+    """
+    if log.end_offset == offset and note_before(log, offset) == noted:
+        return False
+    head = batch_before(log, min(offset, log.end_offset))
+    found = _note_of(head)
+    if head is None or found is None or found.crc == noted.crc:
+        return False
+    if log.end_offset < offset:
+        return noted.is_before(found)
+    if head.last_offset[0] < offset - 1:
+        is_timed = bool(head.is_log_append_time[0])
+        timed = found if is_timed else found._replace(max_timestamp=-1)
+        return noted.is_before(timed)
+    return noted.is_before(found) or not _may_be_rewritten(head)
+
+
+def _may_be_rewritten(head: BatchHeads) -> bool:
+    """Return whether a compaction may have written a batch, so that its CRC is another one."""
+    n_offsets = int(head.last_offset[0] - head.base_offset[0]) + 1
+    is_thinned = 0 <= int(head.record_count[0]) < n_offsets
+    is_wrapper = bool(head.magic[0] < 2 and head.codec[0])
+    return is_thinned or is_wrapper or bool(head.has_delete_horizon[0])

@@ -1,0 +1,182 @@
+"""What a broker wrote beside a log: how far it reached, and where it began.
+
+The segments alone do not show that others are gone. Checkpoints, leader epochs, producer snapshots
+and indexes each name offsets that the log had.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from kafkalog.storage.log_dirs import LeaderEpoch, PartitionFolder
+from kafkalog.storage.names import base_offset_of
+from kafkalog.storage.producer_snapshots import SNAPSHOT
+from kafkalog.storage.segments import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX
+from kafkalog.storage.windows import Window, lowest_offsets
+from rmqstore.storage.files.storage import Storage
+
+_INDEXES: Final = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
+
+
+class Claim(NamedTuple):
+    """An offset that a log had, and the file that says so."""
+
+    offset: int
+    source: str
+
+
+class Loss(NamedTuple):
+    """An end of a log that is not where a file says that it was.
+
+    Attributes:
+        found: the offset at which the segments begin or end.
+        named: the one that the file names.
+        source: the file.
+    """
+
+    found: int
+    named: int
+    source: str
+
+
+class Beside(NamedTuple):
+    """What lies beside the segments of a partition folder.
+
+    Attributes:
+        snapshots: offsets of the producer snapshots, each the end of the log when it was written.
+        orphans: paths of the indexes without a log file, by the base offset of their segment. A
+            broker renames the log before its indexes, so one that waits for deletion is no orphan.
+    """
+
+    snapshots: frozenset[int]
+    orphans: dict[int, str]
+
+
+def list_beside(storage: Storage, folder: str) -> Beside:
+    """List what lies beside the segments of a partition folder.
+
+    Raises:
+        UnreadableFileError: the folder cannot be listed.
+
+    Source: LogLoader.java#loadSegmentFiles.
+    """
+    beside = _list_once(storage, folder)
+    if not beside.orphans:
+        return beside
+    # A listing may miss a file that is renamed meanwhile.
+    again = _list_once(storage, folder).orphans
+    orphans = {base: path for base, path in beside.orphans.items() if base in again}
+    return beside._replace(orphans=orphans)
+
+
+def _list_once(storage: Storage, folder: str) -> Beside:
+    snapshots, with_log, indexes = set(), set(), {}
+    for entry in storage.list_folder(folder):
+        base_offset = base_offset_of(entry.name)
+        if entry.is_folder or base_offset is None:
+            continue
+        kind = entry.name[entry.name.index(".") :]
+        if kind == SNAPSHOT:
+            snapshots.add(base_offset)
+        elif kind.startswith(LOG):
+            with_log.add(base_offset)
+        elif kind in _INDEXES:
+            indexes[base_offset] = f"{folder}/{entry.name}"
+    orphans = {base: path for base, path in sorted(indexes.items()) if base not in with_log}
+    return Beside(frozenset(snapshots), orphans)
+
+
+def furthest(folder: PartitionFolder, epochs: list[LeaderEpoch], beside: Beside) -> Claim | None:
+    """Return the greatest offset that a log reached by what lies beside it; None if nothing does.
+
+    Args:
+        folder: the partition folder, with what the checkpoints say.
+        epochs: those of ``leader-epoch-checkpoint``.
+        beside: what lies beside the segments.
+    """
+    claims = [
+        Claim(folder.recovery_point, "the recovery point"),
+        Claim(folder.high_watermark or 0, "the high watermark"),
+        Claim(folder.log_start_offset or 0, "the log start offset"),
+        *(Claim(offset, f"{offset:020}{SNAPSHOT}") for offset in beside.snapshots),
+        *(Claim(each.start_offset, "leader-epoch-checkpoint") for each in epochs),
+        *(Claim(base, path.rpartition("/")[2]) for base, path in beside.orphans.items()),
+    ]
+    claim = max(claims, key=lambda each: each.offset)
+    return claim if claim.offset > 0 else None
+
+
+def earliest(folder: PartitionFolder, epochs: list[LeaderEpoch]) -> Claim | None:
+    """Return the least offset that a log begins with by what lies beside it; None if unknown.
+
+    Retention moves the start that is checkpointed, unless it is the first segment's, and that of
+    the oldest leader epoch. A broker that was not stopped may have moved neither yet, and with
+    tiered storage both name offsets that were moved away.
+
+    Args:
+        folder: the partition folder, with what the checkpoints say.
+        epochs: those of ``leader-epoch-checkpoint``.
+
+    Source: LeaderEpochFileCache.java#truncateFromStartAsyncFlush.
+    """
+    if not folder.is_clean or folder.has_remote_storage:
+        return None
+    claims = [Claim(each.start_offset, "leader-epoch-checkpoint") for each in epochs[:1]]
+    if folder.log_start_offset is not None:
+        claims = [Claim(folder.log_start_offset, "log-start-offset-checkpoint")]
+    return claims[0] if claims else None
+
+
+class Gap(NamedTuple):
+    """Offsets that no segment has: from the end of one to the start of the next."""
+
+    start: int
+    end: int
+    path: str  # of the segment after it
+
+    def __str__(self) -> str:
+        return f"offsets {self.start} to {self.end} are missing before it: a segment is gone"
+
+
+class Gaps:
+    """Finds the gaps between segments of a log that was not compacted.
+
+    Attributes:
+        is_compacted: whether a window has shown that the log was compacted: gaps are normal then.
+    """
+
+    def __init__(self, cleaner_offset: int | None) -> None:
+        """Look for gaps from the first offset on that was not compacted yet, if it is known."""
+        self.is_compacted = False
+        self._from = cleaner_offset or 0
+        self._path: str | None = None
+        self._next: int | None = None  # None after damage, up to the next segment
+
+    def before(self, window: Window, *, is_whole: bool) -> Gap | None:
+        """Take the next window of a log; return the gap before it.
+
+        Args:
+            window: the window.
+            is_whole: whether nothing is damaged in it.
+        """
+        gap, path, base = None, window.segment.path, window.segment.base_offset
+        if path != self._path:
+            if self._next is not None and max(self._next, self._from) < base:
+                gap = Gap(self._next, base, path)
+            # A walk may begin within the first segment.
+            self._next = base if self._path is not None or not window.start else None
+            self._path = path
+        heads = window.heads
+        if not is_whole:
+            self._next = None
+        elif len(heads):
+            expected = heads.last_offset[:-1] + 1
+            is_cut_short = (lowest_offsets(heads)[1:] > expected).any()
+            if self._next is not None:
+                is_cut_short |= lowest_offsets(heads)[0] > self._next
+            n_offsets = heads.last_offset - heads.base_offset + 1
+            is_thinned = (heads.record_count >= 0) & (heads.record_count < n_offsets)
+            # Offsets are lacking in the window or before it, as after a compaction.
+            self.is_compacted |= bool(is_cut_short or is_thinned.any())
+            self._next = window.next_offset
+        return None if self.is_compacted else gap
