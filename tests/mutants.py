@@ -2,6 +2,7 @@
 
     python tests/mutants.py                  # 80 mutants of the default seed
     python tests/mutants.py --seed 7 --count 20 --only format,storage
+    python tests/mutants.py --mistakes       # those of mistakes.py, each with its nearest tests
 
 Each mutant changes one operator, constant, bound or condition of one module in a copy of the
 project. Tests run nearest first, and stop at the first failure: those beside the module, then all
@@ -14,6 +15,10 @@ which tests run each line, which pytest-cov makes, brings that to half an hour:
     python tests/mutants.py --covered .coverage
 
 where RULE is that of ``make test`` without Spark, RocketMQ and browsers.
+
+Mistakes that people make are others than flipped operators. ``mistakes.py`` has a table of them,
+and ``--mistakes`` makes each of them; only the tests that are nearest to the module may find it.
+That takes some minutes.
 """
 
 from __future__ import annotations
@@ -27,13 +32,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 
 import pytest
+
+from mistakes import MISTAKES
 
 ROOT = Path(__file__).parents[1]
 IN_MAKE_TEST = "not thorough and not slow and not versions"
@@ -58,6 +66,8 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.BitAnd: ast.BitOr, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.Mod: ast.FloorDiv,
 }  # fmt: skip
 TEST_SECONDS = 120
+SURVIVED = "SURVIVED"
+Stages = Iterator[tuple[str, list[str]]]  # what tests are called, and the arguments of pytest
 
 
 @dataclass(frozen=True)
@@ -67,13 +77,13 @@ class Mutant:
     part: str
     path: Path  # below the project
     line: int
-    start: int  # of the changed expression in the text of the module, in characters
+    start: int  # of the changed part of the text of the module, in characters
     end: int
-    before: str
     after: str
+    what: str  # it changes, in words
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.before} -> {self.after}"
+        return f"{self.path}:{self.line}: {self.what}"
 
 
 def mutants_of(part: str, path: Path) -> list[Mutant]:
@@ -93,7 +103,8 @@ def mutants_of(part: str, path: Path) -> list[Mutant]:
                 )
             ]  # fmt: skip
             before, after = text[places[0] : places[1]], f"({ast.unparse(changed)})"
-            found.append(Mutant(part, path, node.lineno, *places, before, after))
+            what = f"{before} -> {after}"
+            found.append(Mutant(part, path, node.lineno, *places, after, what))
     return found
 
 
@@ -177,47 +188,74 @@ def covering(mutant: Mutant, record: Path) -> list[str]:
     return [name for turn in turns for name in turn if name is not None and "\n" not in name]
 
 
-def judged(mutant: Mutant, number: int, work: Path, record: Path | None, most: int) -> str:
+def judged(
+    mutant: Mutant, number: int, work: Path, stages: Callable[[Mutant, Path], Stages]
+) -> str:
     """Return which tests found a mutant, or ``SURVIVED``.
 
     Args:
         mutant: the change.
         number: a folder's name below ``work``.
         work: where the project is copied to.
-        record: which tests run each line, by pytest-cov.
-        most: how many of these tests to run at most.
+        stages: yields the tests to run, by the mutant and the folder of the copy.
     """
     folder = work / str(number)
-    ignored = shutil.ignore_patterns(".git", ".venv", ".versions", ".*_cache", "__pycache__")
+    # test_mistakes.py fails whenever some line of a module changes.
+    others = (".*_cache", "__pycache__", "test_mistakes.py")
+    ignored = shutil.ignore_patterns(".git", ".venv", ".versions", *others)
     shutil.copytree(ROOT, folder, ignore=ignored, symlinks=True)
     try:
         path = folder / mutant.path
         text = path.read_text(encoding="utf-8")
         path.write_text(text[: mutant.start] + mutant.after + text[mutant.end :], encoding="utf-8")
-        beside = [f"tests/{name}" for name in PARTS[mutant.part][2]]
-        stages = [
-            ("the tests beside it", ["-m", WITHOUT_JVM, *beside]),
-            ("the tests without a JVM", ["-m", WITHOUT_JVM, "-n", "2"]),
-            ("the tests with a JVM", ["-m", f"({IN_MAKE_TEST}) and (spark or interop or browser)"]),
-        ]
-        covered = [] if record is None else covering(mutant, record)
-        if covered:
-            with_jvm = stages[2:]
-            stages = []
-            for first, last in ((0, 60), (60, most)):
-                listed = folder / f"tests-{first}"
-                listed.write_text("\n".join(covered[first:last]), encoding="utf-8")
-                if covered[first:last]:
-                    stages.append((f"{len(covered)} tests that run it", [f"@{listed}"]))
-            if most >= len(covered) and mutant.part in ("connector", "kafkalog"):
-                stages += with_jvm
-        for stage, arguments in stages:
+        for stage, arguments in stages(mutant, folder):
             failure = _run(folder, arguments)
             if failure:
                 return f"{stage}: {failure}"
-        return "SURVIVED"
+        return SURVIVED
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def stages_of_mutant(mutant: Mutant, folder: Path, record: Path | None, most: int) -> Stages:
+    """Yield the tests of ``make test``, nearest first.
+
+    Args:
+        mutant: the change.
+        folder: the copy of the project.
+        record: which tests run each line, by pytest-cov.
+        most: how many of these tests to run at most.
+    """
+    with_jvm = ["-m", f"({IN_MAKE_TEST}) and (spark or interop or browser)"]
+    covered = [] if record is None else covering(mutant, record)
+    for first, last in ((0, 60), (60, most)):
+        if covered[first:last]:
+            listed = folder / f"tests-{first}"
+            listed.write_text("\n".join(covered[first:last]), encoding="utf-8")
+            yield f"{len(covered)} tests that run it", [f"@{listed}"]
+    if not covered:
+        beside = [f"tests/{name}" for name in PARTS[mutant.part][2]]
+        yield "the tests beside it", ["-m", WITHOUT_JVM, *beside]
+        yield "the tests without a JVM", ["-m", WITHOUT_JVM, "-n", "2"]
+    if not covered or (most >= len(covered) and mutant.part in ("connector", "kafkalog")):
+        yield "the tests with a JVM", with_jvm
+
+
+def mistaken() -> list[Mutant]:
+    """Return the mistakes of the table; the part of each is the tests nearest to it."""
+    found = []
+    for mistake in MISTAKES:
+        text = (ROOT / mistake.module).read_text(encoding="utf-8")
+        start = text.index(mistake.before)
+        end = start + len(mistake.before)
+        place = (Path(mistake.module), text.count("\n", 0, start) + 1, start, end)
+        found.append(Mutant(mistake.tests, *place, mistake.after, mistake.harm))
+    return found
+
+
+def stages_of_mistake(mutant: Mutant, _folder: Path) -> Stages:
+    """Yield the tests nearest to a mistake."""
+    yield f"tests/{mutant.part}", ["-m", WITHOUT_JVM, f"tests/{mutant.part}"]
 
 
 def _run(folder: Path, arguments: list[str]) -> str | None:
@@ -252,8 +290,14 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=1 << 30, help="tests of a mutant at most")
     parser.add_argument("--at", type=int, nargs="*", help="the numbers of some mutants")
     parser.add_argument("--list", action="store_true", help="print the mutants and run none")
+    parser.add_argument("--mistakes", action="store_true", help="those of mistakes.py instead")
     arguments = parser.parse_args()
-    every = list(enumerate(chosen(arguments.seed, set(arguments.only.split(",")), arguments.count)))
+    if arguments.mistakes:
+        every, stages = list(enumerate(mistaken())), stages_of_mistake
+    else:
+        parts = set(arguments.only.split(","))
+        every = list(enumerate(chosen(arguments.seed, parts, arguments.count)))
+        stages = partial(stages_of_mutant, record=arguments.covered, most=arguments.most)
     if arguments.at:
         every = [every[number] for number in arguments.at]
     if arguments.list:
@@ -264,15 +308,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as work, ThreadPoolExecutor(2) as pool:
         started = time.monotonic()
         running = {
-            pool.submit(judged, mutant, number, Path(work), arguments.covered, arguments.most): (
-                number,
-                mutant,
-            )
+            pool.submit(judged, mutant, number, Path(work), stages): (number, mutant)
             for number, mutant in every
         }
         for done in as_completed(running):
             (number, mutant), result = running[done], done.result()
-            survived += result == "SURVIVED"
+            survived += result == SURVIVED
             spent = int(time.monotonic() - started)
             sys.stdout.write(f"{number} [{spent} s] {mutant}\n    {result}\n")
             sys.stdout.flush()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -15,7 +17,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 import goldens
 import rmqstore
 from crash.faults import Cut, FaultyDisk
-from rmqstore.copying import checks
+from rmqstore.copying import checks, copier
 from rmqstore.copying.copier import _Copier, copy
 from rmqstore.errors import (
     CorruptRecordError,
@@ -89,6 +91,42 @@ CLOSED = sorted(
     - {"default-sizes"}  # of gigabytes, see below
 )
 CRASHED = sorted({*goldens.CRASHED, *goldens.NEWEST_CRASHED} - {*CLOSED})
+
+
+def test_a_copy_goes_on_without_what_a_power_cut_took(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copier, "_FLUSHED_FILES", 4)
+    whole = FaultyDisk()
+    copy(root, tmp_path / "whole", disk=whole)
+    expected = contents(tmp_path / "whole")
+    noted = [at for at, done in enumerate(whole.done) if done == f"flush {checks.JOURNAL.name}"]
+    for at in noted[1:4]:
+        target = tmp_path / f"copy{at}"
+        with pytest.raises(Cut):
+            copy(root, target, disk=FaultyDisk(at + 1, random.Random(at)), verify=False)
+        copy(root, target)
+        assert contents(target) == expected
+
+
+def test_a_file_that_becomes_shorter_meanwhile_leaves_no_bytes_of_another_place(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copier, "_PIECE_BYTES", 4096)
+    (root / "abort").touch()  # its store is in use
+    file = root / "timerlog" / f"{0:020d}"
+    file.parent.mkdir()
+    file.write_bytes(b"\1" * 10_000)
+
+    class CutMeanwhile(FaultyDisk):
+        def write(self, path: Path, position: int, data: Any) -> None:
+            super().write(path, position, data)
+            if path.parent.name == "timerlog":
+                os.truncate(file, 6000)
+
+    copy(root, tmp_path / "copy", disk=CutMeanwhile())
+    copied = tmp_path / "copy" / "timerlog" / file.name
+    assert copied.read_bytes() == b"\1" * 6000 + bytes(4000)
 
 
 @pytest.mark.parametrize("name", CLOSED)

@@ -237,6 +237,16 @@ def test_an_error_names_the_line_of_its_file(tmp_path: Path) -> None:
         assert not (tmp_path / "s").exists()
 
 
+def test_an_error_names_its_place_in_the_third_batch_of_a_file(tmp_path: Path) -> None:
+    table = pa.table({"topic": ["T"] * 8 + ["no/topic"], "body": [b"x"] * 9})
+    parquet.write_table(table, tmp_path / "1.parquet", row_group_size=3)
+    lines = ['{"topic": "T", "body": "x"}\n'] * 1100 + ['{"topic": "no/topic", "body": "x"}\n']
+    (tmp_path / "2.jsonl").write_text("".join(lines))
+    for name, place in (("1.parquet", "row 9"), ("2.jsonl", "line 1101")):
+        shown = run("import", tmp_path / "s", tmp_path / name)
+        assert f"error: {tmp_path / name}: {place}: MESSAGE_ILLEGAL: topic" in shown.stderr
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [

@@ -21,7 +21,7 @@ from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.store_options import keep_options, options_of_read
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
-from rmqstore.store.opening import create
+from rmqstore.store.opening import create, open_for
 
 SCHEMA = StructType().add("brokerName", "string").add("body", "string")
 
@@ -168,7 +168,11 @@ def test_a_broker_that_is_missing_is_data_loss(
     lenient = Query(brokers([first]), query.offset, failOnDataLoss="false")
     assert lenient.trigger() == lenient.trigger() == []
     assert caplog.text.count("continuing without it") == 1
-    # named again, it goes on where it was
+    with open_for(first, "a") as writer:
+        put(writer, "T", 0, ["a3"])
+    assert lenient.trigger() == [("a", "a3")]
+    # named again, it goes on where it was, unless its log was cut meanwhile, which its mark shows
+    assert lenient.offset["log"]["b"] == query.offset["log"]["b"]
     assert Query(brokers([first], b=second), lenient.offset).trigger() == []
 
 

@@ -74,3 +74,18 @@ def test_jobs_that_begin_and_end_at_once_do_not_disturb_each_other(tmp_path: Pat
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(jobs, range(3)))
     assert not (tmp_path / ".rmqstore").exists()
+
+
+def test_a_job_that_still_writes_is_not_swept(tmp_path: Path) -> None:
+    """To write into a file does not change the time of its folder."""
+    root = str(tmp_path / "s")
+    begin(root, "long")
+    part = job_folder(root, "long") / "part-0"
+    part.write_bytes(b"x")
+    os.utime(part.parent, (LONG_AGO, LONG_AGO))
+    begin(root, "second")
+    assert part.exists()
+    os.utime(part, (LONG_AGO, LONG_AGO))
+    os.utime(part.parent, (LONG_AGO, LONG_AGO))
+    begin(root, "third")
+    assert not part.exists()

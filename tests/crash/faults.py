@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from rmqstore.storage.broker.broker_run import read_checkpoint
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.disk import Disk
+from rmqstore.storage.index_files import index_files, read_header
 from rmqstore.write.writer import StoreWriter
 
 
@@ -153,6 +155,47 @@ class FaultyDisk(Disk):
         if self._step("delete", path):
             self._die()
         super().delete(path)
+
+
+class WatchedDisk(Disk):
+    """Lets a test look at the files after each change, as somebody finds them after a kill there.
+
+    Attributes:
+        n_looks: how often it did.
+    """
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__()
+        self.n_looks = 0
+        self._look_at = look
+
+    def _look(self) -> None:
+        self.n_looks += 1
+        self._look_at()
+
+    def create(self, path: Path, size: int, content: Iterable[Any] | None = None) -> None:
+        super().create(path, size, content)
+        self._look()
+
+    def write(self, path: Path, position: int, data: Any) -> None:
+        super().write(path, position, data)
+        self._look()
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        self._look()
+
+
+def require_kept_index(root: Path) -> None:
+    """Require that a broker which recovers the store keeps all index files.
+
+    It deletes those that end after the checkpoint, and does not build their older keys again.
+    Source: IndexService.java#load.
+    """
+    paths = find_store(root)
+    if paths.has_abort:  # otherwise there is no recovery
+        ends = [int(read_header(path)["end_timestamp"]) for path in index_files(paths.index)]
+        assert max(ends, default=0) <= read_checkpoint(paths).index_msg_timestamp
 
 
 def append_and_close(root: Path, disk: FaultyDisk, batch: pa.RecordBatch) -> None:

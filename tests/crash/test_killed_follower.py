@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import tiers
-from crash.faults import Cut, FaultyDisk
+from crash.faults import Cut, FaultyDisk, WatchedDisk, require_kept_index
 from following.fake_master import FakeMaster, more
-from following.followers import TIMING, follow_once, require_exact
+from following.followers import TIMING, follow_once, follower, require_exact
 from rmqstore.errors import StoreStateError
 from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica import queue_builder, replica_state, upkeep
@@ -23,6 +23,7 @@ from rmqstore.replica.follower import Follower
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import follow_status
+from rmqstore.storage import index_appender
 from store_builder import Store
 
 pytestmark = pytest.mark.crash
@@ -68,6 +69,25 @@ def logs(*, is_cut: bool) -> tuple[Store, Store]:
     else:
         more(later, 110)
     return first, later
+
+
+def test_no_kill_leaves_an_index_file_that_a_recovery_deletes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_appender, "_KEYS_AT_ONCE", 20)  # others wait for a flush
+    first, later = logs(is_cut=False)
+    with FakeMaster(first) as master:
+        follow_once(master, tmp_path / "copy")
+    disks: list[WatchedDisk] = []
+
+    def make_disk() -> WatchedDisk:
+        disks.append(WatchedDisk(lambda: require_kept_index(tmp_path / "copy")))
+        return disks[-1]
+
+    with FakeMaster(later) as master:
+        follower(master.address, tmp_path / "copy", once=True, make_disk=make_disk).run()
+    assert sum(disk.n_looks for disk in disks) > 20
+    require_exact(tmp_path / "copy", later)
 
 
 @pytest.mark.parametrize("is_cut", [False, True])

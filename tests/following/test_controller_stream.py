@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import random
+import socket
 import struct
+from contextlib import closing
 
 import pytest
 
 from rmqstore.errors import MalformedBytesError, StoreStateError
+from rmqstore.remoting import Address
 from rmqstore.replica.agreement import consistent_point, served_bounds
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.ha import (
     GREETING_HEADER,
     MAX_BODY_BYTES,
     NEVER,
+    Connection,
     ControllerStream,
     Greeting,
     greeting_size,
     handshake,
     read_greeting,
+    shake_hands,
 )
 from rmqstore.replica.state import epochs_within, new_learner_id
 from rmqstore.storage.broker.epochs import Epoch
@@ -193,3 +198,25 @@ def test_epochs_of_a_part_of_a_log() -> None:
     assert epochs_within(epochs, 60_000, 70_000) == [FIVE]
     assert epochs_within([], 0, 10) == []
     assert epochs_within(epochs, 0, 0) == []
+
+
+@pytest.mark.parametrize("cut", [1, 19, 20, 21, 31])
+def test_an_answer_to_a_handshake_may_come_in_pieces(cut: int) -> None:
+    answer = struct.pack(">iiqiiq", 1, 12, 500, 1, *ONE)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = Connection(Address(*listener.getsockname()), 5)
+        master, _ = listener.accept()
+        has_asked = False
+
+        def gives_up() -> bool:
+            """Send the rest when the follower has met the end of the first piece."""
+            nonlocal has_asked
+            if not has_asked:
+                has_asked = True
+                master.sendall(answer[cut:])
+            return False
+
+        with closing(connection), master:
+            master.sendall(answer[:cut])
+            assert shake_hands(connection, -1, 5, gives_up) == Greeting(500, [ONE])
+            assert has_asked

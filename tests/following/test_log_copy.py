@@ -67,6 +67,22 @@ def test_bytes_that_have_no_place_leave_nothing_whole_to_be_written(
         assert copy.end == log.end
 
 
+def test_a_blank_of_which_a_part_came_leaves_nothing(tmp_path: Path) -> None:
+    """Another master may have a record there, and what followed it would look like its log."""
+    log = log_of(40)
+    data = bytearray(joined(log))
+    end = max(at.physical_offset + at.size for at in log.placed if at.physical_offset < FILE_BYTES)
+    assert end + 40 < FILE_BYTES
+    data[end + 8 : FILE_BYTES] = b"\xff" * (FILE_BYTES - end - 8)
+    with open_copy(tmp_path) as copy:
+        copy.hold(data[: end + 40])
+        copy.write_held()
+        copy.forget_begun()
+        assert copy.end == end
+        (written,) = files(tmp_path).values()
+        assert written == data[:end].ljust(FILE_BYTES, b"\0")
+
+
 @pytest.mark.parametrize("seed", tiers.split(range(40), 8))
 def test_any_portions_give_the_same_files(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

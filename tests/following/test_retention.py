@@ -6,6 +6,7 @@ import copy
 import json
 import shutil
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,16 @@ from following.followers import (
 )
 from rmqstore.errors import OptionError, StoreStateError
 from rmqstore.inspect.verify import verify
-from rmqstore.replica.retention import NeededByStreams, Retention, first_needed, parse_retention
+from rmqstore.replica.retention import (
+    NeededByStreams,
+    Retention,
+    first_needed,
+    new_begin,
+    parse_retention,
+)
 from rmqstore.replica.state import copy_paths, follow_cluster_status, follow_status
+from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.log.commitlog import CommitLog
 from store_builder import Record, Store
 
 CHECKPOINT_V1 = Path(__file__).parents[1] / "connector" / "checkpoint-v1"
@@ -65,6 +74,19 @@ def test_a_retention_is_read(value: str | list[str], expected: Retention) -> Non
 def test_what_is_not_a_retention_is_refused(value: str) -> None:
     with pytest.raises(OptionError, match="retain"):
         parse_retention("retain", value)
+
+
+def test_a_mirror_keeps_a_file_of_which_the_broker_has_a_part(tmp_path: Path) -> None:
+    with closing(CommitLog((log_of(600).write(tmp_path / "s") / "commitlog",))) as log:
+        begins = {
+            source_begin: new_begin(
+                log, Retention(is_mirror=True), limit=log.max_offset, source_begin=source_begin
+            )
+            for source_begin in (1, FILE_BYTES - 1, FILE_BYTES, FILE_BYTES + 1)
+        }
+    assert begins == {
+        1: None, FILE_BYTES - 1: None, FILE_BYTES: FILE_BYTES, FILE_BYTES + 1: FILE_BYTES,
+    }  # fmt: skip
 
 
 def test_the_oldest_files_go_by_size_with_their_units_and_items(tmp_path: Path) -> None:
@@ -187,6 +209,15 @@ def test_what_a_stream_has_not_read_stays(tmp_path: Path) -> None:
         assert run.is_alive()
     with rmqstore.open(target) as store:
         assert list(verify(store)) == []
+
+
+def test_the_queue_that_is_read_least_says_what_a_stream_needs(tmp_path: Path) -> None:
+    log, checkpoint = log_of(600), Checkpoint(tmp_path / "checkpoint")
+    paths = find_store(log.write(tmp_path / "s"))
+    for least in range(3):
+        checkpoint.commit(log, {0: 100, 1: 100, 2: 100} | {least: 50}, 599)
+        needed = first_needed(checkpoint.folder, paths, {"b"}, log.end)
+        assert needed == log.placed[50 * 3 + least].physical_offset
 
 
 def test_a_queue_that_a_query_could_not_know_stays(tmp_path: Path) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from pathlib import Path
 
 import pytest
 
-from following.fake_master import TOPICS
+from following.fake_master import TOPICS, log_of
 from rmqstore.replica.broker import batch_topics_of
 from rmqstore.replica.broker_requests import HeldTable
+from rmqstore.replica.queue_builder import write_tables
+from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.files.disk import Disk
 
 ENTRY = TOPICS["topicConfigTable"]["T"]  # type: ignore[index]
 
@@ -50,6 +54,14 @@ def test_a_long_table_takes_a_few_times_its_size() -> None:
     tracemalloc.stop()
     assert len(kinds) == 60_000
     assert peak < 3 * len(content)
+
+
+def test_the_table_before_is_kept_as_brokers_keep_it(tmp_path: Path) -> None:
+    """Source: ConfigManager.java#persist, MixAll.java#string2File."""
+    paths, names = find_store(log_of(1).write(tmp_path / "s")), ("topics.json", "topics.json.bak")
+    for count in (1, 2, 2):  # what is the same is not written again
+        write_tables(Disk(), paths, {names[0]: HeldTable(table(count))})
+    assert [(paths.config / name).read_bytes() for name in names] == [table(2), table(1)]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", table(8000), bytes(range(256)) * 1000])

@@ -1,4 +1,4 @@
-"""Checksums, compared with an implementation that shares no code with zlib and isal."""
+"""Checksums and hashes, compared with implementations that share no code with ours."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import base64
 import random
 import zlib
 
+import numpy as np
 import pytest
 from crcmod.predefined import mkPredefinedCrcFun
 
 import goldens
 from rmqstore.format import hashing
-from rmqstore.format.hashing import body_crc, body_crcs
+from rmqstore.format.hashing import body_crc, body_crcs, java_hashes
 
 REFERENCE = mkPredefinedCrcFun("crc-32")
 
@@ -53,3 +54,21 @@ def test_checksums_are_those_that_the_broker_stored(name: str) -> None:
     for row in rows:
         body = base64.b64decode(row["bodyBase64"])
         assert body_crc(body) == row["bodyCRC"] == REFERENCE(body) & 0x7FFFFFFF
+
+
+def test_many_keys_have_the_hashes_of_java() -> None:
+    """Together they are longer than what is hashed at once."""
+    texts = [f"TopicA#key-{number:05d}" for number in range(9000)]
+    texts[5:8] = ["", "größer", "\U0001f600"]
+    encoded = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, encoded)])
+    assert offsets[-1] > 2 << 16
+    hashes = java_hashes(np.frombuffer(b"".join(encoded), np.uint8), offsets)
+    assert hashes.tolist() == [of_java(text) for text in texts]
+
+
+def of_java(text: str) -> int:
+    code = 0
+    for high, low in zip(*[iter(text.encode("utf-16-be"))] * 2, strict=True):
+        code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
+    return code - (code >> 31 << 32)

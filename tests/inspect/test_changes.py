@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
@@ -14,7 +15,13 @@ from click.testing import CliRunner, Result
 import goldens
 import rmqstore
 from rmqstore.cli import main
-from rmqstore.errors import CorruptRecordError, IllegalMessageError, StoreLockedError
+from rmqstore.errors import (
+    CorruptRecordError,
+    IllegalMessageError,
+    StoreLockedError,
+    StoreStateError,
+)
+from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.inspect.changes import planned_append, planned_rebuild
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.lock import StoreLock
@@ -160,3 +167,42 @@ def test_a_dry_rebuild_warns_of_nothing_and_counts_what_the_rebuild_builds(
     n_queues = planned.stdout.split(" files of ")[1].split()[0]
     built = run("rebuild", root, "--truncate")
     assert f"{n_queues} queues and the index were built" in built.stderr
+
+
+def test_rows_are_shared_out_among_the_queues_that_a_topic_has(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    with rmqstore.create(root, spec=WriteSpec(default_queue_nums=8)) as writer:
+        writer.append(*rows("T"))
+    lines = planned_append(root, rows(*["T"] * 20, *["New"] * 20), WriteSpec())
+    assert lines[1:3] == ["New, a new topic: 20 rows in 4 queues", "T: 20 rows in 8 queues"]
+
+
+def test_delayed_rows_are_planned_by_the_table_of_the_broker(tmp_path: Path) -> None:
+    levels = " ".join(f"{number + 1}s" for number in range(20))
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"storePathRootDir={tmp_path / 's'}\nmessageDelayLevel={levels}\n")
+    delayed = pa.record_batch(
+        {"topic": ["T"] * 3, "body": [b"x"] * 3, "delayTimeLevel": [18, 19, 20]}
+    )
+    for _ in range(2):  # of a store that is made, and of one that is there
+        lines = planned_append(tmp_path / "s", [delayed], WriteSpec(), conf=conf)
+        assert lines[1:] == [
+            "SCHEDULE_TOPIC_XXXX, a new topic: 3 rows in 3 queues", "3 rows of 1 topics"
+        ]  # fmt: skip
+        if not (tmp_path / "s").exists():
+            rmqstore.create(tmp_path / "s", conf=conf).close()
+
+
+def test_a_dry_import_of_delayed_rows_is_refused_where_the_table_is_not_known(
+    golden_store: Golden, tmp_path: Path
+) -> None:
+    """The times of the delayed messages of the store show that it is not the usual one."""
+    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    for file in (root / "consumequeue" / "SCHEDULE_TOPIC_XXXX").glob("*/*"):
+        data = np.frombuffer(file.read_bytes(), QUEUE_UNIT).copy()
+        data["tags_code"][data["size"] > 0] += 7000
+        file.write_bytes(data.tobytes())
+    delayed = pa.record_batch({"topic": ["T"], "body": [b"x"], "delayTimeLevel": [1]})
+    assert planned_append(root, rows("T"), WriteSpec())
+    with pytest.raises(StoreStateError, match=r"delayed messages need.*conf"):
+        planned_append(root, [delayed], WriteSpec())

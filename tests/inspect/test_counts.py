@@ -55,6 +55,19 @@ def test_counts_are_those_of_the_store_times(root: Path, unit: str, zone: str) -
     )
 
 
+@pytest.mark.parametrize(("day", "n_hours"), [("2024-03-10", 23), ("2024-11-03", 25)])
+def test_a_day_ends_where_the_next_one_begins(tmp_path: Path, day: str, n_hours: int) -> None:
+    """Clocks are put forward on one of these days, and back on the other."""
+    midnight = datetime.fromisoformat(day).replace(tzinfo=ZoneInfo("America/New_York"))
+    first, made = round(midnight.timestamp() * 1000), build.Store()
+    for hours in (0, n_hours - 1, n_hours, n_hours + 1):
+        made.append(build.Record(store_timestamp=first + hours * HOUR_MS))
+    with rmqstore.open(made.write(tmp_path / "s")) as store, time_zone("America/New_York"):
+        days = count_by_time([store], "day", {}).to_pylist()
+    assert [row["messages"] for row in days] == [2, 2]
+    assert days[1]["time"] - days[0]["time"] == timedelta(hours=n_hours)
+
+
 def test_a_message_whose_time_cannot_be_read_has_none(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -117,6 +117,7 @@ def write_time_index(folder: Path, *entries: tuple[int, int]) -> Path:
         ([(30, 0), (40, 1)], "an entry gives offset 1 the time 40, which no batch has there"),
         ([(30, 0), (50, 7)], "an entry gives offset 7 the time 50, which no batch has there"),
         ([(50, 0), (30, 1)], "its entries do not rise"),
+        ([(30, 0), (50, 2), (50, 2)], "its entries do not rise"),
     ],
 )
 def test_verify_compares_time_indexes(

@@ -13,7 +13,7 @@ import pytest
 import kafka_logs as build
 import kafkalog
 from kafka_logs import ABORT, COMMIT, TRANSACTIONAL, Producer, marker
-from kafka_reading import count_crcs
+from kafka_reading import count_crcs, read_in_windows
 from kafkalog.errors import CorruptBatchError
 from kafkalog.scan import MODES
 from kafkalog.storage.partition_log import Ordered, PartitionLog, ordered_windows
@@ -41,6 +41,17 @@ def opened(folder: Path) -> kafkalog.Partition:
 def committed(folder: Path, *bounds: int, mode: kafkalog.Mode = "FAILFAST") -> list[bytes | None]:
     scan = opened(folder).scan(*bounds, isolation_level="read_committed", mode=mode)
     return build.values_of(scan.to_arrow())
+
+
+def test_the_end_of_one_transaction_says_nothing_of_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is read on beyond a range until all that began in it has ended."""
+    read_in_windows(monkeypatch, 100)
+    between = [sent(offset, None, b"x" * 50) for offset in range(3, 8)]
+    content = [sent(0, 1, b"a"), sent(1, 2, b"b"), marker(2, 1, COMMIT), *between]
+    build.write_segment(folder, 0, *content, marker(8, 2, COMMIT))
+    assert committed(folder, 0, 2) == [b"a", b"b"]
 
 
 def test_interleaved_transactions(folder: Path) -> None:

@@ -602,3 +602,44 @@ def test_messages_come_in_the_same_order_whichever_answers_come_first(seed: int)
         found = rows(one.scan(columns="queueId,queueOffset"))
     expected = [(queue_id, at) for (_, queue_id), count in counts.items() for at in range(count)]
     assert [(row["queueId"], row["queueOffset"]) for row in found] == expected
+
+
+def test_a_long_read_survives_more_errors_of_a_broker_than_it_forgives_in_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pulls, "_PAUSES", (0.001,))
+    n_pulls = n_errors = 0
+
+    def reply(request: Request) -> Reply | None:
+        nonlocal n_pulls, n_errors
+        n_pulls += request.code == 11
+        if request.code != 11 or n_pulls % 3:
+            return None
+        n_errors += 1
+        return Reply(1, remark="[BROKER]an error of the store")
+
+    with FakeCluster({"a": one_queue(3000)}) as fake, fake.open() as cluster:
+        fake.brokers["a"].replace = reply
+        assert cluster.count() == 3000
+    assert n_errors > 2 * pulls._MOST_ERRORS
+
+
+def test_after_a_lost_connection_nothing_is_asked_for_twice() -> None:
+    """Not what has come, nor what was to be asked for again because an answer gave only a part."""
+    n_before = 0
+
+    def mangle(request: Request, frame: bytes) -> bytes:
+        nonlocal n_before
+        if request.code == 11 and int(request.fields["queueOffset"]) >= 500 and not n_before:
+            n_before = len(broker.requests)
+            raise HangUpError
+        return frame
+
+    with FakeCluster({"a": one_queue(2000)}) as fake, fake.open() as cluster:
+        broker = fake.brokers["a"]
+        broker.mangle = mangle
+        assert cluster.count() == 2000
+        assert n_before
+        pulled = [each.fields for each in broker.requests[n_before:] if each.code == 11]
+    asked = [fields["queueOffset"] for fields in pulled]
+    assert len(asked) == len(set(asked))

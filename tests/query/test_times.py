@@ -113,3 +113,11 @@ def test_a_number_that_is_too_large_for_a_time_is_refused(value: Any) -> None:
 @pytest.mark.parametrize("value", [(1 << 63) - 1, 1 - (1 << 63)])
 def test_the_largest_times_are_taken(value: int) -> None:
     assert parse_timestamp("begin", value) == value
+
+
+@pytest.mark.parametrize("day", ["2004-05-01", "2023-11-14", "2038-07-01"])
+def test_every_millisecond_is_itself(day: str) -> None:
+    """The products of 1000 and seconds of some years, as floats, lie just below whole numbers."""
+    first = parse_timestamp("begin", day)
+    texts = [f"{day}T00:00:00.{number:03d}Z" for number in range(1000)]
+    assert [parse_timestamp("begin", text) - first for text in texts] == [*range(1000)]

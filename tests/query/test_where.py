@@ -58,6 +58,9 @@ def texts(*values: str) -> frozenset[str]:
         ("NOT (queueId <> 3 OR NOT queueOffset < 8)",
          Pruning(queue_ids=frozenset([3]), queue_offsets=Between(high=8))),
         ("topic = 'A' OR topic = 'B'", Pruning(topics=texts("A", "B"))),
+        ("topic LIKE 'A%' OR topic LIKE 'B%'", NO_PRUNING),
+        ("topic LIKE 'A%' AND queueId = 0 OR topic LIKE 'A%' AND flag = 1",
+         Pruning(topic_prefixes=("A",))),
         ("queueOffset = 1 OR queueOffset = 9", Pruning(queue_offsets=Between(1, 9))),
         ("topic = 'A' OR tags = 'x'", NO_PRUNING),
         (
@@ -314,3 +317,9 @@ def test_rows_of_a_large_batch_keep_their_order() -> None:
     kept = where(FIELD("queueOffset") >= 7).keep(batch)
     assert kept.column("queueOffset").to_pylist() == list(range(7, 300_000))
     assert where(FIELD("queueOffset") < 0).keep(batch).num_rows == 0
+
+
+def test_the_index_is_not_asked_for_keys_of_which_it_holds_no_word() -> None:
+    assert where("keys IN ('k1', 'k2 k3')").pruning.wanted.keys == texts("k1", "k2")
+    assert not where("keys IN ('k1', ' ')").pruning.wanted.keys
+    assert not where("keys = 'k1' OR keys = ''").pruning.wanted.keys

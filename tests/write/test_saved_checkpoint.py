@@ -10,8 +10,11 @@ import pyarrow as pa
 import pytest
 
 import rmqstore
+from crash.faults import WatchedDisk, require_kept_index
 from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
 from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.write.writer import StoreWriter
 
 ROWS = pa.RecordBatch.from_pylist([{"topic": "T", "body": b"x" * 200}] * 300)
 
@@ -86,3 +89,36 @@ def test_what_is_no_record_is_not_kept(golden_store: Callable[[str], Path], tmp_
             assert dispatched(root) == 0
             writer.append(ROWS)
         assert dispatched(root) == last_record(root)
+
+
+def test_no_kill_leaves_an_index_file_that_a_recovery_deletes(
+    golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(golden_store("basic"), tmp_path / "s"))
+    kept = read_checkpoint(find_store(root)).index_msg_timestamp
+    disk = WatchedDisk(lambda: require_kept_index(root))
+    with StoreWriter(find_store(root), StoreConfig(), disk) as writer:
+        for _ in range(2):
+            writer.append(pa.record_batch({"topic": ["T"], "body": [b"x"], "keys": ["k"]}))
+            writer.flush()
+    assert read_checkpoint(find_store(root)).index_msg_timestamp > kept
+
+
+def test_copies_of_older_records_set_it_back_before_they_are_written(
+    golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A recovery that begins at a file of theirs would build no queues for records before it."""
+    with rmqstore.open(golden_store("basic")) as store:
+        copies = store.scan(scan="commitlog", verbatim=True, limit=3).read_all().combine_chunks()
+    with rmqstore.create(tmp_path / "s") as writer:
+        writer.append(ROWS)
+    root = tmp_path / "s"
+    now = read_checkpoint(find_store(root)).physic_msg_timestamp
+    older = now - 3_600_000
+    times = pa.array([now, older, now + 1], pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    place = copies.schema.get_field_index("storeTimestamp")
+    field = copies.schema.field(place)
+    copies = copies.set_column(place, field, times.cast(field.type))
+    with rmqstore.open(root, "a") as writer:
+        writer.append(copies, verbatim=True)
+        assert read_checkpoint(find_store(root)).min_timestamp < older

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import goldens
 import rmqstore
 import tiers
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.write.messages import WriteSpec
 
 GoldenStore = Callable[[str], Path]
 
@@ -128,3 +130,33 @@ def test_a_closed_writer_lets_its_queues_go(tmp_path: Path) -> None:
     writer.append(pa.record_batch({"topic": ["A", "B"], "body": [b"a", b"b"]}))
     writer.close()
     assert not writer._queues
+
+
+def test_a_closed_writer_leaves_no_file_open(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    for _ in range(2):  # the second one reads the log where the first has ended
+        writer = rmqstore.open(root, "a") if root.exists() else rmqstore.create(root)
+        writer.append(pa.record_batch({"topic": ["A", "A"], "body": [b"a", b"b"]}))
+        writer.flush()
+        writer.close()
+        for each in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):  # that of the listing itself is gone
+                assert not each.readlink().is_relative_to(root)
+        assert str(root) not in Path("/proc/self/maps").read_text()
+
+
+def test_discarded_rows_leave_no_topic_and_no_hole_in_a_queue(tmp_path: Path) -> None:
+    kept, discarded = (
+        pa.record_batch({"topic": topics, "body": [b"x"] * 2}) for topics in (["A"] * 2, ["A", "B"])
+    )
+    with rmqstore.create(tmp_path / "s", spec=WriteSpec(default_queue_nums=1)) as writer:
+        writer.append(discarded)
+        writer.abandon()
+        writer.append(kept)
+        writer.flush()
+        writer.append(discarded)
+        writer.abandon()
+    table = json.loads((tmp_path / "s" / "config" / "topics.json").read_text())
+    assert [*table["topicConfigTable"]] == ["A"]
+    with rmqstore.open(tmp_path / "s") as store:
+        assert store.scan(columns="queueOffset").read_all()[0].to_pylist() == [0, 1]

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from rmqstore.errors import RmqStoreError
 from rmqstore.format.columns.encode import RecordColumns, require_room
+from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig, sizes_of
@@ -124,6 +125,7 @@ def planned_append(
     Raises:
         IllegalMessageError: a row cannot be stored.
         StoreLockedError: a broker or a writer has the store.
+        StoreStateError: a row is delayed, and the delays of the broker's levels are not known.
     """
     nums: dict[str, int] = {}
     release: BrokerRelease | None = None
@@ -137,11 +139,14 @@ def planned_append(
         _, settings = new_root(path, folders.get("conf"))
         sizes, lines = sizes_of(settings), [f"{path}: a new store is made"]
     rows = _Rows()
-    maker = MessageMaker(replace(spec, queue_nums=nums))
+    n_levels = sizes.n_delay_levels
+    maker = MessageMaker(replace(spec, queue_nums=nums, n_delay_levels=n_levels))
     for batch in batches:
         columns = verbatim_columns(batch) if verbatim else maker.make(batch, rows.count + 1)
         if release is not None:
             release.require(columns.topics.names, columns.host_bits)
+        if SCHEDULE_TOPIC in columns.topics.names:
+            sizes.require_delay_levels()
         require_room(columns.sizes(), sizes.mapped_file_size_commit_log, rows.count + 1)
         rows.add(columns)
     for topic, count in sorted(rows.by_topic.items()):
@@ -168,5 +173,7 @@ class _Rows:
         """Count the rows of a batch."""
         for code, topic in enumerate(columns.topics.names):
             queue_ids = columns.queue_ids[columns.topics.codes == code]
+            if not len(queue_ids):  # as of a topic all of whose rows are delayed
+                continue
             self.by_topic[topic] += len(queue_ids)
             self.queues.setdefault(topic, set()).update(np.unique(queue_ids).tolist())

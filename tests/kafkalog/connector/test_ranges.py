@@ -92,3 +92,9 @@ def test_small_ranges_share_tasks_in_order() -> None:
     counted = pack_ranges(small, Limits(128 * MEGABYTE, max_records=30))
     assert [len(task) for task in counted] == [3, 3, 3, 3, 2]
     assert pack_ranges([], Limits(1)) == []
+
+
+def test_damage_where_parts_of_a_range_meet_is_left_to_the_first_of_them() -> None:
+    parts = [*piece(0, 0, 10).divided(3)]
+    assert [part.follows for part in parts] == [False, True, True]
+    assert [part.follows for part in parts[1].divided(3)] == [True, True, True]

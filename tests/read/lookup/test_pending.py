@@ -306,3 +306,27 @@ def test_a_time_that_no_calendar_has_is_none(tmp_path: Path, due: str) -> None:
     store.append(on_its_way("A", TIMER, TIMER_OUT_MS=due))
     (row,) = pending(store.write(tmp_path / "s"))
     assert (row["keys"], row["dueTimestamp"]) == ("A", None)
+
+
+@pytest.mark.parametrize("is_delivered", [False, True])
+def test_only_a_later_message_shows_that_one_was_delivered(
+    tmp_path: Path, *, is_delivered: bool
+) -> None:
+    """Here a message is sent once more, with a delay, under the key that it had before."""
+    made = build.Store()
+
+    def add(key: str, *, is_delayed: bool) -> None:
+        pairs = {"UNIQ_KEY": key, "KEYS": key}
+        if is_delayed:
+            pairs |= {"DELAY": "1", "REAL_TOPIC": "T", "REAL_QID": "0"}
+        topic = "SCHEDULE_TOPIC_XXXX" if is_delayed else "T"
+        made.append(build.Record(topic=topic, properties=build.properties(pairs)))
+
+    add("other", is_delayed=True)
+    add("again", is_delayed=False)
+    add("again", is_delayed=True)
+    if is_delivered:
+        add("again", is_delayed=False)
+    root = made.write(tmp_path / "s", abort=True)
+    build.write_config(root, topics=["T"])
+    assert names(pending(root), "delay") == ({"other"} if is_delivered else {"other", "again"})

@@ -317,3 +317,15 @@ def test_a_file_may_be_anything(tmp_path: Path, file: str, put: Callable[[Path],
     with rmqstore.open(root) as store:
         assert store.view("files", columns="path,state").read_all().num_rows
     assert set(keys(root)) <= {f"k{n:02d}" for n in range(12)} | {"new"}
+
+
+@pytest.mark.parametrize(("precision", "left"), [(1000, ["B", "C"]), (100, ["B", "C", "D"])])
+def test_what_is_not_in_the_wheel_yet_cancels_messages_of_a_slot_as_long_as_those_of_the_wheel(
+    tmp_path: Path, precision: int, left: list[str]
+) -> None:
+    timers = Timers(precision=precision)
+    for key, due in (("A", 5000), ("B", 5000), ("C", 5000), ("D", 5400)):
+        timers.add(key, due)
+    for key, due in (("A", 5099), ("C", 6000), ("D", 5500)):
+        timers.add(f"delete {key}", due, deletes=key, entered=False)
+    assert keys(timers.write(tmp_path / "s")) == left

@@ -199,3 +199,27 @@ def test_a_part_that_its_task_wrote_on_is_appended_as_it_was_reported(tmp_path: 
             writer.append_staged([reported])
     assert len(messages(root)) == 100
     require_sound(root)
+
+
+@pytest.mark.parametrize("n_free", [0, 1, 7, 8])
+def test_staged_rows_may_end_near_the_end_of_a_file(tmp_path: Path, n_free: int) -> None:
+    """A record that leaves fewer than eight bytes of a file begins the next one."""
+    root = tmp_path / "s"
+    filler = pa.record_batch({"topic": ["T"], "body": [b""]})
+    with rmqstore.create(root, config=SMALL, spec=SPEC) as writer:
+        writer.append(filler)
+    part = stage(root, 0, [pa.record_batch({"topic": ["T"] * 3, "body": [b"a", b"b", b"c"]})])
+    (first,) = messages(root)
+    with rmqstore.open(root) as store:
+        size = store.scan(columns="storeSize").read_all()[0][0].as_py()
+    assert first["commitLogOffset"] == 0
+    body = b"x" * (SMALL.mapped_file_size_commit_log - part.n_bytes - n_free - 2 * size)
+    with open_for_writing(root) as writer:
+        writer.append(filler.set_column(1, "body", pa.array([body])))
+        writer.flush()
+        writer.append_staged([part], are_all=True)
+    rows = messages(root)
+    assert [row["body"] for row in rows[2:]] == [b"a", b"b", b"c"]
+    is_in_next = rows[-1]["commitLogOffset"] == SMALL.mapped_file_size_commit_log
+    assert is_in_next == (n_free < 8)
+    require_sound(root)

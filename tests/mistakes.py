@@ -1,0 +1,338 @@
+"""Mistakes that people make in a change, one in each entry; ``mutants.py --mistakes`` makes them.
+
+An operator that is flipped is only one kind of defect. These are of others: a wrong minimum, a
+branch that keeps one side, a step out of order before a kill, state that is not taken back, a cache
+that is not invalidated, an error that is swallowed, bytes that are forgotten at the end of a file.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Mistake(NamedTuple):
+    """A mistake, as a replacement of some text of a module.
+
+    Attributes:
+        module: below the project.
+        before: text of the module, which stands there once.
+        after: what stands there after the mistake.
+        harm: what a user has of it.
+        tests: the tests nearest to the module, below the folder of tests.
+    """
+
+    module: str
+    before: str
+    after: str
+    harm: str
+    tests: str
+
+
+MISTAKES: Final = (
+    Mistake(
+        "store/rmqstore/query/conditions.py",
+        """topic_prefixes=tuple(
+                prefix for prefix in self.topic_prefixes if prefix in other.topic_prefixes
+            ),""",
+        "topic_prefixes=self.topic_prefixes,",
+        "of topic LIKE 'a%' OR topic LIKE 'b%' only the topics of one side are read",
+        "query/test_where.py",
+    ),
+    Mistake(
+        "store/rmqstore/query/conditions.py",
+        """return Wanted() if "" in words else Wanted(keys=frozenset(words))""",
+        """return Wanted(keys=frozenset(words - {""}))""",
+        "of keys IN ('k1', ' ') the index gives only the messages of k1",
+        "query/test_where.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/writer.py",
+        """        self._checkpoint.save(index=self._last_store_timestamp)
+        index, batch_topics""",
+        "        index, batch_topics",
+        "a broker that starts after a kill deletes index files that are newer than the checkpoint",
+        "write/test_saved_checkpoint.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/writer.py",
+        "self._checkpoint.set_back(int(times.min()))",
+        "self._checkpoint.set_back(int(times[-1]))",
+        "a recovery of a broker begins after records whose queues are not built",
+        "write/test_saved_checkpoint.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/writer.py",
+        """        self._topics.clear()
+        self._has_failed = had_failed""",
+        "        self._has_failed = had_failed",
+        "topics.json gets a topic of which every row was discarded",
+        "write/test_writer.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/writer.py",
+        """        self._offsets.forget()
+        self._topics.clear()""",
+        "        self._topics.clear()",
+        "queues get holes where rows were discarded",
+        "write/test_writer.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/writer.py",
+        """            if txn is not None:
+                self._ledger.intend(*txn, self._log, *self._append.marks())
+            if start != end:
+                self._append.commit()
+""",
+        """            if start != end:
+                self._append.commit()
+            if txn is not None:
+                self._ledger.intend(*txn, self._log, *self._append.marks())
+            if start != end:
+""",
+        "a job that is repeated after a kill is appended twice",
+        "crash/test_append.py",
+    ),
+    Mistake(
+        "store/rmqstore/write/writer.py",
+        "log.close()\n            self._lock.release()\n            # A writer",
+        "lock.release()\n            # A writer",
+        "each writer leaves the files of the log open",
+        "write/test_writer.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/log/appender.py",
+        "n_bytes <= n_left - MIN_BLANK_BYTES",
+        "n_bytes <= n_left",
+        "a job whose records end within eight bytes of the end of a file fails",
+        "write/staged/test_placement.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/index_appender.py",
+        'header["begin_timestamp"] = header["end_timestamp"] = before.header["end_timestamp"]',
+        'header["begin_timestamp"] = header["end_timestamp"] = before.header["begin_timestamp"]',
+        "the first key of an index file has another time than a broker gives it",
+        "storage/index/test_file_appender.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/index_appender.py",
+        "done += min(n_of_last_record, self._n_items_of_last_record)",
+        "done += n_of_last_record",
+        "keys of the last record that a crash kept from the index are never found again",
+        "storage/index/test_file_appender.py",
+    ),
+    Mistake(
+        "store/rmqstore/read/pending.py",
+        "_Timed.waiting(waiting, units.precision)",
+        "_Timed.waiting(waiting, TIMER_PRECISIONS_MS[-1])",
+        "with timerPrecisionMs=100 a timed message that was cancelled is shown as pending",
+        "read/lookup/test_timers.py",
+    ),
+    Mistake(
+        "store/rmqstore/query/times.py",
+        "return round(aware.timestamp() * 1000)",
+        "return int(aware.timestamp() * 1000)",
+        "a time is a millisecond early, so a read begins with a message too many",
+        "query/test_times.py",
+    ),
+    Mistake(
+        "store/rmqstore/replica/retention.py",
+        "source_begin is not None and segment.end <= source_begin",
+        "source_begin is not None and segment.start < source_begin",
+        "a mirror deletes a file of which the broker still has a part",
+        "following/test_retention.py",
+    ),
+    Mistake(
+        "store/rmqstore/replica/ha.py",
+        "n_come += connection.receive(buffer[n_come:], _POLL_SECONDS)",
+        "n_come = connection.receive(buffer, _POLL_SECONDS)",
+        "a greeting that comes in two pieces ends the connection",
+        "following/test_controller_stream.py",
+    ),
+    Mistake(
+        "store/rmqstore/inspect/changes.py",
+        "MessageMaker(replace(spec, queue_nums=nums, n_delay_levels=n_levels))",
+        "MessageMaker(replace(spec, n_delay_levels=n_levels))",
+        "a dry run says another number of queues than the import fills",
+        "inspect/test_changes.py",
+    ),
+    Mistake(
+        "connector/pyspark_rmqstore/stream_reader.py",
+        "{**since.marks, **snapshot.marks}",
+        "snapshot.marks",
+        "a broker that is away for a trigger can come back with a cut log, and nobody sees it",
+        "connector/test_brokers.py",
+    ),
+    Mistake(
+        "store/kafkalog/groups.py",
+        "if is_commit and (known is None or known[0] < offset):",
+        "if is_commit:",
+        "a group is shown at an older offset than it has committed",
+        "kafkalog/test_transactions.py",
+    ),
+    Mistake(
+        "store/rmqstore/copying/copier.py",
+        """                    if window[:n_read].any():
+                        self._disk.write(path, position, window[:n_read])""",
+        """                    if n_read and window.any():
+                        self._disk.write(path, position, window)""",
+        "a copy has bytes of another place where its source became shorter",
+        "test_copy.py",
+    ),
+    Mistake(
+        "store/rmqstore/live/pulls.py",
+        "self.fruitless_since, self.n_errors = None, 0",
+        "self.fruitless_since = None",
+        "a long read fails at the third error of a broker, however much came between",
+        "live/test_reads.py",
+    ),
+    Mistake(
+        "store/rmqstore/live/pulls.py",
+        "        self.again.clear()\n        at = self.head",
+        "        at = self.head",
+        "after a lost connection messages are asked for twice",
+        "live/test_reads.py",
+    ),
+    Mistake(
+        "connector/pyspark_rmqstore/sink.py",
+        'max(path.lstat().st_mtime for path in (other, *other.rglob("*")))',
+        "other.lstat().st_mtime",
+        "the folder of a job that writes for a day is deleted under it",
+        "connector/test_staging.py",
+    ),
+    Mistake(
+        "connector/pyspark_kafkalog/ranges.py",
+        "start, follows = end, True",
+        "start = end",
+        "a damaged batch at the border of two tasks has two rows",
+        "kafkalog/connector/test_ranges.py",
+    ),
+    Mistake(
+        "store/kafkalog/verify.py",
+        "(np.diff(timestamps) <= 0).any()",
+        "(np.diff(timestamps) < 0).any()",
+        "verify finds nothing in a time index with two entries of one time, as no broker writes",
+        "kafkalog/test_inspect.py",
+    ),
+    Mistake(
+        "store/kafkalog/storage/recovery.py",
+        "max(snapshots, default=0)",
+        "min(snapshots, default=0)",
+        "an old snapshot of a producer hides where the log was closed",
+        "kafkalog/test_offset_order.py",
+    ),
+    Mistake(
+        "store/rmqstore/exchange/files.py",
+        "n_rows += len(batch)",
+        "n_rows = len(batch)",
+        "from the third batch of a Parquet file on, an error names another row",
+        "test_exchange.py",
+    ),
+    Mistake(
+        "store/rmqstore/exchange/files.py",
+        """        path.replace(target)
+    finally:""",
+        """    finally:
+        path.replace(target)""",
+        "an export that fails leaves a file that looks complete",
+        "test_exchange.py",
+    ),
+    Mistake(
+        "store/rmqstore/copying/copier.py",
+        """            self._disk.flush_all([self._target / file.name for file in files])
+            self._journal.add(files)""",
+        """            self._journal.add(files)
+            self._disk.flush_all([self._target / file.name for file in files])""",
+        "after a power cut a copy goes on with files that the disk does not have",
+        "test_copy.py",
+    ),
+    Mistake(
+        "store/rmqstore/live/sending.py",
+        "first = replace(self, body=self.body[:at], n_messages=n_first, mark=mark)",
+        "first = replace(self, body=self.body[:at], n_messages=n_first)",
+        "the first half of a batch that was too large is sent twice if its answer is lost",
+        "live/test_writer.py",
+    ),
+    Mistake(
+        "store/rmqstore/replica/queue_builder.py",
+        """            self._checkpoint.save(index=last.time)
+            stop, unknown = self._dispatch(start, stop)""",
+        """            stop, unknown = self._dispatch(start, stop)
+            self._checkpoint.save(index=last.time)""",
+        "a broker that opens a copy after a kill deletes index files",
+        "crash/test_killed_follower.py",
+    ),
+    Mistake(
+        "store/rmqstore/replica/retention.py",
+        "needed = min(needed, _physical_offset(paths, topic, queue_id, queue_offset, end))",
+        "needed = _physical_offset(paths, topic, queue_id, queue_offset, end)",
+        "files are deleted of which a query has not read all queues",
+        "following/test_retention.py",
+    ),
+    Mistake(
+        "store/rmqstore/read/tail.py",
+        """        if self._firsts_since != self.store.log.min_offset:
+            self._firsts.clear()
+            self._firsts_since = self.store.log.min_offset
+        end =""",
+        "        end =",
+        "a stream reads messages that retention has deleted, and fails",
+        "read/test_tail.py",
+    ),
+    Mistake(
+        "store/rmqstore/read/pending.py",
+        """latest[row["topic"], row["msgId"]] = row["commitLogOffset"]""",
+        """latest.setdefault((row["topic"], row["msgId"]), row["commitLogOffset"])""",
+        "a message that was delivered once more is shown as pending",
+        "read/lookup/test_pending.py",
+    ),
+    Mistake(
+        "store/rmqstore/inspect/counts.py",
+        "stop = round((midnight + timedelta(days=1)).timestamp()) * 1000",
+        "stop = start + length",
+        "the day on which clocks are put forward has an hour of the next day",
+        "inspect/test_counts.py",
+    ),
+    Mistake(
+        "connector/pyspark_rmqstore/offsets.py",
+        "    limited[oldest] = max(limited[oldest], starts[oldest] + 1)\n",
+        "",
+        "a stream with maxBytesPerTrigger stands still at a message that is larger",
+        "connector/test_admission.py",
+    ),
+    Mistake(
+        "store/rmqstore/format/hashing.py",
+        "        done = stop\n",
+        "        done = n\n",
+        "the keys beyond the first 64 KiB of an append are never found by the index",
+        "format/test_hashing.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/index_search.py",
+        "(stored > np.subtract(begin, 1000))",
+        "(stored >= begin)",
+        "a look-up from a time on misses messages of its second, as items have whole seconds",
+        "read/lookup/test_lookup.py",
+    ),
+    Mistake(
+        "store/rmqstore/cli/query.py",
+        "if all(name in result.missing for result in results)",
+        "if len(results) == 1",
+        "get of several stores ends with 0 although no store has a message of the id",
+        "cli/test_get.py",
+    ),
+    Mistake(
+        "store/kafkalog/transactions.py",
+        "undecided.discard(event.producer)",
+        "undecided.clear()",
+        "the end of one transaction ends the walk for all: records of others count as aborted",
+        "kafkalog/test_transactions.py",
+    ),
+    Mistake(
+        "store/rmqstore/storage/files/disk.py",
+        """        self.flush(fresh)
+        self._forget(fresh)""",
+        "        self._forget(fresh)",
+        "after a power cut a checkpoint or topics.json is empty",
+        "storage/files/test_disk.py",
+    ),
+)
