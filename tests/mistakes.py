@@ -180,8 +180,8 @@ MISTAKES: Final = (
     ),
     Mistake(
         "store/rmqstore/live/pulls.py",
-        "self.fruitless_since, self.n_errors = None, 0",
-        "self.fruitless_since = None",
+        "        self.patience.renew()\n        n_given_up",
+        "        n_given_up",
         "a long read fails at the third error of a broker, however much came between",
         "live/test_reads.py",
     ),
