@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.spans import QueueKey
 from rmqstore.storage.log.commitlog import LogMark
 
 _VERSION = 1
@@ -128,7 +130,7 @@ def flattened(stored: Mapping[str, Any], n_names: int) -> Iterator[tuple[Any, ..
             yield name, *rest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StreamOffset:
     """A queue offset for every queue, and a mark for every broker.
 
@@ -143,6 +145,14 @@ class StreamOffset:
 
     queues: Mapping[Key, int] = field(default_factory=dict)
     marks: Mapping[str, LogMark] = field(default_factory=dict)
+
+    @cached_property
+    def by_broker(self) -> Mapping[str, Mapping[QueueKey, int]]:
+        """The queue offsets of each broker, by topic and queue id."""
+        found: dict[str, dict[QueueKey, int]] = {}
+        for (broker, topic, queue_id), offset in self.queues.items():
+            found.setdefault(broker, {})[topic, queue_id] = offset
+        return found
 
     def json(self) -> dict[str, Any]:
         """Return the offset as Spark stores it; equal offsets give equal text."""

@@ -143,7 +143,7 @@ class StreamSnapshot:
 
     def cut(self, since: StreamOffset) -> set[str]:
         """Return the brokers whose log was cut by a recovery since an offset was made."""
-        reached = _by_broker(since)
+        reached = since.by_broker
         return {
             broker
             for broker, mark in since.marks.items()
@@ -165,7 +165,7 @@ class StreamSnapshot:
         """
         return {
             (broker, *queue): begin
-            for broker, reached in _by_broker(since).items()
+            for broker, reached in since.by_broker.items()
             if broker in self.stores
             for queue, begin in replacements(
                 self.stores[broker].tail, reached, since.marks.get(broker), is_cut=broker in cut
@@ -179,7 +179,7 @@ class StreamSnapshot:
         """
         return {
             (broker, *queue)
-            for broker, reached in _by_broker(since).items()
+            for broker, reached in since.by_broker.items()
             if broker in self.stores
             for queue in self.stores[broker].tail.gone(reached, since.marks.get(broker))
         }
@@ -311,14 +311,6 @@ class StreamSnapshot:
                     f"{text}; failOnDataLoss=false continues with what is left"
                 )
             logger.warning("%s; continuing with what is left", text)
-
-
-def _by_broker(offset: StreamOffset) -> dict[str, dict[QueueKey, int]]:
-    """Return the queue offsets of each broker by queue."""
-    reached: dict[str, dict[QueueKey, int]] = {}
-    for (broker, topic, queue_id), end in offset.queues.items():
-        reached.setdefault(broker, {})[topic, queue_id] = end
-    return reached
 
 
 def _replacement(delivered: int, begin: int, first: int) -> str:

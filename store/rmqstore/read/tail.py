@@ -81,9 +81,9 @@ def replacements(
         mark: the newest record that was known then; None if there was none.
         is_cut: whether a recovery has cut that record off.
     """
-    present = {key: offset for key, offset in reached.items() if offset and key in tail.ends}
+    ends = tail.ends
+    present = {key: offset for key, offset in reached.items() if offset and key in ends}
     if mark is None:
-        ends = tail.ends
         return {key: ends[key] for key, offset in present.items() if offset > ends[key]}
     if is_cut:
         begins = {key: tail.first_after(key, mark) for key in present}
@@ -503,14 +503,18 @@ class StoreTail:
             reached: queue offsets above 0, by queue.
             mark: the newest record when these were reached.
         """
-        found = {key for key, offset in reached.items() if offset > self.ends.get(key, 0)}
-        for key in reached.keys() - found:
+        found: set[QueueKey] = set()
+        unknown, lasts, mark_place = (-1, -1), self._lasts, mark.physical_offset
+        for key, offset in reached.items():
             place: int | None
-            known, place = self._lasts.get(key, (-1, -1))
-            if known != reached[key] - 1:
-                place = place_of(self.store, *key, reached[key] - 1)
+            known, place = lasts.get(key, unknown)
+            if known != offset - 1:
+                if offset > self.ends.get(key, 0):
+                    found.add(key)
+                    continue
+                place = place_of(self.store, *key, offset - 1)
             # A damaged unit may point anywhere.
-            if place is not None and mark.physical_offset < place < self._seen.position:
+            if place is not None and mark_place < place < self._seen.position:
                 found.add(key)
         return found
 
@@ -525,12 +529,9 @@ class StoreTail:
             mark: the newest record when these were reached, None if there was none.
         """
         missing = {
-            key: offset for key, offset in reached.items() if offset and key not in self.ends
-        }
-        missing = {
-            key: offset
-            for key, offset in missing.items()
-            if self.store.ranges.is_chosen(self._selection, *key)
+            key: reached[key]
+            for key in reached.keys() - self.ends.keys()
+            if reached[key] and self.store.ranges.is_chosen(self._selection, *key)
         }
         if mark is None or mark.physical_offset < self.store.log.min_offset:
             return {*missing}
