@@ -148,12 +148,15 @@ def _look_up(
         return found
     chosen: TopicArguments = topics or {"include_system_topics": True}
     names = [name for name in ALL_COLUMNS.names if name != "tagsCode"]
-    # Damage elsewhere, which a warning names, must not hide what is intact.
+    # Damage, which a warning names, must not hide what is intact.
     scan = store.scan(
-        msg_id=list(ids), columns=names, mode="DROPMALFORMED", progress=progress, **chosen
+        msg_id=list(ids), columns=names, mode="PERMISSIVE", progress=progress, **chosen
     )
     for batch in scan:
         for row in batch.to_pylist():
+            damage = row.pop("_corrupt_record")
+            if damage is not None:
+                logger.warning("%s", damage)
             for name in ids:
                 upper = name.upper() if is_offset_id(name) else name
                 if row["msgId"] in (name, upper) or row["offsetMsgId"] == upper:

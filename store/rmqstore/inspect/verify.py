@@ -185,8 +185,12 @@ def _after_end(store: MessageStore) -> Iterator[Finding]:
 def _damaged_records(store: MessageStore, reach: Callable[[int], None]) -> Iterator[Finding]:
     n_damaged = 0
     log = store.parts.log_slice()
+    # Bodies are read to see whether they inflate.
     batches = store.scan(
-        scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE", fail_on_data_loss=False
+        scan="commitlog",
+        columns=["commitLogOffset", "storeTimestamp", "body"],
+        mode="PERMISSIVE",
+        fail_on_data_loss=False,
     )
     for batch in batches:
         for text in _corrupt([batch]):

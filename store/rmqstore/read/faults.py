@@ -8,8 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError, spelled
+from rmqstore.format.columns.buffers import booleans
 from rmqstore.format.layout import Bytes, Positions
 from rmqstore.format.record import Expected, check_record
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
@@ -52,6 +54,33 @@ def merge_faults(batch: pa.RecordBatch, rows: Positions, faults: list[Fault]) ->
     order = np.argsort(np.concatenate((rows, [fault.row for fault in faults])), kind="stable")
     both = pa.Table.from_batches([batch, lost]).take(pa.array(order)).combine_chunks()
     return both.to_batches()[0] if both.num_rows else batch
+
+
+def tell_flaws(batch: pa.RecordBatch, rows: Rows, spec: ReadSpec, path: str) -> pa.RecordBatch:
+    """Return a batch without the values that its records lack, and with the reasons.
+
+    Args:
+        batch: the rows, decoded.
+        rows: the rows after all steps.
+        spec: the spec of the read, whose mode is PERMISSIVE if there are flaws.
+        path: path of the file that the records are in.
+    """
+    if not rows.flaws:
+        return batch
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    reasons = columns[spec.corrupt_column].to_pylist()
+    places = rows.all_places().tolist()
+    for name, by_place in rows.flaws.items():
+        lost = rows.lacks(name)
+        if name in columns:
+            values = columns[name]
+            columns[name] = pc.if_else(booleans(lost), pa.scalar(None, values.type), values)
+        for row in np.flatnonzero(lost).tolist():
+            place = places[row]
+            text = f"{path}, {int(rows.offsets[place])}: {by_place[place]}"
+            reasons[row] = text if reasons[row] is None else f"{text}; {reasons[row]}"
+    columns[spec.corrupt_column] = pa.array(reasons, pa.string())
+    return pa.RecordBatch.from_arrays([*columns.values()], schema=batch.schema)
 
 
 # Says what is wrong with the bytes of the record at a physical offset, given what a queue expects
