@@ -63,6 +63,11 @@ def argument_names(rename: Callable[[str], str]) -> Iterator[None]:
         _renaming.set(before)  # not by a token: a generator may end in another context
 
 
+def number_of(count: int, noun: str) -> str:
+    """Return a count with its noun, which takes an s in the plural: ``1 unit``, ``2 units``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def spelled(text: str) -> str:
     """Return a text for a log, with arguments named as :func:`argument_names` says around it."""
     return _renaming.get()(text)

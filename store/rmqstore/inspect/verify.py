@@ -46,6 +46,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
+from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.read.planning import n_written
 from rmqstore.spans import FOREVER
@@ -276,23 +277,29 @@ class _Tally:
         self.n_missing = 0
         self._n_matched = self._n_wrong = self._n_shifted = 0
         self._first_missing = self._first_wrong = self._first_shifted = -1
+        self._wrong_places: list[int] = []  # the first of them
 
-    def texts(self, log_start: int) -> Iterator[str]:
-        """Yield what is wrong with the queue; the log begins at physical offset ``log_start``."""
+    def texts(self, key: tuple[str, int], log: CommitLog) -> Iterator[str]:
+        """Yield what is wrong with the queue of a topic and queue id."""
         if self.n_missing:
             first = self._first_missing
             yield f"{self.n_missing} records have no unit, the first at queue offset {first}"
-        if self._n_wrong:
+        n_astray = 0
+        for count, text in led_astray(self.queue, key, self._wrong_places, log):
+            n_astray += count
+            yield text
+        if self._n_wrong > n_astray:
             yield (
-                f"{self._n_wrong} units differ from their record, "
-                f"the first at queue offset {self._first_wrong}"
+                f"{self._n_wrong - n_astray} {'more ' if n_astray else ''}units differ from their "
+                f"record, the first at queue offset {self._first_wrong}"
             )
         if self._n_shifted:
             yield (
                 f"{self._n_shifted} units stand at another queue offset than their record names, "
                 f"the first at queue offset {self._first_shifted}; a broker serves them there"
             )
-        n_extra = self.queue.count_units(self._start, self._end, log_start) - self._n_matched
+        n_extra = self.queue.count_units(self._start, self._end, log.min_offset)
+        n_extra -= self._n_matched
         if n_extra > 0:
             yield f"{n_extra} units do not point to a record of the queue"
 
@@ -336,6 +343,9 @@ class _Tally:
             self._first_missing = int(offsets[missing[0]])
         if wrong.any() and not self._n_wrong:
             self._first_wrong = int(offsets[np.flatnonzero(wrong)[0]])
+        if wrong.any() and len(self._wrong_places) < MAX_LED_ASTRAY:
+            rest = MAX_LED_ASTRAY - len(self._wrong_places)
+            self._wrong_places += offsets[wrong][:rest].tolist()
         self.n_missing += len(missing)
         self._n_wrong += int(wrong.sum())
         self._n_matched += int(exists.sum())
@@ -469,7 +479,7 @@ class _Queues:
             if may_be_deleted and not self._paths.queue_folders.has_queue_folder(topic):
                 of_deleted[topic] += tally.n_missing
                 continue
-            for text in tally.texts(self._log.min_offset):
+            for text in tally.texts((topic, queue_id), self._log):
                 yield Finding("queue", f"{topic}-{queue_id}", text)
         self._files.close()
         if of_deleted.total():

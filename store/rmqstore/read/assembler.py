@@ -18,6 +18,7 @@ from rmqstore.format.record import Expected
 from rmqstore.read.faults import Explain, explain, find_faults, merge_faults, tell_flaws
 from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
 from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.stages import (
     LogBytes,
@@ -48,8 +49,16 @@ class Pipeline(NamedTuple):
     weigh: Callable[[Positions, Sizes, UnitRows | None], Sizes] | None = None
 
 
-def plain_pipeline(spec: ReadSpec, wanted: LogFilter | None = None) -> Pipeline:
-    """Return the steps for records that are one message each, the one that their queue names."""
+def plain_pipeline(
+    spec: ReadSpec, wanted: LogFilter | None = None, repeated: RepeatedUnits | None = None
+) -> Pipeline:
+    """Return the steps for records that are one message each, the one that their queue names.
+
+    Args:
+        spec: the spec of the read.
+        wanted: keeps messages by topic, time, key and id.
+        repeated: notes units that point at the record of another one.
+    """
     is_look_up = wanted is not None and wanted.is_look_up
     keeps_parts = spec.mode == PERMISSIVE
     chooses_by_properties = spec.tags is not None or spec.filter is not None or is_look_up
@@ -60,7 +69,7 @@ def plain_pipeline(spec: ReadSpec, wanted: LogFilter | None = None) -> Pipeline:
     if spec.check_crc:
         of_records = spec.check_record_crc
         steps.append(partial(verify_crc, of_records=of_records, keeps_parts=keeps_parts))
-    own_check = partial(check, keeps_parts=keeps_parts)
+    own_check = partial(check, keeps_parts=keeps_parts, repeated=repeated)
     return Pipeline(own_check, (*steps, *inflating(spec)), explain)
 
 

@@ -34,12 +34,16 @@ from rmqstore.read.assembler import Pipeline, Step, inflating
 from rmqstore.read.faults import explain
 from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
 from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.stages import LogBytes, Rows, choose, note_times, verify_crc
 
 
 def shared_pipeline(
-    spec: ReadSpec, batch_topics: Collection[str], wanted: LogFilter | None = None
+    spec: ReadSpec,
+    batch_topics: Collection[str],
+    wanted: LogFilter | None = None,
+    repeated: RepeatedUnits | None = None,
 ) -> Pipeline:
     """Return the steps for messages whose place in a queue is not what their record says.
 
@@ -49,6 +53,7 @@ def shared_pipeline(
         spec: the spec of the read.
         batch_topics: topics whose queues are BatchConsumeQueues.
         wanted: keeps messages by topic, time, key and id.
+        repeated: notes units that point at the record of another one.
     """
     keeps_parts = spec.mode == PERMISSIVE
     steps: list[Step] = []
@@ -56,7 +61,7 @@ def shared_pipeline(
         of_records = spec.check_record_crc
         steps.append(partial(verify_crc, of_records=of_records, keeps_parts=keeps_parts))
     steps += [
-        partial(expand, batch_topics=batch_topics),
+        partial(expand, batch_topics=batch_topics, repeated=repeated),
         partial(choose, spec=spec, wanted=wanted),
         *inflating(spec),
     ]
@@ -95,10 +100,12 @@ def check_records(
     return note_times(rows) if keeps_parts else rows
 
 
-def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
+def expand(
+    rows: Rows, batch_topics: Collection[str], repeated: RepeatedUnits | None = None
+) -> Rows:
     """Return a row for each message of the records in place of one for each record."""
-    assert rows.units is not None
     rows = _without_lost_batches(rows)
+    assert rows.units is not None
     record_units = rows.units.take(rows.all_places())
     records = _unwrap(rows.data, rows.heads, _are_batches(record_units, batch_topics))
     # Bodies that inflate to too much are left for the next batch.
@@ -117,6 +124,10 @@ def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
     # Of others the place of a unit decides, as in a plain read.
     is_there = np.where(is_batch, (rank >= 0) & (rank < records.counts[record_of]), rank <= 0)
     is_lmq = _are_lmq(units)
+    is_moved = ~is_batch & ~is_lmq & (rank < 0)
+    if repeated is not None and is_moved.any():
+        moved = units.take(is_moved)
+        repeated.note(moved, moved.queue_offsets - rank[is_moved])
     if is_lmq.any():
         parents = records.heads.take(record_of[is_lmq])
         light_units = units.take(is_lmq)

@@ -31,6 +31,7 @@ from rmqstore.format.record import time_reason
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows
 
 logger = logging.getLogger(__name__)
@@ -120,7 +121,12 @@ class Rows:
 
 
 def check(
-    source: LogBytes, starts: Positions, units: UnitRows | None, *, keeps_parts: bool = False
+    source: LogBytes,
+    starts: Positions,
+    units: UnitRows | None,
+    *,
+    keeps_parts: bool = False,
+    repeated: RepeatedUnits | None = None,
 ) -> Rows:
     """Read the heads of records, and keep those that are sound but for their checksums.
 
@@ -129,6 +135,7 @@ def check(
         starts: int64 (n,), where the records begin in them.
         units: what queues say of the records, None in a read by log.
         keeps_parts: whether a record without a time of its storage is kept, without that time.
+        repeated: notes units that point at the record of another one.
     """
     topic = units.topics[0].encode() if units is not None and len(units.topics) == 1 else None
     heads, whole = read_heads(source.data, starts, topic)
@@ -147,7 +154,11 @@ def check(
         # unit is of before a cut of the log. Source: ConsumeQueue.java#putMessagePositionInfo.
         stored = heads.column("queue_offset")
         sound &= stored >= units.queue_offsets
-        if (stored != units.queue_offsets).any():
+        is_moved = stored != units.queue_offsets
+        if is_moved.any():
+            if repeated is not None:
+                moved = np.flatnonzero(sound & is_moved)
+                repeated.note(units.take(moved), stored[moved])
             heads = heads.placed(units.queue_ids, units.queue_offsets)
     every = np.ones(len(starts), np.bool_)
     physical_offsets = starts + source.base
