@@ -26,6 +26,7 @@ from rmqstore.format.topics import (
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import TopicArguments
 from rmqstore.query.selection import is_offset_id
+from rmqstore.read.pending import delivered_offsets
 from rmqstore.read.views.dead_letters import known_names
 from rmqstore.store.message_store import MessageStore
 
@@ -220,7 +221,7 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
     delays: Mapping[int, int] = {}
     try:
         offsets = store.parts.config.committed_offsets()
-        delays = store.parts.config.delay_offsets()
+        delays = delivered_offsets(store.parts)
     except (RmqStoreError, OSError) as err:
         logger.warning("%s; what groups have consumed is not known", err)
     known = known_names(store.parts)
