@@ -63,9 +63,9 @@ def argument_names(rename: Callable[[str], str]) -> Iterator[None]:
         _renaming.set(before)  # not by a token: a generator may end in another context
 
 
-def number_of(count: int, noun: str) -> str:
-    """Return a count with its noun, which takes an s in the plural: ``1 unit``, ``2 units``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def number_of(count: int, one: str, many: str = "") -> str:
+    """Return a count with what it counts, in the singular or plural, by default with an s."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
 
 
 def spelled(text: str) -> str:
@@ -184,6 +184,20 @@ class UnreadableFileError(StoreFormatError):
     @property
     def text(self) -> str:
         return f"{self.path} is {self.found}; {self.wanted} is expected"
+
+
+NOT_PERMITTED: Final = "may not be read by this user"
+
+
+class NotPermittedError(UnreadableFileError):
+    """The operating system does not let this user read a file or a folder; it may be sound."""
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{self.path} {NOT_PERMITTED} ({self.found}): run as a user who may read it, or permit "
+            "it"
+        )
 
 
 class StoreStateError(RmqStoreError):

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from rmqstore.errors import (
     CorruptRecordError,
     Finding,
+    NotPermittedError,
     OffsetOutOfRangeError,
+    number_of,
     spelled,
 )
 from rmqstore.format.columns.checks import sound_crcs
@@ -88,10 +90,12 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         store: the store to check, opened for reading.
         progress: called now and then with the bytes that are done, and their total, the size of
             the log. It is read twice, so a byte that was read once counts half.
+
+    Raises:
+        NotPermittedError: a file may not be read by this user, so nothing is known of it.
     """
     store.parts.require_local("verify")
-    for err in BrokerConfig(store.paths).damage():
-        yield Finding("config", f"{err.path}, {err.offset}", err.reason)
+    yield from _damaged_tables(store)
     yield from _after_end(store)
     whole = store.parts.log_slice()
     for start, stop, segment in store.parts.log.segment_spans(whole.start, whole.end):
@@ -138,6 +142,13 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
                 place, _, reason = text.partition(": ")
                 yield Finding("queue", place, reason)
     yield from index_findings(store.paths, keys, log.min_offset)
+
+
+def _damaged_tables(store: MessageStore) -> Iterator[Finding]:
+    for err in BrokerConfig(store.paths).damage():
+        if isinstance(err.__cause__, NotPermittedError):
+            raise err.__cause__
+        yield Finding("config", f"{err.path}, {err.offset}", err.reason)
 
 
 def _delay_levels(store: MessageStore) -> tuple[int, ...]:
@@ -283,25 +294,30 @@ class _Tally:
         """Yield what is wrong with the queue of a topic and queue id."""
         if self.n_missing:
             first = self._first_missing
-            yield f"{self.n_missing} records have no unit, the first at queue offset {first}"
-        n_astray = 0
-        for count, text in led_astray(self.queue, key, self._wrong_places, log):
-            n_astray += count
+            count = number_of(self.n_missing, "record has no unit", "records have no unit")
+            yield f"{count}, the first at queue offset {first}"
+        n_wrong = self._n_wrong
+        for n_astray, text in led_astray(self.queue, key, self._wrong_places, log):
+            n_wrong -= n_astray
             yield text
-        if self._n_wrong > n_astray:
-            yield (
-                f"{self._n_wrong - n_astray} {'more ' if n_astray else ''}units differ from their "
-                f"record, the first at queue offset {self._first_wrong}"
+        if n_wrong:
+            count = number_of(
+                n_wrong, "unit differs from its record", "units differ from their record"
             )
+            yield f"{count}, the first at queue offset {self._first_wrong}"
         if self._n_shifted:
-            yield (
-                f"{self._n_shifted} units stand at another queue offset than their record names, "
-                f"the first at queue offset {self._first_shifted}; a broker serves them there"
+            count = number_of(
+                self._n_shifted,
+                "unit stands at another queue offset than its record names",
+                "units stand at another queue offset than their record names",
             )
+            first = self._first_shifted
+            yield f"{count}, the first at queue offset {first}; a broker serves them there"
         n_extra = self.queue.count_units(self._start, self._end, log.min_offset)
         n_extra -= self._n_matched
         if n_extra > 0:
-            yield f"{n_extra} units do not point to a record of the queue"
+            count = number_of(n_extra, "unit does not point", "units do not point")
+            yield f"{count} to a record of the queue"
 
     def compare(self, units: QueueUnits, rows: NDArray[np.int64]) -> None:
         """Compare units that the queue should have with those that it has.

@@ -10,7 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError, spelled
+from rmqstore.errors import (
+    CorruptRecordError,
+    MalformedBytesError,
+    OffsetOutOfRangeError,
+    number_of,
+    spelled,
+)
 from rmqstore.format.columns.buffers import booleans
 from rmqstore.format.layout import Bytes, Positions
 from rmqstore.format.record import Expected, check_record
@@ -123,9 +129,9 @@ def find_faults(
         return []
     if spec.mode == DROPMALFORMED:
         logger.warning(
-            "%s: dropped %d damaged records, the first at %d",
+            "%s: dropped %s, the first at %d",
             path,
-            len(damaged),
+            number_of(len(damaged), "damaged record"),
             int(rows.offsets[damaged[0]]),
         )
         return []

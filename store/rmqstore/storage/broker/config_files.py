@@ -13,8 +13,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from rmqstore.errors import (
+    NOT_PERMITTED,
     CorruptConfigError,
     CorruptDatabaseError,
+    NotPermittedError,
     UnreadableFileError,
     UnsupportedFeatureError,
 )
@@ -90,6 +92,8 @@ def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
         text = read_small(storage, file, MAX_TABLE_BYTES).decode(errors="replace")
     except FileNotFoundError:
         return None
+    except NotPermittedError as err:
+        raise CorruptConfigError(err.path, 0, f"{NOT_PERMITTED} ({err.found})") from err
     except UnreadableFileError as err:
         reason = f"this is {err.found}; {err.wanted} is expected"
         raise CorruptConfigError(err.path, 0, reason) from err
