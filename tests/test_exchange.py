@@ -192,6 +192,18 @@ def test_import_takes_rows_typed_by_hand(tmp_path: Path) -> None:
         ),
         ('{"topic": "../T", "body": "x"}', "line 2: MESSAGE_ILLEGAL"),
         ('{"topic": "T"}', "line 2: MESSAGE_ILLEGAL: body is null"),
+        (
+            '{"topic": "T", "body": "x", "properties": {"a": "1", "b": ""}}',
+            "line 2: MESSAGE_ILLEGAL: the value of property 'b' is null or empty",
+        ),
+        (
+            '{"topic": "T", "body": "x", "properties": {"a": null}}',
+            "line 2: MESSAGE_ILLEGAL: the value of property 'a' is null or empty",
+        ),
+        (
+            '{"topic": "T", "body": "x", "properties": {"": "x"}}',
+            "line 2: MESSAGE_ILLEGAL: a property has no name",
+        ),
     ],
 )
 def test_import_refuses_a_bad_line_and_writes_nothing(

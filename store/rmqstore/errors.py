@@ -63,6 +63,11 @@ def argument_names(rename: Callable[[str], str]) -> Iterator[None]:
         _renaming.set(before)  # not by a token: a generator may end in another context
 
 
+def number_of(count: int, one: str, many: str = "") -> str:
+    """Return a count with what it counts, in the singular or plural, by default with an s."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
 def spelled(text: str) -> str:
     """Return a text for a log, with arguments named as :func:`argument_names` says around it."""
     return _renaming.get()(text)
@@ -179,6 +184,20 @@ class UnreadableFileError(StoreFormatError):
     @property
     def text(self) -> str:
         return f"{self.path} is {self.found}; {self.wanted} is expected"
+
+
+NOT_PERMITTED: Final = "may not be read by this user"
+
+
+class NotPermittedError(UnreadableFileError):
+    """The operating system does not let this user read a file or a folder; it may be sound."""
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{self.path} {NOT_PERMITTED} ({self.found}): run as a user who may read it, or permit "
+            "it"
+        )
 
 
 class StoreStateError(RmqStoreError):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+import goldens
 import rmqstore
 from pyspark_rmqstore.option_names import option_names
 from rmqstore.cli import main
@@ -119,3 +123,26 @@ def test_no_error_of_the_core_names_an_argument_in_plain_text() -> None:
         if plain.search(path.read_text(encoding="utf-8"))
     }
     assert found <= {"storage/recovery/store_ends.py"}, "that is a warning"
+
+
+@pytest.mark.parametrize(
+    "file", ["commitlog", "consumequeue/LivePlain/0", "index", "config/consumerOffset.json"]
+)
+def test_a_file_that_may_not_be_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    root = goldens.unpack("live", tmp_path)
+    place = root / file
+    denied = str(place if place.is_file() else min(place.iterdir()))
+    really_open = os.open
+
+    def refusing(path: Any, *args: Any, **kwargs: Any) -> int:
+        if str(path) == denied:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), denied)
+        return really_open(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refusing)  # root may read any file
+    shown = CliRunner().invoke(main, ["verify", str(root)])
+    assert shown.exit_code == 2
+    assert f"error: {denied} may not be read by this user (Permission denied)" in shown.stderr
+    assert "damage" not in shown.stderr + shown.stdout

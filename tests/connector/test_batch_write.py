@@ -22,6 +22,7 @@ import rmqstore
 from connector.engine import Engine, Frame, LocalFrame
 from connector.sparkreads import GoldenStore, load, read
 from connector.streams import Clock
+from rmqstore.format.schema import WRITE_TYPES
 from rmqstore.storage.files.lock import StoreLock
 
 # Sizes that let a small job roll over files of every kind.
@@ -252,6 +253,12 @@ def test_bodies_are_compressed_above_a_size(engine: Engine, tmp_path: Path, code
         (all_with("topic", None), ["MESSAGE_ILLEGAL", "topic is null"]),
         (all_with("body", None), ["MESSAGE_ILLEGAL", "body is null"]),
         (all_with("tags", "a\x02b"), ["MESSAGE_ILLEGAL", "0x02"]),
+        (
+            lambda table: with_column(
+                table, "properties", [{"a": "1"}] * 199 + [{"a": ""}], WRITE_TYPES["properties"]
+            ),
+            ["row 100, ", "MESSAGE_ILLEGAL", "property 'a' is null or empty"],
+        ),
         (all_with("keys", "k" * 33_000), ["PROPERTIES_SIZE_EXCEEDED", "32767"]),
         (all_with("bornHost", "nowhere"), ["IllegalMessageError", "nowhere"]),
         (all_with("queueId", -1, pa.int32()), ["MESSAGE_ILLEGAL", "queueId"]),
@@ -270,6 +277,7 @@ def test_bodies_are_compressed_above_a_size(engine: Engine, tmp_path: Path, code
         "null topic",
         "null body",
         "control",
+        "empty property",
         "properties",
         "host",
         "queue",

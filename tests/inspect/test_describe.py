@@ -74,6 +74,12 @@ def test_a_store_is_closed_open_or_neither(golden_store: Golden, tmp_path: Path)
         lock.release()
 
 
+def test_queues_that_are_not_built_are_counted(golden_store: Golden) -> None:
+    row = row_of(golden_store("crash4"))  # has neither queues nor tables
+    topics = {topic for topic, _ in goldens.queues("crash4")}
+    assert (row["topics"], row["queues"]) == (len(topics), len(goldens.queues("crash4"))) == (2, 6)
+
+
 def test_parts_and_configuration_are_named(golden_store: Golden, tmp_path: Path) -> None:
     row = row_of(golden_store("controller"))
     assert row["parts"] == ["epochs of controller mode"]

@@ -123,3 +123,26 @@ def test_missing_packages_have_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_path_that_is_missing_is_called_missing(tmp_path: Path) -> None:
     *_, check = examine(tmp_path / "none")
     assert (check.state, check.found) == ("wrong", f"there is no such path: {tmp_path / 'none'}")
+
+
+def test_spark_finds_nothing_with_a_python_that_lacks_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = program(tmp_path / "python", "echo \"No module named 'pyspark_rmqstore'\" >&2; exit 1")
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
+    check = found("format rmqstore")
+    assert (check.state, check.found) == (WRONG, f"Spark does not find it with {python}")
+    assert check.cure == found("PYSPARK_PYTHON").cure
+
+
+@pytest.mark.parametrize(("name", "state"), [("crash", OK), ("crash2", WRONG)])
+def test_what_follows_the_end_of_a_log_is_named(
+    golden_store: Callable[[str], Path], name: str, state: str
+) -> None:
+    root = golden_store(name)
+    check = found(str(root), root)
+    assert check.state == state
+    assert "it was not closed" in check.found
+    if state == WRONG:
+        assert "54 records of 19337 bytes follow the end of its log" in check.found
+        assert f"rmqstore export {root} messages.parquet --scan commitlog" in check.cure

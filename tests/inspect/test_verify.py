@@ -86,7 +86,7 @@ def test_a_wrong_unit_is_named(copied: GoldenStore) -> None:
     (found,) = findings(root)
     assert (found.place, found.text) == (
         "TopicA-2",
-        "1 units differ from their record, the first at queue offset 3",
+        "1 unit differs from its record, the first at queue offset 3",
     )
 
 
@@ -99,7 +99,7 @@ def test_units_of_no_record_are_counted(copied: GoldenStore) -> None:
     (found,) = findings(root)
     assert (found.place, found.text) == (
         "TopicA-2",
-        "1 units do not point to a record of the queue",
+        "1 unit does not point to a record of the queue",
     )
 
 
@@ -197,7 +197,7 @@ def test_a_missing_file_of_the_log_is_named_and_all_else_compared(copied: Golden
     change(root / "consumequeue/TopicA/2" / f"{0:020d}", 3 * 20 + 8, b"\x00\x00\x01\x01")
     found = findings(root)
     assert f"no file holds the log from {int(second.name)} to {end}" in found[0].text
-    assert any("differ from their record" in one.text for one in found)
+    assert any("1 unit differs from its record" in one.text for one in found)
     assert any("do not point to a record" in one.text for one in found)
 
 

@@ -421,6 +421,8 @@ ROWS: list[tuple[dict[str, Any], str]] = [
     ({"keys": "a\x01b"}, "row 1"),
     ({"body": b"", "delayTimeLevel": 3}, "row 1: body is empty"),
     ({"properties": [("a", "x" * 32_767)]}, "row 1.*properties"),
+    ({"properties": [("a", "")]}, "row 1.*value of property 'a' is null or empty"),
+    ({"properties": [("", "x")]}, "row 1.*a property has no name"),
 ]
 
 

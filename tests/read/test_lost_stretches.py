@@ -291,3 +291,27 @@ def test_more_damage_than_is_named_one_by_one_hides_nothing(
         assert offsets(read(opened, mode="DROPMALFORMED")) == good
         with pytest.raises(CorruptRecordError):
             read(opened)
+
+
+@pytest.mark.parametrize("with_damage", [False, True])
+@pytest.mark.parametrize("file", [0, 1, 2, None])
+def test_ignoring_the_end_gives_no_fewer_messages_where_files_of_a_queue_are_gone(
+    tmp_path: Path, file: int | None, with_damage: bool
+) -> None:
+    made = build.Store(1 << 14, 25)
+    for number in range(70):
+        for queue_id in (0, 1):
+            made.append(build.Record(queue_id=queue_id, body=b"m%d" % number))
+    if with_damage:
+        made.put(made.placed[60].physical_offset + 8, b"\xff\xff")  # the CRC of T-0, 30
+    root = made.write(tmp_path / "s", abort=True)
+    folder = root / "consumequeue/T/1"
+    for gone in folder.iterdir() if file is None else [folder / f"{file * 500:020d}"]:
+        gone.unlink()
+    expected = [number for number in range(70) if not (with_damage and number == 30)]
+    with rmqstore.open(root, ignore_log_end=True) as opened:
+        rows = opened.scan(columns=["queueId", "queueOffset"], mode="DROPMALFORMED").read_all()
+    found = [row for row in rows.to_pylist() if row["queueId"] == 1]
+    assert [row["queueOffset"] for row in found] == list(range(70))
+    found = [row["queueOffset"] for row in rows.to_pylist() if row["queueId"] == 0]
+    assert found == expected

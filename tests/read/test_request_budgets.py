@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -10,6 +11,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 
 import rmqstore
+from rmqstore.errors import RemoteReadError
 from rmqstore.storage.files.remote_requests import Counts
 from rmqstore.store.message_store import MessageStore
 from rmqstore.write.messages import WriteSpec
@@ -94,3 +96,21 @@ def test_a_file_system_of_fsspec_gives_the_same(root: Path) -> None:
                 found.scan(scan=scan, columns=columns).read_all().to_pylist()
                 == expected.scan(scan=scan, columns=columns).read_all().to_pylist()
             )
+
+
+def test_what_a_file_system_of_the_caller_raises_is_an_error_with_the_file(
+    golden_store: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """fsspec's blockcache reads no files of its own memory file system."""
+    memory = fsspec.filesystem("memory")
+    root = golden_store("one")
+    for path in root.rglob("*"):
+        if path.is_file():
+            memory.pipe(f"/caller/one/{path.relative_to(root)}", path.read_bytes())
+    cached = fsspec.filesystem("blockcache", target_protocol="memory", cache_storage=str(tmp_path))
+    text = r"/caller/one/.*the file system fails: AttributeError"
+    with (
+        rmqstore.open("/caller/one", filesystem=cached) as store,
+        pytest.raises(RemoteReadError, match=text),
+    ):
+        store.scan(columns="topic").read_all()

@@ -206,3 +206,15 @@ def test_the_command_line_reads_a_uri(golden_store: GoldenStore, s3: S3Server) -
     result = CliRunner().invoke(main, ["rebuild", uri, *options])
     assert result.exit_code == 2
     assert "can be read, not written" in result.output
+
+
+@pytest.mark.parametrize("marked", ["", "/commitlog", "/consumequeue", "/consumequeue/T", "/index"])
+def test_an_empty_object_with_the_name_of_a_folder_hides_nothing(
+    s3: S3Server, tmp_path: Path, marked: str
+) -> None:
+    """Consoles and copiers make such objects beside those that begin with their name."""
+    name = f"marked{marked.replace('/', '-')}"
+    uri = s3.upload(_built(tmp_path / "s", 3, b"x"), name)
+    s3.put(f"{BUCKET}/{name}{marked}", b"")
+    with rmqstore.open(uri, storage_options=s3.options) as store:
+        assert len(read(store)) == 3

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmqstore.errors import IllegalMessageError, OptionError
+from rmqstore.errors import IllegalMessageError, IllegalRowError, OptionError
 from rmqstore.format.schema import WRITE_TYPES
 from rmqstore.format.text import parse_properties
 from rmqstore.format.topics import topic_fault
@@ -36,11 +36,37 @@ KEEP = WriteSpec(make_uniq_key=False)
 
 
 def test_columns_stand_over_properties_and_null_removes() -> None:
-    given = [("TAGS", "old"), ("KEYS", "old"), ("a", "1"), ("empty", ""), ("a", "2")]
+    given = [("TAGS", "old"), ("KEYS", "old"), ("a", "1"), ("a", "2")]
     found = properties(
         KEEP, {"properties": given, "tags": "new", "keys": None}, {"properties": None, "tags": None}
     )
     assert found == [{"a": "2", "TAGS": "new"}, {}]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ([("a", ""), ("b", "1")], "the value of property 'a' is null or empty"),
+        ([("b", "1"), ("a", None)], "the value of property 'a' is null or empty"),
+        ([("b", "1"), ("", "x")], "a property has no name"),
+        ([("TAGS", "")], "the value of property 'TAGS' is null or empty"),
+    ],
+)
+@pytest.mark.parametrize("others", [[("b", "1")], None, [("b", "1"), ("c", "2")]])
+def test_a_property_that_would_be_lost_is_refused_with_its_row(
+    given: list[tuple[str, str | None]], reason: str, others: list[tuple[str, str]] | None
+) -> None:
+    """Message.putUserProperty of the client 5.3.3 refuses each of these."""
+    rows = [{"properties": others}, {"properties": others}, {"properties": given}]
+    with pytest.raises(IllegalRowError, match=rf"row 3, .*MESSAGE_ILLEGAL: {reason}"):
+        properties(KEEP, *rows)
+
+
+def test_rows_without_properties_tags_or_keys_are_no_fault() -> None:
+    row = {"properties": [("a", " ")], "tags": "", "keys": ""}
+    found = properties(KEEP, {"properties": [], "tags": None, "keys": None}, row)
+    assert found == [{}, {"a": " "}]
+    assert properties(KEEP, {"properties": None}, {"properties": None}) == [{}, {}]
 
 
 def test_property_strings_end_as_5x_ends_them() -> None:

@@ -57,7 +57,7 @@ def lacking(found: list[Finding]) -> int:
     return sum(
         int(match[1])
         for one in found
-        if (match := re.match(r"(\d+) records have no unit", one.text))
+        if (match := re.match(r"(\d+) records? ha(?:ve|s) no unit", one.text))
     )
 
 

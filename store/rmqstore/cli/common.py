@@ -35,6 +35,7 @@ from rich.text import Text
 
 from rmqstore.cli.verbs import main
 from rmqstore.errors import (
+    NotPermittedError,
     OptionError,
     RmqStoreError,
     StoreFormatError,
@@ -162,6 +163,9 @@ def ends_clearly(command: Command) -> Command:
         except BrokenPipeError:  # for instance by `| head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(PIPE_CLOSED)
+        except NotPermittedError as err:  # which says nothing about the store
+            click.echo(f"error: {err}", err=True)
+            sys.exit(USAGE)
         except StoreFormatError as err:
             click.echo(f"damage: {err}", err=True)
             sys.exit(DAMAGE)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from rmqstore.cli.common import DAMAGE, Command, say
-from rmqstore.errors import Finding, OptionError, RmqStoreError
+from rmqstore.errors import Finding, OptionError, RmqStoreError, number_of
 from rmqstore.exchange.files import (
     FORMATS,
     compression_of,
@@ -251,7 +251,7 @@ def show_findings(findings: Sequence[Finding], output: Output) -> None:
         rows = [finding._asdict() for finding in findings]
         output.write_any(_FINDING, pa.Table.from_pylist(rows, _FINDING).to_batches())
     if findings:
-        click.echo(f"damage: {len(findings)} findings", err=True)
+        click.echo(f"damage: {number_of(len(findings), 'finding')}", err=True)
         sys.exit(DAMAGE)
 
 

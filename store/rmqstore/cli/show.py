@@ -10,9 +10,11 @@ from typing import Any
 
 import click
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmqstore.cli.common import (
     DAMAGE,
+    USAGE,
     counted,
     ends_clearly,
     progress_bar,
@@ -40,7 +42,13 @@ from rmqstore.cli.messages import (
 from rmqstore.cli.output import EMPTY, FILE_FORMATS, Output, gives_rows
 from rmqstore.cli.stores import each_store, open_any, open_as_one, store_paths
 from rmqstore.cli.verbs import main
-from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
+from rmqstore.errors import (
+    NOT_PERMITTED,
+    OptionError,
+    RmqStoreError,
+    UnsupportedFeatureError,
+    number_of,
+)
 from rmqstore.exchange.bodies import BodyForm
 from rmqstore.format.schema import CORRUPT_RECORD
 from rmqstore.inspect.counts import DAY, HOUR, count_by_time
@@ -103,20 +111,31 @@ def stat(
         total = _n_queues(stores, parse_selection(**chosen))
         batches = counted(view, f"reading {_names(stores)}", total, unit="queues", stays=False)
         queues = pa.Table.from_batches(batches, view.schema)
-        n_damaged = len(queues) - queues.column("reason").null_count
+        reasons = queues.column("reason").drop_null()
         if columns is not None:
             queues = queues.select(columns_of(columns, queues.column_names))
         elif output.is_table:
             if len(stores) == 1:
                 queues = queues.drop(["brokerName"])
-            if not n_damaged:
+            if not len(reasons):
                 queues = queues.drop(["reason"])
         output.write(queues.schema, queues.to_batches())
         if output.is_table:
             _show_kinds(stores)
+    _end_by(reasons)
+
+
+def _end_by(reasons: pa.ChunkedArray) -> None:
+    """End the process with the exit code for queues that cannot be read, if there are some."""
+    n_denied = pc.sum(pc.match_substring(reasons, NOT_PERMITTED)).as_py() or 0
+    n_damaged = len(reasons) - n_denied
     if n_damaged:
-        click.echo(f"damage: {n_damaged} queues; see reason", err=True)
+        click.echo(f"damage: {number_of(n_damaged, 'queue')}; see reason", err=True)
         sys.exit(DAMAGE)
+    if n_denied:
+        count = number_of(n_denied, "queue")
+        click.echo(f"error: files of {count} {NOT_PERMITTED}; see reason", err=True)
+        sys.exit(USAGE)
 
 
 def _names(stores: Sequence[MessageStore]) -> str:
@@ -202,7 +221,8 @@ def dump(
                         choice["progress"] = lambda done, _total: progress(done, 0)
             _show_all(store, output, bodies, choice, damaged, progress)
     if damaged.count:
-        click.echo(f"damage: {damaged.count} records; see {CORRUPT_RECORD}", err=True)
+        count = number_of(damaged.count, "record")
+        click.echo(f"damage: {count}; see {CORRUPT_RECORD}", err=True)
         sys.exit(DAMAGE)
 
 

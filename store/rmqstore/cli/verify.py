@@ -33,7 +33,7 @@ from rmqstore.cli.stores import (
     store_paths,
 )
 from rmqstore.cli.verbs import main
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, number_of
 from rmqstore.inspect.changes import planned_rebuild
 from rmqstore.inspect.doctor import WRONG, Check, examine
 from rmqstore.inspect.report import gather, render, require_libraries
@@ -104,7 +104,7 @@ def report(
         click.echo(f"{output}: {one.broker_name}, {text}", err=True)
     n_findings = sum(len(one.findings or ()) for one in facts)
     if n_findings:
-        click.echo(f"damage: {n_findings} findings", err=True)
+        click.echo(f"damage: {number_of(n_findings, 'finding')}", err=True)
         sys.exit(DAMAGE)
 
 

@@ -228,14 +228,14 @@ class _Copier:
         self._truncates = truncates
 
     def run(self, config: StoreConfig | None) -> CopyPlan:
-        """Copy all files, and make the copy of a store that is not closed sound."""
+        """Copy all files, and make the copy of a store sound whose queues may lack messages."""
         plan, is_closed = copy_until_settled(
             self._open_source,
             self._request,
             self._copy,
             "stop its broker, or copy a snapshot of its disk",
         )
-        if not is_closed:
+        if not is_closed or self._lacks_units():
             # A writer repairs the copy, as it repairs a store whose writer has died.
             with self._open_source() as store:
                 config = config or sizes_of(store.paths.settings)
@@ -250,6 +250,12 @@ class _Copier:
                     self._disk.delete_tree(paths.batch_consumequeue / topic)
             keep_topics(self._disk, paths, self._request.has)
         return plan
+
+    def _lacks_units(self) -> bool:
+        """Return whether queues in files of the copy lack messages that all of a sound log has."""
+        with open_for(self._target) as store:
+            ends = store.parts.ends
+            return store.paths.rocksdb_queues is None and bool(ends.recovered) and not ends.lost()
 
     def check(self, goal: Path) -> tuple[Finding, ...]:
         """Return what a verification of the copy finds, which gets its name after it."""

@@ -15,6 +15,9 @@ from rmqstore.format.layout import MAX_BODY_BYTES, SysFlag
 def decompress(stored: bytes, sys_flag: int) -> bytes:
     """Return the body as its sender gave it.
 
+    An empty body is as it is, whatever sysFlag says. Of LZ4 and ZSTD several frames may follow one
+    another, of ZLIB the first stream counts.
+
     Args:
         stored: the body as it is on disk.
         sys_flag: sysFlag of the record; the COMPRESSED bit is ignored.
@@ -23,9 +26,11 @@ def decompress(stored: bytes, sys_flag: int) -> bytes:
         ValueError: the codec is unknown, or the bytes do not inflate, or to more than
             MAX_BODY_BYTES.
 
-    Source: CompressionType.java#findByValue, CompressorFactory.java.
+    Source: MessageDecoder.java#decode, CompressionType.java#findByValue, CompressorFactory.java.
     """
     codec = sys_flag & SysFlag.COMPRESSION_TYPE
+    if not stored:
+        return b""
     if codec in (0, SysFlag.COMPRESSION_ZLIB):
         inflater = zlib.decompressobj()
         try:
@@ -34,20 +39,14 @@ def decompress(stored: bytes, sys_flag: int) -> bytes:
             raise ValueError(f"body does not inflate as ZLIB: {err}") from err
         return _whole(body, complete=inflater.eof, codec="ZLIB")
     if codec == SysFlag.COMPRESSION_LZ4:
-        import lz4.frame
-
-        lz4_inflater = lz4.frame.LZ4FrameDecompressor()
-        try:
-            # LZ4 expands by a factor of 255 at most, and the library allocates the limit that it
-            # is given at once.
-            body = lz4_inflater.decompress(stored, min(MAX_BODY_BYTES, 255 * len(stored) + 64))
-        except RuntimeError as err:
-            raise ValueError(f"body does not inflate as LZ4: {err}") from err
-        return _whole(body, complete=lz4_inflater.eof, codec="LZ4")
+        return _of_frames(stored, _inflate_lz4, codec="LZ4")
     if codec == SysFlag.COMPRESSION_ZSTD:
-        return _inflate_zstd(stored)
+        return _of_frames(stored, _inflate_zstd, codec="ZSTD")
     raise ValueError(f"sysFlag {sys_flag:#x} names an unknown compression type {codec >> 8}")
 
+
+# What follows a frame is copied, so that very many small ones would take a long time.
+_MAX_FRAMES = 64
 
 _ZLIB_LEVEL = 5  # Source: DefaultMQProducer.java#compressLevel
 
@@ -77,7 +76,41 @@ def compressor(codec: str) -> tuple[Callable[[bytes], bytes] | None, int]:
     raise OptionError(f"`compression` {codec!r}: must be one of none, zlib, lz4, zstd")
 
 
-def _inflate_zstd(stored: bytes) -> bytes:
+def _of_frames(
+    stored: bytes, inflate: Callable[[bytes], tuple[bytes, bytes]], *, codec: str
+) -> bytes:
+    """Return what frames that follow one another inflate to together.
+
+    Args:
+        stored: the frames.
+        inflate: returns what the first frame inflates to, and the bytes after it.
+        codec: the name of the codec.
+    """
+    parts: list[bytes] = []
+    rest = stored
+    while rest:
+        if len(parts) == _MAX_FRAMES:
+            raise ValueError(f"body has more than {_MAX_FRAMES} {codec} frames")
+        part, rest = inflate(rest)
+        parts.append(part)
+        _whole(b"", complete=sum(map(len, parts)) <= MAX_BODY_BYTES, codec=codec)
+    return b"".join(parts)
+
+
+def _inflate_lz4(stored: bytes) -> tuple[bytes, bytes]:
+    import lz4.frame
+
+    inflater = lz4.frame.LZ4FrameDecompressor()
+    try:
+        # LZ4 expands by a factor of 255 at most, and the library allocates the limit that it is
+        # given at once.
+        body = inflater.decompress(stored, min(MAX_BODY_BYTES, 255 * len(stored) + 64))
+    except RuntimeError as err:
+        raise ValueError(f"body does not inflate as LZ4: {err}") from err
+    return _whole(body, complete=inflater.eof, codec="LZ4"), inflater.unused_data or b""
+
+
+def _inflate_zstd(stored: bytes) -> tuple[bytes, bytes]:
     import zstandard
 
     # Without this bound a hostile frame header could request gigabytes before the first byte.
@@ -88,12 +121,12 @@ def _inflate_zstd(stored: bytes) -> bytes:
             for chunk in codec.read_to_iter(stored):
                 inflated += len(chunk)
                 if inflated > MAX_BODY_BYTES:
-                    return _whole(b"", complete=False, codec="ZSTD")
+                    _whole(b"", complete=False, codec="ZSTD")
         inflater = codec.decompressobj()
         body = inflater.decompress(stored)
     except zstandard.ZstdError as err:
         raise ValueError(f"body does not inflate as ZSTD: {err}") from err
-    return _whole(body, complete=inflater.eof, codec="ZSTD")
+    return _whole(body, complete=inflater.eof, codec="ZSTD"), inflater.unused_data
 
 
 # A block has at least 4 bytes and inflates to at most 128 KiB, so a frame of at most this size does

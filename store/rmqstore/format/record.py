@@ -147,8 +147,7 @@ def check_record(
     require(int(fixed["physical_offset"]), physical_offset, "physical offset")
     stored = int(fixed["store_timestamp"])
     if not FIRST_TIMESTAMP <= stored <= LAST_TIMESTAMP:
-        text = f"store_timestamp {stored} is not in the years 1 to 9999"
-        raise MalformedBytesError(position, text)
+        raise MalformedBytesError(position, time_reason(stored))
     if expected is not None:
         require(int(fixed["total_size"]), expected.size, "total size")
         require(int(fixed["queue_id"]), expected.queue_id, "queue id")
@@ -162,6 +161,11 @@ def check_record(
         if recorded is not None and check_record_crc:
             end = position + int(fixed["total_size"]) - CRC_PROPERTY_BYTES
             require(body_crc(bytes(buf[position:end])), recorded, "CRC of the record")
+
+
+def time_reason(stored: int) -> str:
+    """Return what is wrong with a record that was stored at a time, in ms, of no calendar."""
+    return f"store_timestamp {stored} is not in the years 1 to 9999"
 
 
 def recorded_crc(properties: bytes) -> int | None:
@@ -181,11 +185,16 @@ def recorded_crc(properties: bytes) -> int | None:
 
 
 def decode_record(
-    buf: bytes | memoryview, position: int, broker_name: str | None = None
+    buf: bytes | memoryview,
+    position: int,
+    broker_name: str | None = None,
+    *,
+    inflate: bool = True,
 ) -> Message:
     """Decode the record at ``position``.
 
-    Only lengths are checked; see :func:`check_record` for the rest.
+    Only lengths are checked; see :func:`check_record` for the rest. Without ``inflate`` a
+    compressed body is given as stored.
 
     Raises:
         MalformedBytesError: there is not a whole record, or its body does not inflate.
@@ -195,7 +204,7 @@ def decode_record(
     fixed, body, topic, stored_properties = split_record(buf, position)
     properties = parse_properties(stored_properties)
     sys_flag = int(fixed["sys_flag"])
-    if sys_flag & SysFlag.COMPRESSED:
+    if inflate and sys_flag & SysFlag.COMPRESSED:
         try:
             body = decompress(body, sys_flag)
         except ValueError as err:

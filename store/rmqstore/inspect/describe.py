@@ -1,6 +1,7 @@
 """What a store is, in one row: its kind, its broker, its sizes, where its log begins and ends.
 
-Files are listed and a few of them are looked at, so the time hardly depends on what they hold.
+Files are listed and a few of them are looked at, so the time hardly depends on what they hold,
+unless queues lack messages that have to be looked for in the log.
 """
 
 from __future__ import annotations
@@ -189,14 +190,16 @@ class _Row:
             *paths.queue_folders.topics(),
             *paths.queue_folders.batch_topics(),
             *config.topics(),
+            *(topic for topic, _ in self._parts.ends.recovered),
         }
 
     def _n_queues(self) -> int:
-        """Return the number of queues; those that a recovery would make are not looked for."""
+        """Return the number of queues, those included that a recovery would make."""
         parts, paths = self._parts, self._paths
         if paths.rocksdb_queues is not None:
             return sum(len(parts.store_queues.ids(topic)) for topic in parts.store_queues.topics())
-        return len(paths.queue_folders.queues()) + len(paths.queue_folders.batch_queues())
+        in_files = {*paths.queue_folders.queues(), *paths.queue_folders.batch_queues()}
+        return len(in_files | parts.ends.recovered.keys())
 
     def _files(self) -> dict[str, object]:
         paths = self._paths

@@ -15,7 +15,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Final, NamedTuple
 
-from rmqstore.errors import NotAStoreError, RmqStoreError
+from rmqstore.errors import NotAStoreError, RmqStoreError, number_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.store.opening import open_for
@@ -76,7 +76,8 @@ def examine(
         yield Check(name, OK, found) if found else Check(name, MISSING, "-", cure)
     if _version("pyspark"):
         yield _java()
-        yield from _pythons_of_spark()
+        pythons = list(_pythons_of_spark())
+        yield from pythons
         # Spark looks for data sources in these packages: one that fails hides them all.
         names = sorted({one.name for one in iter_modules() if one.name.startswith("pyspark_")})
         for name in names:
@@ -87,11 +88,16 @@ def examine(
                 yield Check(
                     name, WRONG, found, f"Spark finds no data source: mend or remove {name}"
                 )
-        if "pyspark_rmqstore" in names:
-            yield Check("format rmqstore", OK, "Spark finds it")
-        else:
+        # Spark asks a Python of its own for data sources, not the one that this is.
+        without = [python for python in pythons if python.state == WRONG]
+        if "pyspark_rmqstore" not in names:
             cure = "spark.dataSource.register(pyspark_rmqstore.DefaultSource)"
             yield Check("format rmqstore", WRONG, "Spark does not find it by itself", cure)
+        elif without:
+            found = f"Spark does not find it with {without[0].found.partition(':')[0]}"
+            yield Check("format rmqstore", WRONG, found, without[0].cure)
+        else:
+            yield Check("format rmqstore", OK, "Spark finds it")
     if path is not None or conf is not None:
         yield _store(path, conf, storage_options)
 
@@ -151,13 +157,29 @@ def _store(
         return Check(name, WRONG, f"there is no such path: {os.fspath(path)}", cure)
     try:
         with open_for(path, conf=conf, storage_options=storage_options) as store:
-            kind = store.parts.kind()
+            kind, ends = store.parts.kind(), store.parts.ends
+            end, after = ends.log_end, ends.after_end
     except (RmqStoreError, OSError) as err:
         cure = f"executors must see it under this path too; this host is {socket.gethostname()}"
         if isinstance(err, NotAStoreError):
             cure = f"name the folder that holds commitlog/; {cure}"
         return Check(name, WRONG, str(err), cure)
-    return Check(name, OK, "; ".join(kind.lines()))
+    found = "; ".join(kind.lines())
+    if end is None:
+        return Check(name, OK, found)
+    found = f"{found}; it was not closed"
+    if not after.n_records:
+        return Check(name, OK, found)
+    found = (
+        f"{found}, and {number_of(after.n_records, 'record')} of {after.n_bytes} bytes "
+        f"{'follows' if after.n_records == 1 else 'follow'} the end of its log, at physical offset "
+        f"{end.physical_offset}: {end.reason}"
+    )
+    cure = (
+        "a broker that starts drops them: before that, copy all messages out with rmqstore export "
+        f"{name} messages.parquet --scan commitlog --all --ignore-log-end --mode DROPMALFORMED"
+    )
+    return Check(name, WRONG, found, cure)
 
 
 def _ask(command: list[str]) -> str:

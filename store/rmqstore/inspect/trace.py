@@ -26,6 +26,7 @@ from rmqstore.format.topics import (
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.arguments import TopicArguments
 from rmqstore.query.selection import is_offset_id
+from rmqstore.read.pending import delivered_offsets
 from rmqstore.read.views.dead_letters import known_names
 from rmqstore.store.message_store import MessageStore
 
@@ -148,12 +149,15 @@ def _look_up(
         return found
     chosen: TopicArguments = topics or {"include_system_topics": True}
     names = [name for name in ALL_COLUMNS.names if name != "tagsCode"]
-    # Damage elsewhere, which a warning names, must not hide what is intact.
+    # Damage, which a warning names, must not hide what is intact.
     scan = store.scan(
-        msg_id=list(ids), columns=names, mode="DROPMALFORMED", progress=progress, **chosen
+        msg_id=list(ids), columns=names, mode="PERMISSIVE", progress=progress, **chosen
     )
     for batch in scan:
         for row in batch.to_pylist():
+            damage = row.pop("_corrupt_record")
+            if damage is not None:
+                logger.warning("%s", damage)
             for name in ids:
                 upper = name.upper() if is_offset_id(name) else name
                 if row["msgId"] in (name, upper) or row["offsetMsgId"] == upper:
@@ -217,7 +221,7 @@ def trace(store: MessageStore, message_id: str, progress: Progress = ignore_prog
     delays: Mapping[int, int] = {}
     try:
         offsets = store.parts.config.committed_offsets()
-        delays = store.parts.config.delay_offsets()
+        delays = delivered_offsets(store.parts)
     except (RmqStoreError, OSError) as err:
         logger.warning("%s; what groups have consumed is not known", err)
     known = known_names(store.parts)

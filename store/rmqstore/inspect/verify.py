@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from rmqstore.errors import (
     CorruptRecordError,
     Finding,
+    NotPermittedError,
     OffsetOutOfRangeError,
+    number_of,
     spelled,
 )
 from rmqstore.format.columns.checks import sound_crcs
@@ -46,6 +48,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
+from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.read.planning import n_written
 from rmqstore.spans import FOREVER
@@ -87,10 +90,12 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
         store: the store to check, opened for reading.
         progress: called now and then with the bytes that are done, and their total, the size of
             the log. It is read twice, so a byte that was read once counts half.
+
+    Raises:
+        NotPermittedError: a file may not be read by this user, so nothing is known of it.
     """
     store.parts.require_local("verify")
-    for err in BrokerConfig(store.paths).damage():
-        yield Finding("config", f"{err.path}, {err.offset}", err.reason)
+    yield from _damaged_tables(store)
     yield from _after_end(store)
     whole = store.parts.log_slice()
     for start, stop, segment in store.parts.log.segment_spans(whole.start, whole.end):
@@ -139,6 +144,13 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     yield from index_findings(store.paths, keys, log.min_offset)
 
 
+def _damaged_tables(store: MessageStore) -> Iterator[Finding]:
+    for err in BrokerConfig(store.paths).damage():
+        if isinstance(err.__cause__, NotPermittedError):
+            raise err.__cause__
+        yield Finding("config", f"{err.path}, {err.offset}", err.reason)
+
+
 def _delay_levels(store: MessageStore) -> tuple[int, ...]:
     """Return the delays by which to check times of delivery, ms; warn if no settings give them."""
     in_rocksdb = RocksDbQueues.of(store.paths)
@@ -185,8 +197,12 @@ def _after_end(store: MessageStore) -> Iterator[Finding]:
 def _damaged_records(store: MessageStore, reach: Callable[[int], None]) -> Iterator[Finding]:
     n_damaged = 0
     log = store.parts.log_slice()
+    # Bodies are read to see whether they inflate.
     batches = store.scan(
-        scan="commitlog", columns=["commitLogOffset"], mode="PERMISSIVE", fail_on_data_loss=False
+        scan="commitlog",
+        columns=["commitLogOffset", "storeTimestamp", "body"],
+        mode="PERMISSIVE",
+        fail_on_data_loss=False,
     )
     for batch in batches:
         for text in _corrupt([batch]):
@@ -272,25 +288,36 @@ class _Tally:
         self.n_missing = 0
         self._n_matched = self._n_wrong = self._n_shifted = 0
         self._first_missing = self._first_wrong = self._first_shifted = -1
+        self._wrong_places: list[int] = []  # the first of them
 
-    def texts(self, log_start: int) -> Iterator[str]:
-        """Yield what is wrong with the queue; the log begins at physical offset ``log_start``."""
+    def texts(self, key: tuple[str, int], log: CommitLog) -> Iterator[str]:
+        """Yield what is wrong with the queue of a topic and queue id."""
         if self.n_missing:
             first = self._first_missing
-            yield f"{self.n_missing} records have no unit, the first at queue offset {first}"
-        if self._n_wrong:
-            yield (
-                f"{self._n_wrong} units differ from their record, "
-                f"the first at queue offset {self._first_wrong}"
+            count = number_of(self.n_missing, "record has no unit", "records have no unit")
+            yield f"{count}, the first at queue offset {first}"
+        n_wrong = self._n_wrong
+        for n_astray, text in led_astray(self.queue, key, self._wrong_places, log):
+            n_wrong -= n_astray
+            yield text
+        if n_wrong:
+            count = number_of(
+                n_wrong, "unit differs from its record", "units differ from their record"
             )
+            yield f"{count}, the first at queue offset {self._first_wrong}"
         if self._n_shifted:
-            yield (
-                f"{self._n_shifted} units stand at another queue offset than their record names, "
-                f"the first at queue offset {self._first_shifted}; a broker serves them there"
+            count = number_of(
+                self._n_shifted,
+                "unit stands at another queue offset than its record names",
+                "units stand at another queue offset than their record names",
             )
-        n_extra = self.queue.count_units(self._start, self._end, log_start) - self._n_matched
+            first = self._first_shifted
+            yield f"{count}, the first at queue offset {first}; a broker serves them there"
+        n_extra = self.queue.count_units(self._start, self._end, log.min_offset)
+        n_extra -= self._n_matched
         if n_extra > 0:
-            yield f"{n_extra} units do not point to a record of the queue"
+            count = number_of(n_extra, "unit does not point", "units do not point")
+            yield f"{count} to a record of the queue"
 
     def compare(self, units: QueueUnits, rows: NDArray[np.int64]) -> None:
         """Compare units that the queue should have with those that it has.
@@ -332,6 +359,9 @@ class _Tally:
             self._first_missing = int(offsets[missing[0]])
         if wrong.any() and not self._n_wrong:
             self._first_wrong = int(offsets[np.flatnonzero(wrong)[0]])
+        if wrong.any() and len(self._wrong_places) < MAX_LED_ASTRAY:
+            rest = MAX_LED_ASTRAY - len(self._wrong_places)
+            self._wrong_places += offsets[wrong][:rest].tolist()
         self.n_missing += len(missing)
         self._n_wrong += int(wrong.sum())
         self._n_matched += int(exists.sum())
@@ -465,7 +495,7 @@ class _Queues:
             if may_be_deleted and not self._paths.queue_folders.has_queue_folder(topic):
                 of_deleted[topic] += tally.n_missing
                 continue
-            for text in tally.texts(self._log.min_offset):
+            for text in tally.texts((topic, queue_id), self._log):
                 yield Finding("queue", f"{topic}-{queue_id}", text)
         self._files.close()
         if of_deleted.total():

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import Finding, RmqStoreError
+from rmqstore.errors import Finding, NotPermittedError, RmqStoreError
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import (
     DispatchRequests,
@@ -190,12 +190,16 @@ def _open(paths: list[Path], storage: Storage) -> tuple[list[IndexFile], list[Fi
         return opened, []
     try:
         sizes = find_sizes_in_any(filled, IndexSizes.of(StoreConfig()), storage)
+    except NotPermittedError:
+        raise
     except RmqStoreError as err:
         return opened, [Finding("index", str(paths[0].parent), str(err))]
     findings = []
     for path in filled:
         try:
             opened.append(IndexFile(path, sizes, storage))
+        except NotPermittedError:
+            raise
         except (RmqStoreError, FileNotFoundError) as err:
             findings.append(Finding("index", str(path), str(err)))
     for file in opened:

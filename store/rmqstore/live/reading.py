@@ -37,7 +37,7 @@ from rmqstore.live.bounds import mark_stands
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import Pulled, Pulls
 from rmqstore.read.assembler import Pipeline, decoded_columns, plain_pipeline
-from rmqstore.read.faults import Fault, find_faults, lost_rows, merge_faults
+from rmqstore.read.faults import Fault, find_faults, lost_rows, merge_faults, tell_flaws
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, PERMISSIVE, READS_ON, ReadSpec
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.shared_records import shared_pipeline
@@ -255,6 +255,7 @@ class LiveScan:
                 checked = step(checked)
             faults = find_faults(checked, spec, str(self._broker), explain)
             batch = decode(checked, spec, self._decoded)
+            batch = tell_flaws(batch, checked, spec, str(self._broker))
             if faults and spec.mode == PERMISSIVE:
                 batch = merge_faults(batch, checked.all_places(), faults)
             rest = rest[len(checked.sound) :]  # bodies that inflate hugely end a batch early

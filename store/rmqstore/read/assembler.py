@@ -15,9 +15,10 @@ from rmqstore.format.columns.decode import DECODED_COLUMNS
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Positions
 from rmqstore.format.record import Expected
-from rmqstore.read.faults import Explain, explain, find_faults, merge_faults
+from rmqstore.read.faults import Explain, explain, find_faults, merge_faults, tell_flaws
 from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
 from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.stages import (
     LogBytes,
@@ -49,22 +50,35 @@ class Pipeline(NamedTuple):
     weigh: Callable[[Positions, Sizes, UnitRows | None], Sizes] | None = None
 
 
-def plain_pipeline(spec: ReadSpec, wanted: LogFilter | None = None) -> Pipeline:
-    """Return the steps for records that are one message each, the one that their queue names."""
+def plain_pipeline(
+    spec: ReadSpec, wanted: LogFilter | None = None, repeated: RepeatedUnits | None = None
+) -> Pipeline:
+    """Return the steps for records that are one message each, the one that their queue names.
+
+    Args:
+        spec: the spec of the read.
+        wanted: keeps messages by topic, time, key and id.
+        repeated: notes units that point at the record of another one.
+    """
     is_look_up = wanted is not None and wanted.is_look_up
+    keeps_parts = spec.mode == PERMISSIVE
     chooses_by_properties = spec.tags is not None or spec.filter is not None or is_look_up
     steps: list[Step] = [] if spec.mark is None else [partial(keep_planned, spec=spec)]
     if spec.check_crc and spec.check_record_crc and chooses_by_properties:
         steps.append(verify_properties)
     steps.append(partial(choose, spec=spec, wanted=wanted))
     if spec.check_crc:
-        steps.append(partial(verify_crc, of_records=spec.check_record_crc))
-    return Pipeline(check, (*steps, *inflating(spec)), explain)
+        of_records = spec.check_record_crc
+        steps.append(partial(verify_crc, of_records=of_records, keeps_parts=keeps_parts))
+    own_check = partial(check, keeps_parts=keeps_parts, repeated=repeated)
+    return Pipeline(own_check, (*steps, *inflating(spec)), explain)
 
 
 def inflating(spec: ReadSpec) -> tuple[Step, ...]:
     """Return the step that inflates bodies, if the read needs it."""
-    return (inflate,) if spec.inflate and "body" in spec.schema.names else ()
+    if not spec.inflate or "body" not in spec.schema.names:
+        return ()
+    return (partial(inflate, keeps_parts=spec.mode == PERMISSIVE),)
 
 
 def decoded_columns(spec: ReadSpec) -> pa.Schema:
@@ -146,7 +160,7 @@ class Assembler:
                 for step in self._pipeline.steps:
                     checked = step(checked)
                 faults = find_faults(checked, spec, path, self._explain)
-                batch = decode(checked, spec, self._decoded)
+                batch = tell_flaws(decode(checked, spec, self._decoded), checked, spec, path)
                 if faults and spec.mode == PERMISSIVE:
                     batch = merge_faults(batch, checked.all_places(), faults)
                 n_done = len(checked.sound)  # bodies that inflate hugely end a batch early

@@ -8,8 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from rmqstore.errors import CorruptRecordError, MalformedBytesError, OffsetOutOfRangeError, spelled
+from rmqstore.errors import (
+    CorruptRecordError,
+    MalformedBytesError,
+    OffsetOutOfRangeError,
+    number_of,
+    spelled,
+)
+from rmqstore.format.columns.buffers import booleans
 from rmqstore.format.layout import Bytes, Positions
 from rmqstore.format.record import Expected, check_record
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
@@ -54,6 +62,33 @@ def merge_faults(batch: pa.RecordBatch, rows: Positions, faults: list[Fault]) ->
     return both.to_batches()[0] if both.num_rows else batch
 
 
+def tell_flaws(batch: pa.RecordBatch, rows: Rows, spec: ReadSpec, path: str) -> pa.RecordBatch:
+    """Return a batch without the values that its records lack, and with the reasons.
+
+    Args:
+        batch: the rows, decoded.
+        rows: the rows after all steps.
+        spec: the spec of the read, whose mode is PERMISSIVE if there are flaws.
+        path: path of the file that the records are in.
+    """
+    if not rows.flaws:
+        return batch
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    reasons = columns[spec.corrupt_column].to_pylist()
+    places = rows.all_places().tolist()
+    for name, by_place in rows.flaws.items():
+        lost = rows.lacks(name)
+        if name in columns:
+            values = columns[name]
+            columns[name] = pc.if_else(booleans(lost), pa.scalar(None, values.type), values)
+        for row in np.flatnonzero(lost).tolist():
+            place = places[row]
+            text = f"{path}, {int(rows.offsets[place])}: {by_place[place]}"
+            reasons[row] = text if reasons[row] is None else f"{text}; {reasons[row]}"
+    columns[spec.corrupt_column] = pa.array(reasons, pa.string())
+    return pa.RecordBatch.from_arrays([*columns.values()], schema=batch.schema)
+
+
 # Says what is wrong with the bytes of the record at a physical offset, given what a queue expects
 # of it, if one does.
 Explain = Callable[[Bytes, ReadSpec, int, Expected | None], str]
@@ -94,9 +129,9 @@ def find_faults(
         return []
     if spec.mode == DROPMALFORMED:
         logger.warning(
-            "%s: dropped %d damaged records, the first at %d",
+            "%s: dropped %s, the first at %d",
             path,
-            len(damaged),
+            number_of(len(damaged), "damaged record"),
             int(rows.offsets[damaged[0]]),
         )
         return []

@@ -130,7 +130,7 @@ class JoinedFiles:
                 if not rows.sound.all():
                     return done
                 rows = step(rows)
-            if not rows.sound.all():
+            if not rows.sound.all() or rows.flaws:
                 return done
             batch = decode(rows, self._spec, self._decoded)
             if batch.num_rows:

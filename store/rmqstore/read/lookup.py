@@ -166,7 +166,7 @@ def _marks(table: IndexTable, log: CommitLog, end: int) -> Iterator[_Mark | None
 
 def _message(log: CommitLog, place: int) -> Message | None:
     try:
-        return log.get(place, check_crc=False)
+        return log.get(place, with_body=False)
     except (StoreFormatError, MessageNotFoundError):
         return None
     except OffsetOutOfRangeError:
@@ -404,7 +404,7 @@ class Lookup:
         if place == self._indexed_record:
             return True
         try:
-            message = self._log.get(place, check_crc=False)
+            message = self._log.get(place, with_body=False)
         except (StoreFormatError, LookupError, OffsetOutOfRangeError):
             return False
         uniq_key = message.properties.get(PROPERTY_UNIQ_KEY, "")

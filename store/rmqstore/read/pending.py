@@ -461,12 +461,41 @@ def _rocksdb_halves(store: StoreParts, spec: ReadSpec) -> PendingRows:
     return halves.rows(is_pending, "transaction", pa.nulls(len(is_pending), pa.int64()))
 
 
+def delivered_offsets(store: StoreParts) -> dict[int, int]:
+    """Return the next queue offset to deliver by delay level, without those after their queue.
+
+    A broker that starts sets such an offset back to the end of the queue, and never delivers
+    what waits before it.
+
+    Source: ScheduleMessageService.java#correctDelayOffset.
+    """
+    levels = store.config.delay_offsets()
+    known = {}
+    for level, queue_offset in levels.items():
+        end = 0
+        if level - 1 in store.store_queues.ids(SCHEDULE_TOPIC):
+            _, end = store.queue_range(SCHEDULE_TOPIC, level - 1)
+        if queue_offset <= end:
+            known[level] = queue_offset
+            continue
+        logger.warning(
+            "%s: the offset %d of delay level %d lies after the end of its queue, %d: what was "
+            "delivered is found by the messages themselves; a broker that starts delivers none of "
+            "the level that is there",
+            store.paths.config / "delayOffset.json",
+            queue_offset,
+            level,
+            end,
+        )
+    return known
+
+
 def _delayed(store: StoreParts, spec: ReadSpec) -> PendingRows:
     """Return the delayed messages after the delivered offset of their level.
 
     The messages of a level are in queue ``level - 1``.
     """
-    levels = store.config.delay_offsets()
+    levels = delivered_offsets(store)
     starts = {level - 1: queue_offset for level, queue_offset in levels.items()}
     waiting = read_waiting(store, SCHEDULE_TOPIC, starts, spec)
     if waiting is None:

@@ -40,6 +40,7 @@ from rmqstore.read.faults import Fault, expected_columns, lost_rows
 from rmqstore.read.joined_files import FileSharing, JoinedFiles
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
 from rmqstore.read.record_filter import LogFilter, OpenExt, keep_resolved, resolve_codes
+from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.shared_records import shared_pipeline
 from rmqstore.spans import QueueSlice
@@ -409,6 +410,7 @@ class QueueScan:
         self._log, self._open_queue, self._open_ext, self._spec = log, open_queue, open_ext, spec
         self._wanted, self._is_sparse = wanted, is_sparse
         self._batch_topics = frozenset(batch_topics)
+        self._repeated = RepeatedUnits(open_queue)
         self._sharing = FileSharing()
         self._reach: Callable[[int], None] | None = None
 
@@ -429,16 +431,22 @@ class QueueScan:
             self._log.storage.prepare(files)
             ahead = ReadAhead(self._log, windows, self._places)
             self._reach, windows = ahead.reach, ahead.windows()
-        for window in windows:
-            yield from self._read(window)
+        try:
+            for window in windows:
+                yield from self._read(window)
+        finally:
+            self._repeated.warn()
 
     def single(self, picked: UnitRows) -> Iterator[pa.RecordBatch]:
         """Yield the messages of single units, which are in the order of the log.
 
         Raises the errors of :meth:`batches`.
         """
-        for start in range(0, len(picked.sizes), WINDOW_UNITS):
-            yield from self._read(picked.take(slice(start, start + WINDOW_UNITS)))
+        try:
+            for start in range(0, len(picked.sizes), WINDOW_UNITS):
+                yield from self._read(picked.take(slice(start, start + WINDOW_UNITS)))
+        finally:
+            self._repeated.warn()
 
     def _places(self, window: UnitRows) -> tuple[Positions, NDArray[np.int64]]:
         """Return where the records of a window lie, physical offsets and sizes, (n,) each.
@@ -556,9 +564,9 @@ class QueueScan:
             topic in self._batch_topics or topic.startswith(LMQ_PREFIX) for topic in window.topics
         ]
         if np.array(shared, np.bool_)[window.topic_codes].any():
-            pipeline = shared_pipeline(self._spec, self._batch_topics, self._wanted)
+            pipeline = shared_pipeline(self._spec, self._batch_topics, self._wanted, self._repeated)
         else:
-            pipeline = plain_pipeline(self._spec, self._wanted)
+            pipeline = plain_pipeline(self._spec, self._wanted, self._repeated)
         joined = JoinedFiles(self._spec, self._log, pipeline)
         for rows, is_joined in self._sharing.shares(numbers, window.sizes):
             units, n_read = window.take(rows), 0

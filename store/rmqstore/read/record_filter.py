@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError, OptionError
+from rmqstore.format.columns.buffers import in_calendar
 from rmqstore.format.columns.decode import decode_columns
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.property_decode import parse_entries, property_column
@@ -138,10 +139,12 @@ class LogFilter(NamedTuple):
         if self == LogFilter():
             return None
         mask = np.ones(len(heads), np.bool_)
+        times = heads.column("store_timestamp")
         if self.start_timestamp is not None:
-            mask &= heads.column("store_timestamp") >= self.start_timestamp
+            mask &= times >= self.start_timestamp
         if self.end_timestamp is not None:
-            mask &= heads.column("store_timestamp") < self.end_timestamp
+            mask &= times < self.end_timestamp
+        mask |= ~in_calendar(times)  # such a record is damaged, and when it was stored not known
         if self.chooses_topics or self.without_system_topics:
             topics = decode_columns(data, heads, pa.schema([ALL_COLUMNS.field("topic")]))[0]
             encoded = topics.dictionary_encode()

@@ -7,7 +7,7 @@ its own, whose body and properties are spans of the record, and the other steps 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -32,14 +32,18 @@ from rmqstore.format.record import Expected, split_record
 from rmqstore.format.text import decode_text
 from rmqstore.read.assembler import Pipeline, Step, inflating
 from rmqstore.read.faults import explain
-from rmqstore.read.read_spec import ReadSpec
+from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
 from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows
-from rmqstore.read.stages import LogBytes, Rows, choose, keep_planned, verify_crc
+from rmqstore.read.stages import LogBytes, Rows, choose, keep_planned, note_times, verify_crc
 
 
 def shared_pipeline(
-    spec: ReadSpec, batch_topics: Collection[str], wanted: LogFilter | None = None
+    spec: ReadSpec,
+    batch_topics: Collection[str],
+    wanted: LogFilter | None = None,
+    repeated: RepeatedUnits | None = None,
 ) -> Pipeline:
     """Return the steps for messages whose place in a queue is not what their record says.
 
@@ -49,16 +53,21 @@ def shared_pipeline(
         spec: the spec of the read.
         batch_topics: topics whose queues are BatchConsumeQueues.
         wanted: keeps messages by topic, time, key and id.
+        repeated: notes units that point at the record of another one.
     """
-    of_records = spec.check_record_crc
-    steps: list[Step] = [partial(verify_crc, of_records=of_records)] if spec.check_crc else []
+    keeps_parts = spec.mode == PERMISSIVE
+    steps: list[Step] = []
+    if spec.check_crc:
+        of_records = spec.check_record_crc
+        steps.append(partial(verify_crc, of_records=of_records, keeps_parts=keeps_parts))
     steps += [
-        partial(expand, batch_topics=batch_topics),
+        partial(expand, batch_topics=batch_topics, repeated=repeated),
         partial(keep_planned, spec=spec),
         partial(choose, spec=spec, wanted=wanted),
         *inflating(spec),
     ]
-    return Pipeline(check_records, tuple(steps), explain_shared, _weigh)
+    own_check = partial(check_records, keeps_parts=keeps_parts)
+    return Pipeline(own_check, tuple(steps), explain_shared, _weigh)
 
 
 def _weigh(
@@ -68,7 +77,9 @@ def _weigh(
     return np.where(_begin_records(starts, units), sizes, 0)
 
 
-def check_records(source: LogBytes, starts: Positions, units: UnitRows | None) -> Rows:
+def check_records(
+    source: LogBytes, starts: Positions, units: UnitRows | None, *, keeps_parts: bool = False
+) -> Rows:
     """Read each record once, and keep those that are what their units say.
 
     The check goes as far as a record alone can show. Only the first row of each record is still in
@@ -80,17 +91,21 @@ def check_records(source: LogBytes, starts: Positions, units: UnitRows | None) -
     heads, whole = read_heads(source.data, starts[firsts])
     first_units = units.take(firsts)
     has_topic, _ = sound_topics(source.data, heads, first_units.topics, first_units.topic_codes)
-    sound = whole & check_heads(heads, source.bases(firsts))
+    sound = whole & check_heads(heads, source.bases(firsts), any_time=keeps_parts)
     sound &= heads.column("total_size") == first_units.sizes
     is_of_queue = has_topic & (heads.column("queue_id") == first_units.queue_ids)
     sound &= _are_lmq(first_units) | is_of_queue
     every = np.ones(len(starts), np.bool_)
-    rows = Rows(source.data, physical_offsets, units, every, {}, heads, {}, firsts)
-    return rows.drop_damaged(sound)
+    rows = Rows(source.data, physical_offsets, units, every, {}, {}, heads, {}, firsts)
+    rows = rows.drop_damaged(sound)
+    return note_times(rows) if keeps_parts else rows
 
 
-def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
+def expand(
+    rows: Rows, batch_topics: Collection[str], repeated: RepeatedUnits | None = None
+) -> Rows:
     """Return a row for each message of the records in place of one for each record."""
+    rows = _without_lost_batches(rows)
     assert rows.units is not None
     record_units = rows.units.take(rows.all_places())
     records = _unwrap(rows.data, rows.heads, _are_batches(record_units, batch_topics))
@@ -110,6 +125,10 @@ def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
     # Of others the place of a unit decides, as in a plain read.
     is_there = np.where(is_batch, (rank >= 0) & (rank < records.counts[record_of]), rank <= 0)
     is_lmq = _are_lmq(units)
+    is_moved = ~is_batch & ~is_lmq & (rank < 0)
+    if repeated is not None and is_moved.any():
+        moved = units.take(is_moved)
+        repeated.note(moved, moved.queue_offsets - rank[is_moved])
     if is_lmq.any():
         parents = records.heads.take(record_of[is_lmq])
         light_units = units.take(is_lmq)
@@ -129,10 +148,42 @@ def expand(rows: Rows, batch_topics: Collection[str]) -> Rows:
         data=records.data,
         sound=sound,
         reasons=reasons,
+        flaws=_flaws_of_messages(unwrapped, places[is_there], record_of[is_there]),
         heads=records.messages(record_of[is_there], rank[is_there], units),
         columns={"topic": topics},
         places=places[is_there],
     )
+
+
+def _without_lost_batches(rows: Rows) -> Rows:
+    """Return the rows without inner batches whose body is lost, and so all of their messages."""
+    if "body" not in rows.flaws:
+        return rows
+    lost = rows.lacks("body") & is_inner_batch(rows.heads)
+    places = rows.all_places()
+    reasons = {row: rows.flaws["body"][int(places[row])] for row in np.flatnonzero(lost).tolist()}
+    return rows.drop_damaged(~lost, reasons)
+
+
+def _flaws_of_messages(
+    rows: Rows, places: Positions, record_of: Positions
+) -> Mapping[str, Mapping[int, str]]:
+    """Return what the messages of some records lack, as :attr:`Rows.flaws` has it.
+
+    Args:
+        rows: the records.
+        places: (m,) which of the rows that were asked for the messages are.
+        record_of: (m,) the record of each message.
+    """
+    firsts = rows.all_places()
+    flaws: dict[str, Mapping[int, str]] = {}
+    for column, by_place in rows.flaws.items():
+        lost = rows.lacks(column)[record_of]
+        flaws[column] = {
+            int(places[row]): by_place[int(firsts[record_of[row]])]
+            for row in np.flatnonzero(lost).tolist()
+        }
+    return flaws
 
 
 def _unwrap(data: Bytes, heads: Heads, is_batch: Mask) -> _Records:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore.errors import OffsetOutOfRangeError, spelled
-from rmqstore.format.columns.buffers import mask_of, numbers, texts
+from rmqstore.format.columns.buffers import in_calendar, mask_of, numbers, texts
 from rmqstore.format.columns.checks import inflate_bodies, rows_with_crc, sound_crcs, sound_topics
 from rmqstore.format.columns.decode import (
     decode_columns,
@@ -26,15 +26,19 @@ from rmqstore.format.columns.decode import (
     stored_bodies,
 )
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
+from rmqstore.format.hashing import body_crc
 from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask, Positions, SysFlag
+from rmqstore.format.record import time_reason
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
 from rmqstore.read.read_spec import READS_ON, ReadSpec
 from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.repeated_units import RepeatedUnits
 from rmqstore.read.rows import UnitRows
 
 logger = logging.getLogger(__name__)
 
 _NO_REASONS: Mapping[int, str] = {}
+_NO_FLAWS: Mapping[str, Mapping[int, str]] = {}
 
 
 class LogBytes(NamedTuple):
@@ -63,6 +67,9 @@ class Rows:
     sound: Mask  # (k,) which rows are not damaged; k < n where a step ended the batch early
     # What is wrong with a row, where a step knows better than the reference codec.
     reasons: Mapping[int, str]
+    # Why a column of a row has no value although the rest of its record is sound, by the column
+    # and the row.
+    flaws: Mapping[str, Mapping[int, str]]
     heads: Heads  # (m,)
     columns: Mapping[str, pa.Array]  # (m,) each, by name: those that an earlier step made
     places: Positions | None = None  # (m,) which of the n rows they are; None for the first m
@@ -91,6 +98,17 @@ class Rows:
         narrowed = self.narrow(np.flatnonzero(is_sound))
         return replace(narrowed, sound=sound, reasons={**self.reasons, **more_reasons})
 
+    def lose(self, column: str, reasons: Mapping[int, str]) -> Rows:
+        """Return the rows without the column of some of the m, by number, and with the reasons."""
+        places = self.all_places()
+        known = self.flaws.get(column, _NO_REASONS)
+        more = {int(places[row]): reason for row, reason in reasons.items()}
+        return replace(self, flaws={**self.flaws, column: {**more, **known}})
+
+    def lacks(self, column: str) -> Mask:
+        """Return a mask (m,) of the rows without the column."""
+        return np.isin(self.all_places(), [*self.flaws.get(column, ())])
+
     def end_after(self, count: int) -> Rows:
         """Return the first ``count`` of the m rows; the batch ends before the next of them."""
         if count == len(self.heads):
@@ -103,17 +121,26 @@ class Rows:
         return replace(self, columns={**self.columns, name: column})
 
 
-def check(source: LogBytes, starts: Positions, units: UnitRows | None) -> Rows:
+def check(
+    source: LogBytes,
+    starts: Positions,
+    units: UnitRows | None,
+    *,
+    keeps_parts: bool = False,
+    repeated: RepeatedUnits | None = None,
+) -> Rows:
     """Read the heads of records, and keep those that are sound but for their checksums.
 
     Args:
         source: the bytes.
         starts: int64 (n,), where the records begin in them.
         units: what queues say of the records, None in a read by log.
+        keeps_parts: whether a record without a time of its storage is kept, without that time.
+        repeated: notes units that point at the record of another one.
     """
     topic = units.topics[0].encode() if units is not None and len(units.topics) == 1 else None
     heads, whole = read_heads(source.data, starts, topic)
-    sound = whole & check_heads(heads, source.base)
+    sound = whole & check_heads(heads, source.base, any_time=keeps_parts)
     columns: dict[str, pa.Array] = {}
     if units is not None:
         sound &= heads.column("total_size") == units.sizes
@@ -128,11 +155,27 @@ def check(source: LogBytes, starts: Positions, units: UnitRows | None) -> Rows:
         # unit is of before a cut of the log. Source: ConsumeQueue.java#putMessagePositionInfo.
         stored = heads.column("queue_offset")
         sound &= stored >= units.queue_offsets
-        if (stored != units.queue_offsets).any():
+        is_moved = stored != units.queue_offsets
+        if is_moved.any():
+            if repeated is not None:
+                moved = np.flatnonzero(sound & is_moved)
+                repeated.note(units.take(moved), stored[moved])
             heads = heads.placed(units.queue_ids, units.queue_offsets)
     every = np.ones(len(starts), np.bool_)
-    rows = Rows(source.data, starts + source.base, units, every, _NO_REASONS, heads, columns)
-    return rows.drop_damaged(sound)
+    physical_offsets = starts + source.base
+    rows = Rows(source.data, physical_offsets, units, every, _NO_REASONS, _NO_FLAWS, heads, columns)
+    rows = rows.drop_damaged(sound)
+    return note_times(rows) if keeps_parts else rows
+
+
+def note_times(rows: Rows) -> Rows:
+    """Note which records have no time of their storage."""
+    stored = rows.heads.column("store_timestamp")
+    is_time = in_calendar(stored)
+    if is_time.all():
+        return rows
+    reasons = {row: time_reason(int(stored[row])) for row in np.flatnonzero(~is_time).tolist()}
+    return rows.lose("storeTimestamp", reasons)
 
 
 def keep_planned(rows: Rows, spec: ReadSpec) -> Rows:
@@ -193,22 +236,37 @@ def _both(one: Mask | None, other: Mask) -> Mask:
     return other if one is None else one & other
 
 
-def verify_crc(rows: Rows, *, of_records: bool = True) -> Rows:
+def verify_crc(rows: Rows, *, of_records: bool = True, keeps_parts: bool = False) -> Rows:
     """Drop records whose checksum is wrong. Bodies that earlier steps left out are not read.
 
     Args:
         rows: the rows.
         of_records: whether to check CRCs of whole records too.
+        keeps_parts: whether a record is kept, without its body, if only that has a wrong CRC.
     """
     bodies = stored_bodies(rows.data, rows.heads)
     sound = sound_crcs(rows.data, rows.heads, bodies, of_records=of_records)
-    return rows.with_column("body", bodies).drop_damaged(sound)
+    checked = rows.with_column("body", bodies)
+    if keeps_parts and not sound.all():
+        stored = rows.heads.column("body_crc")
+        reasons = {}
+        for row in np.flatnonzero(~sound).tolist():
+            found = body_crc(bodies[row].as_py())
+            if found != stored[row]:
+                reasons[row] = f"CRC of the body is {found}, not {int(stored[row])}"
+        sound[[*reasons]] = True
+        checked = checked.lose("body", reasons)
+    return checked.drop_damaged(sound)
 
 
-def inflate(rows: Rows) -> Rows:
+def inflate(rows: Rows, *, keeps_parts: bool = False) -> Rows:
     """Make column ``body`` as it was before compression.
 
     The batch ends before a body that would make it too large.
+
+    Args:
+        rows: the rows.
+        keeps_parts: whether a record is kept, without its body, if that does not inflate.
     """
     flags = rows.heads.column("sys_flag")
     if not (flags & np.int32(SysFlag.COMPRESSED)).any():
@@ -216,10 +274,15 @@ def inflate(rows: Rows) -> Rows:
     stored = rows.columns.get("body")
     if stored is None:
         stored = stored_bodies(rows.data, rows.heads)
+    if "body" in rows.flaws:
+        flags = np.where(rows.lacks("body"), 0, flags)
     bodies, count, broken = inflate_bodies(stored, flags)
+    inflated = rows.end_after(count).with_column("body", bodies)
+    if keeps_parts:
+        return inflated.lose("body", broken) if broken else inflated
     sound = np.ones(count, np.bool_)
     sound[list(broken)] = False
-    return rows.end_after(count).with_column("body", bodies).drop_damaged(sound, broken)
+    return inflated.drop_damaged(sound, broken)
 
 
 def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:

@@ -430,7 +430,7 @@ class StoreQueues:
             place = self._queues.open(*key).unit(queue_offset)[0]
             messages: list[Message] = [
                 queue.message(queue_offset),
-                self._log.get(place, check_crc=False),
+                self._log.get(place, with_body=False),
             ]
         except (StoreFormatError, OffsetOutOfRangeError, MessageNotFoundError):
             return  # a read of the message reports the damage

@@ -81,7 +81,7 @@ def _hold_tags(path: Path, sizes: IndexSizes, log: CommitLog) -> bool:
     items = IndexFile(path, sizes).newest_items(_NEWEST_ITEMS)
     for place in np.unique(items["physical_offset"]).tolist():
         try:
-            message = log.get(place, check_crc=False)
+            message = log.get(place, with_body=False)
         except (RmqStoreError, LookupError):  # a crash may leave items without a record
             continue
         if not message.tags:

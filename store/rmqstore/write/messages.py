@@ -39,9 +39,9 @@ from rmqstore.format.columns.dispatch_requests import DispatchProperties, rows_b
 from rmqstore.format.columns.encode import LightQueues, RecordColumns, TopicColumn
 from rmqstore.format.columns.lmq import is_dispatched, offset_strings, require_short
 from rmqstore.format.columns.property_encode import (
+    IllegalPropertyError,
     PropertyMaps,
     PropertyStrings,
-    SeparatorError,
     property_maps,
     property_strings,
 )
@@ -346,7 +346,10 @@ class MessageMaker:
         topics = self._topics(columns, n, refuse)
         bodies, flags = self._bodies(columns["body"], refuse)
         queue_ids = self._queue_ids(topics, columns, n, refuse)
-        maps = property_maps(columns.get("properties"), n)
+        try:
+            maps = property_maps(columns.get("properties"), n)
+        except IllegalPropertyError as err:
+            refuse(err.row, "MESSAGE_ILLEGAL", err.reason)
         overrides = {
             name: columns[column] for column, name in _PROPERTY_OF.items() if column in columns
         }
@@ -446,7 +449,7 @@ class MessageMaker:
     ) -> PropertyStrings:
         try:
             strings = property_strings(maps, overrides)
-        except SeparatorError as err:
+        except IllegalPropertyError as err:
             refuse(err.row, "MESSAGE_ILLEGAL", err.reason)
         if int(strings.lengths.max(initial=0)) > MAX_PROPERTIES_BYTES:
             row = int(strings.lengths.argmax())

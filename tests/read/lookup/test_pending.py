@@ -157,6 +157,22 @@ def test_of_a_crashed_store_old_offsets_do_not_count_what_was_delivered(
     assert names(pending(root), "timer") == {f"timer-{number}" for number in range(8, 20)}
 
 
+def test_an_offset_after_the_end_of_its_level_hides_no_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = build.Store()
+    for key, level in (("A", "1"), ("B", "1"), ("C", "2")):
+        store.append(on_its_way(key, DELAY, DELAY=level))
+    store.append(arrived("A"))
+    root = store.write(tmp_path / "s")
+    (root / "config").mkdir()
+    (root / "config/delayOffset.json").write_text('{"offsetTable":{1:9,2:0}}')
+    assert names(pending(root), "delay") == {"B", "C"}
+    assert "the offset 9 of delay level 1 lies after the end of its queue, 2" in caplog.text
+    (root / "config/delayOffset.json").write_text('{"offsetTable":{1:2,2:0}}')
+    assert names(pending(root), "delay") == {"C"}
+
+
 def test_a_commit_that_no_op_record_names_yet_decides_its_half(tmp_path: Path) -> None:
     half = {"REAL_TOPIC": "T", "REAL_QID": "2", "TRAN_MSG": "true"}
     store = build.Store()

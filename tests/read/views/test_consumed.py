@@ -100,6 +100,19 @@ def test_a_queue_without_an_offset_has_not_been_passed(tmp_path: Path) -> None:
     assert {row["consumerOffset"] for row in found if row["queueId"] > 1} == {None}
 
 
+@pytest.mark.parametrize("committed", [(1 << 63) - 1, 1 << 63, 1 << 70])
+def test_an_offset_that_no_queue_reaches_gives_no_lag(tmp_path: Path, committed: int) -> None:
+    root = goldens.unpack("live", tmp_path)
+    table = {"LivePlain@one": {"0": committed, "1": 5}}
+    (root / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+    with rmqstore.open(root) as store:
+        first, second = store.view("groups").read_all().to_pylist()
+        assert store.view("consumed", subscribe="LivePlain").read_all().num_rows > 0
+    assert (first["consumerOffset"], first["lag"], first["lagMillis"]) == (None, None, None)
+    assert "9223372036854775807 or more, to which no queue comes" in first["reason"]
+    assert (second["consumerOffset"], second["lag"], second["reason"]) == (5, 48, None)
+
+
 def test_offsets_are_those_of_the_plan(golden_store: GoldenStore, tmp_path: Path) -> None:
     root = shutil.copytree(golden_store("live"), tmp_path / "s")
     spec = view_spec("consumed", subscribe="LivePlain")

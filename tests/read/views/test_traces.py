@@ -77,6 +77,21 @@ def test_each_trace_has_its_row(root: Path) -> None:
     assert not any(row["reason"] for row in of_cloud)
 
 
+def test_a_time_that_is_not_shown_has_its_reason(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    spec = rmqstore.WriteSpec(allow_system_topics=True)
+    in_micros = SEND.replace("1700000000000", "1700000000000000")
+    assert in_micros != SEND
+    with rmqstore.create(path, spec=spec) as writer:
+        bodies = pa.array([body(in_micros), body(SEND)], pa.binary())
+        writer.append(pa.table({"topic": ["RMQ_SYS_TRACE_TOPIC"] * 2, "body": bodies}))
+    for mode in ("PERMISSIVE", "DROPMALFORMED"):
+        odd, plain = sorted(view(path, mode=mode), key=lambda row: row["reason"] is None)
+        assert (odd["timestamp"], odd["groupName"]) == (None, "PG")
+        assert odd["reason"] == "timestamp is not in the years 1 to 9999: 1700000000000000 ms"
+        assert plain["timestamp"] == datetime.fromtimestamp(1_700_000_000, UTC)
+
+
 def test_topics_of_traces_are_the_default_and_others_can_be_named(root: Path) -> None:
     assert {row["traceTopic"] for row in view(root)} == {
         "RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_r",

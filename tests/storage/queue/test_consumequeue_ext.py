@@ -160,7 +160,7 @@ def test_verify_looks_into_the_extension(copied: Path) -> None:
     assert (found.part, found.place) == ("queue", "ExtA-1")
     assert (
         found.text
-        == f"1 units differ from their record, the first at queue offset {row['queueOffset']}"
+        == f"1 unit differs from its record, the first at queue offset {row['queueOffset']}"
     )
 
 

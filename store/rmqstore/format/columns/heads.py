@@ -250,11 +250,11 @@ def _only(values: NDArray[Any], whole: Mask) -> NDArray[Any]:
     return values if whole.all() else np.where(whole, values, 0)
 
 
-def check_heads(heads: Heads, physical_base: int | Positions) -> Mask:
+def check_heads(heads: Heads, physical_base: int | Positions, *, any_time: bool = False) -> Mask:
     """Return a mask (n,) of the records with the right physical offset and a store time in range.
 
-    The range is the years 1 to 9999. The time when a message was born is its client's, and no
-    broker looks at it.
+    The range is the years 1 to 9999; with ``any_time`` it is not asked for. The time when a message
+    was born is its client's, and no broker looks at it.
 
     Args:
         heads: whole records.
@@ -262,5 +262,6 @@ def check_heads(heads: Heads, physical_base: int | Positions) -> Mask:
             record.
     """
     sound: Mask = heads.column("physical_offset") == heads.starts + physical_base
-    sound &= in_calendar(heads.column("store_timestamp"))
+    if not any_time:
+        sound &= in_calendar(heads.column("store_timestamp"))
     return sound

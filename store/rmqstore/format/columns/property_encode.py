@@ -35,18 +35,20 @@ _EQUALS, _STOP = bytes([NAME_VALUE_SEPARATOR]), bytes([PROPERTY_SEPARATOR])
 _MAX_REGULAR = 32  # names; each costs a column
 
 
-class SeparatorError(IllegalMessageError):
-    """The name or value of a property holds 0x01 or 0x02, which separate properties.
+_SEPARATED = "the name or value of a property holds 0x01 or 0x02, the separators of properties"
+
+
+class IllegalPropertyError(IllegalMessageError):
+    """A property cannot be stored, or would be lost.
 
     Attributes:
         row: the first message with such a property.
+        reason: what is wrong with it.
     """
 
-    reason = "the name or value of a property holds 0x01 or 0x02, the separators of properties"
-
-    def __init__(self, row: int) -> None:
-        super().__init__(f"row {row}: {self.reason}")
-        self.row = row
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"row {row}: {reason}")
+        self.row, self.reason = row, reason
 
 
 class PropertyStrings(NamedTuple):
@@ -106,7 +108,7 @@ class RegularMaps:
 
 @dataclass(frozen=True, slots=True)
 class IrregularMaps:
-    """The m properties of n maps, map by map, without empty names and values."""
+    """The m properties of n maps, map by map, none of them with an empty name or value."""
 
     names: pa.StringArray  # (m,)
     values: pa.StringArray  # (m,)
@@ -148,7 +150,14 @@ PropertyMaps = RegularMaps | IrregularMaps
 
 
 def property_maps(properties: pa.MapArray | None, n: int) -> PropertyMaps:
-    """Return the properties of n maps, map<string, string>, without empty names and values."""
+    """Return the properties of n maps, map<string, string>.
+
+    Raises:
+        IllegalPropertyError: a property has no name or no value. Readers drop such a property, and
+            clients refuse it.
+
+    Source: Message.java#putUserProperty, MessageDecoder.java#string2messageProperties.
+    """
     if properties is None or not n:
         no_texts = pa.nulls(0, pa.string())
         return IrregularMaps(no_texts, no_texts, np.empty(0, np.int64), n)
@@ -158,21 +167,46 @@ def property_maps(properties: pa.MapArray | None, n: int) -> PropertyMaps:
     entries = properties.values  # unlike keys and items, with the offset of the entries
     names, values = entries.field(0)[first:last], entries.field(1)[first:last]
     counts = np.diff(bounds)
-    is_kept = lengths_of(values) > 0
+    has_value = lengths_of(values) > 0
     if values.null_count:
-        is_kept &= mask_of(values.is_valid())
-    if is_kept.all() and not properties.null_count:
+        has_value &= mask_of(values.is_valid())
+    if has_value.all() and not properties.null_count:
         regular = _regular(names, values, counts)
         if regular is not None:
             return regular
     rows = np.repeat(np.arange(n), counts)
-    is_kept &= lengths_of(names) > 0
-    if properties.null_count:
-        is_kept &= mask_of(properties.is_valid())[rows]
-    if not is_kept.all():
+    if properties.null_count:  # a map that is null may hide properties
+        is_kept = mask_of(properties.is_valid())[rows]
         kept = booleans(is_kept)
-        names, values, rows = names.filter(kept), values.filter(kept), rows[is_kept]
+        names, values = names.filter(kept), values.filter(kept)
+        rows, has_value = rows[is_kept], has_value[is_kept]
+    _require_texts(names, has_value, rows)
     return IrregularMaps(names, values, rows, n)
+
+
+def _require_texts(names: pa.StringArray, has_value: Mask, rows: Positions) -> None:
+    """Refuse properties without a name or without a value.
+
+    Args:
+        names: (m,).
+        has_value: (m,).
+        rows: (m,), the message of each property.
+
+    Raises:
+        IllegalPropertyError: there is one.
+    """
+    has_name = lengths_of(names) > 0
+    faulty = np.flatnonzero(~(has_name & has_value))
+    if not len(faulty):
+        return
+    first = int(faulty[0])
+    reason = "a property has no name"
+    if has_name[first]:
+        name = as_binary(names)[first].as_py().decode(errors="replace")
+        reason = f"the value of property {name!r} is null or empty"
+    raise IllegalPropertyError(
+        int(rows[first]), f"{reason}; RocketMQ drops such a property, and its client refuses it"
+    )
 
 
 def _regular(
@@ -211,7 +245,7 @@ def property_strings(
             the value is null or empty.
 
     Raises:
-        SeparatorError: a name or value holds one of the two separators.
+        IllegalPropertyError: a name or value holds one of the two separators.
 
     Source: MessageDecoder.java#messageProperties2String.
     """
@@ -263,7 +297,7 @@ def _add(
 def _head(name: str) -> bytes:
     stored = name.encode()
     if _EQUALS in stored or _STOP in stored:
-        raise SeparatorError(0)
+        raise IllegalPropertyError(0, _SEPARATED)
     return stored + _EQUALS
 
 
@@ -287,7 +321,7 @@ def _require_no_separator(values: pa.Array, rows: Positions | None = None) -> No
         rows: (m,), the message of each value; None if the values are those of messages 0, 1, ….
 
     Raises:
-        SeparatorError: one does.
+        IllegalPropertyError: one does.
     """
     data, bounds = array_bytes(values)
     used = data[int(bounds[0]) : int(bounds[-1])]
@@ -296,4 +330,4 @@ def _require_no_separator(values: pa.Array, rows: Positions | None = None) -> No
     matches = np.flatnonzero((used == NAME_VALUE_SEPARATOR) | (used == PROPERTY_SEPARATOR))
     if len(matches):
         value = int(np.searchsorted(bounds, matches[0] + bounds[0], side="right")) - 1
-        raise SeparatorError(value if rows is None else int(rows[value]))
+        raise IllegalPropertyError(value if rows is None else int(rows[value]), _SEPARATED)

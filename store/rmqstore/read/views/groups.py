@@ -39,7 +39,7 @@ from rmqstore.read.views.pieces import (
 )
 from rmqstore.read.views.queues import QueueRow, queue_facts
 from rmqstore.read.views.schema import ViewSpec
-from rmqstore.storage.broker.config_files import OFFSETS, warn_without
+from rmqstore.storage.broker.config_files import LAST_OFFSET, OFFSETS, warn_without
 from rmqstore.storage.files.paths import can_name_queues
 
 # Columns that show one of the message unchanged.
@@ -105,6 +105,9 @@ def _lag(
         "lastStoreTimestamp": facts.last_store_timestamp,
         "reason": facts.reason,
     }
+    if committed == LAST_OFFSET:
+        reason = f"the committed offset is {LAST_OFFSET} or more, to which no queue comes"
+        return columns | {"consumerOffset": None, "reason": facts.reason or reason}
     if facts.max_offset is None or facts.min_offset is None:
         return columns
     columns["lag"] = facts.max_offset - committed

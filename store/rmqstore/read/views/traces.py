@@ -8,6 +8,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore.format.columns.buffers import booleans, in_calendar
 from rmqstore.format.columns.traces import is_trace_topic, trace_columns
 from rmqstore.format.schema import CORRUPT_RECORD, TIMESTAMP
 from rmqstore.read.store_parts import StoreParts
@@ -60,8 +61,10 @@ def read_traces(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterato
         parents, fields = trace_columns(batch.column("body"))
         rows = pa.array(parents)
         corrupt = batch.column(CORRUPT_RECORD).take(rows)
-        reasons: pa.Array = pc.coalesce(corrupt, fields["reason"])
-        columns: dict[str, Column] = {REASON: reasons}
+        damage: pa.Array = pc.coalesce(corrupt, fields["reason"])
+        columns: dict[str, Column] = {
+            REASON: pc.coalesce(damage, _odd_times(fields["timestamp"])),
+        }
         for name, column in _OF_MESSAGE.items():
             if name in spec.schema.names:
                 columns[name] = batch.column(column).take(rows)
@@ -71,6 +74,15 @@ def read_traces(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterato
                 columns[name] = times(fields[field]) if is_time else fields[field]
         found = to_batch(spec, source, columns, len(parents))
         if spec.mode == DROPMALFORMED:
-            found = found.filter(reasons.is_null())
+            found = found.filter(damage.is_null())
         if found.num_rows:
             yield found
+
+
+def _odd_times(millis: pa.Array) -> pa.Array:
+    """Return why times, ms, are not shown: those of no calendar, such as one in microseconds."""
+    is_odd = booleans(~in_calendar(millis.fill_null(0).to_numpy()))
+    text = pc.binary_join_element_wise(
+        "timestamp is not in the years 1 to 9999:", millis.cast(pa.string()), "ms", " "
+    )
+    return pc.if_else(is_odd, text, pa.scalar(None, pa.string()))

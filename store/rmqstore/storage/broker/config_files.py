@@ -8,13 +8,15 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from rmqstore.errors import (
+    NOT_PERMITTED,
     CorruptConfigError,
     CorruptDatabaseError,
+    NotPermittedError,
     UnreadableFileError,
     UnsupportedFeatureError,
 )
@@ -90,6 +92,8 @@ def _load(storage: Storage, file: Path) -> dict[str, Any] | None:
         text = read_small(storage, file, MAX_TABLE_BYTES).decode(errors="replace")
     except FileNotFoundError:
         return None
+    except NotPermittedError as err:
+        raise CorruptConfigError(err.path, 0, f"{NOT_PERMITTED} ({err.found})") from err
     except UnreadableFileError as err:
         reason = f"this is {err.found}; {err.wanted} is expected"
         raise CorruptConfigError(err.path, 0, reason) from err
@@ -161,6 +165,9 @@ def part_of(path: Path, table: dict[str, Any], name: str) -> dict[str, Any]:
     return inner
 
 
+LAST_OFFSET: Final = (1 << 63) - 1  # of Java's long
+
+
 def integer(value: Any, bits: int | None = 64) -> int:  # noqa: ANN401 - any JSON
     """Return an integer of a table, or one that a key spells.
 
@@ -180,6 +187,10 @@ def integer(value: Any, bits: int | None = 64) -> int:  # noqa: ANN401 - any JSO
     return int(value)
 
 
+def _as_long(number: int) -> int:
+    return max(min(number, LAST_OFFSET), -LAST_OFFSET - 1)
+
+
 def _has_table(storage: Storage, path: Path) -> bool:
     """Return whether a broker's JSON file exists, or its ``.bak``."""
     return storage.exists(path) or storage.exists(path.with_name(path.name + ".bak"))
@@ -187,6 +198,8 @@ def _has_table(storage: Storage, path: Path) -> bool:
 
 def _offsets_by_queue(path: Path, key: str, offsets: Any) -> dict[tuple[str, int], int]:  # noqa: ANN401 - any JSON
     """Return offsets by topic and queue id.
+
+    One that Java's long cannot hold is the nearest that it can.
 
     Args:
         path: the file that they were loaded from.
@@ -199,7 +212,7 @@ def _offsets_by_queue(path: Path, key: str, offsets: Any) -> dict[tuple[str, int
     topic = key.partition("@")[0]
     try:
         return {
-            (topic, integer(queue_id, None)): integer(offset, None)
+            (topic, integer(queue_id, None)): _as_long(integer(offset, None))
             for queue_id, offset in offsets.items()
         }
     except (AttributeError, ValueError) as err:

@@ -13,7 +13,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from rmqstore.errors import UnreadableFileError
+from rmqstore.errors import NotPermittedError, UnreadableFileError
 from rmqstore.storage.files.storage import (
     A_DANGLING_LINK,
     A_FILE,
@@ -180,4 +180,6 @@ def require_regular(path: AnyPath, status: os.stat_result) -> None:
 
 
 def _unreadable(path: AnyPath, err: OSError, expected: str) -> UnreadableFileError:
+    if isinstance(err, PermissionError):
+        return NotPermittedError(str(path), str(err.strerror), expected)
     return UnreadableFileError(str(path), f"not readable ({err.strerror})", expected)

@@ -403,7 +403,7 @@ class RemoteObject:
             file, version = self._requests.handle(self._key, self.name)
         except FileNotFoundError:
             raise self._gone(FileDeletedError) from None
-        with suppress(OSError):
+        with suppress(Exception):  # that of a file system of the caller may raise any
             file.close()
         if version != self.version:
             raise self._gone(FileReplacedError)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pyarrow import ArrowException
 
-from rmqstore.errors import RemoteReadError
+from rmqstore.errors import RemoteReadError, RmqStoreError
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ class RemoteRequests:
         for attempt in range(1, self._attempts + 1):
             try:
                 return request()
-            except FileNotFoundError:
+            except (FileNotFoundError, RmqStoreError):
                 raise
             except (OSError, ArrowException) as err:
                 reason = self._without_secrets(str(err))
@@ -222,6 +222,11 @@ class RemoteRequests:
                 level = WARNING if monotonic() - began > _LONG_SECONDS else INFO
                 logger.log(level, "%s: %s; trying again", what, reason)
                 sleep(_FIRST_PAUSE_SECONDS * 2**attempt * random.uniform(0.5, 1))  # noqa: S311
+            except Exception as err:  # noqa: BLE001 - a file system of the caller may raise any
+                reason = self._without_secrets(
+                    f"the file system fails: {type(err).__name__}: {err}"
+                )
+                raise RemoteReadError(what, reason, attempt) from None
         raise AssertionError("the last attempt returns or raises")
 
     def _without_secrets(self, text: str) -> str:

@@ -465,16 +465,14 @@ class RemoteStorage:
             self._list_below(parent, name.removesuffix(f"/{own_name}"))
             return self._folders.setdefault(key, {})
         infos = self._requests.list(key, name, recursive=False)
-        found = self._folders[key] = {
-            info.base_name: info for info in infos if info.path != self._hidden
-        }
+        found = self._folders[key] = _by_name(info for info in infos if info.path != self._hidden)
         return found
 
     def _list_below(self, key: str, name: str) -> None:
         for info in self._requests.list(key, name, recursive=True):
             parent = info.path.rstrip("/").rpartition("/")[0]
             if info.path != self._hidden:
-                self._folders.setdefault(parent, {})[info.base_name] = info
+                _add(self._folders.setdefault(parent, {}), info)
             if _is_folder(info):
                 self._folders.setdefault(info.path.rstrip("/"), {})
 
@@ -484,6 +482,8 @@ class RemoteStorage:
         parent, _, name = key.rpartition("/")
         if key == self._root_key or not parent:
             info = self._requests.info(key, str(path))
+            if info.type.name == "File" and not info.size and self._listed(key, str(path)):
+                return type(info)(key, type(info.type).Directory)  # an object that marks a folder
             return info if info.type.name != "NotFound" else None
         return self._listed(parent, str(path).rpartition("/")[0]).get(name)
 
@@ -622,6 +622,20 @@ def _split(name: str) -> tuple[str, str]:
     scheme, _, rest = name.partition("://")
     host, slash, path = rest.partition("/")
     return f"{scheme}://{host}", slash + path
+
+
+def _by_name(infos: Iterable[Any]) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    for info in infos:
+        _add(names, info)
+    return names
+
+
+def _add(names: dict[str, Any], info: Any) -> None:  # noqa: ANN401
+    """Note a FileInfo by its name; of a folder and an object that marks it, the folder stays."""
+    known = names.get(info.base_name)
+    if known is None or not _is_folder(known):
+        names[info.base_name] = info
 
 
 def _is_folder(info: Any) -> bool:  # noqa: ANN401

@@ -372,9 +372,11 @@ class CommitLog:
         return times, is_right
 
     def get(
-        self, physical_offset: int, broker_name: str | None = None, *, check_crc: bool = True
+        self, physical_offset: int, broker_name: str | None = None, *, with_body: bool = True
     ) -> Message:
         """Return the message whose record begins at the offset.
+
+        Without ``with_body`` its body is neither checked nor inflated.
 
         Raises:
             MessageNotFoundError: no record begins there.
@@ -384,8 +386,8 @@ class CommitLog:
         place = self.locate(physical_offset)
         record = self.record(place)
         try:
-            check_record(record.data, 0, physical_offset, check_crc=check_crc)
-            return decode_record(record.data, 0, broker_name)
+            check_record(record.data, 0, physical_offset, check_crc=with_body)
+            return decode_record(record.data, 0, broker_name, inflate=with_body)
         except MalformedBytesError as err:
             damage = CorruptRecordError(str(place.segment.path), physical_offset, err.reason)
             if knows_its_place(record, 0, physical_offset):

@@ -457,7 +457,7 @@ class TieredQueue:
 
     def message(self, queue_offset: int) -> Message:
         """Return the message that a unit points at; raises as ``CommitLog.get`` does."""
-        return self.log.get(self.units.unit(queue_offset)[0], check_crc=False)
+        return self.log.get(self.units.unit(queue_offset)[0], with_body=False)
 
     def holds_inner_batches(self, start: int, end: int) -> bool:
         """Return whether the first or the last record of a range holds an inner batch.

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, spelled
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, number_of, spelled
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import (
     DispatchRules,
@@ -491,8 +491,9 @@ class _Recovery:
                 tails[topic, queue_id] = tail.recovered()
         if tails:
             logger.warning(
-                "%d units that %d queues lack are taken from the log, as a recovery would",
-                sum(len(tail.units) for tail in tails.values()), len(tails),
+                "%s that %s are taken from the log, as a recovery would",
+                number_of(sum(len(tail.units) for tail in tails.values()), "unit"),
+                number_of(len(tails), "queue lacks", "queues lack"),
             )  # fmt: skip
         # The spans that may have held the messages that queues lack. Units in files point at
         # the earlier spans, so a read finds those by itself.

@@ -32,6 +32,7 @@ from rmqstore.storage.recovery.log_end import (
     before_blank_of,
     count_after,
     find_log_end,
+    written_end,
 )
 from rmqstore.storage.recovery.queue_tails import (
     OpenedQueue,
@@ -229,7 +230,6 @@ class StoreEnds:
     @cached_property
     @retry_if_deleted
     def _recovered_queues(self) -> RecoveredQueues:
-        was_closed = self._ignore_log_end or not self._paths.has_abort
         if are_queues_unreadable(self._paths):
             return RecoveredQueues({})
         known_topics = {*self._config.topics()}
@@ -251,8 +251,8 @@ class StoreEnds:
             # topics.json only after it has built their queues.
             return None if since is None else OpenedQueue(queue, since)
 
-        if not was_closed:
-            end = self.log_end or before_blank_of(self._log, self._scanned_end())
+        if self._paths.has_abort:
+            end = self._end_in_queues()
             if in_rocksdb is not None:  # a broker flushes queues there late, but says how late
                 flushed = self._log.find(max(in_rocksdb.checkpoint, self._log.min_offset))
                 scanned_from = self._log.min_offset if flushed is None else flushed.start
@@ -264,6 +264,22 @@ class StoreEnds:
         return recover_closed(
             self._log, end, open_queue, self._rules(), lambda: self._last_in_queues()[1]
         )
+
+    def _end_in_queues(self) -> LogEnd:
+        """Return up to where the log of a store with an ``abort`` file has messages of queues.
+
+        It is the end of the log, or of what was written if the end is ignored.
+        """
+        if not self._ignore_log_end:
+            return self.log_end or before_blank_of(self._log, self._scanned_end())
+        scanned = find_log_end(self._log, read_checkpoint(self._paths))
+        end = before_blank_of(self._log, scanned)
+        written = written_end(self._log)
+        if written <= scanned.physical_offset:
+            return end
+        if scanned.is_stale_after and self._last_in_queues()[1] <= scanned.physical_offset:
+            return end
+        return end._replace(physical_offset=written)
 
     def _rules(self) -> DispatchRules:
         levels = find_delay_levels(self._paths, self._log, self.in_rocksdb)

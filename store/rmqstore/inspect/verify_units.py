@@ -1,0 +1,78 @@
+"""Says of units that lead to another record than their own what they lead to, and how that came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, number_of
+from rmqstore.format.text import decode_text
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.queue import Queue
+
+MAX_LED_ASTRAY: Final = 1000  # units of a queue whose records are looked at
+
+
+class _Kind(NamedTuple):
+    """How units lead to another record, and what a broker makes of them."""
+
+    leads_to: str
+    cause: str
+
+
+def led_astray(
+    queue: Queue, key: tuple[str, int], places: Iterable[int], log: CommitLog
+) -> Iterator[tuple[int, str]]:
+    """Yield how many units lead to the record of another unit, and what is to be said of them.
+
+    Units that lead to no record, or to one that no other unit leads to, are left out.
+
+    Args:
+        queue: the queue.
+        key: its topic and queue id.
+        places: queue offsets of units that differ from the record that they should lead to, rising.
+        log: the log.
+    """
+    found: dict[_Kind, list[int]] = {}
+    for place in places:
+        kind = _kind_of(queue, key, place, log)
+        if kind is not None:
+            found.setdefault(kind, []).append(place)
+    for kind, of_kind in found.items():
+        text = (
+            f"{number_of(len(of_kind), 'unit')}, the first at queue offset {of_kind[0]}, for "
+            f"{kind.leads_to}, {kind.cause}"
+        )
+        yield len(of_kind), text
+
+
+def _kind_of(queue: Queue, key: tuple[str, int], place: int, log: CommitLog) -> _Kind | None:
+    physical_offset, size, _ = queue.unit(place)
+    try:
+        record = log.parts(physical_offset)
+    except (CorruptRecordError, OffsetOutOfRangeError):
+        return None
+    fixed = record.fixed
+    if int(fixed["physical_offset"]) != physical_offset or int(fixed["total_size"]) != size:
+        return None
+    topic, queue_id = decode_text(record.topic), int(fixed["queue_id"])
+    if (topic, queue_id) != key:
+        return _Kind(
+            f"messages of {topic}-{queue_id}",
+            "as where a file of that queue was copied or restored to this one: a broker serves "
+            "them here, and not the messages of this queue",
+        )
+    own_place = int(fixed["queue_offset"])
+    if own_place == place or queue.unit(own_place)[0] != physical_offset:
+        return None
+    (path, position), (own_path, own_position) = queue.place(place), queue.place(own_place)
+    if path != own_path and position == own_position:
+        return _Kind(
+            f"messages of another file of the queue, {own_path}",
+            "as where that file was copied or restored to another name: a broker serves these "
+            "messages twice, and not those that belong here",
+        )
+    return _Kind(
+        "messages that have another unit",
+        "as a crash of a broker leaves them: a broker serves these messages twice",
+    )

@@ -1,0 +1,67 @@
+"""Units that point at the record of another unit of their queue, so that it is served twice.
+
+A broker's crash leaves single ones, and a file that was copied or restored to the name of another
+one consists of them. The place of a unit decides: a broker serves the record there too, and not
+the one that the unit should lead to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import RmqStoreError, number_of
+from rmqstore.read.rows import UnitRows
+from rmqstore.storage.queue.queue import Queue
+
+logger = logging.getLogger(__name__)
+
+
+class RepeatedUnits:
+    """Counts the units of a read that point at the record of another unit."""
+
+    def __init__(self, open_queue: Callable[[str, int], Queue]) -> None:
+        self._open_queue = open_queue
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._firsts: dict[tuple[str, int], int] = {}
+
+    def note(self, units: UnitRows, stored: NDArray[np.int64]) -> None:
+        """Count those of some units whose record has a unit of its own.
+
+        Args:
+            units: units, (n,), whose records name other queue offsets than theirs.
+            stored: the queue offsets in the records, (n,).
+        """
+        queue_ids = units.queue_ids.astype(np.int64) & 0xFFFFFFFF
+        queues = units.topic_codes.astype(np.int64) << 32 | queue_ids
+        for code in np.unique(queues).tolist():
+            rows = np.flatnonzero(queues == code)
+            key = units.topics[code >> 32], int(units.queue_ids[rows[0]])
+            wanted, numbers = np.unique(stored[rows], return_inverse=True)
+            with suppress(RmqStoreError, OSError):  # said where they are read
+                own = self._open_queue(*key).units_of(wanted)
+                is_same = own.physical_offsets[numbers] == units.physical_offsets[rows]
+                repeated = rows[is_same & (own.sizes[numbers] > 0)]
+                if len(repeated):
+                    self._counts[key] += len(repeated)
+                    first = int(units.queue_offsets[repeated].min())
+                    self._firsts[key] = min(first, self._firsts.get(key, first))
+
+    def warn(self) -> None:
+        """Say how many there were in each queue."""
+        for (topic, queue_id), count in self._counts.items():
+            logger.warning(
+                "%s-%d: %s, the first at queue offset %d, for the record of another unit: a broker "
+                "serves such a message twice, and not the one that should be there; "
+                "`rmqstore verify` says more",
+                topic,
+                queue_id,
+                number_of(count, "unit"),
+                self._firsts[topic, queue_id],
+            )
+        self._counts.clear()
