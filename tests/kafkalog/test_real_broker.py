@@ -113,7 +113,10 @@ def test_messages_that_spark_sends_to_a_broker(broker: judge.KafkaBroker, tmp_pa
         created.append(table)
     judge.client("topic", broker.address, "Sent", "2")
     jars = ",".join(map(str, judge.jars("sink")))
-    environment = os.environ | {"PYSPARK_SUBMIT_ARGS": f"--conf spark.jars={jars} pyspark-shell"}
+    environment = os.environ | {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": f"--conf spark.jars={jars} pyspark-shell",
+    }
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), str(store), "Sent", broker.address],
         env=environment, capture_output=True, text=True, timeout=180, check=False,
