@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from click.testing import CliRunner
 
+import broken_stores
 import kafka_logs
 import rmqstore
 from rmqstore.cli import main
@@ -29,6 +30,13 @@ N_ORDERS = 400
 _BLOCK = re.compile(
     r"(<!-- not run: (?P<reason>.+?) -->\n)?^```(?P<language>python|console)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
+)
+
+BROKEN = (  # stores of the page about crashed stores
+    ("lost", "commitlog", "newest", "missing"),
+    ("short", "commitlog", "newest", "cut"),
+    ("hole", "commitlog", "middle", "page"),
+    ("unbuilt", "consumequeue", "newest", "missing"),
 )
 
 
@@ -88,6 +96,10 @@ def make_places(golden_store: Callable[[str], Path], folder: Path) -> None:
     places = {"crashed": "crash", "batch": "batch-cq", "compacted": "compacted", "cut": "crash2"}
     for name, golden in places.items():
         shutil.copytree(golden_store(golden), folder / "data" / "rocketmq" / name)
+    for name, part, place, damage in BROKEN:
+        case = broken_stores.Case("live", "closed", part, place, damage)
+        root = folder / "data" / "rocketmq" / name
+        broken_stores.make(golden_store("live"), case, root)
     conf = f"storePathRootDir = {folder}/data/rocketmq/store\nbrokerName = broker-a\n"
     (folder / "data" / "rocketmq" / "broker.conf").write_text(conf, encoding="utf-8")
     kafka_logs.unpack("groups", folder / "data" / "kafka").rename(

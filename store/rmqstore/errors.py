@@ -326,3 +326,4 @@ class Finding(NamedTuple):
     part: str  # log, end, queue, index, config or check; other names for Kafka's logs
     place: str
     text: str
+    kind: str = ""  # what it means, a name in ``inspect.cures``; "" for that of its part

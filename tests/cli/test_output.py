@@ -338,12 +338,17 @@ def test_nothing_found_is_no_empty_table(golden_store: Golden) -> None:
 def test_findings_come_in_every_format(golden_store: Golden, tmp_path: Path) -> None:
     root = golden_store("crash")
     with rmqstore.open(root) as store:
-        known = [finding._asdict() for finding in verify(store)]
+        found = list(verify(store))
+    known = [{"part": one.part, "place": one.place, "text": one.text} for one in found]
     assert known
     lines = run("verify", root)
     assert lines.exit_code == 1
     assert lines.stdout.splitlines() == ["{part} {place}: {text}".format(**one) for one in known]
-    assert lines.stderr.splitlines() == [f"damage: {len(known)} findings"]
+    *cures, last = lines.stderr.splitlines()
+    assert last == f"damage: {len(known)} findings"
+    kinds = ["lost (high, 2):", "unbuilt (high, 1):", "queue (medium, 2):", "keys (low, 1):"]
+    assert [line for line in cures if not line.startswith("  ")] == [*kinds, "index (low, 1):"]
+    assert f"rmqstore rebuild {root}" in lines.stderr
     assert json.loads(run("verify", root, "--format", "json").stdout) == known
     table = run("verify", root, "--format", "csv").stdout
     assert list(csv.DictReader(io.StringIO(table))) == known

@@ -24,8 +24,9 @@ from rmqstore.cli import main
 from rmqstore.errors import Finding
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.charts import OTHER_TOPICS, SYSTEM_TOPICS
+from rmqstore.inspect.cures import cure_of
 from rmqstore.inspect.facts import StoreFacts
-from rmqstore.inspect.report import cure_of, gather, render, size, span, time
+from rmqstore.inspect.report import gather, render, size, span, time
 
 GoldenStore = Callable[[str], Path]
 
@@ -261,9 +262,11 @@ def test_findings_come_with_what_cures_them_the_worst_first(golden_store: Golden
     facts.path = "/data/a store"
     facts.findings = [*(facts.findings or ()), Finding("log", "1", "damaged")]
     page = render([facts], MADE_AT)
-    places = [page.index(cure_of(part).effect) for part in ("log", "queue", "index")]
+    kinds = ("lost", "log", "unbuilt", "queue", "index")
+    places = [page.index(cure_of(kind).effect) for kind in kinds]
     assert places == sorted(places)
-    assert "<code>rmqstore rebuild &#39;/data/a store&#39; --truncate</code>" in page
+    assert "<code>rmqstore rebuild &#39;/data/a store&#39;</code>" in page
+    assert "--truncate" not in page
 
 
 def test_what_a_start_of_the_broker_loses_comes_first_with_how_to_read_it(
@@ -274,12 +277,9 @@ def test_what_a_start_of_the_broker_loses_comes_first_with_how_to_read_it(
     assert "not messages" not in page
     read, cut = (page.index(f"<code>rmqstore {command} ") for command in ("export", "rebuild"))
     assert page.index("What the check found") < page.index(cure_of("end").effect) < read < cut
-    assert cut < page.index(cure_of("queue").effect)
-    assert "rmqstore rebuild" in page
-    assert (
-        re.findall(r"<code>rmqstore rebuild [^<]*</code>", page)
-        == [f"<code>rmqstore rebuild {golden_store('crash2')} --truncate</code>"] * 3
-    )
+    assert {*re.findall(r"<code>rmqstore rebuild [^<]*</code>", page)} == {
+        f"<code>rmqstore rebuild {golden_store('crash2')} --truncate</code>"
+    }
 
 
 def test_each_part_that_verify_names_has_a_cure(golden_store: GoldenStore) -> None:

@@ -77,6 +77,7 @@ def test_missing_units_are_counted(copied: GoldenStore) -> None:
     (found,) = findings(root)
     assert (found.part, found.place) == ("queue", "TopicA-2")
     assert f"{n_units} records have no unit" in found.text
+    assert "a broker that starts does not serve queue offset" in found.text
 
 
 def test_a_wrong_unit_is_named(copied: GoldenStore) -> None:

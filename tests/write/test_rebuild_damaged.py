@@ -82,20 +82,16 @@ def test_a_record_with_a_wrong_queue_id_leaves_one_gap(
     offset = row["queueOffset"]
     assert gap.place == f"TopicB-{row['queueId']}"
     assert f"no record has the queue offsets from {offset} to {offset}" in gap.text
-    found = findings(root)
-    assert not lacking(found)
-    assert {one.part for one in found} == {"queue"}
+    assert findings(root) == []
     with rmqstore.open(root) as store:
         others = store.scan(
             assign={"TopicB": [row["queueId"]]}, columns="queueOffset,commitLogOffset"
         ).read_all()
         moved = store.scan(assign={"TopicB": [90]}, columns="queueOffset").read_all()
     n_rows = len(goldens.queues("basic")["TopicB", row["queueId"]])
-    assert others["queueOffset"].to_pylist() == [*range(n_rows)]
-    places = others["commitLogOffset"].to_pylist()
-    # The broker serves the next message in its place, and so do we.
-    assert places[offset] == places[offset + 1]
-    assert len(set(places)) == n_rows - 1
+    # A broker serves the next message in its place; a read gives each message once.
+    assert others["queueOffset"].to_pylist() == [*range(offset), *range(offset + 1, n_rows)]
+    assert len({*others["commitLogOffset"].to_pylist()}) == n_rows - 1
     assert moved["queueOffset"].to_pylist() == [offset]
 
 

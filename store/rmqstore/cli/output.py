@@ -38,7 +38,7 @@ FILE_FORMATS: Final = (*FORMATS, _JSON)  # those that are not for people
 _LIVE: Final = (_TABLE, "jsonl", "csv")  # forms for rows of which nobody knows the last
 _LIVE_WIDTH: Final = 12  # characters of a cell, at least, if the widest is not known
 _FRAMED_ROWS: Final = 1000  # a longer table is written row by row, without a frame
-_FINDING: Final = pa.schema([(name, pa.string()) for name in Finding._fields])
+_FINDING: Final = pa.schema([(name, pa.string()) for name in ("part", "place", "text")])
 
 
 def require_new(target: Path, *, overwrite: bool) -> None:

@@ -35,6 +35,7 @@ from rmqstore.cli.stores import (
 from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError, number_of
 from rmqstore.inspect.changes import planned_rebuild
+from rmqstore.inspect.cures import by_kind
 from rmqstore.inspect.doctor import WRONG, Check, examine
 from rmqstore.inspect.report import gather, render, require_libraries
 from rmqstore.inspect.verify import verify as verify_store
@@ -154,6 +155,10 @@ def verify(path: Path, output: Output) -> None:
             compared += "; queues in RocksDB were not compared"
         if not findings and not n_written(store.parts, [store.parts.log_slice()]):
             raise OptionError(f"{path}: nothing was checked; the log holds no record")
+        for kind, cure, ones in by_kind(findings):
+            click.echo(f"{kind} ({cure.severity}, {len(ones)}):", err=True)
+            for line in cure.lines(str(path)):
+                click.echo(f"  {line}", err=True)
     show_findings(findings, output)
     click.echo(f"{path}: {compared}", err=True)
 

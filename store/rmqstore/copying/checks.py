@@ -250,7 +250,7 @@ def findings_of(
         place = one.place.replace(own_name, name)
         # The records of a queue that is left out have no unit.
         if one.part != "queue" or request.has(place.rpartition("-")[0]):
-            found.append(Finding(one.part, place, one.text.replace(own_name, name)))
+            found.append(one._replace(place=place, text=one.text.replace(own_name, name)))
     return tuple(found)
 
 

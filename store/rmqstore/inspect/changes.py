@@ -96,7 +96,7 @@ def _writable(
         require_no_old_broker(paths)
     require_writable(paths)
     with closing(CommitLog(paths.commitlogs)) as log:
-        return paths, existing_config(paths, log, sizes_of(paths.settings))
+        return paths, existing_config(paths, log, sizes_of(paths.settings), is_fitted=True)
 
 
 def planned_append(

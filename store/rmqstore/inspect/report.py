@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from shlex import quote
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ from rmqstore.inspect.charts import (
     draw_topics,
     estimate_rates,
 )
+from rmqstore.inspect.cures import by_kind
 from rmqstore.inspect.facts import (
     FileFacts,
     GroupFacts,
@@ -50,12 +51,9 @@ logger = logging.getLogger(__name__)
 _EXACT_UNITS = 20_000_000
 _SIZE_SAMPLES = 16
 
-Severity: TypeAlias = Literal["high", "medium", "low"]
-
 _SHOWN_ROWS = 2000
 _STEP = 1024
 _UNKNOWN = "\N{EN DASH}"
-_SEVERITIES = ("high", "medium", "low")
 
 
 def gather(
@@ -244,92 +242,6 @@ def _files(store: MessageStore) -> list[FileFacts]:
     return sorted(kinds, key=lambda kind: -kind.n_bytes)
 
 
-class Cure(NamedTuple):
-    """What findings about one part of a store mean, and what to do about them."""
-
-    severity: Severity
-    effect: str
-    advice: str
-    command: str  # has PATH where the store is named
-    # What follows the first command, if that is not all, and the command for it.
-    then: str = ""
-    last_command: str = ""
-
-
-_CURES = {
-    "log": Cure(
-        "high",
-        "Records of the log are damaged or missing, so their messages cannot be read.",
-        "Nothing brings their bytes back but a replica or a backup. A damaged end of the log can "
-        "be cut off, which keeps a copy of what is cut:",
-        "rmqstore rebuild PATH --truncate",
-    ),
-    "end": Cure(
-        "high",
-        "A broker that starts on this store ends the log there and loses these records.",
-        "Before it starts, copy all messages out, these included:",
-        "rmqstore export PATH messages.parquet --scan commitlog --all --ignore-log-end "
-        "--mode DROPMALFORMED",
-        "Then start the broker, or cut the log without it, which keeps a copy of what is cut:",
-        "rmqstore rebuild PATH --truncate",
-    ),
-    "queue": Cure(
-        "medium",
-        "Consumers, and reads by queue, miss messages that the log has, or come upon wrong ones.",
-        "A broker that starts after a crash mends this by itself. Without a broker, this builds "
-        "the queues from the log:",
-        "rmqstore rebuild PATH",
-    ),
-    "index": Cure(
-        "low",
-        "Queries by key miss messages. No message is affected otherwise.",
-        "This builds the index from the log while no broker runs on the store:",
-        "rmqstore rebuild PATH",
-    ),
-    "config": Cure(
-        "medium",
-        "A table of the broker is damaged. What depends on it comes from its backup, or is not "
-        "known. Messages are not affected.",
-        "A broker that starts reads the backup, the .bak file beside the table, and writes the "
-        "table again. Without a sound backup it begins an empty table: see before it starts what "
-        "is left of topics, groups and offsets:",
-        "rmqstore describe PATH",
-    ),
-    "check": Cure(
-        "medium",
-        "The check ended early, so there may be more than is listed.",
-        "Mend what it says, and check again:",
-        "rmqstore verify PATH",
-    ),
-}
-
-
-def cure_of(part: str) -> Cure:
-    """Return what cures findings about a part of a store.
-
-    Args:
-        part: ``log``, ``end``, ``queue``, ``index`` or ``config``, as in
-            :class:`~rmqstore.errors.Finding`, or ``check`` for a check that could not be finished.
-    """
-    return _CURES[part]
-
-
-def cures_of(parts: Collection[str]) -> dict[str, Cure]:
-    """Return what cures findings about the parts of one store that have some.
-
-    A log that records follow cannot be built from before it is cut.
-    """
-    cures = {part: cure_of(part) for part in parts}
-    if "end" in cures:
-        for part in ("queue", "index"):
-            cures[part] = cure_of(part)._replace(
-                advice="Once the records after the end of the log were copied out, the start of "
-                "the broker mends this, and so does the command that cuts the log:",
-                command=cures["end"].last_command,
-            )
-    return cures
-
-
 def require_libraries() -> None:
     """Check that the libraries for drawing are installed, before any long work begins.
 
@@ -366,25 +278,11 @@ def render(stores: Sequence[StoreFacts], made_at: datetime) -> str:
         made_at=in_current_zone(made_at),
         zone=zone_name(),
         limit=_SHOWN_ROWS,
-        findings_by_part=findings_by_part,
+        by_kind=by_kind,
         draw_topics=draw_topics,
         draw_groups=draw_groups,
         draw_rates=draw_rates,
         draw_skew=draw_skew,
-    )
-
-
-def findings_by_part(findings: Sequence[Finding]) -> list[tuple[str, Cure, list[Finding]]]:
-    """Return findings with what cures them, by the part of the store, the worst part first."""
-    cures = cures_of({one.part for one in findings})
-    parts = [
-        (part, cure, [one for one in findings if one.part == part])
-        for part, cure in sorted(cures.items())
-        if any(one.part == part for one in findings)
-    ]
-    # What a start of the broker would lose comes first.
-    return sorted(
-        parts, key=lambda one: (one[0] != "end", _SEVERITIES.index(one[1].severity), one[0])
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import islice
@@ -36,10 +36,12 @@ from rmqstore.format.columns.dispatch_requests import (
     read_requests,
     topic_names,
 )
-from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.columns.lmq import lmq_heads
-from rmqstore.format.framing import StopKind
+from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import (
+    BATCH_BYTES,
+    BATCH_ROWS,
     DELIVERY_TOLERANCE_MS,
     MAX_EXT_ADDRESS,
     SCHEDULE_TOPIC,
@@ -47,20 +49,22 @@ from rmqstore.format.layout import (
     Mask,
 )
 from rmqstore.format.topics import is_system_topic
+from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
+from rmqstore.inspect.cures import in_order
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.read.planning import n_written
-from rmqstore.spans import FOREVER
+from rmqstore.spans import FOREVER, QueueKey, Span
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.store_config import spell_levels
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_have_queue
-from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
-from rmqstore.storage.queue.consumequeue import ConsumeQueueExt
-from rmqstore.storage.queue.queue import Queue, shift_of
+from rmqstore.storage.queue.consumequeue import ConsumeQueueExt, kept_end
+from rmqstore.storage.queue.queue import Queue, pieces, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.rocksdb_queue import (
     RocksDbQueues,
@@ -69,18 +73,21 @@ from rmqstore.storage.queue.rocksdb_queue import (
 )
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import count_after, damage_met, find_log_end
+from rmqstore.storage.recovery.unit_checks import are_confirmed
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
 _MAX_FINDINGS = 1000  # damaged records that are reported one by one
 _FILES_AT_ONCE = 64
+_MAX_RANGES = 5  # of queue offsets that one finding names
+_NONE = np.empty(0, np.int64)
 _RECOVERED_FILES = 3  # that a broker reads when it starts a store that was closed
 _MAX_SHIFTS = 8  # times that a broker starts or stops continuing at another place in a queue
 
 
 def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterator[Finding]:
-    """Yield every disagreement between the log, the queues and the index.
+    """Yield every disagreement between the log, the queues and the index, the worst first.
 
     These are missing files of the log, damaged records, wrong units and keys that cannot be found.
     Tables under ``config/`` that are damaged are findings of the part ``config``, and records that
@@ -94,8 +101,13 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     Raises:
         NotPermittedError: a file may not be read by this user, so nothing is known of it.
     """
+    yield from in_order(_found(store, progress))
+
+
+def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
     store.parts.require_local("verify")
     yield from _damaged_tables(store)
+    yield from misplaced_files(store.paths)
     yield from _after_end(store)
     whole = store.parts.log_slice()
     for start, stop, segment in store.parts.log.segment_spans(whole.start, whole.end):
@@ -106,7 +118,9 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
     end = store.parts.log_slice().end
     log = store.parts.log
-    queues = _Queues(store.paths, log)
+    broker = foresee(store.paths, log, store.parts.ends)
+    queues = _Queues(store.paths, log, broker)
+    gaps: list[Span] = []
     batch_topics = store.paths.queue_folders.batch_topics()
     has_entries = bool(log.entry_segments)
     keys = KeysOfLog()
@@ -115,7 +129,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
     def second_pass(done: int, _total: int) -> None:
         progress((n_bytes + min(done, n_bytes)) // 2, n_bytes)
 
-    for data, whole_heads in _whole_heads(store, end, second_pass):
+    for data, whole_heads in _whole_heads(store, end, gaps, second_pass):
         heads = queues.without_torn(data, whole_heads) if has_entries else whole_heads
         requests = read_requests(data, heads, rules)
         queues.compare(requests)
@@ -129,7 +143,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
             store.paths.rocksdb_queues,
         )
     if not are_queues_unreadable(store.paths):
-        yield from queues.findings(store.parts.ranges.light_messages_apart)
+        yield from queues.findings(gaps, store.parts.ranges.light_messages_apart)
         if batch_topics:
             # Units and records may disagree although all of them are whole, so messages are read.
             batches = store.scan(
@@ -141,7 +155,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
             for text in islice(_corrupt(batches), _MAX_FINDINGS):
                 place, _, reason = text.partition(": ")
                 yield Finding("queue", place, reason)
-    yield from index_findings(store.paths, keys, log.min_offset)
+    yield from index_findings(store.paths, keys, log.min_offset, gaps, broker)
 
 
 def _damaged_tables(store: MessageStore) -> Iterator[Finding]:
@@ -219,32 +233,63 @@ def _damaged_records(store: MessageStore, reach: Callable[[int], None]) -> Itera
 
 
 def _whole_heads(
-    store: MessageStore, end: int, progress: Progress
+    store: MessageStore, end: int, gaps: list[Span], progress: Progress
 ) -> Iterator[tuple[Bytes, Heads]]:
     """Yield the heads of all whole records, in the order of the log, and the bytes that hold them.
 
-    A record that is damaged otherwise, for instance by an impossible time, has its unit and its
-    keys all the same.
+    After damage they continue where reads do. A record that is damaged otherwise, for instance by
+    an impossible time, has its unit and its keys all the same.
+
+    Args:
+        store: the store.
+        end: physical offset where the log ends.
+        gaps: receives the parts of the log, up to any offset, in which no whole record lies.
+        progress: called with the bytes that were walked.
     """
     log = store.parts.log
     for part in join_spans(log, log.min_offset, end):
-        if isinstance(part, JoinedWindow):
+        if isinstance(part, JoinedWindow) and part.has_true_sizes():
             for _, heads, is_sound in part.heads():
                 yield from _sound_heads(part.data, heads, is_sound)
             progress(part.end - log.min_offset, end - log.min_offset)
-        elif part.segment is not None:
-            for window in walk_forward(log, part.segment, part.start, part.end):
-                for starts, heads, is_sound in window.heads():
-                    is_in_place = heads.column("physical_offset") == starts + part.segment.start
-                    yield from _sound_heads(window.data, heads, is_sound & is_in_place)
-                progress(min(window.stopped, end) - log.min_offset, end - log.min_offset)
-                if window.records.kind is StopKind.EMPTY:
-                    break
-                is_stale = window.records.kind is StopKind.STALE
-                # The log of a store that was closed may end where a walk ended.
-                queues_end = store.parts.store_queues.proved_end
-                if is_stale and damage_met(window, queues_end()) is None:
-                    return
+            continue
+        for span in part.spans if isinstance(part, JoinedWindow) else (part,):
+            reached = yield from _heads_of_span(store, span, gaps)
+            progress(min(span.end, end) - log.min_offset, end - log.min_offset)
+            if reached is not None:
+                gaps.append(Span(reached, FOREVER))
+                return
+    gaps.append(Span(end, FOREVER))
+
+
+def _heads_of_span(
+    store: MessageStore, span: SegmentSpan, gaps: list[Span]
+) -> Generator[tuple[Bytes, Heads], None, int | None]:
+    """Yield as :func:`_whole_heads` does; return where the log ends, None if it continues."""
+    start, end, segment = span
+    if segment is None:
+        gaps.append(Span(start, end))
+        return None
+    for window in walk_forward(store.parts.log, segment, start, end):
+        data, starts, sizes = window.rejoined()
+        for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
+            heads, whole = read_heads(data, starts[rows])
+            places = starts[rows] + segment.start
+            is_sound = whole & (heads.column("physical_offset") == places)
+            stops = places + sizes[rows]
+            gaps += [
+                Span(int(places[row]), int(stops[row]))
+                for row in np.flatnonzero(~is_sound)[:_MAX_FINDINGS].tolist()
+            ]
+            yield from _sound_heads(data, heads, is_sound)
+        if window.damage is None:
+            continue
+        # The log of a store that was closed may end where a walk ended.
+        queues_end = store.parts.store_queues.proved_end
+        if store.log_end is None and damage_met(window, queues_end()) is None:
+            return window.stopped
+        gaps.append(Span(window.stopped, window.resumed))
+    return None
 
 
 def _sound_heads(data: Bytes, heads: Heads, is_sound: Mask) -> Iterator[tuple[Bytes, Heads]]:
@@ -271,6 +316,7 @@ class _Tally:
         flushed_until: int,
         open_ext: Callable[[], ConsumeQueueExt],
         first_place: int,
+        start: BrokerStart | None,
         *,
         is_schedule: bool,
     ) -> None:
@@ -283,19 +329,66 @@ class _Tally:
         self.n_earlier = 0  # records before it, of an earlier topic of this name
         # physical offset from which on the queue may lack units, because they are flushed late
         self._flushed_until = flushed_until
-        self._start = self.queue.begin
+        self._begin = self.queue.begin
         self._end = self.queue.end()
+        self._broker = start
+        # queue offset after the last unit that a broker which starts keeps, and the queue offsets
+        # of the records for which it builds units after that
+        self._kept = self._end
+        if start is not None:
+            self._kept = kept_end(queue, start.log_end, is_cut=start.cuts_queues)
+        self._built: list[NDArray[np.int64]] = []
+        self._last = self._end - 1  # the largest queue offset of a unit or a record
         self.n_missing = 0
         self._n_matched = self._n_wrong = self._n_shifted = 0
-        self._first_missing = self._first_wrong = self._first_shifted = -1
-        self._wrong_places: list[int] = []  # the first of them
+        self._first_missing = self._first_shifted = -1
+        self._wrong_places: list[int] = []  # the first of those that are wrong
+        self.n_given_again = 0  # lost messages whose queue offsets a broker gives out again
+        # those of records for which it builds none, and which it cuts off with the end of the log
+        self._unbuilt: list[NDArray[np.int64]] = []
+        self._cut: list[NDArray[np.int64]] = []
 
-    def texts(self, key: tuple[str, int], log: CommitLog) -> Iterator[str]:
-        """Yield what is wrong with the queue of a topic and queue id."""
+    def findings(self, key: QueueKey, log: CommitLog, gaps: Sequence[Span]) -> Iterator[Finding]:
+        """Yield what is wrong with the queue.
+
+        Args:
+            key: its topic and queue id.
+            log: the log of the store.
+            gaps: the parts of the log in which no whole record lies, by offset.
+        """
+        place = f"{key[0]}-{key[1]}"
+        lost, n_other = self._without_record(key, log, gaps)
+        following, unserved, cut = self._next_offset()
+        self.n_given_again = int((lost >= following).sum())
+        again = ""
+        if following <= self._last and (self.n_given_again or len(cut) or len(unserved)):
+            again = f"; a broker that starts gives out queue offsets from {following} on again"
+        if len(lost):
+            count = number_of(len(lost), "unit does not point", "units do not point")
+            text = f"{count} to a record of the queue: the log lost {_named(lost)}"
+            yield Finding("queue", place, text + again, "lost" if self.n_given_again else "gone")
+        if n_other:
+            count = number_of(n_other, "unit does not point", "units do not point")
+            yield Finding("queue", place, f"{count} to a record of the queue", "unit")
+        if len(cut):
+            text = f"a broker that starts cuts off {_named(cut)}"
+            yield Finding("queue", place, text + again, "end")
+        texts = []
         if self.n_missing:
             first = self._first_missing
             count = number_of(self.n_missing, "record has no unit", "records have no unit")
-            yield f"{count}, the first at queue offset {first}"
+            texts.append(f"{count}, the first at queue offset {first}")
+        if len(unserved):
+            text = f"a broker that starts does not serve {_named(unserved)}, which the log has"
+            texts.append(text + again)
+        if texts:
+            kind = "unbuilt" if len(unserved) else ""
+            yield Finding("queue", place, "; ".join(texts), kind)
+        for text in self._wrong_units(key, log):
+            yield Finding("queue", place, text, "unit")
+
+    def _wrong_units(self, key: QueueKey, log: CommitLog) -> Iterator[str]:
+        """Yield what is wrong with units whose records are there."""
         n_wrong = self._n_wrong
         for n_astray, text in led_astray(self.queue, key, self._wrong_places, log):
             n_wrong -= n_astray
@@ -304,7 +397,7 @@ class _Tally:
             count = number_of(
                 n_wrong, "unit differs from its record", "units differ from their record"
             )
-            yield f"{count}, the first at queue offset {self._first_wrong}"
+            yield f"{count}, the first at queue offset {self._wrong_places[0]}"
         if self._n_shifted:
             count = number_of(
                 self._n_shifted,
@@ -313,11 +406,50 @@ class _Tally:
             )
             first = self._first_shifted
             yield f"{count}, the first at queue offset {first}; a broker serves them there"
-        n_extra = self.queue.count_units(self._start, self._end, log.min_offset)
-        n_extra -= self._n_matched
-        if n_extra > 0:
-            count = number_of(n_extra, "unit does not point", "units do not point")
-            yield f"{count} to a record of the queue"
+
+    def _without_record(
+        self, key: QueueKey, log: CommitLog, gaps: Sequence[Span]
+    ) -> tuple[NDArray[np.int64], int]:
+        """Return the queue offsets whose record the log lost, and how many units are wrong else."""
+        begin, end = self._begin, self._end
+        n_extra = self.queue.count_units(begin, end, log.min_offset) - self._n_matched
+        if n_extra <= 0:
+            return _NONE, 0
+        starts, ends = (np.array([span[side] for span in gaps], np.int64) for side in (0, 1))
+        lost = []
+        for low, high in pieces(self.queue, begin, end):
+            offsets = np.arange(low, high)
+            units = self.queue.units(low, high)
+            places = units.physical_offsets
+            gap = np.searchsorted(starts, places, side="right") - 1
+            is_lost = units.may_be_right(FOREVER) & (places >= log.min_offset) & (gap >= 0)
+            is_lost &= places < ends[gap]
+            rows = np.flatnonzero(is_lost)
+            if len(rows):
+                confirmed = are_confirmed(log, self.queue, key, offsets[rows], FOREVER)
+                lost.append(offsets[rows[~confirmed]])
+                # Records after the end of the log, which are still there.
+                self._cut.append(offsets[rows[confirmed]])
+        n_cut = sum(map(len, self._cut))
+        found = np.concatenate([_NONE, *lost])
+        return found, max(n_extra - len(found) - n_cut, 0)
+
+    def _next_offset(self) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+        """Return what a broker that starts makes of the queue.
+
+        Returns:
+            The queue offset that it gives out next; the queue offsets that it does not serve
+            though the log has them; those that it cuts off with the end of the log.
+        """
+        built, unbuilt, cut = (
+            np.unique(np.concatenate([_NONE, *parts]))
+            for parts in (self._built, self._unbuilt, self._cut)
+        )
+        # It appends units to those that are there, whatever their queue offsets; only in a queue
+        # without a file it fills the places before the first one.
+        start = int(built[0]) if len(built) and not self.queue.is_present else self._kept
+        moved = built[built != np.arange(start, start + len(built))]
+        return start + len(built), np.union1d(unbuilt, moved), cut
 
     def compare(self, units: QueueUnits, rows: NDArray[np.int64]) -> None:
         """Compare units that the queue should have with those that it has.
@@ -347,6 +479,8 @@ class _Tally:
             if not same_there[first]:
                 break
             places, exists, same = moved, exists_there, same_there
+        if self._broker is not None:
+            self._foresee(self._broker, offsets, places, exists, units.units[rows])
         wrong = exists & ~same
         shifted = np.flatnonzero(same & (places != offsets))
         if len(shifted) and not self._n_shifted:
@@ -357,14 +491,31 @@ class _Tally:
         missing = np.flatnonzero(~exists & ~may_lack)
         if len(missing) and not self.n_missing:
             self._first_missing = int(offsets[missing[0]])
-        if wrong.any() and not self._n_wrong:
-            self._first_wrong = int(offsets[np.flatnonzero(wrong)[0]])
-        if wrong.any() and len(self._wrong_places) < MAX_LED_ASTRAY:
-            rest = MAX_LED_ASTRAY - len(self._wrong_places)
-            self._wrong_places += offsets[wrong][:rest].tolist()
+        rest = MAX_LED_ASTRAY - len(self._wrong_places)
+        self._wrong_places += offsets[wrong][:rest].tolist()
         self.n_missing += len(missing)
         self._n_wrong += int(wrong.sum())
         self._n_matched += int(exists.sum())
+
+    def _foresee(
+        self,
+        broker: BrokerStart,
+        offsets: NDArray[np.int64],
+        places: NDArray[np.int64],
+        exists: Mask,
+        expected: NDArray[np.void],
+    ) -> None:
+        """Note what a broker that starts does with records whose units it does not keep."""
+        self._last = max(self._last, int(offsets.max()))
+        dropped = np.flatnonzero(~exists | (places >= self._kept))
+        if not len(dropped):
+            return
+        offsets, physical_offsets = offsets[dropped], expected["physical_offset"][dropped]
+        is_cut = physical_offsets >= broker.log_end
+        is_built = ~is_cut & (physical_offsets >= broker.built_from) & (offsets >= self._kept)
+        self._built.append(offsets[is_built])
+        self._cut.append(offsets[is_cut])
+        self._unbuilt.append(offsets[~is_cut & ~is_built])
 
     def _compare_at(
         self, places: NDArray[np.int64], expected: NDArray[np.void]
@@ -372,7 +523,7 @@ class _Tally:
         """Return which places (n,) have a unit, and which of these units are as expected."""
         exists = np.zeros(len(places), np.bool_)
         is_same = np.zeros(len(places), np.bool_)
-        low = max(int(places.min()), self._start)
+        low = max(int(places.min()), self._begin)
         high = min(int(places.max()) + 1, self._end)
         for start, stop in self.queue.runs(low, high) if low < high else ():
             stored = self.queue.units(start, stop)
@@ -397,9 +548,20 @@ class _Tally:
         return exists, is_same
 
 
+def _named(queue_offsets: NDArray[np.int64]) -> str:
+    """Return rising queue offsets in words."""
+    runs = np.split(queue_offsets, np.flatnonzero(np.diff(queue_offsets) != 1) + 1)
+    texts = [
+        f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:_MAX_RANGES]
+    ]
+    n_more = len(runs) - _MAX_RANGES
+    text = ", ".join(texts) + (f" and {n_more} more ranges" if n_more > 0 else "")
+    return f"queue offset{'s' if len(queue_offsets) > 1 else ''} {text}"
+
+
 class _Queues:
-    def __init__(self, paths: StorePaths, log: CommitLog) -> None:
-        self._paths, self._log = paths, log
+    def __init__(self, paths: StorePaths, log: CommitLog, start: BrokerStart | None) -> None:
+        self._paths, self._log, self._start = paths, log, start
         self._known_topics = frozenset(BrokerConfig(paths).topics())  # empty if they are not known
         self._tallies: dict[tuple[str, int], _Tally] = {}
         self._without_queue: Counter[tuple[str, int]] = Counter()
@@ -434,7 +596,12 @@ class _Queues:
                 if found == (topic.encode(), queue_id, 0):
                     first_place = physical_offset
         self._tallies[key] = _Tally(
-            queue, flushed_until, open_ext, first_place, is_schedule=topic == SCHEDULE_TOPIC
+            queue,
+            flushed_until,
+            open_ext,
+            first_place,
+            self._start,
+            is_schedule=topic == SCHEDULE_TOPIC,
         )
         return self._tallies[key]
 
@@ -470,10 +637,11 @@ class _Queues:
                 keeps[row] = unit[0] == int(torn.column("physical_offset")[0]) and unit[1] > 0
         return heads if keeps.all() else heads.take(keeps)
 
-    def findings(self, apart: Container[str]) -> Iterator[Finding]:
-        """Yield the findings queue by queue.
+    def findings(self, gaps: Iterable[Span], apart: Container[str]) -> Iterator[Finding]:
+        """Yield the findings queue by queue, and how many messages all of them lose.
 
         Args:
+            gaps: the parts of the log in which no whole record lies.
             apart: light message queues that lie in RocksDB and are left out.
         """
         self._compare_waiting()
@@ -485,6 +653,8 @@ class _Queues:
         ):
             self._tally(*key)
         of_deleted: Counter[str] = Counter()
+        ordered = sorted(gaps)
+        given_again = []
         for (topic, queue_id), tally in sorted(self._tallies.items()):
             if topic in apart:
                 continue
@@ -495,9 +665,16 @@ class _Queues:
             if may_be_deleted and not self._paths.queue_folders.has_queue_folder(topic):
                 of_deleted[topic] += tally.n_missing
                 continue
-            for text in tally.texts((topic, queue_id), self._log):
-                yield Finding("queue", f"{topic}-{queue_id}", text)
+            yield from tally.findings((topic, queue_id), self._log, ordered)
+            if tally.n_given_again:
+                given_again.append(tally.n_given_again)
         self._files.close()
+        if given_again:
+            text = (
+                f"{sum(given_again)} messages of {len(given_again)} queues are lost with the end "
+                "of the log; a broker that starts gives their queue offsets out again"
+            )
+            yield Finding("log", self._log.folders, text, "lost")
         if of_deleted.total():
             logger.warning(
                 "%s: %d records are of topics that were deleted (%s): they have no unit, and go "

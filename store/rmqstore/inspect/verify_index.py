@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,8 @@ from rmqstore.format.columns.dispatch_requests import (
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.property_decode import parse_entries, property_column
 from rmqstore.format.layout import PROPERTY_TAGS, Bytes, Mask, SysFlag
-from rmqstore.spans import FOREVER
+from rmqstore.inspect.broker_start import BrokerStart
+from rmqstore.spans import FOREVER, Span
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.storage import Storage
@@ -117,13 +118,21 @@ class KeysOfLog:
         return offsets[row:], hashes[row:]
 
 
-def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterator[Finding]:
+def index_findings(
+    paths: StorePaths,
+    keys: KeysOfLog,
+    log_start: int,
+    gaps: Iterable[Span],
+    broker: BrokerStart | None,
+) -> Iterator[Finding]:
     """Yield the faults of the index.
 
     Args:
         paths: the files of the store.
         keys: the keys of all records of its log.
         log_start: physical offset where the log begins.
+        gaps: the parts of the log in which no whole record lies.
+        broker: what a broker that starts would do, None if it is not known.
     """
     opened, findings = _open(index_files(paths.index, paths.storage), paths.storage)
     yield from findings
@@ -145,12 +154,16 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
             text = f"{n_lost} keys are not in the chain of their slot"
             yield Finding("index", str(file.path), text)
         start += len(mask)
-    yield from _late(opened, pieces, *keys.stored_at(offsets))
+    stored, is_known = keys.stored_at(offsets)
+    yield from _late(opened, pieces, stored, is_known)
+    if broker is not None:
+        yield from _deleted(paths, opened, pieces, is_known, broker)
     inside = offsets >= log_start
     offsets, hashes = offsets[inside], hashes[inside]
     if not len(offsets):
         return
-    key_offsets, key_hashes = keys.starting_at(int(offsets[0]))
+    first = int(offsets.min())
+    key_offsets, key_hashes = keys.starting_at(first)
     of_items = _pairs(offsets, hashes)
     of_keys = _pairs(key_offsets, key_hashes)
     is_found = _are_among(of_keys, of_items)
@@ -159,8 +172,8 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
     first_commit = key_offsets[commits & is_found].min(initial=FOREVER)
     missing = np.flatnonzero(~is_found & (~commits | (key_offsets >= first_commit)))
     # other keys of the first record may have been deleted with an older file
-    if offsets[0] > log_start:
-        missing = missing[key_offsets[missing] != offsets[0]]
+    if first > log_start:
+        missing = missing[key_offsets[missing] != first]
     if len(missing):
         text = (
             f"{len(missing)} keys are not in an index file, "
@@ -168,11 +181,24 @@ def index_findings(paths: StorePaths, keys: KeysOfLog, log_start: int) -> Iterat
         )
         yield Finding("index", str(paths.index), text)
     of_tags = _pairs(*keys.of_tags())
-    extra = np.flatnonzero(~_are_among(of_items, of_keys) & ~_are_among(of_items, of_tags))
-    if len(extra):
+    is_extra = ~_are_among(of_items, of_keys) & ~_are_among(of_items, of_tags)
+    yield from _without_record(paths, offsets[is_extra], gaps)
+
+
+def _without_record(
+    paths: StorePaths, offsets: NDArray[np.int64], gaps: Iterable[Span]
+) -> Iterator[Finding]:
+    """Yield what is wrong with items of no key, by the physical offsets that they hold."""
+    starts, ends = np.array([[-1, -1], *sorted(gaps)], np.int64).T
+    of_lost = offsets < ends[np.searchsorted(starts, offsets, side="right") - 1]
+    if of_lost.any():
+        text = f"{int(of_lost.sum())} items lead to records that are lost"
+        yield Finding("index", str(paths.index), text)
+    others = offsets[~of_lost]
+    if len(others):
         text = (
-            f"{len(extra)} items do not belong to a key of their record, "
-            f"the first of them of the record at {offsets[extra[0]]}"
+            f"{len(others)} items do not belong to a key of their record, "
+            f"the first of them of the record at {others[0]}"
         )
         yield Finding("index", str(paths.index), text)
 
@@ -251,6 +277,32 @@ def _are_among(numbers: NDArray[np.uint64], others: NDArray[np.uint64]) -> Mask:
         places = np.minimum(np.searchsorted(rising, ordered), len(rising) - 1)
         mask[order] = rising[places] == ordered
     return mask
+
+
+def _deleted(
+    paths: StorePaths,
+    files: list[IndexFile],
+    pieces: list[NDArray[np.void]],
+    known: Mask,
+    broker: BrokerStart,
+) -> Iterator[Finding]:
+    """Yield that a broker which starts deletes index files, and how many items it does not build.
+
+    Source: IndexService.java#load.
+    """
+    n_files = n_items = start = 0
+    for file, items in zip(files, pieces, strict=True):
+        is_known = known[start : start + len(items)]
+        start += len(items)
+        if int(file.header["end_timestamp"]) > broker.keys_until:
+            n_files += 1
+            n_items += int((is_known & (items["physical_offset"] < broker.built_from)).sum())
+    if n_items:
+        text = (
+            f"a broker that starts deletes {n_files} index files, and does not build {n_items} of "
+            "their items again"
+        )
+        yield Finding("index", str(paths.index), text, "keys")
 
 
 def _late(

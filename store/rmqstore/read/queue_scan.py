@@ -28,6 +28,7 @@ from rmqstore.errors import (
 )
 from rmqstore.format.hashing import tags_code
 from rmqstore.format.layout import (
+    GAP_TAGS_CODE,
     LMQ_PREFIX,
     MAX_EXT_ADDRESS,
     PRE_BLANK_SIZE,
@@ -516,8 +517,10 @@ class QueueScan:
             return low, queue.units(low, min(low + count, high))
 
     def _read(self, window: UnitRows) -> Iterator[pa.RecordBatch]:
+        is_gap = window.tags_codes == GAP_TAGS_CODE
         if self._is_sparse:
-            is_gap = (window.sizes == 0) & (window.physical_offsets >= 0)
+            is_gap |= (window.sizes == 0) & (window.physical_offsets >= 0)
+        if is_gap.any():
             self._spec.advance(int(np.count_nonzero(is_gap)), 0)
             window = window.take(~is_gap)
         valid = _are_units(window)

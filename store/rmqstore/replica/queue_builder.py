@@ -296,7 +296,7 @@ class QueueBuilder:
             else:
                 dispatcher.write()
             for finding in dispatcher.findings:
-                logger.warning("%s %s: %s", *finding)
+                logger.warning("%s %s: %s", finding.part, finding.place, finding.text)
             dispatcher.findings.clear()
             if not dispatcher.misfits:
                 self._open = self._open._replace(dispatcher=dispatcher)

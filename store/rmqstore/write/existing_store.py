@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +22,19 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.format.columns.dispatch_requests import key_hashes, tag_key
-from rmqstore.format.layout import DELAY_LEVELS_MS, MAX_V1_TOPIC_BYTES, MESSAGE_MAGIC_V2, SysFlag
+from rmqstore.format.layout import (
+    DELAY_LEVELS_MS,
+    MAX_FILE_BYTES,
+    MAX_V1_TOPIC_BYTES,
+    MESSAGE_MAGIC_V2,
+    SysFlag,
+)
 from rmqstore.storage.broker.broker_run import Release, earliest_release, parse_release
 from rmqstore.storage.broker.rocksdb_tables import database_folders
 from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
+from rmqstore.storage.files.mapped_file_queue import usual_size
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.index_files import (
     IndexFile,
@@ -43,6 +52,7 @@ from rmqstore.storage.recovery.delay_levels import find_delay_levels
 logger = logging.getLogger(__name__)
 
 _NEWEST_ITEMS = 64
+_LOOKED_AT = 16  # files of queues whose length is looked at
 
 _BROKERS_LOCK = b"lock"  # what a broker writes into the file
 _LONG_TOPICS: Release = (5, 1)  # Source: MessageVersion.java, MESSAGE_VERSION_V2
@@ -151,23 +161,77 @@ def require_writable(paths: StorePaths) -> None:
         )
 
 
-def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> StoreConfig:
+def fit_log_files(disk: Disk, log: CommitLog) -> None:
+    """Give all files of a log one length, without which a broker does not start.
+
+    Zeros are added to files that are too short, and cut from those that are too long. An empty
+    file at the end stays as it is: a broker, and a repair, delete it.
+
+    Raises:
+        StoreStateError: a file that is too long has other bytes than zeros there.
+    """
+    misfits = _misfits(log)
+    for path, length, size in misfits:
+        logger.warning(
+            "%s: the file has %d bytes and should have %d; zeros are %s",
+            path, length, size, "added" if length < size else "cut off",
+        )  # fmt: skip
+        disk.resize(path, size)
+    if misfits:
+        log.refresh()
+
+
+def _misfits(log: CommitLog) -> list[tuple[Path, int, int]]:
+    """Return the files of a log with another length than a broker requires, their and that length.
+
+    Raises:
+        StoreStateError: as :func:`fit_log_files` does.
+    """
+    files = [(segment.start, LOCAL.size(segment.path)) for segment in log.segments]
+    size = usual_size(files)
+    misfits = []
+    for segment, (_, length) in zip(log.segments, files, strict=True):
+        if length == size or (not length and segment is log.segments[-1]):
+            continue
+        if length > size:
+            with LOCAL.open(segment.path) as file:
+                written = file.written_end(length)
+            if written > size:
+                raise StoreStateError(
+                    f"{segment.path}: the file has {length} bytes, of which {written} are written, "
+                    f"and should have {size}; a broker does not start on it. Get it from a backup "
+                    "or a replica"
+                )
+        misfits.append((segment.path, length, size))
+    return misfits
+
+
+def existing_config(
+    paths: StorePaths, log: CommitLog, config: StoreConfig, *, is_fitted: bool = False
+) -> StoreConfig:
     """Return the sizes of a store's files, whether its index holds tags, and its delay levels.
 
     The sizes of ``config`` stay for those kinds of files that the store does not have yet.
+
+    Args:
+        paths: the files of the store.
+        log: its log.
+        config: the sizes of new files.
+        is_fitted: whether files of the log that differ in length will be made fit; see
+            :func:`fit_log_files`.
 
     Raises:
         StoreStateError: files of one kind differ in length, or no sizes fit an index file.
     """
     changes: dict[str, int | None] = {"index_tags": config.index_tags or has_tag_items(paths, log)}
     if log.segments:
-        lengths = {LOCAL.size(segment.path) for segment in log.segments} - {0}
-        if len(lengths) > 1:
+        lengths = [(segment.start, LOCAL.size(segment.path)) for segment in log.segments]
+        if _misfits(log) and not is_fitted:
             raise StoreStateError(
-                f"{log.folders}: files of {sorted(lengths)} bytes; "
+                f"{log.folders}: files of {sorted({length for _, length in lengths})} bytes; "
                 "a broker requires all files to have the same size"
             )
-        size = next(iter(lengths), config.mapped_file_size_commit_log)
+        size = usual_size(lengths) or config.mapped_file_size_commit_log
         odd = next((segment for segment in log.segments if segment.start % size), None)
         if odd is not None:
             raise StoreStateError(
@@ -181,12 +245,15 @@ def existing_config(paths: StorePaths, log: CommitLog, config: StoreConfig) -> S
         ("mapped_file_size_consume_queue", folders.topics, folders.queue_files),
         ("mapper_file_size_batch_consume_queue", folders.batch_topics, folders.batch_files),
     ):
-        queue = next((queue for topic in topics() for queue in files_of(topic)), None)
-        if queue is not None:
-            changes[name] = LOCAL.size(queue)
-    files = [path for path in index_files(paths.index) if was_ended(path)]
-    if files:
-        sizes = find_sizes(files[0], IndexSizes.of(config))
+        files = islice((queue for topic in topics() for queue in files_of(topic)), _LOOKED_AT)
+        sizes_of_files = [(int(file.name), LOCAL.size(file)) for file in files]
+        too_long = [length for _, length in sizes_of_files if length > MAX_FILE_BYTES]
+        size = next(iter(too_long), usual_size(sizes_of_files))
+        if size:
+            changes[name] = size
+    ended = [path for path in index_files(paths.index) if was_ended(path)]
+    if ended:
+        sizes = find_sizes(ended[0], IndexSizes.of(config))
         changes |= {"max_hash_slot_num": sizes.n_slots, "max_index_num": sizes.n_items}
     if config.delay_levels == DELAY_LEVELS_MS and not find_delay_levels(paths, log).are_known:
         changes["delay_levels"] = None

@@ -42,6 +42,7 @@ from rmqstore.storage.recovery.log_end import (
 )
 from rmqstore.storage.recovery.queue_tails import OpenedQueue, is_newest_built
 from rmqstore.write.dispatch import Dispatcher
+from rmqstore.write.existing_store import fit_log_files
 from rmqstore.write.queue_files import QueueFiles, known_batch_topics, restore_queues
 from rmqstore.write.truncation import truncate_log
 
@@ -50,7 +51,7 @@ logger = logging.getLogger(__name__)
 _FEW_QUEUES = 256
 _SHORT_LOG = 64 << 20  # bytes; their index is built in about a second
 
-CLEARED, DELETED, MOVED = "cleared", "deleted", "moved"
+CLEARED, DELETED, MOVED, RESIZED = "cleared", "deleted", "moved", "resized"
 
 
 class Repaired(NamedTuple):
@@ -96,6 +97,7 @@ class Repairer:
         checkpoint = read_checkpoint(self._paths)
         is_checked = check_log or truncate
         end, is_noted = self.cut_log(truncate=truncate, check_log=check_log)
+        fit_log_files(self._disk, self._log)
         if not was_closed:
             self._ask_for_recovery(self._log.min_offset, checkpoint)
         # A few queues are looked at one by one, which costs little. Of many, those that are written
@@ -312,7 +314,7 @@ class Repairer:
                 self.queues.empty(Path(err.path))
             start = self._log.min_offset
         for finding in dispatcher.findings:
-            logger.warning("%s %s: %s", *finding)
+            logger.warning("%s %s: %s", finding.part, finding.place, finding.text)
         return dispatcher.findings
 
     def rebuild(self, end: int, progress: Progress) -> list[Finding]:
@@ -337,10 +339,12 @@ class LogChange(NamedTuple):
     """A change of one file of the log.
 
     Attributes:
-        what: :data:`CLEARED`, :data:`DELETED`, or :data:`MOVED` into ``.rmqstore/cut``.
+        what: :data:`CLEARED`, :data:`DELETED`, :data:`MOVED` into ``.rmqstore/cut``, or
+            :data:`RESIZED`.
         path: the file.
-        start: the position in it from which on it is cleared; 0 for the whole file.
-        stop: the position after the last byte that is not zero; 0 for the whole file.
+        start: the position in it from which on it is cleared, or its length; 0 for the whole file.
+        stop: the position after the last byte that is not zero, or the length that it gets; 0 for
+            the whole file.
     """
 
     what: str
@@ -351,6 +355,8 @@ class LogChange(NamedTuple):
     def __str__(self) -> str:
         if self.what == CLEARED:
             return f"{self.path}: bytes {self.start:,} to {self.stop:,} are cleared; a copy is kept"
+        if self.what == RESIZED:
+            return f"{self.path}: its length of {self.start:,} bytes becomes {self.stop:,}"
         if self.what == MOVED:
             return f"{self.path} is moved into .rmqstore/cut"
         return f"{self.path}, in which nothing is written, is deleted"
@@ -414,6 +420,7 @@ def plan_rebuild(
     with closing(CommitLog(paths.commitlogs)) as log:
         repairer = Repairer(disk, paths, config or StoreConfig(), log)
         end, _ = repairer.cut_log(truncate=truncate)
+        fit_log_files(disk, log)
         min_offset = log.min_offset
     topics, batch_topics = paths.queue_folders.topics(), paths.queue_folders.batch_topics()
     queue_files = [file for topic in topics for file in paths.queue_folders.queue_files(topic)]
@@ -461,6 +468,10 @@ class _NoDisk(Disk):
 
     def flush_folder(self, path: Path) -> None:
         """Flush nothing."""
+
+    def resize(self, path: Path, size: int) -> None:
+        """Note that a file gets another length."""
+        self.changes.append(LogChange(RESIZED, path, LOCAL.size(path), size))
 
     def clear_append(self, path: Path, start: int, stop: int) -> None:
         """Note that a part of a file is cleared."""

@@ -201,7 +201,7 @@ class StoreWriter:
     def _open(self) -> None:
         require_writable(self.paths)
         self._log = CommitLog(self.paths.commitlogs)
-        self.config = existing_config(self.paths, self._log, self.config)
+        self.config = existing_config(self.paths, self._log, self.config, is_fitted=True)
         self._file_size = self.config.mapped_file_size_commit_log
         self._release = BrokerRelease(self.paths, self._log, self._spec.broker_version)
         self._repairer = Repairer(self._disk, self.paths, self.config, self._log)

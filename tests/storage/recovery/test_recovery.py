@@ -312,7 +312,7 @@ def test_units_that_queues_lack_are_taken_from_the_log(
         assert [
             row["queueOffset"] for row in read(opened, starting_offsets={"T": {0: 40}})
         ] == list(range(40, 60))
-    assert any(f"{60 - kept} units" in record.getMessage() for record in caplog.records)
+    assert any(f"{60 - kept} unit" in record.getMessage() for record in caplog.records)
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 

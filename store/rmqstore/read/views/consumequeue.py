@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore.errors import CorruptDatabaseError, OffsetOutOfRangeError, RmqStoreError
-from rmqstore.format.layout import PRE_BLANK_SIZE, QUEUE_UNIT
+from rmqstore.format.layout import GAP_TAGS_CODE, PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, reasons, to_batch
@@ -118,6 +118,7 @@ def _batch(
     texts = {
         "never written": (offsets == 0) & (sizes == 0) & (units.tags_codes == 0),
         "pre-blank filler, for offsets before the queue's first": is_filler,
+        "filler, for a queue offset that no record has": units.tags_codes == GAP_TAGS_CODE,
         "not the offset and size of a record": (offsets < 0) | (sizes <= 0),
         "its record was deleted with its file": offsets < source.log.min_offset,
         "points past the end of the log": offsets + sizes > limit,

@@ -302,6 +302,12 @@ class Disk:
         with _named(path):
             os.ftruncate(self._open(path), size)
 
+    def resize(self, path: Path, size: int) -> None:
+        """Give an existing file a length, which cuts it or adds zeros, and wait for the disk."""
+        self._require_within(path)
+        self.shorten(path, size)
+        self.flush(path)
+
     def write(self, path: Path, position: int, data: bytes | NDArray[Any]) -> None:
         """Write bytes into an existing file."""
         with _named(path):

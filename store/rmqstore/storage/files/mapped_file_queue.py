@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -21,6 +21,7 @@ from rmqstore.storage.files.storage import AnyPath, Closing, Storage, StoredFile
 logger = logging.getLogger(__name__)
 _START = attrgetter("start")
 _MIN_BYTES = 20  # no file that RocketMQ makes is shorter than a unit of a queue
+_MAX_LENGTHS = 8  # of files of one kind that are looked at
 
 
 class OpenFiles(Closing):
@@ -114,7 +115,7 @@ class MappedFileQueue:
         self, folders: Sequence[AnyPath], files: OpenFiles, lister: Lister | None = None
     ) -> None:
         self._folders, self._files = tuple(map(str, folders)), files
-        self._list_files = lister or _list_segments
+        self._list_files = lister or list_segments
         self.segments: list[Segment] = []
         self.refresh()
 
@@ -164,7 +165,7 @@ class MappedFileQueue:
             self._files.drop(segment.file)
 
 
-def _list_segments(folders: Sequence[str], storage: Storage) -> list[Segment]:
+def list_segments(folders: Sequence[str], storage: Storage) -> list[Segment]:
     """Return the files of some folders, sorted and without overlaps.
 
     Files that begin inside of another file at an odd offset are left out. All files of RocketMQ
@@ -198,6 +199,22 @@ def _list_segments(folders: Sequence[str], storage: Storage) -> list[Segment]:
         else:
             regular.append(segment)
     return cut_overlaps(regular)
+
+
+def usual_size(files: Collection[tuple[int, int]]) -> int:
+    """Return the one length that files of a kind should have, 0 if nothing shows it.
+
+    It is the one that most of their offsets are multiples of, and that most of them have.
+
+    Args:
+        files: offset and length of each.
+    """
+    lengths = Counter(length for _, length in files if length >= _MIN_BYTES)
+    return max(
+        (length for length, _ in lengths.most_common(_MAX_LENGTHS)),
+        key=lambda size: (sum(not start % size for start, _ in files), lengths[size], size),
+        default=0,
+    )
 
 
 def cut_overlaps(segments: list[Segment]) -> list[Segment]:

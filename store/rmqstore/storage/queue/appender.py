@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptQueueError
 from rmqstore.format.columns.dispatch_requests import UNKNOWN_TIME, QueueUnits, unknown_delay
-from rmqstore.format.layout import BATCH_UNIT, PRE_BLANK_SIZE, QUEUE_UNIT, Positions
+from rmqstore.format.layout import (
+    BATCH_UNIT,
+    GAP_TAGS_CODE,
+    PRE_BLANK_SIZE,
+    QUEUE_UNIT,
+    SCHEDULE_TOPIC,
+    Positions,
+)
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import offset_to_name
@@ -288,8 +295,10 @@ class QueueAppender:
     def _fill(self, stop: int, following: NDArray[np.void]) -> None:
         """Fill the queue offsets that no record has with the unit of the next record.
 
-        A broker then serves that record more than once. A unit that leads to no record would be
-        worse: the broker would skip all further units of records in the same file of the log.
+        A broker then serves that record more than once, but for consumers that choose tags. A unit
+        that leads to no record would be worse: the broker would skip all further units of records
+        in the same file of the log. These units have a tags code of their own, by which reads pass
+        over them; those of delayed messages keep their time of delivery.
         """
         physical_offset = int(following["physical_offset"][0])
         text = (
@@ -297,7 +306,10 @@ class QueueAppender:
             "their units lead to the next record"
         )
         self.misplaced.append(Misplaced(physical_offset, text))
-        self._write(self.end, np.repeat(following, stop - self.end))
+        filler = np.repeat(following, stop - self.end)
+        if self._folder.parent.name != SCHEDULE_TOPIC:
+            filler["tags_code"] = GAP_TAGS_CODE
+        self._write(self.end, filler)
 
     def _extend(self, first: int, units: NDArray[np.void]) -> None:
         if (units["tags_code"] == UNKNOWN_TIME).any():

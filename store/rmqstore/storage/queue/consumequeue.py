@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,21 +15,66 @@ from numpy.typing import NDArray
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.format.columns.buffers import gather_spans
 from rmqstore.format.layout import EXT_UNIT, QUEUE_UNIT, Mask, Positions
-from rmqstore.storage.files.mapped_file_queue import Lister, MappedFileQueue, OpenFiles, Segment
-from rmqstore.storage.files.storage import AnyPath
+from rmqstore.storage.files.mapped_file_queue import (
+    Lister,
+    MappedFileQueue,
+    OpenFiles,
+    Segment,
+    list_segments,
+)
+from rmqstore.storage.files.storage import AnyPath, Storage
 from rmqstore.storage.queue.queue import (
+    Queue,
     Units,
     count_existing,
     cut_at,
     first_existing,
     weights_of,
+    whole_end,
 )
 
 _UNIT = QUEUE_UNIT.itemsize
 _FIELDS = struct.Struct(">qiq")  # of QUEUE_UNIT
 
+_RECOVERED_FILES = 3
 _EXT_UNIT_BYTES = EXT_UNIT.itemsize
 _OFFSET_BITS = np.int64((1 << 63) - 1)
+
+
+def kept_end(queue: Queue, log_end: int, *, is_cut: bool = False) -> int:
+    """Return the queue offset after the last unit that a broker which starts keeps.
+
+    It ends a queue in files at the first unit that was never written, or that leads behind the end
+    of the log. It looks for the former in the last three files, and passes over files that are
+    missing between them.
+
+    Args:
+        queue: the queue as its files have it.
+        log_end: physical offset where the broker ends the log.
+        is_cut: whether a queue leads behind that, so that the broker looks at the last file of all
+            queues again, and keeps its first unit even if that was never written.
+
+    Source: ConsumeQueue.java#recover, #truncateDirtyLogicFiles.
+    """
+    end = queue.cut(queue.begin, queue.end(), log_end)
+    segments = queue.segments[-_RECOVERED_FILES:] if isinstance(queue, ConsumeQueue) else []
+    if is_cut and segments and segments[-1].size:
+        first = segments[-1].start // _UNIT
+        if queue.unit(first) == (0, 0, 0):
+            return first + 1
+    for segment in segments:
+        start, stop = segment.start // _UNIT, min(segment.end // _UNIT, end)
+        if start < stop:
+            whole = whole_end(queue, start, stop)
+            if whole < stop:
+                return whole
+    return end
+
+
+def _list_aligned(folders: Sequence[str], storage: Storage) -> list[Segment]:
+    """Return the files of a queue without those whose name is not the offset of a unit."""
+    segments = list_segments(folders, storage)
+    return [segment for segment in segments if not segment.start % _UNIT]
 
 
 class ConsumeQueue:
@@ -53,7 +98,7 @@ class ConsumeQueue:
         self, folder: AnyPath, files: OpenFiles | None = None, lister: Lister | None = None
     ) -> None:
         self._folder = folder
-        self._files = MappedFileQueue([folder], files or OpenFiles(), lister)
+        self._files = MappedFileQueue([folder], files or OpenFiles(), lister or _list_aligned)
         self._is_preallocated = lister is None
 
     @property

@@ -14,7 +14,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.format.layout import MAX_FILE_BYTES, PRE_BLANK_SIZE, QUEUE_UNIT, Mask
+from rmqstore.format.layout import (
+    GAP_TAGS_CODE,
+    MAX_FILE_BYTES,
+    PRE_BLANK_SIZE,
+    QUEUE_UNIT,
+    Mask,
+)
 
 _UNITS_AT_ONCE = 1 << 19
 
@@ -214,6 +220,7 @@ def count_existing(queue: Queue, start: int, end: int, min_physical_offset: int)
         units = queue.units(low, high)
         is_counted = (units.sizes > 0) & (units.sizes != PRE_BLANK_SIZE)
         is_counted &= units.physical_offsets >= min_physical_offset
+        is_counted &= units.tags_codes != GAP_TAGS_CODE
         total += int(np.count_nonzero(is_counted))
     return total
 

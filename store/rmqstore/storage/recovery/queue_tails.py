@@ -200,7 +200,7 @@ def recover_crashed(
     if recovery.lacks_older and start > log.min_offset:
         recovery = _Recovery(log, open_queue, rules, end.physical_offset)
         recovery.scan(log.min_offset, end.physical_offset)
-    return recovery.recovered()
+    return recovery.recovered(start)
 
 
 def recover_closed(
@@ -229,12 +229,12 @@ def recover_closed(
     written = written_end(log)
     if written > end.physical_offset:
         if end.is_stale_after and queues_end() <= end.physical_offset:
-            return recovery.recovered()
+            return recovery.recovered(queues_end() + 1)
         if recovery.is_whole and 0 <= queues_end() <= end.physical_offset:
             _warn_of_cut(log, end.physical_offset, written, end.reason)
             return RecoveredQueues({})
         recovery.scan(end.physical_offset, written)
-    return recovery.recovered()
+    return recovery.recovered(queues_end() + 1)
 
 
 def _warn_of_cut(log: CommitLog, end: int, written: int, reason: str) -> None:
@@ -469,8 +469,12 @@ class _Recovery:
         self._count(n_missing)
         return True
 
-    def recovered(self) -> RecoveredQueues:
-        """Return the units of all queues that lack some, and log a summary."""
+    def recovered(self, built_from: int = 0) -> RecoveredQueues:
+        """Return the units of all queues that lack some, and log a summary.
+
+        Args:
+            built_from: physical offset from which on a broker that starts builds units.
+        """
         tails = {}
         for (topic, queue_id), tail in self._tails.items():
             if tail is None:
@@ -490,10 +494,16 @@ class _Recovery:
             if tail.lacks_units:
                 tails[topic, queue_id] = tail.recovered()
         if tails:
+            units = np.concatenate([tail.units for tail in tails.values()])
+            n_built = int((units["physical_offset"] >= built_from).sum())
             logger.warning(
-                "%s that %s are taken from the log, as a recovery would",
-                number_of(sum(len(tail.units) for tail in tails.values()), "unit"),
+                "%s that %s %s taken from the log, %s",
+                number_of(len(units), "unit"),
                 number_of(len(tails), "queue lacks", "queues lack"),
+                "is" if len(units) == 1 else "are",
+                "as a recovery would" if n_built == len(units)
+                else f"of which a broker that starts builds {n_built} at most: "
+                "`rmqstore verify` says what to do before that",
             )  # fmt: skip
         # The spans that may have held the messages that queues lack. Units in files point at
         # the earlier spans, so a read finds those by itself.

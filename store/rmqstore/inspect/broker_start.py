@@ -1,0 +1,175 @@
+"""What a broker that starts on a store does with it: whether it starts, what it keeps and builds.
+
+All of it was tried with RocketMQ 5.3.3; what it did with broken stores lies in
+``tests/golden/broken.json``.
+
+Source: MappedFileQueue.java#doLoad; DefaultMessageStore.java#load, #recover;
+CommitLog.java#recoverNormally, #recoverAbnormally; ConsumeQueue.java#recover,
+#putMessagePositionInfo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rmqstore.errors import Finding
+from rmqstore.format.layout import FIXED_PART_V4, TOPIC_LENGTH_BYTES
+from rmqstore.spans import FOREVER
+from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
+from rmqstore.storage.files.mapped_file_queue import usual_size
+from rmqstore.storage.files.paths import StorePaths, name_to_offset, segment_files
+from rmqstore.storage.files.storage import Storage
+from rmqstore.storage.log.commitlog import CommitLog
+from rmqstore.storage.queue.consumequeue import kept_end
+from rmqstore.storage.queue.queue import reach
+from rmqstore.storage.queue.queue_set import open_files
+from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
+from rmqstore.storage.recovery.log_end import find_log_end
+from rmqstore.storage.recovery.store_ends import StoreEnds
+
+_BLOCK_BYTES = 8 << 20
+_MESSAGE = '"length not matched message store config value"'
+
+
+class BrokerStart(NamedTuple):
+    """Where a broker that starts ends the log, and from where on it builds units and items.
+
+    Both are physical offsets. Of records before ``built_from`` it builds nothing: a unit that is
+    missing stays missing.
+    """
+
+    log_end: int
+    built_from: int
+    keys_until: int  # store time, ms; it deletes index files with later records
+    cuts_queues: bool = False  # whether it looks for units that lead behind the end of the log
+
+
+def foresee(paths: StorePaths, log: CommitLog, ends: StoreEnds) -> BrokerStart | None:
+    """Return what a broker that starts would do; None for queues or a log of another kind."""
+    if log.entry_segments or RocksDbQueues.of(paths) is not None:
+        return None
+    end = ends.log_end
+    if end is not None:
+        keys_until = read_checkpoint(paths).index_msg_timestamp
+        return BrokerStart(end.physical_offset, end.scanned_from, keys_until)
+    reached = -1
+    for key in paths.queue_folders.queues():
+        with closing(open_files(paths, *key)) as queue:
+            reached = max(reached, reach(queue, kept_end(queue, FOREVER)))
+    newest = next((one for one in reversed(log.segments) if one.start <= max(reached, 0)), None)
+    start = log.min_offset if newest is None else newest.start
+    log_end = find_log_end(log, Checkpoint.all_safe(), start).physical_offset
+    return BrokerStart(log_end, reached + 1, FOREVER, cuts_queues=reached >= log_end)
+
+
+def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
+    """Yield files with a wrong length or name; because of most of them a broker does not start."""
+    folders = paths.queue_folders
+    yield from _refused("log", paths, paths.commitlogs)
+    yield from _refused("queue", paths, [folders.queue(*key) for key in folders.queues()])
+    yield from _misnamed(paths)
+    yield from _twins(paths)
+
+
+def _refused(part: str, paths: StorePaths, folders: Iterable[Path]) -> Iterator[Finding]:
+    """Yield files of some folders that have another name or another length than a broker's.
+
+    All files of a kind have one length, which the broker's settings name. Nothing else does, so it
+    is the one that most of them have.
+    """
+    found: list[tuple[Path, int, int, bool]] = []
+    for folder in folders:
+        names = sorted(
+            entry.name for entry in paths.storage.list_folder(folder) if not entry.is_folder
+        )
+        for name in names:
+            path, start = folder / name, name_to_offset(name)
+            if start is None:
+                yield Finding(part, str(path), _not_an_offset(path, paths.storage), "start")
+            else:
+                found.append((path, start, paths.storage.size(path), name == names[-1]))
+    usual = usual_size([(start, length) for _, start, length, _ in found])
+    for path, start, length, is_last in found:
+        if usual and start % usual:
+            text = (
+                f"the name of the file is not a multiple of {usual:,}, the length of such files; "
+                "a broker that starts does not find what it holds"
+            )
+            yield Finding(part, str(path), text, "name")
+        # A broker deletes an empty file at the end.
+        if length != usual and usual and not (is_last and not length):
+            text = (
+                f"the file has {length:,} bytes and should have {usual:,}: a broker does not start "
+                f"({_MESSAGE})"
+            )
+            yield Finding(part, str(path), text, "start")
+
+
+def _not_an_offset(path: Path, storage: Storage) -> str:
+    text = "the name of the file is not an offset of 20 digits: a broker does not start"
+    stem = path.name.partition(".")[0]
+    if name_to_offset(stem) is not None and not storage.exists(path.with_name(stem)):
+        text += f"; there is no file {stem}, so it may be this one"
+    return text
+
+
+def _misnamed(paths: StorePaths) -> Iterator[Finding]:
+    """Yield files of the log whose first record says that it lies elsewhere."""
+    for path in (
+        path for folder in paths.commitlogs for path in segment_files(paths.storage, folder)
+    ):
+        with paths.storage.open(path) as file:
+            head = file.read(0, FIXED_PART_V4.itemsize)
+        if len(head) < FIXED_PART_V4.itemsize:
+            continue
+        fixed = head.view(FIXED_PART_V4)[0]
+        start = int(fixed["physical_offset"])
+        is_record = int(fixed["magic"]) in TOPIC_LENGTH_BYTES
+        if (
+            is_record
+            and 0 <= start != int(path.name)
+            and name_to_offset(f"{start:020d}") is not None
+        ):
+            text = (
+                f"the first record of the file says physical offset {start}, so the name of the "
+                f"file should be {start:020d}; a broker that starts does not find its messages"
+            )
+            yield Finding("log", str(path), text, "name")
+
+
+def _twins(paths: StorePaths) -> Iterator[Finding]:
+    """Yield files of the log that two folders have."""
+    by_name: dict[str, list[Path]] = {}
+    for folder in paths.commitlogs:
+        for path in segment_files(paths.storage, folder):
+            by_name.setdefault(path.name, []).append(path)
+    for first, *others in by_name.values():
+        for other in others:
+            place = _first_difference(paths.storage, first, other)
+            if place is None:
+                text = f"{first} holds the same bytes: one of the two is to be moved away"
+                yield Finding("log", str(other), text, "twin")
+            else:
+                text = (
+                    f"{first} has the same name, and other bytes from position {place} on: "
+                    "a broker reads one of the two"
+                )
+                yield Finding("log", str(other), text, "twins")
+
+
+def _first_difference(storage: Storage, first: Path, second: Path) -> int | None:
+    """Return the position of the first byte that differs in two files, None if there is none."""
+    sizes = storage.size(first), storage.size(second)
+    with storage.open(first) as one, storage.open(second) as other:
+        for start in range(0, min(sizes), _BLOCK_BYTES):
+            size = min(_BLOCK_BYTES, min(sizes) - start)
+            blocks = one.read(start, size), other.read(start, size)
+            differing = np.flatnonzero(blocks[0] != blocks[1])
+            if len(differing):
+                return start + int(differing[0])
+    return None if sizes[0] == sizes[1] else min(sizes)

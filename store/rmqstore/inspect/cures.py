@@ -1,0 +1,192 @@
+"""What the findings of a check mean, how much they matter, and what to do about them, in order.
+
+A finding names its kind, or is of the kind of its part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from shlex import quote
+from typing import Literal, NamedTuple, TypeAlias
+
+from rmqstore.errors import Finding
+
+Severity: TypeAlias = Literal["high", "medium", "low"]
+
+
+class Cure(NamedTuple):
+    """What findings of one kind mean, and what to do about them."""
+
+    severity: Severity
+    effect: str
+    advice: str
+    command: str = ""  # has PATH where the store is named
+    # What follows the first command, if that is not all, and the command for it.
+    then: str = ""
+    last_command: str = ""
+
+    def lines(self, path: str) -> list[str]:
+        """Return the cure in words, with the commands for a store to type."""
+        steps = ((self.advice, self.command), (self.then, self.last_command))
+        typed = [f"{text} {command}".strip() for text, command in steps if text]
+        return [self.effect, *(line.replace("PATH", quote(path)) for line in typed)]
+
+
+_REBUILD = "rmqstore rebuild PATH"
+
+# In the order in which they have to be dealt with: what is lost for good comes first.
+_CURES = {
+    "lost": Cure(
+        "high",
+        "Messages are gone from the log, and a broker that starts gives their queue offsets to "
+        "other messages. Consumers that were beyond them miss those.",
+        "Do not start the broker yet. Get the files of the log from a backup or from a replica of "
+        "this broker, put them in their place, and check again:",
+        "rmqstore verify PATH",
+        "If there is no other copy, these messages are lost. This builds the queues from what is "
+        "left, and the next messages get the queue offsets after that:",
+        _REBUILD,
+    ),
+    "start": Cure(
+        "high",
+        "A broker does not start on this store: a file has a wrong length or a wrong name.",
+        "Do not delete the file, which loses what it holds. Get it from a backup or from a replica "
+        "of this broker, or give it back its name. If there is no other copy, this pads files of "
+        "the log that are too short, cuts zeros from those that are too long, and builds the "
+        "queues again; it says first what it will do:",
+        "rmqstore rebuild PATH --dry-run",
+    ),
+    "name": Cure(
+        "high",
+        "A file has the name of another place, so a broker does not find what it holds.",
+        "Do not start the broker yet. Give a file of the log the name that its first record says, "
+        "and check again; files of queues can be built again, by rmqstore rebuild:",
+        "rmqstore verify PATH",
+    ),
+    "twins": Cure(
+        "high",
+        "Two folders of the log have a file of one name with other bytes. A broker reads one of "
+        "them, so what only the other one has is lost.",
+        "Do not start the broker yet. Look at which file has all the records, move the other one "
+        "away, and check again:",
+        "rmqstore verify PATH",
+    ),
+    "end": Cure(
+        "high",
+        "A broker that starts on this store ends the log there and loses these records.",
+        "Before it starts, copy all messages out, these included:",
+        "rmqstore export PATH messages.parquet --scan commitlog --all --ignore-log-end "
+        "--mode DROPMALFORMED",
+        "Then start the broker, or cut the log without it, which keeps a copy of what is cut:",
+        "rmqstore rebuild PATH --truncate",
+    ),
+    "log": Cure(
+        "high",
+        "Records of the log are damaged or missing, so their messages cannot be read.",
+        "Nothing brings their bytes back but a replica or a backup. Without one, this builds "
+        "queues and index from what is left, so that consumers get no zeros in their place:",
+        _REBUILD,
+    ),
+    "gone": Cure(
+        "high",
+        "Messages are gone from the log, and their queues still lead to where they were: a broker "
+        "serves what lies there now, such as zeros, or passes over them.",
+        "Nothing brings them back but a replica or a backup. Without one, this builds the queues "
+        "from what is left:",
+        _REBUILD,
+    ),
+    "unbuilt": Cure(
+        "high",
+        "The log has messages that their queues lack, and a broker that starts does not build "
+        "them: consumers miss them for good.",
+        "Do not start the broker yet. This builds the queues from the log, all of them:",
+        _REBUILD,
+    ),
+    "unit": Cure(
+        "medium",
+        "Consumers, and reads by queue, come upon wrong messages.",
+        "A broker that starts does not mend this. This builds the queues from the log while no "
+        "broker runs on the store:",
+        _REBUILD,
+    ),
+    "queue": Cure(
+        "medium",
+        "Consumers, and reads by queue, miss messages that the log has.",
+        "A broker that starts after a crash mends this by itself. Without a broker, this builds "
+        "the queues from the log:",
+        _REBUILD,
+    ),
+    "config": Cure(
+        "medium",
+        "A table of the broker is damaged. What depends on it comes from its backup, or is not "
+        "known. Messages are not affected.",
+        "A broker that starts reads the backup, the .bak file beside the table, and writes the "
+        "table again. Without a sound backup it begins an empty table: see before it starts what "
+        "is left of topics, groups and offsets:",
+        "rmqstore describe PATH",
+    ),
+    "check": Cure(
+        "medium",
+        "The check ended early, so there may be more than is listed.",
+        "Mend what it says, and check again:",
+        "rmqstore verify PATH",
+    ),
+    "twin": Cure(
+        "low",
+        "Two folders of the log have the same file.",
+        "A broker reads one of them. Move the other one away.",
+    ),
+    "keys": Cure(
+        "low",
+        "A broker that starts deletes index files that its checkpoint does not cover, and does not "
+        "build all of their keys again. No message is affected otherwise.",
+        "Before it starts, this builds the index from the log:",
+        _REBUILD,
+    ),
+    "index": Cure(
+        "low",
+        "Queries by key miss messages. No message is affected otherwise.",
+        "This builds the index from the log while no broker runs on the store:",
+        _REBUILD,
+    ),
+}
+_KINDS = tuple(_CURES)
+
+
+def kind_of(finding: Finding) -> str:
+    """Return the kind of a finding."""
+    return finding.kind or finding.part
+
+
+def cure_of(kind: str) -> Cure:
+    """Return what cures findings of a kind; see :func:`kind_of`."""
+    return _CURES[kind]
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings in the order in which they have to be dealt with."""
+    return sorted(findings, key=lambda one: _KINDS.index(kind_of(one)))
+
+
+def by_kind(findings: Sequence[Finding]) -> list[tuple[str, Cure, list[Finding]]]:
+    """Return the findings about one store with what cures them, kind by kind, in that order.
+
+    A log that good records follow cannot be built from before it is cut.
+    """
+    kinds: dict[str, list[Finding]] = {}
+    for finding in in_order(findings):
+        kinds.setdefault(kind_of(finding), []).append(finding)
+    end = _CURES["end"] if "end" in kinds else None
+    found = []
+    for kind, ones in kinds.items():
+        cure = _CURES[kind]
+        if end is not None and kind != "end" and cure.command == _REBUILD:
+            cure = cure._replace(
+                advice="Once the records after the end of the log were copied out, this cuts the "
+                "log and builds queues and index from what is left:",
+                command=end.last_command,
+            )
+        elif end is not None and cure.last_command == _REBUILD:
+            cure = cure._replace(then="If there is no other copy, continue below.", last_command="")
+        found.append((kind, cure, ones))
+    return found

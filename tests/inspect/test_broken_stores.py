@@ -1,0 +1,146 @@
+"""Of broken stores `verify` says what the real RocketMQ then did with them, case by case."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import broken_stores
+import goldens
+import rmqstore
+from broken_stores import Case, Row
+from rmqstore.errors import Finding
+from rmqstore.inspect.cures import kind_of
+from rmqstore.inspect.verify import verify
+
+GoldenStore = Callable[[str], Path]
+TRUTH = broken_stores.truth()
+# A first file that is gone looks as if retention had deleted it. What a broker reads of a file with
+# the name of another place, and of two files of one name, is as its arithmetic has it.
+NOT_KNOWN = {
+    ("commitlog", "first", "missing"),
+    *(("commitlog", place, "renamed") for place in broken_stores.PLACES),
+    *(("commitlog", place, "stale-twin") for place in broken_stores.PLACES),
+    ("consumequeue", "newest", "renamed"),
+}
+UNSERVED = re.compile(
+    r"(?:log lost|does not serve|cuts off) queue offsets? (\d[\d, to]*?)(?:, which|;| and |$)"
+)
+NEXT = re.compile(r"gives out queue offsets from (\d+) on again")
+
+
+def findings(whole: Path, case: Case, root: Path) -> list[Finding]:
+    broken_stores.make(whole, case, root)
+    with rmqstore.open(root, commitlogs=broken_stores.folders(case, root)) as store:
+        return list(verify(store))
+
+
+def unserved(found: list[Finding]) -> dict[str, set[int]]:
+    """Return the queue offsets that no consumer gets any more, by queue, as the texts say."""
+    lost: dict[str, set[int]] = {}
+    for one in found:
+        for text in UNSERVED.findall(one.text):
+            for run in text.split(", "):
+                first, _, last = run.partition(" to ")
+                offsets = range(int(first), int(last or first) + 1)
+                lost.setdefault(one.place, set()).update(offsets)
+    return lost
+
+
+def lost_of(row: Row) -> dict[str, set[int]]:
+    return {
+        queue: {offset for start, stop in spans for offset in range(start, stop)}
+        for queue, spans in row["lost"].items()
+    }
+
+
+def in_damaged_part(case: Case, queue: str, offset: int) -> bool:
+    """Return whether a broker serves the bytes of a record whose end was made zeros."""
+    topic, _, queue_id = queue.rpartition("-")
+    rows = goldens.queues(case.store)[topic, int(queue_id)]
+    return case.damage in ("page", "tail") and any(row["queueOffset"] == offset for row in rows)
+
+
+@pytest.mark.parametrize("part", broken_stores.PARTS)
+@pytest.mark.parametrize("state", broken_stores.STATES)
+def test_it_says_what_the_real_broker_does(
+    golden_store: GoldenStore, tmp_path: Path, state: str, part: str
+) -> None:
+    for number, (case, real) in enumerate(TRUTH.items()):
+        if (case.store, case.state, case.part) != ("live", state, part):
+            continue
+        found = findings(golden_store("live"), case, tmp_path / str(number))
+        kinds = {kind_of(one) for one in found}
+        assert ("start" in kinds) == (not real["starts"]), case
+        if case[2:] in NOT_KNOWN or not real["starts"]:
+            continue
+        said, lost = unserved(found), lost_of(real)
+        more = {(queue, offset) for queue in said for offset in said[queue]}
+        more -= {(queue, offset) for queue in lost for offset in lost[queue]}
+        assert all(in_damaged_part(case, *one) for one in more), (case, more)
+        assert len(more) < 2, (case, more)
+        assert {queue: said.get(queue, set()) & lost[queue] for queue in lost} == lost, case
+        following = {one.place: int(at) for one in found for at in NEXT.findall(one.text)}
+        assert following == real["next"], case
+        if lost or real["next"]:
+            assert kinds & {"lost", "gone", "unbuilt"}, case
+
+
+def test_what_saves_it_comes_in_the_order_of_what_is_lost(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    case = Case("live", "closed", "commitlog", "newest", "missing")
+    first = findings(golden_store("live"), case, tmp_path / "s")[0]
+    assert kind_of(first) == "lost"
+    (said,) = (
+        one.text
+        for one in findings(golden_store("live"), case, tmp_path / "t")
+        if "messages of" in one.text
+    )
+    assert said == (
+        "91 messages of 14 queues are lost with the end of the log; a broker that starts gives "
+        "their queue offsets out again"
+    )
+
+
+def test_of_a_crashed_store_it_says_which_units_a_broker_does_not_build(
+    golden_store: GoldenStore,
+) -> None:
+    """The real store has 609 of 699 messages after its recovery."""
+    with rmqstore.open(golden_store("crash")) as store:
+        found = list(verify(store))
+    (unbuilt,) = (one for one in found if kind_of(one) == "unbuilt")
+    assert unbuilt.place == "CrashB-2"
+    assert "does not serve queue offsets 0 to 89, which the log has" in unbuilt.text
+    assert {one.place for one in found if kind_of(one) == "queue"} == {"CrashA-0", "CrashB-1"}
+    assert "keys" in {kind_of(one) for one in found}
+
+
+@pytest.mark.parametrize("state", broken_stores.STATES)
+@pytest.mark.parametrize("damage", ["page", "cut", "long", "empty"])
+def test_a_rebuild_leaves_a_store_of_which_verify_blames_no_unit(
+    golden_store: GoldenStore, tmp_path: Path, state: str, damage: str
+) -> None:
+    case = Case("live", state, "commitlog", "middle", damage)
+    root = tmp_path / "s"
+    broken_stores.make(golden_store("live"), case, root)
+    lost = {kind_of(one) for one in findings(golden_store("live"), case, tmp_path / "t")}
+    assert "start" in lost or damage == "page"
+    with rmqstore.open(root, mode="a", truncate=True) as writer:
+        writer.rebuild()
+    columns = ["topic", "queueId", "commitLogOffset"]
+    with rmqstore.open(root) as store:
+        left = list(verify(store))
+        scan = store.scan(
+            include_system_topics=True, columns=columns, mode="DROPMALFORMED",
+            fail_on_data_loss=False,
+        )  # fmt: skip
+        read = [tuple(row.values()) for row in scan.read_all().to_pylist()]
+    assert {kind_of(one) for one in left} <= {"log", "gone"}
+    # A queue of which the log has no record stays as it was: only it shows its next queue offset.
+    assert not {one.place for one in left} & {f"{topic}-{queue_id}" for topic, queue_id, _ in read}
+    assert len(set(read)) == len(read)
+    assert len({path.stat().st_size for path in (root / "commitlog").iterdir()}) == 1

@@ -1,0 +1,161 @@
+"""What a real store does with broken ones, which `verify` foretells: the truth of its tests.
+
+``golden/broken.json.xz`` holds what :func:`observe` gives for every case.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import broken_stores
+import goldens
+import rmqstore
+from broken_stores import Case, Row
+from interop.rocketmq import RealStore, RocketMQ
+
+GoldenStore = Callable[[str], Path]
+TRUTH = broken_stores.truth()
+MAGICS = {-626843481, -626843477}  # of records, as Java has them
+_HEAD_BYTES = 36
+SAMPLE = [
+    Case("live", "closed", "commitlog", "newest", "missing"),
+    Case("live", "closed", "commitlog", "middle", "page"),
+    Case("live", "closed", "commitlog", "newest", "cut"),
+    Case("live", "closed", "consumequeue", "first", "page"),
+    Case("live", "closed", "consumequeue", "newest", "missing"),
+    Case("live", "crashed", "commitlog", "newest", "page"),
+    Case("live", "crashed", "consumequeue", "newest", "missing"),
+    Case("live", "crashed", "consumequeue", "first", "page"),
+    Case("crash", "crashed", "index", "first", "long"),
+]
+
+
+def sizes_of(case: Case, root: Path) -> dict[str, Any]:
+    sizes: dict[str, Any] = {
+        name: int(value) for name, value in goldens.summary(case.store)["conf"].items()
+    }
+    folders = broken_stores.folders(case, root)
+    return sizes | ({"storePathCommitLog": ",".join(folders)} if len(folders) > 1 else {})
+
+
+def written(name: str) -> dict[tuple[str, int], dict[int, int]]:
+    """Return the physical offset of every message, by queue and queue offset."""
+    queues: dict[tuple[str, int], dict[int, int]] = {}
+    rows = goldens.lines(name, "expected")
+    if name in goldens.CRASHED:  # the real store lost some when it was read back
+        rows = [row for row in goldens.records(name) if row["sysFlag"] & 0xC not in (4, 12)]
+    for row in rows:
+        queue = queues.setdefault((row["topic"], row["queueId"]), {})
+        queue[row["queueOffset"]] = row["physicalOffset"]
+    return queues
+
+
+def served(real: RealStore, topic: str, queue_id: int) -> Iterator[tuple[int, int]]:
+    """Yield queue offsets, and the physical offset of the record that a consumer gets there."""
+    at, (_, end) = 0, real.queue_range(topic, queue_id)
+    while at < end:
+        found = real.store.getMessage("g", topic, queue_id, at, 32, None)
+        if found.getStatus().toString() == "FOUND":
+            buffers = found.getMessageBufferList()
+            for number in range(buffers.size()):
+                record = buffers.get(number)
+                if record.limit() >= _HEAD_BYTES and record.getInt(4) in MAGICS:
+                    yield int(found.getMessageQueueOffset().get(number)), int(record.getLong(28))
+        following = found.getNextBeginOffset()
+        found.release()
+        if following <= at:
+            return
+        at = following
+
+
+def spans(numbers: list[int]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number:
+            runs[-1][1] = number + 1
+        else:
+            runs.append([number, number + 1])
+    return runs
+
+
+def observe(rocketmq: RocketMQ, case: Case, root: Path) -> Row:
+    """Return what the real store makes of a broken one.
+
+    ``lost`` are the queue offsets that it does not serve, as spans; ``next`` the one that the next
+    message gets, where it is not the one after the last.
+    """
+    try:
+        opened = rocketmq.open(root, **sizes_of(case, root))
+    except AssertionError:  # it does not load
+        return {"starts": False}
+    lost, following = {}, {}
+    with opened as real:
+        real.wait()
+        for (topic, queue_id), places in written(case.store).items():
+            there = dict(served(real, topic, queue_id))
+            gone = [offset for offset, place in places.items() if there.get(offset) != place]
+            if gone:
+                lost[f"{topic}-{queue_id}"] = spans(gone)
+            given = real.put(topic, queue_id, b"next", properties={"a": "b"}).getLogicsOffset()
+            if given != max(places) + 1:
+                following[f"{topic}-{queue_id}"] = int(given)
+    return {"starts": True, "lost": lost, "next": following}
+
+
+def check(rocketmq: RocketMQ, golden_store: GoldenStore, case: Case, root: Path) -> None:
+    broken_stores.make(golden_store(case.store), case, root)
+    known = {name: value for name, value in TRUTH[case].items() if name != "keys"}
+    assert observe(rocketmq, case, root) == known
+    shutil.rmtree(root)
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("case", SAMPLE, ids=str)
+def test_the_real_store_does_what_is_recorded(
+    rocketmq: RocketMQ, golden_store: GoldenStore, tmp_path: Path, case: Case
+) -> None:
+    check(rocketmq, golden_store, case, tmp_path / "s")
+
+
+@pytest.mark.interop
+@pytest.mark.slow
+def test_the_real_store_does_what_is_recorded_of_every_case(
+    rocketmq: RocketMQ, golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    for case in TRUTH:
+        check(rocketmq, golden_store, case, tmp_path / "s")
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("state", broken_stores.STATES)
+@pytest.mark.parametrize("damage", ["cut", "long"])
+def test_the_real_store_starts_after_a_rebuild(
+    rocketmq: RocketMQ, golden_store: GoldenStore, tmp_path: Path, state: str, damage: str
+) -> None:
+    """It loads a log whose file got its length back, and serves all that is left of it."""
+    case, root = Case("live", state, "commitlog", "newest", damage), tmp_path / "s"
+    broken_stores.make(golden_store("live"), case, root)
+    assert observe(rocketmq, case, root) == {"starts": False}
+    with rmqstore.open(root, mode="a") as writer:
+        assert writer.rebuild() == []
+    # as of a log that ends in zeros where the file ended
+    alike = TRUTH[Case("live", "closed", "commitlog", "newest", "tail")]
+    lost, following = (alike["lost"], alike["next"]) if damage == "cut" else ({}, {})
+    assert observe(rocketmq, case, root) == {"starts": True, "lost": lost, "next": following}
+
+
+@pytest.mark.interop
+def test_the_real_store_serves_all_of_a_crashed_store_that_was_rebuilt_first(
+    rocketmq: RocketMQ, golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    case, root = Case("crash", "crashed", "index", "first", "long"), tmp_path / "s"
+    shutil.copytree(golden_store("crash"), root)
+    assert sum(map(len, written("crash").values())) == 699
+    with rmqstore.open(root, mode="a") as writer:
+        writer.rebuild()
+    assert observe(rocketmq, case, root) == {"starts": True, "lost": {}, "next": {}}
