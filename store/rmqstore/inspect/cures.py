@@ -87,6 +87,14 @@ _CURES = {
         "queues and index from what is left, so that consumers get no zeros in their place:",
         _REBUILD,
     ),
+    "part": Cure(
+        "medium",
+        "A part of a record cannot be read, and its other parts can. A broker serves such records, "
+        "and RocketMQ's client leaves out those whose body does not inflate.",
+        "Building queues again does not change that. Reads give the other parts, with the reason "
+        "beside them, in this mode:",
+        "rmqstore dump PATH --all --mode PERMISSIVE",
+    ),
     "gone": Cure(
         "high",
         "Messages are gone from the log, and their queues still lead to where they were: a broker "

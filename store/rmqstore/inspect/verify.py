@@ -219,11 +219,13 @@ def _damaged_records(store: MessageStore, reach: Callable[[int], None]) -> Itera
         fail_on_data_loss=False,
     )
     for batch in batches:
-        for text in _corrupt([batch]):
-            n_damaged += 1
-            if n_damaged <= _MAX_FINDINGS:
-                place, _, reason = text.partition(": ")
-                yield Finding("log", place, reason)
+        flawed = batch.filter(batch.column("_corrupt_record").is_valid())
+        n_damaged += flawed.num_rows
+        n_left = max(_MAX_FINDINGS - n_damaged + flawed.num_rows, 0)
+        for row in flawed.slice(0, n_left).to_pylist():
+            place, _, reason = row["_corrupt_record"].partition(": ")
+            is_part = row["storeTimestamp"] is not None or row["body"] is not None
+            yield Finding("log", place, reason, "part" if is_part else "")
         last = pc.max(batch.column("commitLogOffset")).as_py()
         if last is not None:
             reach(last - log.start)
