@@ -156,9 +156,9 @@ MISTAKES: Final = (
         "inspect/test_changes.py",
     ),
     Mistake(
-        "connector/pyspark_rmqstore/stream_reader.py",
-        "{**since.marks, **snapshot.marks}",
-        "snapshot.marks",
+        "connector/pyspark_rmqstore/stream_snapshot.py",
+        "marks = {**since.marks}\n        unmarked",
+        "marks: dict[str, LogMark] = {}\n        unmarked",
         "a broker that is away for a trigger can come back with a cut log, and nobody sees it",
         "connector/test_brokers.py",
     ),

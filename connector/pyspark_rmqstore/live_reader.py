@@ -23,10 +23,10 @@ from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation, require_served
 from rmqstore.live.pulls import first_records
 from rmqstore.live.reading import LiveScan
+from rmqstore.read.log_mark import LogMark
 from rmqstore.read.sampling import Sample
 from rmqstore.remoting import Address
 from rmqstore.spans import QueueSlice
-from rmqstore.storage.log.commitlog import LogMark
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter

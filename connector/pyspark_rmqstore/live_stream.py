@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -28,9 +29,9 @@ from rmqstore.live.cluster import BrokerSpans, LiveBrokers
 from rmqstore.live.patience import Patience
 from rmqstore.live.pulls import first_records
 from rmqstore.query.selection import Selection
+from rmqstore.read.log_mark import LogMark
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.spans import QueueKey, QueueSlice
-from rmqstore.storage.log.commitlog import LogMark
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,14 @@ class LiveTail:
         if mark is not None:
             marks.append(mark)
         new = spans.keys() - self.spans.keys()
-        self._firsts |= first_offsets(broker, {key: spans[key] for key in new})
+        # A queue that begins or ends earlier than before was deleted with its topic and made again.
+        remade = {
+            key
+            for key, (start, _) in self.spans.items()
+            if key in spans
+            and (spans[key][0] < start or spans[key][1] < self._firsts.get(key, start))
+        }
+        self._firsts |= first_offsets(broker, {key: spans[key] for key in new | remade})
         if self._has_looked:
             self.discovered |= new
         self.broker, self.spans, self.withdrawn = broker, spans, withdrawn
@@ -154,7 +162,7 @@ class LiveTail:
             and record.physical_offset > mark.physical_offset
         }
 
-    def gone(self, reached: Mapping[QueueKey, int], _mark: LogMark | None) -> set[QueueKey]:
+    def gone(self, reached: Mapping[QueueKey, int]) -> set[QueueKey]:
         """Return the chosen queues whose topics no name server knows any more."""
         topics = {topic for topic, _ in self.spans}
         return {
@@ -225,8 +233,14 @@ class FollowedBroker(NamedTuple):
 class LiveSnapshot(StreamSnapshot):
     """What one look at all brokers of a stream found."""
 
+    forgets_gone = False
+
     def starts(
-        self, since: StreamOffset, ends: Mapping[Key, int], replaced: Mapping[Key, int]
+        self,
+        since: StreamOffset,
+        ends: Mapping[Key, int],
+        replaced: Mapping[Key, int],
+        cut: AbstractSet[str],
     ) -> tuple[dict[Key, int], list[Loss]]:
         """Return where each queue continues, and report queues that nobody may read any more.
 
@@ -245,7 +259,20 @@ class LiveSnapshot(StreamSnapshot):
                         "have them again (mqadmin updateTopic), or read the broker's files"
                     )
                     self.report([Loss((name, *queue), text)])
-        return super().starts(since, ends, replaced)
+        return super().starts(since, ends, replaced, cut)
+
+    def marks_after(self, since: StreamOffset, cut: AbstractSet[str]) -> dict[str, LogMark]:
+        """Return the newest record of each broker for an offset after another one.
+
+        Through a proxy it is not known whether an older one still stands.
+        """
+        marks = super().marks_after(since, cut)
+        for name, mark in self.marks.items():
+            followed = self.stores[name]
+            assert isinstance(followed, FollowedBroker)
+            if followed.tail.broker.is_behind_proxy:
+                marks[name] = mark
+        return marks
 
     def report_missing(self, brokers: Collection[str]) -> None:
         """Raise an error for brokers that no name server knows now, or log a warning.
@@ -262,18 +289,13 @@ class LiveSnapshot(StreamSnapshot):
         logger.warning("%s: %s; continuing without it", names, text)
 
     def report_gone(self, queues: Mapping[Key, int]) -> None:
-        """Report queues that no name server knows now; raises as :meth:`report_missing` does."""
+        """Log a warning of queues that no name server knows now, and that may come back."""
         for (broker, topic, queue_id), delivered in sorted(queues.items()):
-            name = f"{topic}-{queue_id} of {broker}"
-            text = (
-                f"messages up to offset {delivered} were delivered, and no name server knows the "
-                "queue at the moment"
-            )
-            if self.fail_on_data_loss:
-                raise BrokerUnreachableError(
-                    name, f"{text}; failOnDataLoss=false continues without it"
-                )
-            logger.warning("%s: %s; continuing without it", name, text)
+            logger.warning(
+                "%s-%d of %s: messages up to offset %d were delivered, and no name server knows "
+                "the queue at the moment; it continues there once it is served again",
+                topic, queue_id, broker, delivered,
+            )  # fmt: skip
 
 
 class FollowedBrokers:

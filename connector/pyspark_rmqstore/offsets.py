@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.read.log_mark import LogMark
 from rmqstore.spans import QueueKey
-from rmqstore.storage.log.commitlog import LogMark
 
 _VERSION = 1
 

@@ -19,11 +19,11 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.packing import Limits
 from pyspark_rmqstore.store_options import StoreRef
+from rmqstore.read.log_mark import LogMark
 from rmqstore.read.pending import PendingRows
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.sampling import Sample, SampledSpan, join_parts
 from rmqstore.spans import LogSlice, LostSpan, QueueKey, QueueSlice
-from rmqstore.storage.log.commitlog import LogMark
 from rmqstore.storage.queue.queue import RecoveredUnits
 
 

@@ -121,20 +121,21 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             ends = {key: min(ends.get(key, 0), end) for key, end in self._target.items()}
         cut = snapshot.cut(since)
         replaced = snapshot.replaced(since, cut)
-        starts, losses = snapshot.starts(since, ends, replaced)
-        self._report_gone(snapshot, since)
+        starts, losses = snapshot.starts(since, ends, replaced, cut)
+        gone = self._report_gone(snapshot, since)
         if snapshot.fail_on_data_loss:  # else it is said when the micro-batch is planned
             snapshot.report(losses)
         ends = {key: max(end, starts[key]) for key, end in ends.items()}
         if is_limited:
             ends = self._admitted(snapshot, starts, ends)
-        # queues that a recovery removed; they start over if they come back
+        # queues that a recovery removed, or that were deleted; they start over if they come back
         removed = {key: 0 for key in since.queues if key[0] in cut and key not in ends}
+        removed |= dict.fromkeys(gone, 0)
         queues = {**since.queues, **removed, **ends}
         if queues == since.queues and not cut and not replaced:
             return start
         self._last_trigger = monotonic()
-        return StreamOffset(queues, {**since.marks, **snapshot.marks}).json()
+        return StreamOffset(queues, snapshot.marks_after(since, cut)).json()
 
     def _require_brokers(self, snapshot: StreamSnapshot, offset: StreamOffset) -> None:
         """Refuse brokers that an offset has messages of and the options do not name.
@@ -144,13 +145,13 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         Raises:
             OffsetOutOfRangeError: there is one, and ``failOnDataLoss`` is true.
         """
-        missing = snapshot.missing_brokers(offset) - self._reported
+        missing = {*offset.by_broker, *offset.marks} - snapshot.stores.keys() - self._reported
         if missing:
             snapshot.report_missing(missing)
             self._reported |= missing
 
-    def _report_gone(self, snapshot: StreamSnapshot, since: StreamOffset) -> None:
-        """Report queues that were deleted; with ``failOnDataLoss=false`` each of them once.
+    def _report_gone(self, snapshot: StreamSnapshot, since: StreamOffset) -> set[Key]:
+        """Report queues that were deleted, each once; return those whose offsets are forgotten.
 
         Raises:
             OffsetOutOfRangeError: there is one, and ``failOnDataLoss`` is true.
@@ -158,6 +159,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         gone = snapshot.gone(since)
         snapshot.report_gone({key: since.queues[key] for key in gone - self._gone})
         self._gone = gone
+        return gone if snapshot.forgets_gone else set()
 
     def _admitted(
         self, snapshot: StreamSnapshot, starts: Mapping[Key, int], ends: dict[Key, int]
@@ -214,13 +216,14 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     ) -> tuple[dict[str, list[QueueSlice]], list[Loss]]:
         """Return the ranges of queues between two offsets, by broker, and what was lost of them."""
         self._require_brokers(snapshot, until)
-        replaced = snapshot.replaced(since, snapshot.cut(since))
+        cut = snapshot.cut(since)
+        replaced = snapshot.replaced(since, cut)
         ends = {
             key: end
             for key, end in until.queues.items()
             if since.queues.get(key) != end or key in replaced
         }
-        starts, losses = snapshot.starts(since, ends, replaced)
+        starts, losses = snapshot.starts(since, ends, replaced, cut)
         stops = snapshot.stops(until, ends)
         slices: dict[str, list[QueueSlice]] = {}
         for key, end in ends.items():

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -25,6 +25,7 @@ from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.tasks import SplitReader, StreamSplit
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.faults import refuse_spans
+from rmqstore.read.log_mark import LogMark
 from rmqstore.read.planning import find_starts, rows_within, slices_there, take_samples
 from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.reading import find_lost
@@ -34,7 +35,6 @@ from rmqstore.read.tailing import TieredTail, tail_of
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.files.retry import ChangingStore
-from rmqstore.storage.log.commitlog import LogMark
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +121,7 @@ class StreamSnapshot:
     marks: Mapping[str, LogMark]
     discovered: AbstractSet[Key]
     fail_on_data_loss: bool
+    forgets_gone: ClassVar[bool] = True  # whether a queue that is gone starts over if it comes back
 
     @classmethod
     def of(cls, stores: Mapping[str, FollowedPlace], *, fail_on_data_loss: bool) -> StreamSnapshot:
@@ -136,6 +137,25 @@ class StreamSnapshot:
                 marks[broker] = tail.mark
         return cls(dict(stores), ends, marks, frozenset(discovered), fail_on_data_loss)
 
+    def marks_after(self, since: StreamOffset, cut: AbstractSet[str]) -> dict[str, LogMark]:
+        """Return the newest record of each broker for an offset after another one.
+
+        A query may have followed other queues before, whose messages are newer. A store whose
+        newest record cannot be read has no mark: an older one would lie before its messages.
+
+        Args:
+            since: the offset before.
+            cut: what :meth:`cut` returns for it.
+        """
+        marks = {**since.marks}
+        unmarked = {broker for (broker, *_), end in self.ends.items() if end} - self.marks.keys()
+        for broker in unmarked:
+            marks.pop(broker, None)
+        for broker, mark in self.marks.items():
+            before = marks.get(broker)
+            marks[broker] = mark if before is None or broker in cut else max(before, mark)
+        return marks
+
     @property
     def offset(self) -> StreamOffset:
         """The offset after all that was found."""
@@ -150,11 +170,6 @@ class StreamSnapshot:
             if broker in self.stores
             and not self.stores[broker].holds(mark, reached.get(broker, {}))
         }
-
-    def missing_brokers(self, since: StreamOffset) -> set[str]:
-        """Return the brokers that an offset has messages of and the options do not name."""
-        delivered = {key[0] for key in since.queues} | {*since.marks}
-        return delivered - {*self.stores}
 
     def replaced(self, since: StreamOffset, cut: AbstractSet[str]) -> dict[Key, int]:
         """Return where other messages begin in queues that lost messages before an offset.
@@ -173,15 +188,12 @@ class StreamSnapshot:
         }
 
     def gone(self, since: StreamOffset) -> set[Key]:
-        """Return the queues before an offset that are not there any more.
-
-        Queues whose messages have expired are left out if all of them were delivered.
-        """
+        """Return the queues before an offset that were deleted."""
         return {
             (broker, *queue)
             for broker, reached in since.by_broker.items()
             if broker in self.stores
-            for queue in self.stores[broker].tail.gone(reached, since.marks.get(broker))
+            for queue in self.stores[broker].tail.gone(reached)
         }
 
     def stops(self, until: StreamOffset, ends: Mapping[Key, int]) -> dict[Key, int]:
@@ -199,7 +211,11 @@ class StreamSnapshot:
         }
 
     def starts(
-        self, since: StreamOffset, ends: Mapping[Key, int], replaced: Mapping[Key, int]
+        self,
+        since: StreamOffset,
+        ends: Mapping[Key, int],
+        replaced: Mapping[Key, int],
+        cut: AbstractSet[str],
     ) -> tuple[dict[Key, int], list[Loss]]:
         """Return where each queue of ``ends`` continues, and what was lost before that.
 
@@ -209,6 +225,7 @@ class StreamSnapshot:
             since: how far messages were delivered. Other queues start at their first message.
             ends: how far each queue reaches.
             replaced: what :meth:`replaced` returns for ``since``.
+            cut: what :meth:`cut` returns for it.
         """
         starts: dict[Key, int] = {}
         losses: list[Loss] = []
@@ -221,7 +238,10 @@ class StreamSnapshot:
             if delivered is not None and key in replaced:
                 # Delivered messages are not delivered again.
                 starts[key] = replaced[key]
-                losses.append(Loss(key, _replacement(delivered, replaced[key], first)))
+                begins_again = replaced[key] <= first and key[0] not in cut
+                losses.append(
+                    Loss(key, _replacement(delivered, replaced[key], begins_again=begins_again))
+                )
             if starts[key] >= end and delivered is not None:
                 continue
             if starts[key] < first:
@@ -313,12 +333,12 @@ class StreamSnapshot:
             logger.warning("%s; continuing with what is left", text)
 
 
-def _replacement(delivered: int, begin: int, first: int) -> str:
+def _replacement(delivered: int, begin: int, *, begins_again: bool) -> str:
     """Return in words what replaced delivered messages from an offset on."""
-    if begin <= first:
+    if begins_again:
         return (
             f"delivered up to offset {delivered}, but its messages are all newer than those: the "
-            f"queue was deleted, as with its topic, and begins again at offset {first}"
+            f"queue was deleted, as with its topic, and begins again at offset {begin}"
         )
     return f"delivered up to offset {delivered}, but a recovery cut it at {begin} since"
 

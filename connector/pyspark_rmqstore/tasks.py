@@ -80,10 +80,10 @@ from rmqstore.query.where import (
     mask_of,
     starting_with,
 )
+from rmqstore.read.log_mark import LogMark
 from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.broker.broker_run import BrokerRun, StoreSigns, folders_of
 from rmqstore.storage.files.retry import ChangingStore
-from rmqstore.storage.log.commitlog import LogMark
 
 logger = logging.getLogger(__name__)
 
@@ -166,9 +166,9 @@ class _StreamTask:
         """Return whether the store still holds what was planned; one that was closed does."""
         if self._is_in_doubt:
             return False
-        if not store.paths.has_abort:
-            return True
-        return self._has_mark(store) and all(
+        if not self._has_mark(store):
+            return False
+        return not store.paths.has_abort or all(
             store.ranges.stands(piece) for piece in self._planned.slices
         )
 
@@ -538,9 +538,7 @@ class SplitReader:
                 yield from look_up(store, split.slices, spec, self._log_filter(spec))
             case QueueSplit():
                 mark = split.mark
-                is_cut = (
-                    mark is not None and store.paths.has_abort and not mark.stands_in(store.log)
-                )
+                is_cut = mark is not None and not mark.stands_in(store.log)
                 planned = replace(spec, mark=mark, is_cut=is_cut)
                 yield from read_queues(store, split.slices, planned)
             case LostSplit():

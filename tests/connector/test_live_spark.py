@@ -357,6 +357,25 @@ def test_what_replaces_planned_messages_comes_with_the_next_micro_batch(
         assert read(query, query.partitions(until, following)) == new[30:]
 
 
+def test_a_topic_whose_first_messages_had_expired_is_made_again(
+    engine: Engine, tmp_path: Path
+) -> None:
+    store = build.Store()
+    store.first_units["A", 0] = 100
+    numbered(numbered(store, ("A", 0), 0, 20), ("B", 0), 0, 1)
+    with FakeCluster({"a": store}) as fake:
+        query = start(engine, fake.uri, tmp_path, **EARLIEST, failOnDataLoss="false")
+        query.processAllAvailable()
+        del store.queues["A", 0]
+        store.first_units.clear()
+        serve(fake.brokers["a"], numbered(store, ("A", 0), 100, 130))
+        query.processAllAvailable()
+        query.stop()
+    expected = [(100 + number, f"m{number}") for number in range(20)]
+    expected += [(number, f"m{100 + number}") for number in range(30)]
+    assert delivered(engine, tmp_path)["A", 0] == sorted(expected)
+
+
 def test_a_batch_does_not_take_what_replaces_planned_messages_for_them() -> None:
     """A topic is deleted after the plan and made again with as many messages."""
     store = numbered(build.Store(), ("A", 0), 0, 30)

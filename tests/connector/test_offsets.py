@@ -9,7 +9,7 @@ import pytest
 from pyspark_rmqstore.offsets import StreamOffset
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.selection import parse_selection
-from rmqstore.storage.log.commitlog import LogMark
+from rmqstore.read.log_mark import LogMark
 
 # Never to be changed: checkpoints of users hold it.
 VERSION_1 = (

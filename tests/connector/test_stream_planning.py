@@ -233,10 +233,79 @@ def test_a_topic_that_was_deleted_is_said_and_its_offsets_are_kept(
     query = Query(root, offset, **LENIENT)
     for _ in range(2):
         assert query.trigger() == []
-    assert query.offset == offset
+    assert query.offset["queues"]["T"] == {"s": {"0": 0, "1": 0}}  # it may be made again
     told = [record.message for record in caplog.records if "T-0" in record.message]
     assert len(told) == 1
     assert Query(root, offset, subscribe="B").trigger() == []  # T is not asked for any more
+    assert Query(root, query.offset).trigger() == []  # nor told again
+
+
+def test_what_is_followed_may_change_between_runs(tmp_path: Path) -> None:
+    """The newest record of the queues that are followed goes back then."""
+    root = tmp_path / "s"
+    with create(root, config=SIZES) as writer:
+        put(writer, "B", 0, ["b"])
+        put(writer, "T", 0, ["t"])
+    offset = None
+    for topics, expected in (("T", ["t"]), ("B", ["b"]), ("T,B", [])):
+        query = Query(root, offset, subscribe=topics)
+        assert query.bodies() == expected
+        offset = query.offset
+
+
+@pytest.mark.parametrize("lists_topics", [False, True])
+def test_a_queue_whose_messages_have_expired_is_no_loss(
+    tmp_path: Path, *, lists_topics: bool
+) -> None:
+    store = grow(build.Store(), 10, topic="T")
+    root = store.write(tmp_path / "s", abort=True)
+    if lists_topics:
+        (root / "config").mkdir(exist_ok=True)
+        table = {"topicConfigTable": {"T": {"topicName": "T"}, "B": {"topicName": "B"}}}
+        (root / "config/topics.json").write_text(json.dumps(table))
+    query = Query(root, subscribe="T")
+    assert len(query.trigger()) == 10
+    write_over(root, grow(store, 60, topic="B", late=100))
+    query.trigger()
+    min((root / "commitlog").iterdir()).unlink()
+    shutil.rmtree(root / "consumequeue" / "T")
+    for again in (query, Query(root, query.offset, subscribe="T")):
+        assert again.trigger() == []
+
+
+def test_new_messages_before_a_damaged_one_are_delivered_after_a_restart(tmp_path: Path) -> None:
+    store = grow(build.Store(segment_bytes=65536), 10)
+    root = store.write(tmp_path / "s")
+    query = Query(root, mode="PERMISSIVE")
+    assert len(query.trigger()) == 10
+    grow(store, 10, prefix="new", late=100)
+    store.put(store.placed[-1].physical_offset + 4, b"\xff" * 4)
+    write_over(root, store)
+    found = Query(root, query.offset, mode="PERMISSIVE").trigger()
+    assert [row[3] for row in found][:9] == [f"new{number}" for number in range(9)]
+
+
+def test_a_closed_store_that_falls_back_after_the_plan_gives_no_message_twice(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "s"
+    with create(root, config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 20))
+    shutil.copytree(root, tmp_path / "before")
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "A", 0, numbered(20, 30))
+    query = Query(root, **LENIENT)
+    end = query.reader.latestOffset(query.offset, ReadAllAvailable())
+    planned = query.reader.partitions(query.offset, end)
+    put_back(root, tmp_path / "before")
+    time.sleep(0.01)
+    new = [f"new{number}" for number in range(15)]
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "A", 0, new)
+    batches = [batch for part in planned for batch in query.reader.read(part)]
+    found = [body for batch in batches for body in batch["body"].to_pylist()]
+    query.offset = end
+    assert found + query.bodies() == numbered(0, 20) + new
 
 
 def test_a_file_deleted_while_it_is_looked_at_hides_nothing(

@@ -36,7 +36,8 @@ STORE_HOST, BORN_HOST = "127.0.0.1:10911", "10.1.2.3:0"
 TOPICS = ["T", "x" * 127, "%RETRY%" + "z" * 200, "%DLQ%g"]
 HOSTS = [None, "10.0.0.1:1", "[2001:db8:0:0:0:0:0:20]:63789"]
 TEXTS = ["a", "order-17", "größer", "中文", "😀 smile", "two keys", " a  b ", "", "x" * 300]
-NAMES = ["region", "trace", "TAGS", "KEYS", "UNIQ_KEY", "DELAY", "été", "", "__CRC32#"]
+VALUES = [text for text in TEXTS if text]  # of properties
+NAMES = ["region", "trace", "TAGS", "KEYS", "UNIQ_KEY", "DELAY", "été", "__CRC32#"]
 OVERRIDES = {
     "tags": "TAGS",
     "keys": "KEYS",
@@ -74,7 +75,7 @@ def random_rows(rng: random.Random, n: int) -> list[dict[str, Any]]:
         if form == "regular":
             row["properties"] = [(name, rng.choice(TEXTS[:6])) for name in names]
         elif form == "irregular":
-            entries = [(rng.choice(NAMES), text()) for _ in range(rng.randrange(5))]
+            entries = [(rng.choice(NAMES), rng.choice(VALUES)) for _ in range(rng.randrange(5))]
             row["properties"] = rng.choice([None, entries, entries])
     return rows
 

@@ -36,7 +36,7 @@ def messages(n: int, first: int = 0) -> pa.RecordBatch:
                 "body": f"body {number} ".encode() * (number % 30),
                 "tags": [None, "TagA", "标签"][number % 3],
                 "keys": f"k{number} all" if number % 2 else None,
-                "properties": [("colour", "blue"), ("n", str(number)), ("empty", "")],
+                "properties": [("colour", "blue"), ("n", str(number))],
                 "flag": number,
                 "bornTimestamp": 1_700_000_000_000_000 + number * 1000,
                 "bornHost": "10.1.2.3:4567" if number % 5 else "[2001:db8:0:0:0:0:0:1]:99",

@@ -51,7 +51,7 @@ def test_each_mode_returns_every_message_at_the_place_of_its_unit(
 
 def test_verify_names_the_units_once(store: build.Store, tmp_path: Path) -> None:
     with rmqstore.open(store.write(tmp_path / "s")) as opened:
-        found = [one for one in verify(opened) if one.part == "queue"]
+        found = [one for one in verify(opened) if one.kind == "unit"]
     assert [one.place for one in found] == ["T-0"]
     assert found[0].text.startswith(
         f"{N - LOST - 1} units stand at another queue offset than their record names, "

@@ -16,6 +16,7 @@ import tiers
 from reading import by_queue, read, rows
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.log_mark import LogMark
 from rmqstore.read.planning import find_starts, rows_within, slices_there
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
@@ -24,7 +25,6 @@ from rmqstore.read.tail import StoreTail
 from rmqstore.read.tailing import TieredTail, tail_of
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.remote_location import locate
-from rmqstore.storage.log.commitlog import LogMark
 from tier_builder import KEYS, Key, TieringBroker
 
 GoldenStore = Callable[[str], Path]

@@ -17,8 +17,8 @@ from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import RecordHead, first_answers, first_records, record_at
 from rmqstore.query.selection import Selection
 from rmqstore.read.bounds import BoundResolver, FoundTimes
+from rmqstore.read.log_mark import LogMark
 from rmqstore.spans import QueueKey, QueueSlice
-from rmqstore.storage.log.commitlog import LogMark
 
 Spans = Mapping[QueueKey, tuple[int, int]]
 

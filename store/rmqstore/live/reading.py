@@ -276,7 +276,7 @@ class LiveScan:
         places = zip(units.topic_codes.tolist(), units.queue_ids.tolist(), strict=True)
         queues = {(units.topics[code], queue_id) for code, queue_id in places}
         with self._broker.separate() as broker:  # other answers come on this connection
-            return mark_stands(broker, broker.spans([*queues]), mark) is not True
+            return mark_stands(broker, broker.spans([*queues]), mark) is False
 
     def _refuse(self, piece: QueueSlice, queue_offset: int) -> Iterator[pa.RecordBatch]:
         """Handle bytes that are not a record as the mode says."""

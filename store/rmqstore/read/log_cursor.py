@@ -13,9 +13,9 @@ from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, check_heads
 from rmqstore.format.framing import FrameNumbers, StopKind
 from rmqstore.format.layout import FRAME_HEAD, Bytes
+from rmqstore.read.log_mark import LogMark
 from rmqstore.storage.log.commitlog import (
     CommitLog,
-    LogMark,
     SegmentPosition,
     is_blank,
     numbers_of,

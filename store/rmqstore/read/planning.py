@@ -16,6 +16,7 @@ from rmqstore.errors import UnsupportedFeatureError
 from rmqstore.format.layout import Positions
 from rmqstore.query.conditions import NO_PRUNING, Pruning, StoreTimes
 from rmqstore.query.selection import LATEST, Bound, Selection, Wanted, choose_topics
+from rmqstore.read.log_mark import LogMark
 from rmqstore.read.lookup import Found, tagged_places
 from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.rows import UnitRows
@@ -24,7 +25,6 @@ from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LATEST_TIME, LogSlice, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.files.retry import retry_if_deleted
-from rmqstore.storage.log.commitlog import LogMark
 from rmqstore.storage.queue.queue import find_first
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 from rmqstore.storage.recovery.log_end import last_record_before, written_end

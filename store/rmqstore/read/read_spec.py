@@ -14,7 +14,7 @@ from rmqstore.progress import Advance, ignore_progress
 from rmqstore.query.sql92_filter import Filter
 
 if TYPE_CHECKING:
-    from rmqstore.storage.log.commitlog import LogMark
+    from rmqstore.read.log_mark import LogMark
 
 READS_ON: Final = "`fail_on_data_loss=False`"  # what errors of lost messages advise
 FAILFAST, DROPMALFORMED, PERMISSIVE = MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")

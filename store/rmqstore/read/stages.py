@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import OffsetOutOfRangeError, spelled
+from rmqstore.errors import OffsetOutOfRangeError, number_of, spelled
 from rmqstore.format.columns.buffers import in_calendar, mask_of, numbers, texts
 from rmqstore.format.columns.checks import inflate_bodies, rows_with_crc, sound_crcs, sound_topics
 from rmqstore.format.columns.decode import (
@@ -197,9 +197,9 @@ def keep_planned(rows: Rows, spec: ReadSpec) -> Rows:
     assert units is not None, "only reads by queue have a mark"
     first = units.expected(int(places[0]))
     text = (
-        f"{len(places)} messages are newer than the plan of this read, the first at queue offset "
-        f"{first.queue_offset} of {first.topic}-{first.queue_id}: what was planned was cut off, or "
-        "deleted with its topic, and they are in its place"
+        f"{number_of(len(places), 'message is', 'messages are')} newer than the plan of this read, "
+        f"the first at queue offset {first.queue_offset} of {first.topic}-{first.queue_id}: what "
+        "was planned was cut off, or deleted with its topic, and this is in its place"
     )
     if spec.fail_on_data_loss:
         raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")

@@ -21,15 +21,16 @@ from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import group_by_queue, have_units, read_requests
 from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.lmq import lmq_heads
-from rmqstore.format.layout import QUEUE_UNIT, Bytes
+from rmqstore.format.layout import LMQ_PREFIX, QUEUE_UNIT, Bytes
 from rmqstore.query.selection import Selection
 from rmqstore.read.log_cursor import LogCursor
+from rmqstore.read.log_mark import LogMark
 from rmqstore.read.planning import first_behind, first_offset, first_stored_at, place_of
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
-from rmqstore.storage.log.commitlog import LogMark, frame_start
+from rmqstore.storage.log.commitlog import frame_start
 from rmqstore.storage.queue.queue import Queue, RecoveredUnits, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
@@ -65,7 +66,7 @@ class Tail(Protocol):
     def first_after(self, key: QueueKey, mark: LogMark) -> int: ...
     def first_behind(self, key: QueueKey, mark: LogMark) -> int: ...
     def replaced(self, reached: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]: ...
-    def gone(self, reached: Mapping[QueueKey, int], mark: LogMark | None) -> set[QueueKey]: ...
+    def gone(self, reached: Mapping[QueueKey, int]) -> set[QueueKey]: ...
     def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool: ...
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]: ...
 
@@ -518,28 +519,27 @@ class StoreTail:
                 found.add(key)
         return found
 
-    def gone(self, reached: Mapping[QueueKey, int], mark: LogMark | None) -> set[QueueKey]:
-        """Return the chosen queues that are not there any more, and may have had unread messages.
+    def gone(self, reached: Mapping[QueueKey, int]) -> set[QueueKey]:
+        """Return the chosen queues that were deleted, and may have had unread messages.
 
-        A broker removes a queue whose messages have all expired, and keeps its topic. These were
-        read if the log still has the newest record that was known.
+        A broker that removes a queue because its messages have expired keeps its topic.
 
         Args:
             reached: the queue offset after what was read, by queue.
-            mark: the newest record when these were reached, None if there was none.
         """
-        missing = {
-            key: reached[key]
+        missing = [
+            key
             for key in reached.keys() - self.ends.keys()
             if reached[key] and self.store.ranges.is_chosen(self._selection, *key)
-        }
-        if mark is None or mark.physical_offset < self.store.log.min_offset:
-            return {*missing}
-        topics = set(self.store.store_queues.known_topics()) if missing else set()
+        ]
+        listed = {*self.store.config.topics()} if missing else set()
+        known = listed | {*self.store.store_queues.topics()} if missing else set()
         return {
-            key
-            for key, offset in missing.items()
-            if key[0] not in topics or self._deleted.get(key, 0) > offset
+            (topic, queue_id)
+            for topic, queue_id in missing
+            if self._deleted.get((topic, queue_id), 0) > reached[topic, queue_id]
+            # Light queues are in no table, and a copy may have none.
+            or (listed and topic not in known and not topic.startswith(LMQ_PREFIX))
         }
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from rmqstore.errors import OffsetOutOfRangeError, OptionError, spelled
 from rmqstore.query.selection import Selection
+from rmqstore.read.log_mark import LogMark
 from rmqstore.read.message_scan import MessageScan
 from rmqstore.read.planning import find_starts, slices_there
 from rmqstore.read.read_spec import READS_ON
@@ -22,7 +23,6 @@ from rmqstore.read.tail import StoreTail, replacements
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
 from rmqstore.storage.files.retry import ChangingStore
-from rmqstore.storage.log.commitlog import LogMark
 
 logger = logging.getLogger(__name__)
 
@@ -101,9 +101,9 @@ class TieredTail:
         in_local = {key: offset for key, offset in reached.items() if offset <= ends.get(key, 0)}
         return shorter | self._local.replaced(in_local, mark)
 
-    def gone(self, reached: Mapping[QueueKey, int], mark: LogMark | None) -> set[QueueKey]:
+    def gone(self, reached: Mapping[QueueKey, int]) -> set[QueueKey]:
         """Return the chosen queues that neither the store nor tiered storage has any more."""
-        return self._local.gone(reached, mark) - self.ends.keys()
+        return self._local.gone(reached) - self.ends.keys()
 
     def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
         """Return whether the log confirms the units of ranges that are in the local store."""
@@ -192,7 +192,7 @@ class TailingScan:
         for key, end in tail.ends.items():
             read_until[key] = max(end, starts.get(key, 0))
         self._read_until = read_until
-        self._mark = tail.mark
+        self._mark = tail.mark or self._mark
         return slices
 
     def _continued(self) -> dict[QueueKey, int]:
@@ -201,9 +201,9 @@ class TailingScan:
         assert reached is not None
         is_cut = mark is not None and not tail.holds(mark)
         begins = replacements(tail, reached, mark, is_cut=is_cut)
-        for key in sorted(tail.gone(reached, mark) - self._told):
-            self._told.add(key)
+        for key in sorted(tail.gone(reached) - self._told):
             self._lose(key, f"it was deleted after offset {reached[key]} was reached")
+            self._told.add(key)
         return {
             key: self._start(key, begins, is_cut=is_cut)
             for key, end in tail.ends.items()

@@ -134,4 +134,4 @@ def test_a_stream_gives_each_record_once_and_takes_up_new_partitions(
     golden.write_segment(log_dir / "b-3", 0, golden.batch(0, [b"b 0"]))
     assert run() == [b"a 2", b"b 0"]
     offsets = (checkpoint / "offsets" / "1").read_text().splitlines()[-1]
-    assert json.loads(offsets) == {"a": {"0": 3}, "b": {"3": 1}}
+    assert {"a": {"0": 3}, "b": {"3": 1}}.items() <= json.loads(offsets).items()

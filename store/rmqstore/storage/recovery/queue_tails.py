@@ -119,6 +119,7 @@ class TailBuilder:
                 self.shift = max(int(fixed["queue_offset"]) - last, 0)
         self.parts: list[NDArray[np.void]] = []
         self.n_repeated = 0
+        self.n_seen = 0  # records of the queue in the log, up to where the scan is
         self.begun_at = -1  # the first record of the topic that replaced a deleted one
         self.is_short = False
 
@@ -152,12 +153,21 @@ class TailBuilder:
         if self.reach >= 0:
             self.n_repeated += n_records
 
-    def begin_again(self, physical_offset: int) -> None:
-        """Leave out what was before the first record of a topic that was made again."""
+    def of_newest_topic(self, heads: Heads, *, has_older: bool) -> Heads:
+        """Return the records that the queue lacks without those of an earlier topic of its name.
+
+        Args:
+            heads: the records, of this queue.
+            has_older: whether the log has earlier records of the queue.
+        """
+        row = begins_again_at(heads.column("queue_offset").astype(np.int64), int(has_older))
+        if row is None:
+            return heads
         self.start = self.end = self.shift = 0
-        self.begun_at = physical_offset
+        self.begun_at = int(heads.column("physical_offset")[row])
         self.reach = -1
         self.parts.clear()
+        return heads.take(slice(row, None))
 
     def note_gap(self) -> None:
         """Note that units of earlier records are missing before a record that was scanned."""
@@ -373,10 +383,8 @@ class _Recovery:
                 lacking = lacking.take(sound)
             if tail.is_batch:
                 lacking = message_heads(data, lacking)
-            row = begins_again_at(lacking.column("queue_offset").astype(np.int64), tail.end)
-            if row is not None:
-                tail.begin_again(int(lacking.column("physical_offset")[row]))
-                lacking = lacking.take(slice(row, None))
+            lacking = tail.of_newest_topic(lacking, has_older=bool(tail.n_seen))
+            tail.n_seen += len(rows)
             self._extend(tail, data, window.segment, lacking)
 
     def _tail(
