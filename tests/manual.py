@@ -35,7 +35,7 @@ _BLOCK = re.compile(
 BROKEN = (  # stores of the page about crashed stores
     ("lost", "commitlog", "newest", "missing"),
     ("short", "commitlog", "newest", "cut"),
-    ("hole", "commitlog", "middle", "page"),
+    ("zeroed", "commitlog", "middle", "page"),
     ("unbuilt", "consumequeue", "newest", "missing"),
 )
 
