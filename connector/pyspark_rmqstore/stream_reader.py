@@ -19,8 +19,9 @@ from pyspark_rmqstore.offsets import Key, StreamOffset, limit_bytes, limit_rows,
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.packing import splits_of
+from pyspark_rmqstore.planning import QueueSplit
 from pyspark_rmqstore.stream_snapshot import FollowedStores, Loss, StreamSnapshot
-from pyspark_rmqstore.tasks import SplitReader, StreamSplit, read_task
+from pyspark_rmqstore.tasks import SplitReader, read_task
 from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         """Yield the messages of one task. Runs in a task; stateless."""
         if self._options.read.live is not None:
             yield from self._splits.read(partition)
-        for split in splits_of(partition, StreamSplit):
+        for split in splits_of(partition, QueueSplit):
             yield from read_task(
                 self._splits, split, fail_on_data_loss=self._options.read.fail_on_data_loss
             )

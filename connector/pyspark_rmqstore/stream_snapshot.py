@@ -15,14 +15,13 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.offsets import Key, StreamOffset, Weight
 from pyspark_rmqstore.opened_stores import open_ref, paths_of, stores_to_read
 from pyspark_rmqstore.options import ReadOptions
-from pyspark_rmqstore.packing import AnyStoreRead, Limits, StoreRead
+from pyspark_rmqstore.packing import AnyStoreRead
 from pyspark_rmqstore.store_options import StoreRef
-from pyspark_rmqstore.tasks import SplitReader, StreamSplit
+from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.faults import refuse_spans
 from rmqstore.read.log_mark import LogMark
@@ -86,13 +85,8 @@ class Followed(NamedTuple):
     def read_of(
         self, splits: SplitReader, slices: list[QueueSlice], mark: LogMark | None
     ) -> AnyStoreRead:
-        """Return the read of ranges of queues; see ``StreamSplit`` for the mark."""
-        queues = splits.queues(self.ref, self.store, splits.sampled(self.store, slices), mark)
-
-        def cut(limits: Limits) -> list[InputPartition]:
-            return [StreamSplit(split) for split in queues.cut(limits)]
-
-        return StoreRead(queues.store, queues.n_bytes, queues.n_records, cut)
+        """Return the read of ranges of queues up to a mark."""
+        return splits.queues(self.ref, self.store, splits.sampled(self.store, slices), mark)
 
 
 class Loss(NamedTuple):

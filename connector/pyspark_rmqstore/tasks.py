@@ -107,32 +107,27 @@ _MANY_RANGES = 1024  # for which some are sampled first
 _ESTIMATED_BY = 128  # ranges of each sort that are sampled then
 
 
-@dataclass(frozen=True)
-class StreamSplit(InputPartition):
-    """A task of a stream."""
-
-    planned: QueueSplit
-
-
 def read_task(
-    reader: SplitReader, split: StreamSplit, *, fail_on_data_loss: bool
+    reader: SplitReader, planned: QueueSplit, *, fail_on_data_loss: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a task."""
+    """Yield the messages of a task of a stream."""
     settle_worker()
-    task = _StreamTask(reader, split, fail_on_data_loss=fail_on_data_loss)
+    task = _StreamTask(reader, planned, fail_on_data_loss=fail_on_data_loss)
     # The signs are taken before the store is opened: a file may be deleted while it is opened.
     changing = ChangingStore(task.signs, task.doubt)
-    ends = PlannedEnds(split.planned.recovered)
-    with option_names(), open_in_task(split.planned.store, ends) as store:
+    ends = PlannedEnds(planned.recovered)
+    with option_names(), open_in_task(planned.store, ends) as store:
         # Rows that Spark has got cannot be taken back. So only the first batch is read again here;
         # what fails later is left to Spark's own attempts.
         yield from changing.answer(lambda: task.begin(store))
 
 
 class _StreamTask:
-    def __init__(self, reader: SplitReader, split: StreamSplit, *, fail_on_data_loss: bool) -> None:
+    def __init__(
+        self, reader: SplitReader, planned: QueueSplit, *, fail_on_data_loss: bool
+    ) -> None:
         self._reader = reader
-        self._planned, self._mark = split.planned, split.planned.mark
+        self._planned, self._mark = planned, planned.mark
         self._fail_on_data_loss = fail_on_data_loss
         self._is_in_doubt = False
 
@@ -163,10 +158,8 @@ class _StreamTask:
         return batches if first is None else chain([first], batches)
 
     def _stands(self, store: StoreParts) -> bool:
-        """Return whether the store still holds what was planned; one that was closed does."""
-        if self._is_in_doubt:
-            return False
-        if not self._has_mark(store):
+        """Return whether the store holds what was planned; of a closed one the mark shows it."""
+        if self._is_in_doubt or not self._has_mark(store):
             return False
         return not store.paths.has_abort or all(
             store.ranges.stands(piece) for piece in self._planned.slices
