@@ -63,9 +63,7 @@ class LiveSplitReader(SplitReader):
         ends = [piece._replace(start=at) for piece in slices for at in (piece.start, piece.end - 1)]
         found = first_records(broker, ends)
         if mark is None:
-            heads = [record for record in found if record is not None]
-            marks = (LogMark(head.physical_offset, head.store_timestamp) for head in heads)
-            mark = max(marks, default=None)
+            mark = max((record.mark for record in found if record is not None), default=None)
         records = iter(zip(ends, found, strict=True))
         sampled = []
         for piece in slices:

@@ -78,11 +78,7 @@ class LiveTail:
             for key, (start, end) in spans.items()
             if start < end != known.get(key)
         ]
-        marks = [
-            LogMark(record.physical_offset, record.store_timestamp)
-            for record in first_records(broker, grown)
-            if record is not None
-        ]
+        marks = [record.mark for record in first_records(broker, grown) if record is not None]
         if mark is not None:
             marks.append(mark)
         new = spans.keys() - self.spans.keys()

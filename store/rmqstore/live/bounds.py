@@ -99,7 +99,7 @@ def mark_stands(broker: LiveBroker, spans: Spans, mark: LogMark) -> bool | None:
     else:
         record = record_at(broker, mark.physical_offset)
     if record is not None:
-        return (record.physical_offset, record.store_timestamp) == mark
+        return record.mark == mark
     firsts = [QueueSlice(*key, start, end) for key, (start, end) in spans.items() if start < end]
     oldest = [first.physical_offset for first in first_records(broker, firsts) if first is not None]
     return bool(oldest) and mark.physical_offset < min(oldest)

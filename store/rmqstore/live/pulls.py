@@ -29,6 +29,7 @@ from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.layout import FIXED_PART_V4, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
 from rmqstore.live.broker import WITHOUT_MESSAGES, LiveBroker
 from rmqstore.live.patience import Patience, is_passing
+from rmqstore.read.log_mark import LogMark
 from rmqstore.remoting import Answer, RequestCode, ResponseCode
 from rmqstore.spans import QueueSlice
 
@@ -202,6 +203,11 @@ class RecordHead(NamedTuple):
     store_timestamp: int
     queue_offset: int
     place: int = -1
+
+    @property
+    def mark(self) -> LogMark:
+        """The record as one by which the log of the broker is recognized."""
+        return LogMark(self.physical_offset, self.store_timestamp)
 
 
 def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[RecordHead | None]:
