@@ -113,7 +113,7 @@ class RmqStoreReader(DataSourceReader):
         else:
             planned = splits.planned(store)
             slices = [item.piece for item in planned]
-            reads = [splits.queues(ref, store, planned, newest_record(store))]
+            reads = [splits.queues(ref, store, planned, newest_record(store, slices))]
         reads += splits.lost(ref, store, slices)
         if self._options.include_pending:
             store.require_store("include_pending")

@@ -103,7 +103,7 @@ def nested(offsets: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
         offsets: of each queue or partition its names, its number and its offset.
     """
     outermost: dict[str, Any] = {}
-    for *names, number, offset in sorted(offsets):
+    for *names, number, offset in sorted(offsets, key=lambda one: one[:-1]):
         level = outermost
         for name in names:
             level = level.setdefault(name, {})
@@ -141,10 +141,21 @@ class StreamOffset:
         {"version": 1,
          "queues": {"TopicA": {"broker-a": {"0": 23, "1": 17}}},
          "log": {"broker-a": {"physicalOffset": 4711, "storeTimestamp": 1700000000000}}}
+
+    A query may stop following queues, as with another ``subscribe``. Marks go on without them, so
+    ``left`` keeps the mark of the last offset at which such a queue was followed. As JSON, which
+    has it only if there is such a queue::
+
+         "left": {"TopicB": {"broker-a": {"0": {"physicalOffset": 23, "storeTimestamp": 1700}}}}
     """
 
     queues: Mapping[Key, int] = field(default_factory=dict)
     marks: Mapping[str, LogMark] = field(default_factory=dict)
+    left: Mapping[Key, LogMark] = field(default_factory=dict)
+
+    def mark_of(self, key: Key) -> LogMark | None:
+        """Return a record at or after all messages of a queue that lie before the offset."""
+        return self.left.get(key, self.marks.get(key[0]))
 
     @cached_property
     def by_broker(self) -> Mapping[str, Mapping[QueueKey, int]]:
@@ -160,11 +171,14 @@ class StreamOffset:
             (topic, broker, queue_id, offset)
             for (broker, topic, queue_id), offset in self.queues.items()
         )
-        log = {
-            broker: {"physicalOffset": mark.physical_offset, "storeTimestamp": mark.store_timestamp}
-            for broker, mark in sorted(self.marks.items())
-        }
-        return {"version": _VERSION, "queues": queues, "log": log}
+        log = {broker: _mark_json(mark) for broker, mark in sorted(self.marks.items())}
+        stored = {"version": _VERSION, "queues": queues, "log": log}
+        if self.left:
+            stored["left"] = nested(
+                (topic, broker, queue_id, _mark_json(mark))
+                for (broker, topic, queue_id), mark in self.left.items()
+            )
+        return stored
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> StreamOffset:
@@ -187,9 +201,12 @@ class StreamOffset:
                     (broker, topic, queue_id): offset
                     for topic, broker, queue_id, offset in flattened(stored["queues"], 2)
                 },
-                marks={
-                    broker: LogMark(int(mark["physicalOffset"]), int(mark["storeTimestamp"]))
-                    for broker, mark in stored["log"].items()
+                marks={broker: _mark_of(mark) for broker, mark in stored["log"].items()},
+                left={
+                    (broker, topic, int(queue_id)): _mark_of(mark)
+                    for topic, brokers in stored.get("left", {}).items()
+                    for broker, queues in brokers.items()
+                    for queue_id, mark in queues.items()
                 },
             )
         except (AttributeError, KeyError, TypeError, ValueError) as err:
@@ -197,3 +214,11 @@ class StreamOffset:
                 f"the checkpoint does not hold an offset of rmqstore ({err!r}): "
                 f"{str(stored)[:200]}; give the query its own checkpointLocation"
             ) from err
+
+
+def _mark_json(mark: LogMark) -> dict[str, int]:
+    return {"physicalOffset": mark.physical_offset, "storeTimestamp": mark.store_timestamp}
+
+
+def _mark_of(stored: Mapping[str, Any]) -> LogMark:
+    return LogMark(int(stored["physicalOffset"]), int(stored["storeTimestamp"]))

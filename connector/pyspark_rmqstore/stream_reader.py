@@ -136,7 +136,8 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         if queues == since.queues and not cut and not replaced:
             return start
         self._last_trigger = monotonic()
-        return StreamOffset(queues, snapshot.marks_after(since, cut)).json()
+        left = snapshot.left_after(since, queues)
+        return StreamOffset(queues, snapshot.marks_after(since, cut), left).json()
 
     def _require_brokers(self, snapshot: StreamSnapshot, offset: StreamOffset) -> None:
         """Refuse brokers that an offset has messages of and the options do not name.

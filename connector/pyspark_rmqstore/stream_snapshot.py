@@ -150,6 +150,20 @@ class StreamSnapshot:
             marks[broker] = mark if before is None or broker in cut else max(before, mark)
         return marks
 
+    def left_after(self, since: StreamOffset, queues: Mapping[Key, int]) -> dict[Key, LogMark]:
+        """Return the marks of queues that are not followed, for an offset after another one.
+
+        Args:
+            since: the offset before.
+            queues: the queue offsets of the new one.
+        """
+        left: dict[Key, LogMark] = {}
+        for key in queues.keys() - self.ends.keys():
+            mark = since.mark_of(key)
+            if queues[key] and mark is not None and (key in since.left or key[0] in self.stores):
+                left[key] = mark
+        return left
+
     @property
     def offset(self) -> StreamOffset:
         """The offset after all that was found."""
@@ -172,7 +186,8 @@ class StreamSnapshot:
             since: the offset.
             cut: what :meth:`cut` returns for it.
         """
-        return {
+        left = {key for key in since.left if key in self.ends and key in since.queues}
+        begins = {
             (broker, *queue): begin
             for broker, reached in since.by_broker.items()
             if broker in self.stores
@@ -180,6 +195,14 @@ class StreamSnapshot:
                 self.stores[broker].tail, reached, since.marks.get(broker), is_cut=broker in cut
             ).items()
         }
+        for key in left:  # they are followed again, and their messages lie at or before older marks
+            begins.pop(key, None)
+            place, mark = self.stores[key[0]], since.left[key]
+            reached = {key[1:]: since.queues[key]}
+            is_cut = not place.holds(mark, reached)
+            for begin in replacements(place.tail, reached, mark, is_cut=is_cut).values():
+                begins[key] = begin
+        return begins
 
     def gone(self, since: StreamOffset) -> set[Key]:
         """Return the queues before an offset that were deleted."""
@@ -197,7 +220,7 @@ class StreamSnapshot:
         offset was made, or a topic was made again, other messages may have replaced some of them.
         These belong after the offset.
         """
-        asked = StreamOffset({key: until.queues[key] for key in ends}, until.marks)
+        asked = StreamOffset({key: until.queues[key] for key in ends}, until.marks, until.left)
         replaced = self.replaced(asked, self.cut(until))
         return {
             key: min(end, self.ends.get(key, 0), replaced.get(key, end))

@@ -390,8 +390,9 @@ class SplitReader:
             ref.path, _total_length(pruned.every), _total_length(slices),
             len(pruned.every), len(slices), n_single, self.pushed.pruning,
         )  # fmt: skip
+        mark = newest_record(store, pruned.every)
         reads: list[AnyStoreRead] = [
-            self.queues(ref, store, self.sampled(store, pruned.every), newest_record(store))
+            self.queues(ref, store, self.sampled(store, pruned.every), mark)
         ]
         if pruned.single is not None:
             single = pruned.single

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -32,6 +33,15 @@ OFFSET = StreamOffset(
 
 def test_offsets_are_written_as_version_1_always_was() -> None:
     assert json.dumps(OFFSET.json()) == VERSION_1
+
+
+def test_queues_that_are_not_followed_keep_their_marks() -> None:
+    offset = dataclasses.replace(OFFSET, left={("broker-a", "TopicA", 10): LogMark(23, 1_700)})
+    stored = json.loads(json.dumps(offset.json()))
+    assert stored["left"] == {
+        "TopicA": {"broker-a": {"10": {"physicalOffset": 23, "storeTimestamp": 1_700}}}
+    }
+    assert StreamOffset.of_json(stored) == offset
 
 
 def test_offsets_of_version_1_are_read() -> None:

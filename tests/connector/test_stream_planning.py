@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
@@ -20,7 +21,8 @@ import store_builder as build
 from connector.streams import SIZES, put
 from connector.test_stream_read import numbered
 from pyspark_rmqstore import stream_snapshot, tasks
-from pyspark_rmqstore.options import parse_stream_options
+from pyspark_rmqstore.batch_reader import RmqStoreReader
+from pyspark_rmqstore.options import parse_read_options, parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from read.test_tail import put_back
 from rmqstore.errors import CorruptRecordError, FileDeletedError, OffsetOutOfRangeError
@@ -253,6 +255,50 @@ def test_what_is_followed_may_change_between_runs(tmp_path: Path) -> None:
         offset = query.offset
 
 
+def test_a_topic_that_was_made_again_while_others_were_followed_is_read_whole(
+    read_up: tuple[Path, dict[str, Any]],
+) -> None:
+    """The newest record that the offset knows moves on without the topic."""
+    root, offset = read_up
+    new = [f"new{number}" for number in range(20)]
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "T", 0, new)
+        put(writer, "B", 0, ["b2"])
+    others = Query(root, offset, subscribe="B")
+    assert others.bodies() == ["b2"]
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "B", 0, ["b3"])
+    others = Query(root, others.offset, subscribe="B")
+    assert others.bodies() == ["b3"]
+    with pytest.raises(OffsetOutOfRangeError, match=r"T-0 .* begins again at offset 0"):
+        Query(root, others.offset).trigger()
+    query = Query(root, others.offset, **LENIENT)
+    start = query.offset
+    assert sorted(query.bodies()) == sorted(new)
+    assert Query(root, start, **LENIENT).rows(start, query.offset) == query.rows(
+        start, query.offset
+    )
+    assert {*query.offset["left"]["T"]["s"]} == {"1"}  # the queue that is not there again
+    assert query.trigger() == []
+
+
+def test_messages_that_came_while_others_were_followed_are_read(tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    with create(root, config=SIZES) as writer:
+        put(writer, "T", 0, ["t"])
+        put(writer, "B", 0, ["b"])
+    offset = Query(root).offset
+    for topics, expected in (("T,B", ["b", "t"]), ("B", ["b2"]), ("T,B", ["t2"])):
+        query = Query(root, offset, subscribe=topics)
+        assert sorted(query.bodies()) == expected
+        offset = query.offset
+        if "left" not in offset:
+            with rmqstore.open(root, mode="a") as writer:
+                put(writer, "T", 0, ["t2"])
+                put(writer, "B", 0, ["b2"])
+    assert "left" not in offset
+
+
 @pytest.mark.parametrize("lists_topics", [False, True])
 def test_a_queue_whose_messages_have_expired_is_no_loss(
     tmp_path: Path, *, lists_topics: bool
@@ -283,6 +329,36 @@ def test_new_messages_before_a_damaged_one_are_delivered_after_a_restart(tmp_pat
     write_over(root, store)
     found = Query(root, query.offset, mode="PERMISSIVE").trigger()
     assert [row[3] for row in found][:9] == [f"new{number}" for number in range(9)]
+
+
+@pytest.mark.parametrize("n_new", [10, 20])
+def test_a_closed_store_that_falls_back_after_the_plan_of_a_batch_is_data_loss(
+    tmp_path: Path, n_new: int
+) -> None:
+    root = tmp_path / "s"
+    with create(root, config=SIZES) as writer:
+        put(writer, "A", 0, numbered(0, 20))
+    shutil.copytree(root, tmp_path / "before")
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "A", 0, numbered(20, 30))
+    schema = StructType().add("queueOffset", "long").add("body", "string")
+
+    def planned(**options: str) -> tuple[RmqStoreReader, list[InputPartition]]:
+        reader = RmqStoreReader(schema, parse_read_options({"path": str(root), **options}))
+        return reader, [*reader.partitions()]
+
+    def bodies(reader: RmqStoreReader, parts: list[InputPartition]) -> list[str]:
+        return [row for part in parts for b in reader.read(part) for row in b["body"].to_pylist()]
+
+    failing, lenient = planned(), planned(**LENIENT)
+    assert bodies(*failing) == numbered(0, 30)
+    put_back(root, tmp_path / "before")
+    time.sleep(0.01)
+    with rmqstore.open(root, mode="a") as writer:
+        put(writer, "A", 0, [f"new{number}" for number in range(n_new)])
+    with pytest.raises(OffsetOutOfRangeError):
+        bodies(*failing)
+    assert bodies(*lenient) == numbered(0, 20)
 
 
 def test_a_closed_store_that_falls_back_after_the_plan_gives_no_message_twice(
