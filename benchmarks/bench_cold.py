@@ -16,14 +16,13 @@ from pathlib import Path
 
 from measure import evict, report
 
-from pyspark_rmqstore import planning
-from pyspark_rmqstore.packing import Limits
-from pyspark_rmqstore.planning import SampledSlice
 from rmqstore.format.schema import select_columns
 from rmqstore.query.selection import parse_selection
+from rmqstore.read.limits import Limits
 from rmqstore.read.planning import plan_queues, take_samples
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
+from rmqstore.read.sampled_queues import SampledQueues, SampledSlice
 from rmqstore.spans import QueueSlice
 from rmqstore.store.opening import open_for
 
@@ -63,7 +62,7 @@ def plans(root: Path) -> dict[str, list[list[QueueSlice]]]:
         sampled = [
             SampledSlice(piece, take_samples(store.parts, piece, _SAMPLES)) for piece in slices
         ]
-    by_log = planning.plan_queues(sampled, Limits(_TASK_BYTES))
+    by_log = SampledQueues(sampled).cut(Limits(_TASK_BYTES))
     return {
         "by log range": [list(task) for task in by_log],
         "by queue": [[piece] for piece in slices],

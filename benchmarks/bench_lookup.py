@@ -26,8 +26,8 @@ import rmqstore
 from pyspark_rmqstore.batch_reader import FilteringReader
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.packing import splits_of
-from pyspark_rmqstore.planning import QueueSplit
 from pyspark_rmqstore.schema import default_schema
+from pyspark_rmqstore.tasks import StoreTask
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.read.planning import log_heads, log_points, take_samples
 from rmqstore.spans import QueueSlice
@@ -145,9 +145,9 @@ def narrow_time(path: Path) -> None:
         reader = FilteringReader(default_schema(options), options)
         assert not list(reader.pushFilters(pushed))
         started = time.perf_counter()
-        splits = [split for task in reader.partitions() for split in splits_of(task, QueueSplit)]
+        splits = [split for task in reader.partitions() for split in splits_of(task, StoreTask)]
         figures[f"{name}_seconds"] = time.perf_counter() - started
-        pieces = [piece for split in splits for piece in split.slices]
+        pieces = [piece for split in splits for piece in getattr(split.part, "slices", ())]
         figures[f"{name}_messages"] = sum(piece.end - piece.start for piece in pieces)
         with rmqstore.open(path) as store:
             n_bytes = int(sum(piece_bytes(store, piece) for piece in pieces))

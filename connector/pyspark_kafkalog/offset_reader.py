@@ -16,9 +16,9 @@ from kafkalog.scan import FAILFAST, ScanSpec
 from kafkalog.storage.names import TopicPartition
 from pyspark_kafkalog.options import ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit, divide_ranges, pack_ranges
-from pyspark_rmqstore.packing import Limits
 from rmqstore.errors import OptionError
 from rmqstore.query.selection import EARLIEST, LATEST
+from rmqstore.read.limits import Limits
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,9 @@ from pyspark.sql.datasource import InputPartition
 from kafkalog.storage.identity import LogIdentity
 from kafkalog.storage.names import TopicPartition
 from kafkalog.storage.recovery import Mark
-from pyspark_rmqstore.packing import Limits, Pack, SizedSplit
+from pyspark_rmqstore.packing import Pack, SizedSplit
 from rmqstore.errors import OptionError
+from rmqstore.read.limits import Limits
 
 _JOINED_BYTES: Final = 32 << 20
 _MOST_PARTS: Final = 100_000  # each has a task, which the driver plans and keeps

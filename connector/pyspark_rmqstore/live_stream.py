@@ -8,12 +8,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from pyspark_rmqstore.live_reader import LiveSplitReader
+from pyspark_rmqstore.broker_tasks import BrokerTask
 from pyspark_rmqstore.offsets import Key, StreamOffset
-from pyspark_rmqstore.options import ReadOptions
-from pyspark_rmqstore.packing import AnyStoreRead
 from pyspark_rmqstore.stream_snapshot import Loss, StreamSnapshot
-from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.errors import BrokerUnreachableError
 from rmqstore.live.bounds import (
     bounds_of_withdrawn,
@@ -26,11 +23,14 @@ from rmqstore.live.bounds import (
 )
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.cluster import BrokerSpans, LiveBrokers
+from rmqstore.live.location import LiveLocation
+from rmqstore.live.parts import sampled_part
 from rmqstore.live.patience import Patience
 from rmqstore.live.pulls import first_records
 from rmqstore.query.selection import Selection
+from rmqstore.read.limits import Limits
 from rmqstore.read.log_mark import LogMark
-from rmqstore.read.read_spec import ReadSpec
+from rmqstore.read.request import ScanRequest
 from rmqstore.spans import QueueKey, QueueSlice
 
 logger = logging.getLogger(__name__)
@@ -213,16 +213,17 @@ class FollowedBroker(NamedTuple):
         stands = mark_stands(broker, spans, mark)
         return not _has_newer(broker, spans, mark, reached) if stands is None else stands
 
-    def pieces(self, key: QueueKey, start: int, stop: int, _spec: ReadSpec) -> list[QueueSlice]:
+    def pieces(
+        self, key: QueueKey, start: int, stop: int, _request: ScanRequest
+    ) -> list[QueueSlice]:
         """Return the parts of a range of a queue that are there."""
         return [QueueSlice(*key, start, stop)]
 
-    def read_of(
-        self, splits: SplitReader, slices: list[QueueSlice], mark: LogMark | None
-    ) -> AnyStoreRead:
-        """Return the read of ranges of queues up to a mark."""
-        assert isinstance(splits, LiveSplitReader)
-        return splits.read_of(self.tail.broker, slices, mark)
+    def task_of(
+        self, slices: list[QueueSlice], _limits: Limits, mark: LogMark | None
+    ) -> BrokerTask:
+        """Return what is read of ranges of queues up to a mark."""
+        return BrokerTask.of(self.tail.broker, sampled_part(self.tail.broker, slices, mark))
 
 
 @dataclass(frozen=True)
@@ -300,10 +301,9 @@ class FollowedBrokers:
     A broker that is gone for a while is waited for.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
-        assert options.live is not None, "the options name running brokers"
-        self._options = options
-        self._brokers = LiveBrokers(options.live)
+    def __init__(self, location: LiveLocation, request: ScanRequest) -> None:
+        self._request = request
+        self._brokers = LiveBrokers(location)
         self._tails: dict[str, LiveTail] = {}
         self._warned: set[str] = set()
 
@@ -316,22 +316,22 @@ class FollowedBrokers:
         return self._patiently(self._initial)
 
     def _initial(self) -> StreamOffset:
-        options = self._options
+        request = self._request
         self.look(looks_beyond=True)
         withdrawn = {
             (name, *key): start
             for name, tail in self._tails.items()
             if tail.withdrawn
             for key, (start, _) in bounds_of_withdrawn(
-                tail.broker, options.selection, tail.spans, tail.withdrawn
+                tail.broker, request.selection, tail.spans, tail.withdrawn
             ).items()
         }
         resolvers = {
             name: resolver_for(
                 tail.broker,
-                options.selection,
+                request.selection,
                 tail.spans,
-                fail_on_data_loss=options.fail_on_data_loss,
+                fail_on_data_loss=request.fail_on_data_loss,
             )
             for name, tail in self._tails.items()
         }
@@ -358,18 +358,18 @@ class FollowedBrokers:
                 a topic of it any more, and data loss is to fail.
         """
         self._brokers.refresh()
-        selection = self._options.selection
+        selection = self._request.selection
         found = self._brokers.spans(
             selection,
             must_exist=False,
             looks_beyond=looks_beyond,
-            fail_on_data_loss=self._options.fail_on_data_loss,
+            fail_on_data_loss=self._request.fail_on_data_loss,
         )
         present = {(one.broker.name, topic) for one in found for topic, _ in one.spans}
         known = {(name, topic) for name, tail in self._tails.items() for topic, _ in tail.spans}
         if missing := known - present:
             names = ", ".join(f"{topic} of {name}" for name, topic in sorted(missing))
-            if self._options.fail_on_data_loss:
+            if self._request.fail_on_data_loss:
                 raise BrokerUnreachableError(
                     names,
                     "no name server knows it at the moment; failOnDataLoss=false continues "
@@ -390,7 +390,7 @@ class FollowedBrokers:
 
     def _snapshot(self) -> StreamSnapshot:
         followed = {name: FollowedBroker(tail) for name, tail in self._tails.items()}
-        return LiveSnapshot.of(followed, fail_on_data_loss=self._options.fail_on_data_loss)
+        return LiveSnapshot.of(followed, fail_on_data_loss=self._request.fail_on_data_loss)
 
     def _warn(self, text: str) -> None:
         if text not in self._warned:

@@ -6,13 +6,13 @@ Their names, parsers and defaults are in ``rmqstore.query.options``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark_rmqstore.option_names import KAFKA, SPARK_OWN, option_names, without_kafka_own
 from pyspark_rmqstore.store_options import (
-    StoreRef,
     absolute_path,
     live_location,
     parse_stores,
@@ -20,13 +20,18 @@ from pyspark_rmqstore.store_options import (
 )
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
-from rmqstore.live.location import LiveLocation, require_served
-from rmqstore.query.arguments import SelectionArguments
+from rmqstore.live.location import require_served
+from rmqstore.query.arguments import ScanArguments
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
-from rmqstore.query.selection import Selection, Wanted, parse_selection, parse_tags, parse_wanted
-from rmqstore.query.sql92_filter import Filter, parse_filter
+from rmqstore.read.limits import Limits
+from rmqstore.read.request import ScanRequest, parse_request
 from rmqstore.read.views.schema import ALLOWED
 from rmqstore.storage.files.remote_location import is_uri
+
+if TYPE_CHECKING:
+    from pyspark_rmqstore.live_stream import FollowedBrokers
+    from pyspark_rmqstore.stream_snapshot import FollowedStores
+    from pyspark_rmqstore.tasks import Task
 
 logger = logging.getLogger(__name__)
 
@@ -55,24 +60,27 @@ class ColumnOptions:
     include_pending: bool
 
 
+class Source(Protocol):
+    """Where messages are read: stores of files, or running brokers."""
+
+    def require(self, request: ScanRequest) -> None: ...
+    def plan(self, request: ScanRequest, limits: Limits) -> Sequence[Task]: ...
+    def follow(self, request: ScanRequest) -> FollowedStores | FollowedBrokers: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions(ColumnOptions):
-    """The options of one read, validated."""
+    """The options of one read, validated.
 
-    stores: tuple[StoreRef, ...]
-    selection: Selection
-    wanted: Wanted
-    index_only: bool
-    msg_key_limit: int | None
-    tags: frozenset[str] | None
-    filter: Filter | None
-    scan: str
-    check_crc: bool
-    fail_on_data_loss: bool
-    min_partitions: int | None
-    max_records_per_partition: int | None
-    max_bytes_per_partition: int
-    live: LiveLocation | None = None  # of running brokers, which are read in place of stores
+    Attributes:
+        source: what is read.
+        request: what is asked for; its columns are all of a message.
+        limits: those of tasks.
+    """
+
+    source: Source
+    request: ScanRequest
+    limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +172,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         )
     read = _read_options(options, given, streaming=True)
     max_rows, min_rows = offsets_per_trigger(given)
-    if read.scan != "queue":
+    if read.request.by != "queue":
         raise UnsupportedFeatureError(
             "scan=commitlog: a stream follows queues; scan the log in a batch read"
         )
@@ -174,10 +182,10 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     consumer_offset_file = None
     if file is not None:
         path = Path(absolute_path(file))
-        store, *others = read.stores
+        store, *others = parse_stores(options, given)
         if others:
             raise OptionError(
-                f"consumerOffsetFile is for one broker, but path names {len(read.stores)} stores"
+                f"consumerOffsetFile is for one broker, but path names {1 + len(others)} stores"
             )
         if not is_uri(store.path) and path.resolve().is_relative_to(Path(store.path).resolve()):
             raise OptionError(
@@ -207,36 +215,32 @@ def offsets_per_trigger(given: GivenOptions) -> tuple[int | None, int | None]:
 def _read_options(
     options: Mapping[str, str], given: GivenOptions, *, streaming: bool
 ) -> ReadOptions:
-    with zone_of(given["timeZone"]):
-        selection = parse_selection(
-            **given.arguments(SelectionArguments.__annotations__), streaming=streaming
-        )
     chosen = _column_options(given)
-    wanted = parse_wanted(given["msgKey"], given["msgId"], given["msgTags"])
+    looks_up = any(name in given for name in ("msgKey", "msgId", "msgTags"))
+    scans_log = given["scan"] == "commitlog"
     of_look_ups = [option.name for option in given.outside("stream")]
-    if of_look_ups and not wanted:
+    if of_look_ups and not looks_up:
         raise OptionError(
             f"{', '.join(of_look_ups)}: for look-ups only; give msgKey, msgId or msgTags too"
         )
-    if wanted:
-        selection.require_by_log()
-    if chosen.include_pending and (streaming or wanted or given["scan"] != "queue"):
+    if chosen.include_pending and (streaming or looks_up or scans_log):
         raise UnsupportedFeatureError(
             "includePending: only a batch read by queue finds pending messages; "
             "with a stream, a look-up or scan=commitlog, read them in the topics "
             "SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and rmq_sys_wheel_timer"
         )
-    live = live_location(options, given)
-    if live is not None:
-        _require_served(given, chosen, scan=given["scan"])
-    scan = given["scan"]
-    if scan == "commitlog" and not streaming:
-        selection.require_by_log()
-    if scan == "commitlog" and "maxRecordsPerPartition" in given:
+    if scans_log and "maxRecordsPerPartition" in given:
         raise OptionError(
             "maxRecordsPerPartition: scan=commitlog cannot count records before it reads them; "
             "use maxBytesPerPartition"
         )
+    with zone_of(given["timeZone"]):
+        request = parse_request(given.arguments(ScanArguments.__annotations__), streaming=streaming)
+    if looks_up or (scans_log and not streaming):
+        request.selection.require_by_log()
+    limits = Limits(
+        given["maxBytesPerPartition"], given["maxRecordsPerPartition"], given["minPartitions"]
+    )
     return ReadOptions(
         columns=chosen.columns,
         is_kafka=chosen.is_kafka,
@@ -244,35 +248,32 @@ def _read_options(
         mode=chosen.mode,
         corrupt_column=chosen.corrupt_column,
         include_pending=chosen.include_pending,
-        stores=() if live is not None else parse_stores(options, given),
-        live=live,
-        selection=selection,
-        wanted=wanted,
-        index_only=given["indexOnly"],
-        msg_key_limit=given["msgKeyLimit"],
-        tags=parse_tags(given["tags"]),
-        filter=parse_filter(given["filter"]),
-        scan=scan,
-        check_crc=given["checkCRC"],
-        fail_on_data_loss=given["failOnDataLoss"],
-        min_partitions=given["minPartitions"],
-        max_records_per_partition=given["maxRecordsPerPartition"],
-        max_bytes_per_partition=given["maxBytesPerPartition"],
+        source=_source(options, given, chosen),
+        request=request,
+        limits=limits,
     )
 
 
-def _require_served(given: GivenOptions, chosen: ColumnOptions, *, scan: str) -> None:
-    """Refuse options that only the files of stores can answer.
+def _source(options: Mapping[str, str], given: GivenOptions, chosen: ColumnOptions) -> Source:
+    """Return what ``path`` names: running brokers, or stores.
 
     Raises:
-        UnsupportedFeatureError: one is given.
+        UnsupportedFeatureError: an option is given that only the files of stores can answer.
     """
+    location = live_location(options, given)
+    if location is None:
+        from pyspark_rmqstore.store_source import StoreSource
+
+        return StoreSource(parse_stores(options, given), given["msgKeyLimit"])
+    from pyspark_rmqstore.broker_source import BrokerSource
+
     names = [name for name in _OF_FILES if name in given]
-    if scan == "commitlog":
+    if given["scan"] == "commitlog":
         names.append("scan=commitlog")
     if chosen.include_pending:
         names.append("includePending")
     require_served(names, chosen.columns or ())
+    return BrokerSource(location)
 
 
 def _is_kafka(given: GivenOptions) -> bool:

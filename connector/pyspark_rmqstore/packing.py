@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
+from rmqstore.read.limits import Limits
+
 # Bytes that could be read while a place is opened: spark.sql.files.openCostInBytes by default.
 OPEN_COST = 4 << 20
-
-
-class Limits(NamedTuple):
-    """The largest size of a task, and the least number of tasks."""
-
-    max_bytes: int
-    max_records: int | None = None
-    min_partitions: int | None = None
-
-    def share(self, n_bytes: float, total: float) -> Limits:
-        """Return the limits for a part of a read: its share of the tasks follows its bytes."""
-        if self.min_partitions is None or n_bytes >= total:
-            return self
-        return self._replace(min_partitions=math.ceil(self.min_partitions * n_bytes / total) or 1)
 
 
 @dataclass(frozen=True)
@@ -106,30 +93,27 @@ class Pack(Generic[T]):
         return part.n_bytes + (0 if is_opened else OPEN_COST)
 
 
-S_co = TypeVar("S_co", bound=InputPartition, covariant=True)
-
-
-@dataclass(frozen=True)
-class StoreRead(Generic[S_co]):
-    """A part of a read: of one store, and cut into tasks by itself.
+class Readable(Protocol):
+    """What can be read by one task, or be cut into several.
 
     Attributes:
-        store: path of the store.
+        place: what is opened to read it.
         n_bytes: the bytes of its records, estimated.
         n_records: the number of its records; None if only reading them can show it.
-        cut: returns its tasks within limits.
     """
 
-    store: str
-    n_bytes: float
-    n_records: int | None
-    cut: Callable[[Limits], Sequence[S_co]]
+    @property
+    def place(self) -> str: ...
+    @property
+    def n_bytes(self) -> float: ...
+    @property
+    def n_records(self) -> int | None: ...
+    def split(self, limits: Limits) -> Sequence[InputPartition]:
+        """Return its tasks within limits."""
+        ...
 
 
-AnyStoreRead = StoreRead[InputPartition]
-
-
-def plan_tasks(reads: Sequence[AnyStoreRead], limits: Limits) -> list[InputPartition]:
+def plan_tasks(reads: Sequence[Readable], limits: Limits) -> list[InputPartition]:
     """Return the tasks of all reads of a read.
 
     Reads that make one task each are packed into tasks as Spark packs small files: up to
@@ -138,16 +122,16 @@ def plan_tasks(reads: Sequence[AnyStoreRead], limits: Limits) -> list[InputParti
 
     Args:
         reads: what is to be read.
-        limits: for all reads together; see :func:`plan_queues`.
+        limits: for all reads together.
     """
     total = sum(read.n_bytes for read in reads)
     least = limits.min_partitions or 1
-    cuts = [read.cut(limits.share(read.n_bytes, total)) for read in reads]
+    cuts = [read.split(limits.share(read.n_bytes, total)) for read in reads]
     if sum(map(len, cuts)) < least and len(reads) > 1:
-        cuts = [read.cut(limits) for read in reads]
+        cuts = [read.split(limits) for read in reads]
     goal = float(limits.max_bytes)
     if limits.min_partitions:
-        n_stores = len({read.store for read in reads})
+        n_stores = len({read.place for read in reads})
         goal = min(goal, (total + n_stores * OPEN_COST) / limits.min_partitions)
     tasks: list[list[InputPartition]] = []
     pack = Pack[InputPartition](goal, limits.max_records)
@@ -156,7 +140,7 @@ def plan_tasks(reads: Sequence[AnyStoreRead], limits: Limits) -> list[InputParti
         if not is_small:
             tasks += [[split] for split in splits]
             continue
-        part = SizedSplit(splits[0], read.n_bytes, read.n_records or 0, read.store)
+        part = SizedSplit(splits[0], read.n_bytes, read.n_records or 0, read.place)
         if not pack.takes(part):
             tasks.append(pack.values)
             pack = Pack(goal, limits.max_records)

@@ -7,7 +7,8 @@ Source: KafkaRecordToRowConverter of Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -28,7 +29,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_rmqstore.options import ColumnOptions
+from pyspark_rmqstore.options import ColumnOptions, ReadOptions
 from rmqstore.errors import OptionError
 from rmqstore.format.schema import (
     ALL_COLUMNS,
@@ -40,6 +41,7 @@ from rmqstore.format.schema import (
     TIMESTAMP,
     select_columns,
 )
+from rmqstore.read.request import ScanRequest
 
 LOG_APPEND_TIME: Final = 1  # Kafka's TimestampType: the time at which the broker stored the record
 
@@ -123,6 +125,20 @@ def columns_of_messages(schema: StructType, *, include_headers: bool) -> pa.Sche
     return select_columns(made_of or ["queueOffset"])
 
 
+def as_asked(
+    batches: Iterable[pa.RecordBatch], kafka_names: list[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield messages in the columns that Spark asks for.
+
+    Args:
+        batches: the messages.
+        kafka_names: the columns of Kafka's; None for columns of messages.
+    """
+    for batch in batches:
+        if batch.num_rows:
+            yield batch if kafka_names is None else as_kafka(batch, kafka_names)
+
+
 def as_kafka(batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
     """Return messages in columns of Kafka."""
     return pa.RecordBatch.from_arrays([_column(batch, name) for name in names], names)
@@ -186,6 +202,17 @@ def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
         return columns_of_messages(schema, include_headers=options.include_headers)
     require_names(schema, options.columns, but=options.corrupt_column)
     return pa.schema([_arrow_field(field, options) for field in schema.fields])
+
+
+def request_of(schema: StructType, options: ReadOptions) -> ScanRequest:
+    """Return the request of a read of the columns of a Spark schema; see :func:`arrow_schema`.
+
+    Raises:
+        UnsupportedFeatureError: what is read does not have a column.
+    """
+    request = replace(options.request, schema=arrow_schema(schema, options))
+    options.source.require(request)
+    return request
 
 
 def require_names(

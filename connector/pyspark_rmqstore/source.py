@@ -44,8 +44,9 @@ class RmqStoreDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader of these columns. Runs on the driver."""
-        from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader, pushes_filters
+        from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader
         from pyspark_rmqstore.options import parse_read_options
+        from pyspark_rmqstore.pushdown import pushes_filters
         from pyspark_rmqstore.store_options import options_of_read
         from pyspark_rmqstore.view_reader import RmqStoreViewReader, parse_view_options, view_name
 
@@ -53,10 +54,6 @@ class RmqStoreDataSource(DataSource):
         if view_name(options) is not None:
             return RmqStoreViewReader(schema, parse_view_options(options))
         read = parse_read_options(options)
-        if read.live is not None:
-            from pyspark_rmqstore.live_reader import FilteringLiveReader, LiveReader
-
-            return (FilteringLiveReader if pushes_filters() else LiveReader)(schema, read)
         return (FilteringReader if pushes_filters() else RmqStoreReader)(schema, read)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name

@@ -5,7 +5,9 @@ Each query has one reader, on the driver.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -13,21 +15,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.live_reader import LiveSplitReader
-from pyspark_rmqstore.live_stream import FollowedBrokers
 from pyspark_rmqstore.offsets import Key, StreamOffset, limit_bytes, limit_rows, nested
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StreamOptions
-from pyspark_rmqstore.packing import splits_of
-from pyspark_rmqstore.planning import QueueSplit
-from pyspark_rmqstore.stream_snapshot import FollowedStores, Loss, StreamSnapshot
-from pyspark_rmqstore.tasks import SplitReader, read_task
+from pyspark_rmqstore.packing import plan_tasks, splits_of
+from pyspark_rmqstore.schema import as_asked, request_of
+from pyspark_rmqstore.stream_snapshot import Loss, StreamSnapshot
+from pyspark_rmqstore.tasks import Task
+from pyspark_rmqstore.worker import settle_worker
 from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
-import json
-from pathlib import Path
 
 
 def write_consumer_offsets(file: Path, group: str, queues: Mapping[tuple[str, int], int]) -> None:
@@ -57,11 +56,9 @@ class RmqStoreStreamReader(DataSourceStreamReader):
 
     def __init__(self, schema: StructType, options: StreamOptions) -> None:
         self._options = options
-        self._splits = SplitReader(schema, options.read)
-        self._stores: FollowedStores | FollowedBrokers = FollowedStores(options.read)
-        if options.read.live is not None:
-            self._splits = LiveSplitReader(schema, options.read)
-            self._stores = FollowedBrokers(options.read)
+        self._request = request_of(schema, options.read)
+        self._kafka_names = schema.fieldNames() if options.read.is_kafka else None
+        self._stores = options.read.source.follow(self._request)
         self._target: dict[Key, int] | None = None  # of Trigger.AvailableNow
         self._reported: set[str] = set()  # missing brokers that there was a warning of
         self._gone: set[Key] = set()  # deleted queues that there was a warning of
@@ -199,7 +196,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         self, snapshot: StreamSnapshot, since: StreamOffset, until: StreamOffset
     ) -> Sequence[InputPartition]:
         slices, losses = self._slices(snapshot, since, until)
-        if not self._options.read.fail_on_data_loss:
+        if not self._request.fail_on_data_loss:
             unconfirmed = snapshot.unconfirmed(slices)
             if unconfirmed:
                 self._stores.doubt(unconfirmed)
@@ -207,11 +204,12 @@ class RmqStoreStreamReader(DataSourceStreamReader):
                 slices, losses = self._slices(snapshot, since, until)
                 slices = snapshot.confirmed(slices)
         snapshot.report(losses)
-        reads = []
-        for broker, pieces in slices.items():
-            mark = until.marks.get(broker)
-            reads.append(snapshot.stores[broker].read_of(self._splits, pieces, mark))
-        return self._splits.tasks(reads)
+        limits = self._options.read.limits
+        tasks = [
+            snapshot.stores[broker].task_of(pieces, limits, until.marks.get(broker))
+            for broker, pieces in slices.items()
+        ]
+        return plan_tasks(tasks, limits)
 
     def _slices(
         self, snapshot: StreamSnapshot, since: StreamOffset, until: StreamOffset
@@ -235,19 +233,17 @@ class RmqStoreStreamReader(DataSourceStreamReader):
                 losses.append(Loss(key, text))
             if start < stop:
                 broker = key[0]
-                spec = self._splits.spec(broker)
-                pieces = snapshot.stores[broker].pieces(key[1:], start, stop, spec)
+                place = snapshot.stores[broker]
+                pieces = place.pieces(key[1:], start, stop, self._request)
                 slices.setdefault(broker, []).extend(pieces)
         return slices, losses
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one task. Runs in a task; stateless."""
-        if self._options.read.live is not None:
-            yield from self._splits.read(partition)
-        for split in splits_of(partition, QueueSplit):
-            yield from read_task(
-                self._splits, split, fail_on_data_loss=self._options.read.fail_on_data_loss
-            )
+        settle_worker()
+        for task in splits_of(partition, Task):
+            with option_names():
+                yield from as_asked(task.read_planned(self._request), self._kafka_names)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Write the progress to ``consumerOffsetFile`` if that is set.

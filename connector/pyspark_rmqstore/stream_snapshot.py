@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,16 +18,17 @@ import pyarrow as pa
 
 from pyspark_rmqstore.offsets import Key, StreamOffset, Weight
 from pyspark_rmqstore.opened_stores import open_ref, paths_of, stores_to_read
-from pyspark_rmqstore.options import ReadOptions
-from pyspark_rmqstore.packing import AnyStoreRead
 from pyspark_rmqstore.store_options import StoreRef
-from pyspark_rmqstore.tasks import SplitReader
+from pyspark_rmqstore.tasks import StoreTask, Task
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.faults import refuse_spans
+from rmqstore.read.limits import Limits
 from rmqstore.read.log_mark import LogMark
+from rmqstore.read.plan import queues_part
 from rmqstore.read.planning import find_starts, rows_within, slices_there, take_samples
-from rmqstore.read.read_spec import FAILFAST, ReadSpec
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.reading import find_lost
+from rmqstore.read.request import ScanRequest
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import StoreTail, Tail, replacements
 from rmqstore.read.tailing import TieredTail, tail_of
@@ -57,11 +58,11 @@ class FollowedPlace(Protocol):
         """
         ...
 
-    def pieces(self, key: QueueKey, start: int, stop: int, spec: ReadSpec) -> list[QueueSlice]: ...
+    def pieces(
+        self, key: QueueKey, start: int, stop: int, request: ScanRequest
+    ) -> list[QueueSlice]: ...
 
-    def read_of(
-        self, splits: SplitReader, slices: list[QueueSlice], mark: LogMark | None
-    ) -> AnyStoreRead: ...
+    def task_of(self, slices: list[QueueSlice], limits: Limits, mark: LogMark | None) -> Task: ...
 
 
 class Followed(NamedTuple):
@@ -78,15 +79,15 @@ class Followed(NamedTuple):
         """Return whether the record of a mark still stands, or was deleted as too old."""
         return self.tail.holds(mark)
 
-    def pieces(self, key: QueueKey, start: int, stop: int, spec: ReadSpec) -> list[QueueSlice]:
+    def pieces(
+        self, key: QueueKey, start: int, stop: int, request: ScanRequest
+    ) -> list[QueueSlice]:
         """Return the parts of a range of a queue that are there."""
-        return slices_there(self.store, *key, start, stop, spec)
+        return slices_there(self.store, *key, start, stop, request.spec(self.store.broker_name))
 
-    def read_of(
-        self, splits: SplitReader, slices: list[QueueSlice], mark: LogMark | None
-    ) -> AnyStoreRead:
-        """Return the read of ranges of queues up to a mark."""
-        return splits.queues(self.ref, self.store, splits.sampled(self.store, slices), mark)
+    def task_of(self, slices: list[QueueSlice], limits: Limits, mark: LogMark | None) -> StoreTask:
+        """Return what is read of ranges of queues up to a mark, which is split within limits."""
+        return StoreTask(queues_part(self.store, slices, limits, mark), self.ref)
 
 
 class Loss(NamedTuple):
@@ -377,13 +378,13 @@ class FollowedStores:
     which make further looks cheap.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, stores: Sequence[StoreRef], request: ScanRequest) -> None:
+        self._stores, self._request = stores, request
         self._opened: dict[str, Followed] = {}
 
     @cached_property
     def _refs(self) -> tuple[StoreRef, ...]:
-        return stores_to_read(self._options.stores)
+        return stores_to_read(self._stores)
 
     @cached_property
     def _changing(self) -> ChangingStore:
@@ -401,15 +402,15 @@ class FollowedStores:
         return self._changing.answer(self._initial)
 
     def _initial(self) -> StreamOffset:
-        options = self._options
+        request = self._request
         initial: dict[Key, int] = {}
         for broker, (_, tail) in self._all().items():
             # it looks only after it has read the offsets of consumer groups
             starts = find_starts(
                 tail.store,
-                options.selection,
+                request.selection,
                 tail.spans,
-                fail_on_data_loss=options.fail_on_data_loss,
+                fail_on_data_loss=request.fail_on_data_loss,
             )
             initial |= {(broker, *queue): start for queue, start in starts.items()}
         return StreamOffset(initial, self.last_look().marks)
@@ -422,7 +423,7 @@ class FollowedStores:
 
     def last_look(self) -> StreamSnapshot:
         """Return what the last look found; the first one if there was none."""
-        return StreamSnapshot.of(self._all(), fail_on_data_loss=self._options.fail_on_data_loss)
+        return StreamSnapshot.of(self._all(), fail_on_data_loss=self._request.fail_on_data_loss)
 
     def doubt(self, brokers: Iterable[str]) -> None:
         """Let the next look cover all of the stores of some brokers."""
@@ -443,12 +444,12 @@ class FollowedStores:
         """Return the stores by broker name; each is looked at when it is opened."""
         if not self._opened:
             opened: dict[str, Followed] = {}
-            options = self._options
-            selection = options.selection
+            request = self._request
+            selection = request.selection
             # Damage of the log that may have held messages of recovered queues is refused as in a
             # batch read. A stream cannot have a row without a queue offset.
-            mode = options.mode if options.mode == FAILFAST else "DROPMALFORMED"
-            spec = ReadSpec(pa.schema([]), mode, fail_on_data_loss=options.fail_on_data_loss)
+            mode = request.mode if request.mode == FAILFAST else DROPMALFORMED
+            spec = ReadSpec(pa.schema([]), mode, fail_on_data_loss=request.fail_on_data_loss)
             for ref in self._refs:
                 store = open_ref(ref)
                 store.ranges.warn_unknown_topics(selection, "they are followed once they appear")

@@ -14,8 +14,7 @@ from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.opened_stores import each_store, open_in_task, open_ref, stores_to_read
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names
-from pyspark_rmqstore.packing import AnyStoreRead, Limits, StoreRead, plan_tasks, splits_of
-from pyspark_rmqstore.planning import StoreSplit
+from pyspark_rmqstore.packing import plan_tasks, splits_of
 from pyspark_rmqstore.schema import SPARK_TYPES, as_allowed, require_names
 from pyspark_rmqstore.store_options import StoreRef, parse_stores, zone_of
 from pyspark_rmqstore.worker import settle_worker
@@ -23,6 +22,7 @@ from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALSO_AS, PROPERTIES
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.selection import require_named
+from rmqstore.read.limits import Limits
 from rmqstore.read.views.catalogue import plan_view, read_cluster_view, read_piece
 from rmqstore.read.views.pieces import ViewLimits, ViewSlice
 from rmqstore.read.views.schema import (
@@ -132,10 +132,29 @@ def arrow_view_schema(schema: StructType, options: ViewOptions) -> pa.Schema:
 
 
 @dataclass(frozen=True)
-class ViewSplit(StoreSplit):
+class ViewTask(InputPartition):
     """A task: one part of a view of one store."""
 
+    store: StoreRef
     piece: ViewSlice
+
+
+class _StoreView(NamedTuple):
+    """A view of one store, which was cut into tasks when it was planned."""
+
+    place: str  # the path of the store
+    tasks: list[ViewTask]
+
+    @property
+    def n_bytes(self) -> float:
+        return float(sum(task.piece.n_bytes for task in self.tasks))
+
+    @property
+    def n_records(self) -> None:
+        return None
+
+    def split(self, _: Limits) -> list[ViewTask]:
+        return self.tasks
 
 
 @dataclass(frozen=True)
@@ -150,11 +169,11 @@ class _StorePlan(NamedTuple):
 
     Attributes:
         named_queues: topics and queues that the options name, see ``StoreParts.named_queues``.
-        reads: its part of the view.
+        views: its part of the view.
     """
 
     named_queues: Mapping[str, set[int]]
-    reads: list[AnyStoreRead]
+    views: list[_StoreView]
 
 
 class RmqStoreViewReader(DataSourceReader):
@@ -171,9 +190,9 @@ class RmqStoreViewReader(DataSourceReader):
         if spec.view not in OF_CLUSTER:
             stores = stores_to_read(stores)
         known: dict[str, set[int]] = {}
-        reads: list[AnyStoreRead] = []
+        views: list[_StoreView] = []
         for plan in each_store(stores, lambda ref: self._plan(ref, len(stores))):
-            reads += plan.reads
+            views += plan.views
             for topic, queue_ids in plan.named_queues.items():
                 known.setdefault(topic, set()).update(queue_ids)
         if spec.names_topics:
@@ -181,7 +200,7 @@ class RmqStoreViewReader(DataSourceReader):
         if spec.view in OF_CLUSTER:
             return [ClusterSplit(stores)]
         max_bytes, min_partitions = self._options.limits
-        tasks = plan_tasks(reads, Limits(max_bytes, min_partitions=min_partitions))
+        tasks = plan_tasks(views, Limits(max_bytes, min_partitions=min_partitions))
         logger.info(
             "planned %d tasks of view %s over %d stores", len(tasks), spec.view, len(stores)
         )
@@ -196,9 +215,8 @@ class RmqStoreViewReader(DataSourceReader):
             if spec.view in OF_CLUSTER:
                 store.require_view(spec.view)
                 return _StorePlan(named, [])
-            splits = [ViewSplit(ref, piece) for piece in plan_view(store, spec, limits)]
-            n_bytes = float(sum(split.piece.n_bytes for split in splits))
-            return _StorePlan(named, [StoreRead(ref.path, n_bytes, None, lambda _: splits)])
+            tasks = [ViewTask(ref, piece) for piece in plan_view(store, spec, limits)]
+            return _StorePlan(named, [_StoreView(ref.path, tasks)])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Runs in a task; stateless."""
@@ -208,6 +226,6 @@ class RmqStoreViewReader(DataSourceReader):
                 opened = [stack.enter_context(open_in_task(ref)) for ref in partition.stores]
                 yield from read_cluster_view(opened, self._spec)
             return
-        for split in splits_of(partition, ViewSplit):
-            with option_names(), open_in_task(split.store, split.piece.ends) as store:
-                yield from read_piece(store, self._spec, split.piece)
+        for task in splits_of(partition, ViewTask):
+            with option_names(), open_in_task(task.store, task.piece.ends) as store:
+                yield from read_piece(store, self._spec, task.piece)

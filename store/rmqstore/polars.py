@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.arrow_rows import INSTALL_POLARS
-from rmqstore.read.message_scan import known_columns
+from rmqstore.read.request import known_columns
 from rmqstore.store.opening import AnyPath, Several, open_for
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ import rmqstore
 from connector.engine import Engine, Frame, LocalFrame, ddl, meets
 from connector.sparkreads import GoldenStore, load
 from pyspark_rmqstore.options import parse_read_options, parse_stream_options
-from pyspark_rmqstore.schema import as_kafka, default_schema
+from pyspark_rmqstore.pushdown import push_filters
+from pyspark_rmqstore.schema import MADE_OF, as_kafka, default_schema, request_of
 from pyspark_rmqstore.store_options import keep_options, stated_options
-from pyspark_rmqstore.tasks import SplitReader
 from reading import Row
 from rmqstore.errors import OptionError
 
@@ -222,7 +222,7 @@ def test_options_of_triggers_are_ignored_in_a_batch_as_by_kafka(
 
 def test_filters_on_these_columns_prune(orders: Path) -> None:
     options = parse_read_options({"path": str(orders), "columns": "kafka"})
-    reader = SplitReader(default_schema(options), options)
+    request = request_of(default_schema(options), options)
     pushed = [
         EqualTo(("topic",), "Orders"),
         EqualTo(("partition",), 1),
@@ -230,8 +230,10 @@ def test_filters_on_these_columns_prune(orders: Path) -> None:
         IsNotNull(("topic",)),
     ]
     left = [EqualTo(("key",), b"k"), GreaterThan(("timestampType",), 0), EqualTo(("value",), b"x")]
-    assert reader.push([*pushed, *left]) == left
-    assert str(reader.pushed.pruning) == "topics Orders; queue_ids 1; queue_offsets 5.."
+    where, rest = push_filters([*pushed, *left], request.schema, MADE_OF)
+    assert rest == left
+    assert where is not None
+    assert str(where.pruning) == "topics Orders; queue_ids 1; queue_offsets 5.."
 
 
 @pytest.mark.parametrize(
@@ -257,7 +259,7 @@ def test_a_schema_of_other_columns_is_refused(schema: str) -> None:
     options = parse_read_options({"path": "/x", "columns": "Kafka"})
     fields = ddl(schema)
     with pytest.raises(OptionError, match=re.escape("not one of the columns of columns=kafka")):
-        SplitReader(fields, options)
+        request_of(fields, options)
 
 
 def test_a_stream_takes_the_options_of_kafkas_source() -> None:

@@ -21,7 +21,6 @@ from pyspark.sql.datasource import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
-    InputPartition,
     IsNotNull,
     IsNull,
     LessThan,
@@ -39,10 +38,11 @@ from connector.sparkreads import GoldenStore, collect, in_log_order, load, offse
 from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.packing import splits_of
-from pyspark_rmqstore.planning import LogSplit, QueueSplit, RecordSplit, UnitSplit
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.source import RmqStoreDataSource
+from pyspark_rmqstore.tasks import Task
 from reading import rows
+from rmqstore.read.parts import LogPart, QueuesPart, RecordsPart, UnitsPart
 
 STORES = ["basic", "crash", "expired", "live"]
 
@@ -172,10 +172,10 @@ def reader(path: object, *filters: Filter, **options: str) -> tuple[FilteringRea
 
 
 def n_messages(found: FilteringReader) -> int:
-    splits = [split for task in found.partitions() for split in splits_of(task, InputPartition)]
-    assert all(isinstance(split, QueueSplit | UnitSplit) for split in splits)
-    ranges = [piece for split in splits if isinstance(split, QueueSplit) for piece in split.slices]
-    single = [split for split in splits if isinstance(split, UnitSplit)]
+    parts = [split.part for task in found.partitions() for split in splits_of(task, Task)]
+    assert all(isinstance(part, QueuesPart | UnitsPart) for part in parts)
+    ranges = [piece for part in parts if isinstance(part, QueuesPart) for piece in part.slices]
+    single = [part for part in parts if isinstance(part, UnitsPart)]
     return sum(piece.end - piece.start for piece in ranges) + sum(
         len(one.picked.physical_offsets) for one in single
     )
@@ -271,9 +271,9 @@ def test_a_look_up_by_keys_is_one_pass_over_what_the_index_gives(
     }
     parsed = parse_read_options(options)
     tasks = RmqStoreReader(default_schema(parsed), parsed).partitions()
-    splits = [split for task in tasks for split in splits_of(task, InputPartition)]
-    assert sum(isinstance(split, RecordSplit) for split in splits) == (name != "crash3")
-    assert any(isinstance(split, LogSplit) for split in splits) or name == "live"
+    parts = [split.part for task in tasks for split in splits_of(task, Task)]
+    assert sum(isinstance(part, RecordsPart) for part in parts) == (name != "crash3")
+    assert any(isinstance(part, LogPart) for part in parts) or name == "live"
     only = collect(load(engine, golden_store(name), msgKey=json.dumps(keys),
                         includeSystemTopics="true", indexOnly="true"))  # fmt: skip
     assert offsets(only) <= right

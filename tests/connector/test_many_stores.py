@@ -15,11 +15,11 @@ import store_builder as build
 from pyspark_rmqstore.batch_reader import FilteringReader
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.packing import splits_of
-from pyspark_rmqstore.planning import StoreSplit
 from pyspark_rmqstore.schema import default_schema
+from pyspark_rmqstore.tasks import Task
 from pyspark_rmqstore.view_reader import (
     RmqStoreViewReader,
-    ViewSplit,
+    ViewTask,
     parse_view_options,
     view_schema,
 )
@@ -123,7 +123,7 @@ def test_there_are_as_many_tasks_as_requested(many: Path, scan: str) -> None:
 
 def test_small_tasks_are_not_packed(many: Path) -> None:
     read = Read(many, maxBytesPerPartition="1k")
-    assert all(isinstance(task, StoreSplit) for task in read.tasks)
+    assert all(isinstance(task, Task) for task in read.tasks)
     assert read.counts() == ALL_OF_IT
 
 
@@ -150,7 +150,7 @@ def test_topics_that_no_store_has_are_refused(many: Path) -> None:
 
 def test_a_packed_task_is_made_of_tasks_of_one_store(many: Path) -> None:
     for task in Read(many, includePending="true").tasks:
-        assert all(isinstance(split, StoreSplit) for split in splits_of(task, InputPartition))
+        assert all(isinstance(split, Task) for split in splits_of(task, InputPartition))
 
 
 @pytest.mark.parametrize("view", sorted({*VIEWS} - {*OF_CLUSTER}))
@@ -191,6 +191,6 @@ def _view(
     reader = RmqStoreViewReader(view_schema(parsed), parsed)
     tasks = list(reader.partitions())
     assert all(
-        isinstance(split, ViewSplit) for task in tasks for split in splits_of(task, InputPartition)
+        isinstance(split, ViewTask) for task in tasks for split in splits_of(task, InputPartition)
     )
     return reader, tasks

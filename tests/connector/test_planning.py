@@ -13,13 +13,11 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.packing import (
     OPEN_COST,
-    AnyStoreRead,
-    Limits,
-    StoreRead,
     plan_tasks,
     splits_of,
 )
-from pyspark_rmqstore.planning import SampledSlice, plan_log, plan_queues
+from rmqstore.read.limits import Limits, cut_log
+from rmqstore.read.sampled_queues import SampledQueues, SampledSlice
 from rmqstore.read.sampling import Sample, SampledSpan
 from rmqstore.spans import LogSlice, QueueSlice
 
@@ -338,7 +336,11 @@ def test_a_range_with_units_that_could_not_be_sampled_is_planned_whole(
         assert_exact(plan_queues([sound, poor], limits), [sound.piece, poor.piece])
 
 
-def cut_log(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[LogSlice]:
+def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[QueueSlice, ...]]:
+    return SampledQueues(sampled).cut(limits)
+
+
+def cut_at_heads(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[LogSlice]:
     """Return the tasks of a log without holes; each of them is one slice."""
     points = [whole.start, *(head for head in heads if whole.start < head < whole.end), whole.end]
     parts = [
@@ -346,7 +348,7 @@ def cut_log(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[LogSl
         for start, end in pairwise(points)
         if start < end
     ]
-    return [piece for (piece,) in plan_log(parts, limits)]
+    return [piece for (piece,) in cut_log(parts, limits)]
 
 
 def random_heads(rng: np.random.Generator, whole: LogSlice) -> list[int]:
@@ -365,7 +367,7 @@ def test_the_log_is_covered_once_and_cut_only_where_records_begin(
     whole = LogSlice(start, start + int(rng.integers(1, 1_000_000)), is_closed)
     heads = random_heads(rng, whole)
     limits = random_limits(rng, whole.end - whole.start)._replace(max_records=None)
-    pieces = cut_log(whole, heads, limits)
+    pieces = cut_at_heads(whole, heads, limits)
     assert [piece.start for piece in pieces] == [whole.start, *(piece.end for piece in pieces[:-1])]
     assert pieces[-1].end == whole.end
     assert {piece.start for piece in pieces[1:]} <= set(heads)
@@ -380,7 +382,7 @@ def test_a_piece_of_the_log_is_too_long_only_where_no_head_lies_in_it_and_never_
     whole = LogSlice(10_000, 10_000 + int(rng.integers(1000, 1_000_000)), is_closed=True)
     heads = random_heads(rng, whole)
     goal = int(rng.integers(1, 300_000))
-    pieces = cut_log(whole, heads, Limits(goal))
+    pieces = cut_at_heads(whole, heads, Limits(goal))
     for piece in pieces:
         inside = [head for head in heads if piece.start < head < piece.end]
         assert piece.end - piece.start <= goal or not inside
@@ -395,18 +397,18 @@ def test_a_piece_of_the_log_is_too_long_only_where_no_head_lies_in_it_and_never_
 def test_the_log_is_cut_into_the_requested_number_of_pieces(n_tasks: int) -> None:
     whole = LogSlice(4096, 4096 + 1_000_000, is_closed=True)
     heads = list(range(4096, 4096 + 1_000_000, 250))
-    pieces = cut_log(whole, heads, Limits(UNLIMITED, None, n_tasks))
+    pieces = cut_at_heads(whole, heads, Limits(UNLIMITED, None, n_tasks))
     assert n_tasks <= len(pieces) <= n_tasks + 2
     assert max(piece.end - piece.start for piece in pieces) <= 1_000_000 // n_tasks
 
 
 @pytest.mark.parametrize("heads", [[], [0], [7], [0, 7, 9]], ids=str)
 def test_an_empty_log_gives_no_task(heads: list[int]) -> None:
-    assert cut_log(LogSlice(7, 7, is_closed=True), heads, Limits(1, None, 4)) == []
+    assert cut_at_heads(LogSlice(7, 7, is_closed=True), heads, Limits(1, None, 4)) == []
 
 
 def test_cuts_lie_where_the_bytes_of_all_queues_add_up() -> None:
-    """The example of ``planning._cuts``: 50 bytes up to offset 50, then 3 per byte up to 100."""
+    """The example of ``_cuts``: 50 bytes up to offset 50, then 3 per byte up to 100."""
     sparse = SampledSlice(QueueSlice("A", 0, 0, 100), [Sample(0, 0, 1.0), Sample(99, 99, 1.0)])
     dense = SampledSlice(QueueSlice("B", 0, 0, 100), [Sample(0, 50, 1.0), Sample(98, 99, 1.0)])
     first, second = plan_queues([sparse, dense], Limits(max_bytes=100))
@@ -421,18 +423,33 @@ class Part(InputPartition):
         self.store, self.n_bytes, self.n_records = store, n_bytes, n_records
 
 
-def read(store: str, n_bytes: int, n_records: int, *, is_counted: bool = True) -> AnyStoreRead:
-    """Return a read of equal records, which is cut evenly."""
+class Read(NamedTuple):
+    """A read of equal records, which is cut evenly."""
 
-    def cut(limits: Limits) -> list[Part]:
-        count = max(1, -(-n_bytes // limits.max_bytes), limits.min_partitions or 1)
-        if is_counted and limits.max_records:
-            count = max(count, -(-n_records // limits.max_records))
-        count = min(count, n_records)
-        ends = [n_records * number // count for number in range(count + 1)]
-        return [Part(store, n_bytes // count, end - start) for start, end in pairwise(ends)]
+    place: str
+    n_bytes: int
+    number: int
+    is_counted: bool
 
-    return StoreRead(store, n_bytes, n_records if is_counted else None, cut)
+    @property
+    def n_records(self) -> int | None:
+        return self.number if self.is_counted else None
+
+    def split(self, limits: Limits) -> list[Part]:
+        if not self.number:
+            return []
+        count = max(1, -(-self.n_bytes // limits.max_bytes), limits.min_partitions or 1)
+        if self.is_counted and limits.max_records:
+            count = max(count, -(-self.number // limits.max_records))
+        count = min(count, self.number)
+        ends = [self.number * number // count for number in range(count + 1)]
+        return [
+            Part(self.place, self.n_bytes // count, end - start) for start, end in pairwise(ends)
+        ]
+
+
+def read(store: str, n_bytes: int, n_records: int, *, is_counted: bool = True) -> Read:
+    return Read(store, n_bytes, n_records, is_counted)
 
 
 def parts_of(task: InputPartition) -> list[Part]:
@@ -445,7 +462,7 @@ def test_small_stores_share_tasks_and_each_counts_for_the_cost_of_opening_it() -
     sizes = [len(parts_of(task)) for task in tasks]
     assert sizes == [27, 27, 27, 19]  # 27 times 600,000 bytes and 4 MiB are just below 128 MiB
     assert [part.store for task in tasks for part in parts_of(task)] == [
-        store.store for store in stores
+        store.place for store in stores
     ]
 
 
@@ -505,7 +522,7 @@ def test_what_cannot_be_counted_is_not_packed_if_records_are_limited() -> None:
 
 def test_nothing_to_read_gives_no_task() -> None:
     assert plan_tasks([], Limits(1, 1, 1)) == []
-    nothing: AnyStoreRead = StoreRead("store", 0.0, 0, lambda _: [])
+    nothing = read("store", 0, 0)
     assert plan_tasks([nothing, nothing], Limits(1, 1, 7)) == []
 
 
@@ -514,7 +531,7 @@ def test_parts_of_the_log_that_lie_apart_share_a_task() -> None:
         SampledSpan(LogSlice(start, end, is_closed=True), end - start)
         for start, end in [(0, 10), (10, 30), (50, 60), (60, 90)]
     ]
-    tasks = plan_log(parts, Limits(45))
+    tasks = cut_log(parts, Limits(45))
     assert [[(piece.start, piece.end) for piece in task] for task in tasks] == [
         [(0, 30), (50, 60)], [(60, 90)],
     ]  # fmt: skip

@@ -36,8 +36,8 @@ from connector.sparkreads import (
 from connector.test_kafka_columns import KAFKA, WITH_HEADERS, write_orders
 from connector.test_lookup import Condition, conditions
 from pyspark_rmqstore.options import parse_read_options
-from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.tasks import SplitReader
+from pyspark_rmqstore.pushdown import push_filters
+from pyspark_rmqstore.schema import default_schema, request_of
 from reading import EVERY_COLUMN, LOG_COLUMNS, Row, plain, rows
 from rmqstore.read.views.schema import VIEWS
 
@@ -166,7 +166,7 @@ def test_the_tasks_of_spark_keep_the_order_of_each_queue(
 def accepted(filters: Iterable[Filter]) -> list[tuple[str, str]]:
     """Return the name and column of each filter that a reader does not leave to Spark."""
     options = parse_read_options({"path": "/x"})
-    left = SplitReader(default_schema(options), options).push(filters)
+    _, left = push_filters(filters, request_of(default_schema(options), options).schema)
     return sorted((type(one).__name__, one.attribute[0]) for one in filters if one not in left)
 
 
@@ -236,7 +236,7 @@ def test_worker_logs_of_planning_say_how_much_is_left(
         assert "PushedFilters: [IsNotNull(topic), EqualTo(topic,TopicA)]" in capsys.readouterr().out
         logged = [row["msg"] for row in spark.tvf.python_worker_logs().collect()]
     assert any(
-        "pushed filters leave 721 of 721" in text and text.endswith("topics TopicA")
+        "the condition leaves 721 of 721" in text and text.endswith("topics TopicA")
         for text in logged
     ), logged
 

@@ -14,8 +14,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import rmqstore
 import store_builder as build
 from connector.test_stream_planning import LENIENT, Query, grow
-from pyspark_rmqstore.tasks import SplitReader
 from rmqstore.errors import CorruptQueueError, CorruptRecordError
+from rmqstore.read.parts import QueuesPart
 from rmqstore.read.tail import StoreTail
 
 RESTART = 5000  # ms, after the first message
@@ -163,17 +163,17 @@ def test_a_recovery_while_a_task_reads_leaves_new_messages_to_the_next_batch(
     old, root = old_store(tmp_path)
     query = Query(root, **LENIENT)
     end = query.reader.latestOffset(query.offset, ReadAllAvailable())
-    read_rows, calls = SplitReader.rows, []
+    read_part, calls = QueuesPart.read, []
 
-    def rows(reader: SplitReader, *args: Any) -> Any:
+    def read(part: QueuesPart, *args: Any) -> Any:
         calls.append(args)
         if len(calls) == reads - 1:
             start_broker(root, RESTART - 1000)  # another run, which did not cut anything
         if len(calls) == reads:
             recover(root, old, grow(kept(), 15, prefix="n", late=NEW))
-        return read_rows(reader, *args)
+        return read_part(part, *args)
 
-    monkeypatch.setattr(SplitReader, "rows", rows)
+    monkeypatch.setattr(QueuesPart, "read", read)
     assert [row[3] for row in query.rows(query.offset, end)] == [
         f"m{number}" for number in range(KEPT)
     ]

@@ -18,7 +18,7 @@ from connector.engine import Engine
 from connector.sparkreads import GoldenStore, collect, load
 from pyspark_rmqstore.view_reader import (
     RmqStoreViewReader,
-    ViewSplit,
+    ViewTask,
     parse_view_options,
     view_name,
     view_schema,
@@ -30,12 +30,12 @@ from rmqstore.query.allocation import Allocation
 from rmqstore.read.views.schema import VIEWS
 
 
-def splits(path: Path, view: str, **options: str) -> list[ViewSplit]:
+def splits(path: Path, view: str, **options: str) -> list[ViewTask]:
     parsed = parse_view_options({"path": str(path), "view": view, **options})
     return [
         split
         for split in RmqStoreViewReader(view_schema(parsed), parsed).partitions()
-        if isinstance(split, ViewSplit)
+        if isinstance(split, ViewTask)
     ]
 
 

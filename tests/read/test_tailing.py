@@ -13,8 +13,7 @@ import pytest
 
 import rmqstore
 from rmqstore.errors import OptionError
-from rmqstore.query.selection import parse_selection, parse_wanted
-from rmqstore.read.message_scan import MessageScan, parse_scan
+from rmqstore.read.request import ScanRequest, parse_request
 from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tailing import TailingScan
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -35,27 +34,9 @@ def put(writer: StoreWriter, topic: str, queue_id: int, *bodies: bytes) -> None:
     writer.flush()
 
 
-def request(last: int | None = None, **arguments: Any) -> MessageScan:
-    known = {"where": None, "tags": None, "by": "queue", "msg_key": None}
-    others = {name: arguments.pop(name, value) for name, value in known.items()}
-    key = others.pop("msg_key")
-    return parse_scan(
-        parse_selection(**arguments, streaming=True),
-        **others,
-        sql92=None,
-        columns=["topic", "queueId", "queueOffset", "body"],
-        wanted=parse_wanted(key),
-        index_only=False,
-        include_pending=False,
-        mode="FAILFAST",
-        corrupt_column="_corrupt_record",
-        check_crc=True,
-        fail_on_data_loss=True,
-        verbatim=False,
-        places=(None, None),
-        last=last,
-        broker_name="b",
-    )
+def request(last: int | None = None, **arguments: Any) -> ScanRequest:
+    columns = ["topic", "queueId", "queueOffset", "body"]
+    return parse_request({"columns": columns, "last": last, **arguments}, streaming=True)
 
 
 def rows(follower: TailingScan) -> list[Row]:
@@ -146,7 +127,7 @@ def test_what_replaced_messages_that_were_cut_off_is_read(tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("writer")
-@pytest.mark.parametrize("arguments", [{"by": "commitlog"}, {"msg_key": "k"}], ids=str)
+@pytest.mark.parametrize("arguments", [{"scan": "commitlog"}, {"msg_key": "k"}], ids=str)
 def test_only_queues_are_followed(tmp_path: Path, arguments: dict[str, Any]) -> None:
     with open_parts(tmp_path / "s") as parts, pytest.raises(OptionError, match="of queues"):
         TailingScan(parts, request(**arguments))

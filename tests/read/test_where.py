@@ -116,7 +116,7 @@ def test_an_empty_store_has_no_rows_that_meet_anything(golden_store: GoldenStore
 def test_a_condition_leaves_most_of_a_store_unread(
     golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "rmqstore.read.message_scan")
+    caplog.set_level(logging.INFO, "rmqstore.read.plan")
     with rmqstore.open(golden_store("basic")) as store:
         found = store.scan(
             where="topic = 'TopicA' AND queueId = 0 AND queueOffset BETWEEN 3 AND 5"

@@ -17,7 +17,7 @@ from rmqstore.format.schema import MESSAGE
 from rmqstore.polars import condition_of
 from rmqstore.query.conditions import NO_PRUNING
 from rmqstore.query.where import parse_where
-from rmqstore.read import message_scan
+from rmqstore.read import parts
 from rmqstore.read.store_parts import StoreParts
 
 Golden = Callable[[str], Path]
@@ -107,14 +107,14 @@ def test_columns_and_the_number_of_rows_reach_the_scan(
     golden_store: Golden, every: pl.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[list[str], int]] = []
-    plain = message_scan.read_queues
+    plain = parts.read_queues
 
     def noted(store: StoreParts, slices: object, spec: object) -> Iterator[object]:
         for batch in plain(store, slices, spec):
             read.append((spec.schema.names, batch.num_rows))
             yield batch
 
-    monkeypatch.setattr(message_scan, "read_queues", noted)
+    monkeypatch.setattr(parts, "read_queues", noted)
     frame = rmqstore.polars.scan(golden_store("basic"))
     assert frame.collect_schema() == every.schema
     assert frame.select("tags").head(4).collect().equals(every.select("tags").head(4))

@@ -19,7 +19,7 @@ import pytest
 import goldens
 import rmqstore
 from rmqstore.errors import OptionError, RmqStoreError, StoreStateError
-from rmqstore.read import message_scan
+from rmqstore.read import parts
 
 COLUMNS = "topic,queueId,queueOffset,commitLogOffset"
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in goldens.FOLDER.glob("*.tar.xz"))
@@ -127,7 +127,7 @@ def test_a_count_reads_no_message_where_queues_tell_it(
 ) -> None:
     with rmqstore.open(golden_store("basic")) as store:
         expected = store.scan().to_arrow().num_rows
-        monkeypatch.setattr(message_scan, "read_queues", lambda *_: iter(()))
+        monkeypatch.setattr(parts, "read_queues", lambda *_: iter(()))
         assert store.count(where="queueOffset > 3") == 0
         assert store.scan(limit=5).count() == 5
         assert store.scan().count() == store.count() == expected

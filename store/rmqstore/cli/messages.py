@@ -14,17 +14,15 @@ from rmqstore.cli.common import BYTES, Command, complete_topics, repeated, with_
 from rmqstore.cli.stores import each_store
 from rmqstore.errors import OptionError, StoreFormatError
 from rmqstore.exchange.bodies import FORMS, BodyForm, parse_body_form
-from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE
+from rmqstore.format.schema import MESSAGE
 from rmqstore.query.arguments import Mode, ScanOrder, TopicArguments
 from rmqstore.query.options import help_of
 from rmqstore.query.selection import (
-    NOTHING_WANTED,
     is_pattern,
     match_topics,
-    parse_selection,
     regular_expression,
 )
-from rmqstore.read.message_scan import parse_scan
+from rmqstore.read.request import parse_request
 from rmqstore.read.tailing import TailingScan
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.live_cluster import LiveCluster
@@ -206,35 +204,25 @@ def followed(
     if last is not None and (begin, offset) != (None, None):
         raise click.UsageError("--follow begins at --last, -b or -o: give one of them")
     chosen = topic_arguments(store, topics, queue_ids, with_system, by_log=True)
-    selection = parse_selection(
+    arguments = {
         **chosen,
-        starting_offsets=offsets_from(topics, queue_ids, offset),
-        starting_timestamp=begin,
-        starting_offsets_by_timestamp_strategy="latest",
-        streaming=True,
-    )
+        "starting_offsets": offsets_from(topics, queue_ids, offset),
+        "starting_timestamp": begin,
+        "starting_offsets_by_timestamp_strategy": "latest",
+        "where": where_queue(queue_ids, where, chosen),
+        "filter": filter,
+        "tags": tags,
+        "columns": columns,
+        "mode": mode,
+        "fail_on_data_loss": not ignore_data_loss,
+        "last": last,
+    }
+    request = parse_request(arguments, streaming=True)
     scans = []
     for one in each_store(store):
-        request = parse_scan(
-            selection,
-            where=where_queue(queue_ids, where, chosen),
-            sql92=filter,
-            tags=tags,
-            columns=columns,
-            by=scan_by,
-            wanted=NOTHING_WANTED,
-            index_only=False,
-            include_pending=False,
-            mode=mode,
-            corrupt_column=CORRUPT_RECORD,
-            check_crc=True,
-            fail_on_data_loss=not ignore_data_loss,
-            verbatim=False,
-            places=(None, None),
-            last=last,
-            broker_name=one.broker_name,
+        one.parts.ranges.warn_unknown_topics(
+            request.selection, "they are followed once they appear"
         )
-        one.parts.ranges.warn_unknown_topics(selection, "they are followed once they appear")
         scans.append(TailingScan(one.parts, request))
     is_remote = any(one.parts.log.is_remote for one in each_store(store))
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmqstore.errors import (
@@ -20,7 +18,7 @@ from rmqstore.errors import (
     UnreadableFileError,
 )
 from rmqstore.format.framing import StopKind
-from rmqstore.format.layout import MAX_FIXED_BYTES, Mask, Positions
+from rmqstore.format.layout import MAX_FIXED_BYTES, Positions
 from rmqstore.query.conditions import StoreTimes
 from rmqstore.read.bounds import short_units
 from rmqstore.read.store_queues import StoreQueues
@@ -32,12 +30,6 @@ from rmqstore.storage.queue.queue import Queue, Units
 from rmqstore.storage.queue.tiered import TieredQueue
 from rmqstore.storage.recovery.queues import Queues
 
-QUEUE_COLUMNS: Final = ("topic", "queueId", "queueOffset")
-_GROWTH: Final = 4
-
-ReadQueues = Callable[[list[QueueSlice]], Iterator[pa.RecordBatch]]
-ReadLog = Callable[[LogSlice], Iterator[pa.RecordBatch]]
-
 _SAMPLED_UNITS = 16  # units whose mean size stands for the messages around a sample
 _UNITS_AT_ONCE = 1 << 12
 _SAMPLED_QUEUES = 256
@@ -47,94 +39,6 @@ _MIN_HEADS = 64  # samples taken of each queue
 _REMOTE_QUEUES = 2
 _BYTES_PER_REMOTE_HEAD = 128 << 20
 _SHORT_LOG = 32 << 20  # bytes; reading such a log takes no longer than sampling it
-
-
-def newest_of_queues(
-    slices: Sequence[QueueSlice], count: int, read: ReadQueues, schema: pa.Schema
-) -> pa.Table:
-    """Return the newest messages of each queue that meet the conditions of a read.
-
-    Args:
-        slices: ranges of queues, those of one queue in their order.
-        count: how many messages of each queue.
-        read: reads ranges, and may leave messages out.
-        schema: the columns that ``read`` gives, with those in :data:`QUEUE_COLUMNS`.
-    """
-    left: dict[QueueKey, list[QueueSlice]] = {}
-    for piece in slices:
-        if piece.start < piece.end:
-            left.setdefault((piece.topic, piece.queue_id), []).append(piece)
-    missing = dict.fromkeys(left, count)
-    tables: list[pa.Table] = []
-    n_read = count
-    while left:
-        parts = [part for pieces in left.values() for part in _take_last(pieces, n_read)]
-        rows = pa.Table.from_batches(read(parts), schema)
-        tables.append(rows.filter(pa.array(_newest_rows(rows, missing))))
-        left = {key: pieces for key, pieces in left.items() if pieces and missing[key] > 0}
-        n_read *= _GROWTH
-    return pa.concat_tables([schema.empty_table(), *reversed(tables)])
-
-
-def newest_of_log(
-    parts: Sequence[LogSlice], count: int, read: ReadLog, schema: pa.Schema
-) -> pa.Table:
-    """Return the newest records of the log that meet the conditions of a read.
-
-    Args:
-        parts: parts of the log in their order, small ones.
-        count: how many records.
-        read: reads a part, and may leave records out.
-        schema: the columns that ``read`` gives.
-    """
-    left = [*parts]
-    tables: list[pa.Table] = []
-    n_rows, n_parts = 0, 1
-    while left and n_rows < count:
-        left, taken = left[:-n_parts], left[-n_parts:]
-        table = pa.Table.from_batches((batch for part in taken for batch in read(part)), schema)
-        tables.append(table)
-        n_rows += len(table)
-        n_parts *= _GROWTH
-    table = pa.concat_tables([schema.empty_table(), *reversed(tables)])
-    return table.slice(max(len(table) - count, 0))
-
-
-def _take_last(pieces: list[QueueSlice], count: int) -> list[QueueSlice]:
-    """Take the last ``count`` messages away from ranges of a queue, and return their ranges."""
-    taken: list[QueueSlice] = []
-    while pieces and count > 0:
-        piece = pieces.pop()
-        start = max(piece.start, piece.end - count)
-        if start > piece.start:
-            pieces.append(piece._replace(end=start))
-        taken.insert(0, piece._replace(start=start))
-        count -= piece.end - start
-    return taken
-
-
-def _newest_rows(rows: pa.Table, missing: dict[QueueKey, int]) -> Mask:
-    """Return which rows (n,) are among the newest that a queue misses; these are counted."""
-    if not len(rows):
-        return np.zeros(0, np.bool_)
-    names = rows.column("topic").combine_chunks().dictionary_encode()
-    topics = names.dictionary.to_pylist()
-    codes = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    queue_ids = rows.column("queueId").to_numpy()
-    offsets = pc.fill_null(rows.column("queueOffset"), -1).to_numpy()
-    order = np.lexsort((-offsets, queue_ids, codes))
-    is_first = np.diff(codes[order], prepend=-1) != 0  # of its queue
-    is_first[1:] |= np.diff(queue_ids[order]) != 0
-    firsts = np.flatnonzero(is_first)
-    ends = np.append(firsts[1:], len(order))
-    is_chosen = np.zeros(len(order), np.bool_)
-    for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
-        row = order[first]
-        key = topics[codes[row]], int(queue_ids[row])
-        n_chosen = min(missing[key], end - first)
-        missing[key] -= n_chosen
-        is_chosen[order[first : first + n_chosen]] = True
-    return is_chosen
 
 
 class Sample(NamedTuple):

@@ -15,9 +15,10 @@ from rmqstore.errors import OffsetOutOfRangeError, OptionError, spelled
 from rmqstore.query.selection import Selection
 from rmqstore.read.log_mark import LogMark
 from rmqstore.read.message_scan import MessageScan
+from rmqstore.read.parts import QueuesPart
 from rmqstore.read.planning import find_starts, slices_there
 from rmqstore.read.read_spec import READS_ON
-from rmqstore.read.reading import read_queues
+from rmqstore.read.request import ScanRequest
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import StoreTail, replacements
 from rmqstore.spans import QueueKey, QueueSlice
@@ -126,7 +127,7 @@ def tail_of(store: StoreParts, selection: Selection) -> StoreTail | TieredTail:
 class TailingScan:
     """Follows the queues that a scan chooses, as a stream does; see ``read.tail``."""
 
-    def __init__(self, store: StoreParts, request: MessageScan) -> None:
+    def __init__(self, store: StoreParts, request: ScanRequest) -> None:
         """Begin where the selection of the scan starts, or before its newest ``last`` messages.
 
         Args:
@@ -137,7 +138,7 @@ class TailingScan:
         Raises:
             OptionError: the scan is one by log, or a look-up.
         """
-        if request.by != "queue" or request.wanted or request.include_pending:
+        if not request.is_by_queue or request.include_pending:
             raise OptionError("only the messages of queues can be followed: `scan=queue`")
         self._store, self._request = store, request
         self._tail = tail_of(store, request.selection)
@@ -162,10 +163,9 @@ class TailingScan:
         is_first = self._read_until is None
         slices = self._changing.answer(self._new)
         if is_first and request.last is not None:
-            yield from request.newest(self._store, slices, request.last)
+            yield from MessageScan(self._store, request).newest(slices, request.last)
             return
-        for batch in request.kept(read_queues(self._store, slices, request.spec)):
-            yield batch.select(request.schema.names)
+        yield from request.returned(QueuesPart(tuple(slices)).read(self._store, request))
 
     def _new(self) -> list[QueueSlice]:
         """Look, and return the ranges of queues that were not read yet."""
@@ -176,7 +176,7 @@ class TailingScan:
             for key, (first, _) in tail.spans().items():
                 starts[key] = first
         elif self._read_until is None:
-            fails = request.spec.fail_on_data_loss
+            fails = request.fail_on_data_loss
             starts = find_starts(
                 self._store, request.selection, tail.spans, fail_on_data_loss=fails
             )
@@ -187,7 +187,7 @@ class TailingScan:
         for key, start in starts.items():
             end = tail.ends.get(key, 0)
             if start < end:
-                slices += slices_there(self._store, *key, start, end, request.spec)
+                slices += slices_there(self._store, *key, start, end, request.spec())
         read_until = dict(self._read_until or {})
         for key, end in tail.ends.items():
             read_until[key] = max(end, starts.get(key, 0))
@@ -239,6 +239,6 @@ class TailingScan:
             OffsetOutOfRangeError: data loss is to fail.
         """
         text = f"{key[0]}-{key[1]}: {text}"
-        if self._request.spec.fail_on_data_loss:
+        if self._request.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{text}; {READS_ON} continues without them")
         logger.warning("data loss: %s", spelled(text))

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from rmqstore.query.arguments import ScanArguments, TopicArguments, ViewArguments
 from rmqstore.query.selection import parse_selection, require_named
 from rmqstore.query.where import parse_where
-from rmqstore.read.message_scan import returned_schema
+from rmqstore.read.request import returned_schema
 from rmqstore.read.views.catalogue import read_cluster_view, read_view
 from rmqstore.read.views.schema import HIDING_SYSTEM_TOPICS, OF_CLUSTER, view_columns, view_spec
 from rmqstore.read.views.stores import brokers_of

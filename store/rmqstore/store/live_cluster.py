@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, Final, Unpack
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmqstore.errors import StoreStateError
-from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation, require_served
-from rmqstore.live.reading import LiveScan
-from rmqstore.progress import Progress, Tally, ignore_progress
-from rmqstore.query.arguments import Mode, ScanArguments, ScanOrder, SelectionArguments, spells_out
-from rmqstore.query.conditions import NO_PRUNING
-from rmqstore.query.selection import parse_selection, require_arguments
-from rmqstore.read.message_scan import MessageScan, parse_scan
+from rmqstore.live.parts import LivePart, plan_live
+from rmqstore.progress import Advance, Progress, Tally, ignore_progress
+from rmqstore.query.arguments import ScanArguments
+from rmqstore.query.selection import parse_selection
+from rmqstore.read.newest import newest_of_queues
+from rmqstore.read.request import ScanRequest, parse_request
 from rmqstore.read.rows import PLACE
-from rmqstore.read.sampling import QUEUE_COLUMNS, newest_of_queues
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.storage import Closing
 from rmqstore.store.scan import Scan
 
-
-class _SelectionArguments(SelectionArguments, total=False):
-    """Which messages; and arguments that only the files of a store can answer."""
-
-    scan: ScanOrder
-    msg_key: str | Sequence[str] | None
-    msg_id: str | Sequence[str] | None
-    msg_tags: str | Sequence[str] | None
-    index_only: bool
-    include_pending: bool
-    starting_physical_offset: int | None
-    ending_physical_offset: int | None
-
-
-_OF_FILES: Final = tuple(
-    _SelectionArguments.__annotations__.keys() - SelectionArguments.__annotations__.keys()
-)
+# Arguments that only the files of a store can answer.
+_OF_FILES: Final = (
+    "scan", "msg_key", "msg_id", "msg_tags", "index_only", "include_pending",
+    "starting_physical_offset", "ending_physical_offset",
+)  # fmt: skip
 
 
 class LiveCluster(Closing):
@@ -101,23 +85,11 @@ class LiveCluster(Closing):
             found[broker.name] = {queue_id: span for (_, queue_id), span in spans.items()}
         return found
 
-    @spells_out(SelectionArguments, parse_selection)
     def scan(
         self,
         *,
-        where: str | pc.Expression | None = None,
-        filter: str | None = None,  # noqa: A002 - the option's name
-        tags: str | None = None,
         columns: str | Iterable[str] | pa.Schema | None = None,
-        mode: Mode = "FAILFAST",
-        column_name_of_corrupt_record: str = "_corrupt_record",
-        check_crc: bool = True,
-        fail_on_data_loss: bool = True,
-        limit: int | None = None,
-        last: int | None = None,
-        verbatim: bool = False,
-        progress: Progress = ignore_progress,
-        **selection: Unpack[_SelectionArguments],
+        **options: Unpack[ScanArguments],
     ) -> Scan:
         """Return the chosen messages, which are read when they are asked for.
 
@@ -147,27 +119,15 @@ class LiveCluster(Closing):
             BrokerUnreachableError, BrokerRefusedError: while reading.
             OffsetOutOfRangeError: chosen messages are gone and ``fail_on_data_loss`` holds.
         """
-        require_arguments(selection, ScanArguments.__annotations__ | {"columns": ...})
-        given: dict[str, Any] = {**selection}
-        require_served(name for name in _OF_FILES if _asks(given.pop(name, None)))
-        request = parse_scan(
-            parse_selection(**given),
-            where=where,
-            sql92=filter,
-            tags=tags,
-            columns=columns,
-            mode=mode,
-            corrupt_column=column_name_of_corrupt_record,
-            check_crc=check_crc,
-            fail_on_data_loss=fail_on_data_loss,
-            last=last,
-            verbatim=verbatim,
-            progress=progress,
-        )
-        require_served(columns=request.spec.schema.names)
+        given: dict[str, Any] = {"columns": columns, **options}
+        require_served([name for name in _OF_FILES if _asks(given.pop(name, None))])
+        limit = given.pop("limit", None)
+        progress = given.pop("progress", ignore_progress)
+        request = parse_request(given)
+        require_served(columns=request.spec().schema.names)
         return Scan(
             request.schema,
-            lambda: self._rows(request),
+            lambda: self._rows(request, progress),
             self._require_open,
             limit=limit,
             is_quick=request.is_quick,
@@ -179,42 +139,32 @@ class LiveCluster(Closing):
         """Return how many messages a scan gives, by reading them."""
         return self.scan(columns=columns, **options).count()
 
-    def _rows(self, request: MessageScan) -> Iterator[pa.RecordBatch]:
-        pruning = NO_PRUNING if request.where is None else request.where.pruning
+    def _rows(self, request: ScanRequest, progress: Progress) -> Iterator[pa.RecordBatch]:
         self.brokers.refresh()  # topics may have other queues now, and brokers other masters
-        ranges = self.brokers.ranges(
-            request.selection, pruning, fail_on_data_loss=request.spec.fail_on_data_loss
+        parts = plan_live(self.brokers, request)
+        advance: Advance = ignore_progress
+        if progress is not ignore_progress:
+            tally = Tally(progress)
+            tally.expect(sum(part.n_records for part in parts.values()))
+            advance = tally.add_records
+        return request.returned(
+            chain.from_iterable(
+                self._of_broker(request, name, part, advance) for name, part in parts.items()
+            )
         )
-        if request.progress is not ignore_progress:
-            tally = Tally(request.progress)
-            n_messages = sum(each.end - each.start for part in ranges.values() for each in part)
-            tally.expect(n_messages)
-            request = replace(request, spec=replace(request.spec, advance=tally.add_records))
-        batches = chain.from_iterable(
-            self._of_broker(request, name, slices) for name, slices in ranges.items()
-        )
-        if request.spec.schema == request.schema:
-            return batches
-        return (batch.select(request.schema.names) for batch in batches)
 
     def _of_broker(
-        self, request: MessageScan, name: str, slices: Sequence[QueueSlice]
+        self, request: ScanRequest, name: str, part: LivePart, advance: Advance
     ) -> Iterator[pa.RecordBatch]:
-        spec = replace(request.spec, broker_name=name)
         with self.brokers.opened(name).separate() as broker:  # others may be read meanwhile
             if request.last is None:
-                yield from request.kept(LiveScan(broker, spec).batches(slices))
+                yield from part.read(broker, request, advance)
                 return
-            needed = [ALL_COLUMNS.field(name) for name in (*QUEUE_COLUMNS, PLACE)]
-            added = [field for field in needed if field.name not in spec.schema.names]
-            wider = replace(spec, schema=pa.schema([*spec.schema, *added]))
 
-            def read(parts: list[QueueSlice]) -> Iterator[pa.RecordBatch]:
-                return request.kept(LiveScan(broker, wider).batches(parts))
+            def read(wider: ScanRequest, pieces: list[QueueSlice]) -> Iterator[pa.RecordBatch]:
+                return LivePart(tuple(pieces)).read(broker, wider, advance)
 
-            newest = newest_of_queues(slices, request.last, read, wider.schema)
-            rows = newest.take(pc.sort_indices(newest.column(PLACE)))
-            yield from rows.select(spec.schema.names).to_batches()
+            yield from newest_of_queues(request, part.slices, request.last, read, PLACE)
 
 
 def _asks(value: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal, Unpack
 
@@ -12,24 +12,22 @@ import pyarrow.compute as pc
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
-from rmqstore.progress import Progress, ignore_progress
+from rmqstore.progress import ignore_progress
 from rmqstore.query.arguments import (
     Boundary,
-    Mode,
     ScanArguments,
-    ScanOrder,
-    SelectionArguments,
     ViewArguments,
     spells_out,
 )
-from rmqstore.query.selection import parse_selection, parse_wanted, require_arguments
+from rmqstore.query.selection import parse_selection, parse_wanted
 from rmqstore.query.times import parse_timestamp
 from rmqstore.query.where import parse_where
 from rmqstore.read.lookup import QueryResult
-from rmqstore.read.message_scan import parse_scan
+from rmqstore.read.message_scan import MessageScan
 from rmqstore.read.planning import at_time
 from rmqstore.read.reading import finder
 from rmqstore.read.record_filter import matched_groups
+from rmqstore.read.request import parse_request
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.store_queues import QueueInfo
 from rmqstore.read.views.catalogue import read_view
@@ -254,31 +252,11 @@ class MessageStore(Closing):
             self.parts.ranges.warn_unknown_topics(parse_selection(subscribe=[topic]))
         return result
 
-    @spells_out(SelectionArguments, parse_selection)
     def scan(
         self,
         *,
-        where: str | pc.Expression | None = None,
-        filter: str | None = None,  # noqa: A002 - the option's name
-        tags: str | None = None,
         columns: str | Iterable[str] | pa.Schema | None = None,
-        scan: ScanOrder = "queue",
-        msg_key: str | Sequence[str] | None = None,
-        msg_id: str | Sequence[str] | None = None,
-        msg_tags: str | Sequence[str] | None = None,
-        index_only: bool = False,
-        include_pending: bool = False,
-        mode: Mode = "FAILFAST",
-        column_name_of_corrupt_record: str = "_corrupt_record",
-        check_crc: bool = True,
-        fail_on_data_loss: bool = True,
-        verbatim: bool = False,
-        limit: int | None = None,
-        last: int | None = None,
-        starting_physical_offset: int | None = None,
-        ending_physical_offset: int | None = None,
-        progress: Progress = ignore_progress,
-        **selection: Unpack[SelectionArguments],
+        **options: Unpack[ScanArguments],
     ) -> Scan:
         """Return the chosen messages, which are read when they are asked for.
 
@@ -320,35 +298,17 @@ class MessageStore(Closing):
             CorruptRecordError, CorruptQueueError: while reading, damage in mode FAILFAST.
             OffsetOutOfRangeError: chosen messages are gone and ``fail_on_data_loss`` holds.
         """
-        require_arguments(selection, ScanArguments.__annotations__ | {"columns": ...})
-        request = parse_scan(
-            parse_selection(**selection),
-            where=where,
-            sql92=filter,
-            tags=tags,
-            columns=columns,
-            by=scan,
-            wanted=parse_wanted(msg_key, msg_id, msg_tags),
-            index_only=index_only,
-            include_pending=include_pending,
-            mode=mode,
-            corrupt_column=column_name_of_corrupt_record,
-            check_crc=check_crc,
-            fail_on_data_loss=fail_on_data_loss,
-            verbatim=verbatim,
-            last=last,
-            places=(starting_physical_offset, ending_physical_offset),
-            progress=progress,
-            broker_name=self.broker_name,
-        )
-        if verbatim and scan == "queue":
+        limit = options.pop("limit", None)
+        progress = options.pop("progress", ignore_progress)
+        request = parse_request({"columns": columns, **options})
+        if not request.inflate and request.by == "queue":
             self.parts.ranges.require_records(request.selection)
         return Scan(
             request.schema,
-            lambda: request.rows(self.parts),
+            lambda: MessageScan(self.parts, request, progress).rows(),
             self.parts.require_open,
             limit=limit,
-            count=lambda: request.count(self.parts, limit),
+            count=lambda: MessageScan(self.parts, request, progress).count(limit),
             is_quick=request.is_quick,
         )
 

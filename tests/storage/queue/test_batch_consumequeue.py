@@ -38,7 +38,7 @@ from rmqstore.read.tail import StoreTail
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.queue import total_weight
-from rmqstore.storage.recovery.store_ends import PlannedEnds
+from rmqstore.storage.recovery.store_ends import PlannedEnds, recovered_within
 from rmqstore.store.opening import open_for
 
 GoldenStore = Callable[[str], Path]
@@ -229,7 +229,7 @@ def test_units_that_a_crash_lost_are_taken_from_the_log(
         }
         assert read(store, assign={"BatchB": [1]}, **bounds) == EVERYTHING["BatchB", 1][149:151]
         piece = QueueSlice("BatchB", 1, 149, 151)
-        found = store.parts.ends.recovered_in([piece])
+        found = recovered_within(store.parts.ends.recovered, [piece])
     with open_parts(copied, planned=PlannedEnds(found)) as parts:  # as a task has it
         assert offsets(rows(read_queues(parts, [piece], _spec("FAILFAST", "commitLogOffset")))) == [
             row["commitLogOffset"] for row in EVERYTHING["BatchB", 1][149:151]

@@ -6,7 +6,7 @@ Both are computed on first use and cached.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from functools import cached_property
 from typing import NamedTuple
@@ -205,7 +205,7 @@ class StoreEnds:
     def recovered(self) -> dict[QueueKey, RecoveredUnits]:
         """The ends of queues that only the log has, after a crash or in a copy of a running store.
 
-        Another process can be given them: see :meth:`recovered_in`.
+        Another process can be given them: see :func:`recovered_within`.
         """
         return self._recovered_queues.tails
 
@@ -221,7 +221,7 @@ class StoreEnds:
             return []
         starts = [span.start for span in lost]
         pointed_at: set[int] = set()
-        for tail in self.recovered_in(slices).values():
+        for tail in recovered_within(self.recovered, slices).values():
             physical_offsets = tail.units["physical_offset"].astype(np.int64)
             matches = physical_offsets[np.isin(physical_offsets, starts)]
             pointed_at.update(np.unique(matches).tolist())
@@ -305,20 +305,23 @@ class StoreEnds:
                 )
         return last
 
-    def recovered_in(self, slices: Iterable[QueueSlice]) -> dict[QueueKey, RecoveredUnits]:
-        """Return the part of :attr:`recovered` that another process needs to read these slices."""
-        if not self.recovered:
-            return {}
-        bounds: dict[QueueKey, tuple[int, int]] = {}
-        for piece in slices:
-            key = (piece.topic, piece.queue_id)
-            start, end = bounds.get(key, (piece.start, piece.end))
-            bounds[key] = min(start, piece.start), max(end, piece.end)
-        tails: dict[QueueKey, RecoveredUnits] = {}
-        for key, (start, end) in bounds.items():
-            tail = self.recovered.get(key)
-            if tail is not None and end > tail.start:
-                first = max(start, tail.start)
-                units = tail.units[first - tail.start : end - tail.start]
-                tails[key] = tail._replace(start=first, units=units)
-        return tails
+
+def recovered_within(
+    recovered: Mapping[QueueKey, RecoveredUnits], slices: Iterable[QueueSlice]
+) -> dict[QueueKey, RecoveredUnits]:
+    """Return the part of :attr:`StoreEnds.recovered` that is needed to read ranges of queues."""
+    if not recovered:
+        return {}
+    bounds: dict[QueueKey, tuple[int, int]] = {}
+    for piece in slices:
+        key = (piece.topic, piece.queue_id)
+        start, end = bounds.get(key, (piece.start, piece.end))
+        bounds[key] = min(start, piece.start), max(end, piece.end)
+    tails: dict[QueueKey, RecoveredUnits] = {}
+    for key, (start, end) in bounds.items():
+        tail = recovered.get(key)
+        if tail is not None and end > tail.start:
+            first = max(start, tail.start)
+            units = tail.units[first - tail.start : end - tail.start]
+            tails[key] = tail._replace(start=first, units=units)
+    return tails

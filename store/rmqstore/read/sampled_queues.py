@@ -1,84 +1,22 @@
-"""Plans tasks from ranges of queues and of the log. Pure: no session, no files.
+"""Cuts ranges of queues into parts by samples of them. Pure: no files.
 
-Tasks are ranges of the *CommitLog* over all chosen queues at once. The log interleaves the queues,
-so a task that reads one queue would touch nearly every page of the log, and as many tasks as queues
-would each read all of it from a cold disk. If tasks are cut by physical offset instead, each page
-is read by one task, or by two at a cut.
+Parts are ranges of the *CommitLog* over all chosen queues at once. The log interleaves the queues,
+so a part that reads one queue would touch nearly every page of the log, and as many parts as queues
+would each read all of it from a cold disk. If parts are cut by physical offset instead, each page
+is read by one part, or by two at a cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pyspark.sql.datasource import InputPartition
 
-from pyspark_rmqstore.packing import Limits
-from pyspark_rmqstore.store_options import StoreRef
-from rmqstore.read.log_mark import LogMark
-from rmqstore.read.pending import PendingRows
-from rmqstore.read.rows import UnitRows
-from rmqstore.read.sampling import Sample, SampledSpan, join_parts
-from rmqstore.spans import LogSlice, LostSpan, QueueKey, QueueSlice
-from rmqstore.storage.queue.queue import RecoveredUnits
-
-
-@dataclass(frozen=True)
-class StoreSplit(InputPartition):
-    """A task that reads one store."""
-
-    store: StoreRef
-
-
-@dataclass(frozen=True)
-class QueueSplit(StoreSplit):
-    """A task by queue: ranges of queues of one store, with units that its log gave.
-
-    Later messages than ``mark``, the newest record when the task was planned, are not its own.
-    """
-
-    slices: tuple[QueueSlice, ...]
-    recovered: dict[QueueKey, RecoveredUnits] = field(default_factory=dict)
-    mark: LogMark | None = None
-
-
-@dataclass(frozen=True)
-class LostSplit(StoreSplit):
-    """A task by queue for damage of one store's CommitLog that may have held messages of queues."""
-
-    spans: tuple[LostSpan, ...]
-
-
-@dataclass(frozen=True)
-class LogSplit(StoreSplit):
-    """A task by log: ranges of one store's CommitLog, rising."""
-
-    slices: tuple[LogSlice, ...]
-
-
-@dataclass(frozen=True)
-class UnitSplit(StoreSplit):
-    """A task by queue: single messages of one store that its index named."""
-
-    picked: UnitRows
-
-
-@dataclass(frozen=True)
-class RecordSplit(StoreSplit):
-    """A task by log: single records of one store's CommitLog that its index named."""
-
-    physical_offsets: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class PendingSplit(StoreSplit):
-    """A task of pending messages."""
-
-    rows: PendingRows
+from rmqstore.read.limits import Limits
+from rmqstore.read.sampling import Sample
+from rmqstore.spans import QueueSlice
 
 
 class SampledSlice(NamedTuple):
@@ -101,11 +39,6 @@ class SampledSlice(NamedTuple):
         A queue whose files are missing has no sample. It gets one of 0 bytes.
         """
         return self if self.samples else self._replace(samples=[Sample(self.piece.start, 0, 0.0)])
-
-
-def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[QueueSlice, ...]]:
-    """Cut and join ranges of queues into tasks; see :meth:`SampledQueues.cut`."""
-    return SampledQueues(sampled).cut(limits)
 
 
 class SampledQueues:
@@ -278,40 +211,3 @@ def _halves(task: list[QueueSlice]) -> list[list[QueueSlice]]:
         if middle < piece.end:
             second.append(piece._replace(start=middle))
     return [first, second]
-
-
-def plan_log(parts: Sequence[SampledSpan], limits: Limits) -> list[tuple[LogSlice, ...]]:
-    """Join parts of the log, in their order, into tasks.
-
-    Args:
-        parts: the parts; each of them is in one task.
-        limits: ``max_bytes`` is exceeded by parts that are larger.
-    """
-    goal = limits.max_bytes
-    if limits.min_partitions:
-        n_bytes = sum(part.n_bytes for part in parts)
-        goal = max(1, min(goal, n_bytes // limits.min_partitions))
-    return join_parts(parts, goal)
-
-
-def cut_rows(sizes: NDArray[np.number], limits: Limits) -> list[slice]:
-    """Cut n single records, in the order of the log, into tasks.
-
-    Args:
-        sizes: bytes of each record, (n,).
-        limits: as for :func:`plan_queues`.
-    """
-    n_rows = len(sizes)
-    if not n_rows:
-        return []
-    goal = limits.max_bytes
-    if limits.min_partitions:
-        goal = min(goal, int(sizes.sum()) // limits.min_partitions)
-    tasks = np.cumsum(sizes) // max(goal, 1)
-    bounds = np.append(np.flatnonzero(np.diff(tasks, prepend=-1)), n_rows)
-    most = min(limits.max_records or n_rows, max(1, n_rows // (limits.min_partitions or 1)))
-    return [
-        slice(start, min(start + most, high))
-        for low, high in pairwise(bounds.tolist())
-        for start in range(low, high, most)
-    ]

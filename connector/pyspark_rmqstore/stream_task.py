@@ -1,0 +1,108 @@
+"""Reads a task of a micro-batch.
+
+The store is opened again in the task: a broker may have recovered it since it was planned, or may
+be recovering it now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+import pyarrow as pa
+
+from pyspark_rmqstore.opened_stores import naming_this_host, open_in_task, paths_of
+from pyspark_rmqstore.store_options import StoreRef
+from rmqstore.read.parts import QueuesPart
+from rmqstore.read.request import ScanRequest
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.spans import LATEST_TIME
+from rmqstore.storage.broker.broker_run import BrokerRun, StoreSigns, folders_of
+from rmqstore.storage.files.retry import ChangingStore
+
+# A store that is opened and closed all the time is not recovered each time.
+_MAX_READS = 10
+
+
+def read_planned(
+    ref: StoreRef, planned: QueuesPart, request: ScanRequest
+) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a part of a micro-batch, or what is left of it.
+
+    Raises:
+        OffsetOutOfRangeError: messages are gone, and data loss is to fail.
+    """
+    task = _StreamTask(ref, planned, request)
+    # The signs are taken before the store is opened: a file may be deleted while it is opened.
+    changing = ChangingStore(task.signs, task.doubt)
+    with open_in_task(ref, planned.ends) as store:
+        # Rows that Spark has got cannot be taken back. So only the first batch is read again here;
+        # what fails later is left to Spark's own attempts.
+        yield from changing.answer(lambda: task.begin(store))
+
+
+class _StreamTask:
+    def __init__(self, ref: StoreRef, planned: QueuesPart, request: ScanRequest) -> None:
+        self._ref = ref
+        self._planned = planned
+        self._request = request
+        self._is_in_doubt = False
+
+    def signs(self) -> StoreSigns:
+        with naming_this_host():
+            paths = paths_of(self._ref)
+        queues = {(piece.topic, piece.queue_id) for piece in self._planned.slices}
+        return StoreSigns.of(paths, folders_of(paths, queues))
+
+    def doubt(self) -> None:
+        self._is_in_doubt = True
+
+    def begin(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
+        """Return the batches, the first of which is read already.
+
+        A broker that starts after the plan was checked and before it is read may cut the log and
+        write other records in the place of those that were planned. The first batch is dropped
+        then, and everything is checked and read again.
+        """
+        for _ in range(_MAX_READS):
+            run = BrokerRun.of(store.paths)
+            part = self._planned if self._stands(store) else self._plan_again(store)
+            batches = part.read(store, self._request)
+            first = next(batches, None)
+            if BrokerRun.of(store.paths) == run:
+                break
+            self._is_in_doubt = True
+        return batches if first is None else chain([first], batches)
+
+    def _stands(self, store: StoreParts) -> bool:
+        """Return whether the store holds what was planned; of a closed one the mark shows it."""
+        if self._is_in_doubt or not self._has_mark(store):
+            return False
+        return not store.paths.has_abort or all(
+            store.ranges.stands(piece) for piece in self._planned.slices
+        )
+
+    def _has_mark(self, store: StoreParts) -> bool:
+        mark = self._planned.mark
+        return mark is None or mark.stands_in(store.log)
+
+    def _plan_again(self, store: StoreParts) -> QueuesPart:
+        """Take from the log what queues now lack.
+
+        What a recovery cut off is left out if ``failOnDataLoss`` is false.
+        """
+        store.forget()
+        slices = self._planned.slices
+        if not self._request.fail_on_data_loss:
+            # Messages that took the place of those that were cut off were stored later than the
+            # mark, and come with the next micro-batch.
+            until = LATEST_TIME
+            mark = self._planned.mark
+            if mark is not None and not mark.stands_in(store.log):
+                until = mark.store_timestamp
+            confirmed = (
+                store.ranges.confirmed(piece, store.log.max_offset, until) for piece in slices
+            )
+            slices = tuple(part for parts in confirmed for part in parts)
+        return replace(self._planned, slices=slices, recovered=store.ends.recovered)

@@ -1,0 +1,94 @@
+"""Plans what a request asks of running brokers, and reads the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from rmqstore.live.broker import LiveBroker
+from rmqstore.live.cluster import LiveBrokers
+from rmqstore.live.pulls import first_records
+from rmqstore.live.reading import LiveScan
+from rmqstore.progress import Advance, ignore_progress
+from rmqstore.read.limits import Limits
+from rmqstore.read.log_mark import LogMark
+from rmqstore.read.request import ScanRequest
+from rmqstore.read.sampled_queues import SampledQueues, SampledSlice
+from rmqstore.read.sampling import Sample
+from rmqstore.spans import QueueSlice
+
+
+@dataclass(frozen=True)
+class LivePart:
+    """Ranges of queues of one running broker; see :class:`rmqstore.read.parts.Part`.
+
+    Attributes:
+        slices: the ranges.
+        mark: the newest record that may be read, None if it is not known.
+        sampled: the same ranges with samples, by which they are cut; None if they were not sampled.
+    """
+
+    slices: tuple[QueueSlice, ...]
+    mark: LogMark | None = None
+    sampled: SampledQueues | None = None
+
+    @property
+    def n_bytes(self) -> float:
+        assert self.sampled is not None, "the ranges were not sampled"
+        return self.sampled.n_bytes
+
+    @property
+    def n_records(self) -> int:
+        return sum(piece.end - piece.start for piece in self.slices)
+
+    def split(self, limits: Limits) -> list[LivePart]:
+        assert self.sampled is not None, "the ranges were not sampled"
+        return [LivePart(slices, self.mark) for slices in self.sampled.cut(limits)]
+
+    def read(
+        self, broker: LiveBroker, request: ScanRequest, advance: Advance = ignore_progress
+    ) -> Iterator[pa.RecordBatch]:
+        spec = replace(request.spec(broker.name, advance), mark=self.mark)
+        return request.kept(LiveScan(broker, spec).batches(self.slices))
+
+
+def plan_live(brokers: LiveBrokers, request: ScanRequest) -> dict[str, LivePart]:
+    """Return what is read of each broker, by name.
+
+    Raises:
+        BrokerUnreachableError, BrokerRefusedError: a server does not answer, or refuses.
+        OptionError: no broker has a topic or queue that is named.
+        OffsetOutOfRangeError: chosen messages are gone, and data loss is to fail.
+    """
+    ranges = brokers.ranges(
+        request.selection, request.pruning, fail_on_data_loss=request.fail_on_data_loss
+    )
+    return {name: LivePart(tuple(slices)) for name, slices in ranges.items() if slices}
+
+
+def sampled_part(
+    broker: LiveBroker, slices: Sequence[QueueSlice], mark: LogMark | None = None
+) -> LivePart:
+    """Return ranges of a broker's queues as a part; two messages of each are looked at.
+
+    Args:
+        broker: the broker.
+        slices: the ranges.
+        mark: the newest record that may be read; by default the newest of these messages.
+    """
+    ends = [piece._replace(start=at) for piece in slices for at in (piece.start, piece.end - 1)]
+    found = first_records(broker, ends)
+    if mark is None:
+        mark = max((record.mark for record in found if record is not None), default=None)
+    records = iter(zip(ends, found, strict=True))
+    sampled = []
+    for piece in slices:
+        samples = [
+            Sample(one.start, record.physical_offset, float(record.size))
+            for one, record in (next(records), next(records))
+            if record is not None
+        ]
+        sampled.append(SampledSlice(piece, samples[: piece.end - piece.start]))
+    return LivePart(tuple(slices), mark, SampledQueues(sampled))

@@ -1,0 +1,121 @@
+"""The newest messages of queues or of the log, found from their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmqstore.format.layout import Mask
+from rmqstore.read.request import ScanRequest
+from rmqstore.spans import LogSlice, QueueKey, QueueSlice
+
+_QUEUE_COLUMNS: Final = ("topic", "queueId", "queueOffset")
+_GROWTH: Final = 4
+
+ReadQueues = Callable[[ScanRequest, list[QueueSlice]], Iterator[pa.RecordBatch]]
+ReadLog = Callable[[LogSlice], Iterator[pa.RecordBatch]]
+
+
+def newest_of_queues(
+    request: ScanRequest, slices: Sequence[QueueSlice], count: int, read: ReadQueues, order: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield the newest messages of each queue that a request asks for, in one order over all.
+
+    Args:
+        request: what is asked for.
+        slices: ranges of queues, those of one queue in their order.
+        count: how many messages of each queue.
+        read: reads ranges for a request with some more columns, and may leave messages out.
+        order: the column by which the messages are sorted.
+    """
+    wider = request.with_columns((*_QUEUE_COLUMNS, order))
+    rows = _newest(slices, count, lambda parts: read(wider, parts), wider.spec().schema)
+    rows = rows.take(pc.sort_indices(rows.column(order)))
+    yield from request.returned(iter(rows.to_batches()))
+
+
+def _newest(
+    slices: Sequence[QueueSlice],
+    count: int,
+    read: Callable[[list[QueueSlice]], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+) -> pa.Table:
+    left: dict[QueueKey, list[QueueSlice]] = {}
+    for piece in slices:
+        if piece.start < piece.end:
+            left.setdefault((piece.topic, piece.queue_id), []).append(piece)
+    missing = dict.fromkeys(left, count)
+    tables: list[pa.Table] = []
+    n_read = count
+    while left:
+        parts = [part for pieces in left.values() for part in _take_last(pieces, n_read)]
+        rows = pa.Table.from_batches(read(parts), schema)
+        tables.append(rows.filter(pa.array(_newest_rows(rows, missing))))
+        left = {key: pieces for key, pieces in left.items() if pieces and missing[key] > 0}
+        n_read *= _GROWTH
+    return pa.concat_tables([schema.empty_table(), *reversed(tables)])
+
+
+def newest_of_log(
+    parts: Sequence[LogSlice], count: int, read: ReadLog, schema: pa.Schema
+) -> pa.Table:
+    """Return the newest records of the log that meet the conditions of a read.
+
+    Args:
+        parts: parts of the log in their order, small ones.
+        count: how many records.
+        read: reads a part, and may leave records out.
+        schema: the columns that ``read`` gives.
+    """
+    left = [*parts]
+    tables: list[pa.Table] = []
+    n_rows, n_parts = 0, 1
+    while left and n_rows < count:
+        left, taken = left[:-n_parts], left[-n_parts:]
+        table = pa.Table.from_batches((batch for part in taken for batch in read(part)), schema)
+        tables.append(table)
+        n_rows += len(table)
+        n_parts *= _GROWTH
+    table = pa.concat_tables([schema.empty_table(), *reversed(tables)])
+    return table.slice(max(len(table) - count, 0))
+
+
+def _take_last(pieces: list[QueueSlice], count: int) -> list[QueueSlice]:
+    """Take the last ``count`` messages away from ranges of a queue, and return their ranges."""
+    taken: list[QueueSlice] = []
+    while pieces and count > 0:
+        piece = pieces.pop()
+        start = max(piece.start, piece.end - count)
+        if start > piece.start:
+            pieces.append(piece._replace(end=start))
+        taken.insert(0, piece._replace(start=start))
+        count -= piece.end - start
+    return taken
+
+
+def _newest_rows(rows: pa.Table, missing: dict[QueueKey, int]) -> Mask:
+    """Return which rows (n,) are among the newest that a queue misses; these are counted."""
+    if not len(rows):
+        return np.zeros(0, np.bool_)
+    names = rows.column("topic").combine_chunks().dictionary_encode()
+    topics = names.dictionary.to_pylist()
+    codes = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    queue_ids = rows.column("queueId").to_numpy()
+    offsets = pc.fill_null(rows.column("queueOffset"), -1).to_numpy()
+    order = np.lexsort((-offsets, queue_ids, codes))
+    is_first = np.diff(codes[order], prepend=-1) != 0  # of its queue
+    is_first[1:] |= np.diff(queue_ids[order]) != 0
+    firsts = np.flatnonzero(is_first)
+    ends = np.append(firsts[1:], len(order))
+    is_chosen = np.zeros(len(order), np.bool_)
+    for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
+        row = order[first]
+        key = topics[codes[row]], int(queue_ids[row])
+        n_chosen = min(missing[key], end - first)
+        missing[key] -= n_chosen
+        is_chosen[order[first : first + n_chosen]] = True
+    return is_chosen

@@ -1,0 +1,290 @@
+"""The parts of a read: values that say what is read of one store, and read it.
+
+A plan consists of parts. Each of them can be cut into smaller ones, sent to another process and
+read there, whatever the others are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from rmqstore.format.layout import Positions
+from rmqstore.progress import Advance, ignore_progress
+from rmqstore.read.faults import refuse_spans
+from rmqstore.read.limits import Limits, cut_log, cut_rows
+from rmqstore.read.log_mark import LogMark
+from rmqstore.read.pending import PendingRows, read_pending
+from rmqstore.read.reading import finder, look_up, read_log, read_queues, read_units
+from rmqstore.read.request import ScanRequest
+from rmqstore.read.rows import UnitRows
+from rmqstore.read.sampled_queues import SampledQueues
+from rmqstore.read.sampling import SampledSpan
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.spans import LogSlice, LostSpan, QueueKey, QueueSlice
+from rmqstore.storage.queue.queue import RecoveredUnits
+from rmqstore.storage.recovery.store_ends import PlannedEnds, recovered_within
+
+
+class Part(Protocol):
+    """A part of a read of one store.
+
+    Attributes:
+        n_bytes: the bytes of its records, estimated.
+        n_records: the number of its records; None if only reading them can show it.
+        ends: what the plan knows of the ends of the store, for a process that reads the part; None
+            if that has to look for itself.
+    """
+
+    @property
+    def n_bytes(self) -> float: ...
+    @property
+    def n_records(self) -> int | None: ...
+    @property
+    def ends(self) -> PlannedEnds | None: ...
+    def split(self, limits: Limits) -> Sequence[Part]:
+        """Return parts within limits that together are this one; none is empty."""
+        ...
+
+    def read(
+        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that a request asks for, with the columns of ``request.spec``.
+
+        Args:
+            store: the store, which another process may have opened.
+            request: the request that was planned, perhaps with other columns.
+            advance: called when records were read.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class QueuesPart:
+    """Ranges of queues.
+
+    In a look-up they lie in tiered storage, and all of their messages are compared.
+
+    Attributes:
+        slices: the ranges.
+        recovered: the units that only the log gives, of their queues and perhaps of others; None if
+            a process that reads the part has to look for them.
+        mark: the newest record that may be read, None if it is not known.
+        sampled: the same ranges with samples, by which they are cut; None if they were not sampled.
+    """
+
+    slices: tuple[QueueSlice, ...]
+    recovered: dict[QueueKey, RecoveredUnits] | None = None
+    mark: LogMark | None = None
+    sampled: SampledQueues | None = None
+
+    @property
+    def n_bytes(self) -> float:
+        assert self.sampled is not None, "the ranges were not sampled"
+        return self.sampled.n_bytes
+
+    @property
+    def n_records(self) -> int:
+        return sum(piece.end - piece.start for piece in self.slices)
+
+    @property
+    def ends(self) -> PlannedEnds | None:
+        return None if self.recovered is None else PlannedEnds(self.recovered)
+
+    def split(self, limits: Limits) -> list[QueuesPart]:
+        assert self.sampled is not None, "the ranges were not sampled"
+        known, cut = self.recovered, self.sampled.cut(limits)
+        if known is None:
+            return [QueuesPart(slices, None, self.mark) for slices in cut]
+        return [QueuesPart(slices, recovered_within(known, slices), self.mark) for slices in cut]
+
+    def read(
+        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
+    ) -> Iterator[pa.RecordBatch]:
+        spec = request.spec(store.broker_name, advance)
+        if request.wanted:
+            return request.kept(look_up(store, self.slices, spec, request.log_filter()))
+        is_cut = self.mark is not None and not self.mark.stands_in(store.log)
+        spec = replace(spec, mark=self.mark, is_cut=is_cut)
+        return request.kept(read_queues(store, self.slices, spec))
+
+
+@dataclass(frozen=True)
+class UnitsPart:
+    """Single messages of queues, which the index names.
+
+    Attributes:
+        picked: their units.
+    """
+
+    picked: UnitRows
+
+    @property
+    def n_bytes(self) -> float:
+        return float(self.picked.sizes.sum())
+
+    @property
+    def n_records(self) -> int:
+        return len(self.picked.sizes)
+
+    @property
+    def ends(self) -> PlannedEnds:
+        return PlannedEnds({})
+
+    def split(self, limits: Limits) -> list[UnitsPart]:
+        return [UnitsPart(self.picked.take(rows)) for rows in cut_rows(self.picked.sizes, limits)]
+
+    def read(
+        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
+    ) -> Iterator[pa.RecordBatch]:
+        spec = request.spec(store.broker_name, advance)
+        return request.kept(read_units(store, self.picked, spec))
+
+
+@dataclass(frozen=True)
+class LogPart:
+    """Ranges of the log, rising.
+
+    Attributes:
+        slices: the ranges.
+        spans: the same ranges in pieces that cannot be cut; None if these were not looked for.
+    """
+
+    slices: tuple[LogSlice, ...]
+    spans: tuple[SampledSpan, ...] | None = None
+
+    @property
+    def n_bytes(self) -> float:
+        assert self.spans is not None, "it is not known where the ranges can be cut"
+        return sum(span.n_bytes for span in self.spans)
+
+    @property
+    def n_records(self) -> None:
+        return None
+
+    @property
+    def ends(self) -> None:
+        return None
+
+    def split(self, limits: Limits) -> list[LogPart]:
+        assert self.spans is not None, "it is not known where the ranges can be cut"
+        return [LogPart(slices) for slices in cut_log(self.spans, limits)]
+
+    def read(
+        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
+    ) -> Iterator[pa.RecordBatch]:
+        spec, chosen = request.spec(store.broker_name, advance), request.log_filter()
+        for piece in self.slices:
+            yield from request.kept(read_log(store, piece, spec, chosen))
+
+
+@dataclass(frozen=True)
+class RecordsPart:
+    """Single records of the log, which the index names.
+
+    Attributes:
+        physical_offsets: where they may begin, int64 (n,), rising.
+        mean_bytes: the estimated size of one.
+    """
+
+    physical_offsets: Positions
+    mean_bytes: float
+
+    @property
+    def n_bytes(self) -> float:
+        return self.mean_bytes * len(self.physical_offsets)
+
+    @property
+    def n_records(self) -> int:
+        return len(self.physical_offsets)
+
+    @property
+    def ends(self) -> None:
+        return None
+
+    def split(self, limits: Limits) -> list[RecordsPart]:
+        sizes = np.full(len(self.physical_offsets), self.mean_bytes, np.float64)
+        return [
+            replace(self, physical_offsets=self.physical_offsets[rows])
+            for rows in cut_rows(sizes, limits)
+        ]
+
+    def read(
+        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
+    ) -> Iterator[pa.RecordBatch]:
+        spec, chosen = request.spec(store.broker_name, advance), request.log_filter()
+        return request.kept(finder(store).read_places(self.physical_offsets, spec, chosen))
+
+
+@dataclass(frozen=True)
+class PendingPart:
+    """Pending messages.
+
+    Attributes:
+        rows: the messages.
+        mean_bytes: the estimated size of one.
+    """
+
+    rows: PendingRows
+    mean_bytes: float
+
+    @property
+    def n_bytes(self) -> float:
+        return self.mean_bytes * len(self.rows.places)
+
+    @property
+    def n_records(self) -> int:
+        return len(self.rows.places)
+
+    @property
+    def ends(self) -> None:
+        return None
+
+    def split(self, limits: Limits) -> list[PendingPart]:
+        numbers = np.arange(len(self.rows.places))
+        sizes = np.full(len(numbers), self.mean_bytes, np.float64)
+        return [
+            replace(self, rows=self.rows.take(numbers[part])) for part in cut_rows(sizes, limits)
+        ]
+
+    def read(
+        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
+    ) -> Iterator[pa.RecordBatch]:
+        spec = request.spec(store.broker_name, advance)
+        return request.kept(read_pending(store, self.rows, spec, request.selection))
+
+
+@dataclass(frozen=True)
+class LostPart:
+    """Damage of the log that may have held messages of queues, and that no other part reports.
+
+    Attributes:
+        spans: the damaged parts of the log.
+    """
+
+    spans: tuple[LostSpan, ...]
+
+    @property
+    def n_bytes(self) -> float:
+        return 0.0
+
+    @property
+    def n_records(self) -> int:
+        return len(self.spans)
+
+    @property
+    def ends(self) -> None:
+        return None
+
+    def split(self, _: Limits) -> list[LostPart]:
+        return [self]
+
+    def read(
+        self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
+    ) -> Iterator[pa.RecordBatch]:
+        spec = request.spec(store.broker_name, advance)
+        return request.kept(refuse_spans(self.spans, spec))

@@ -1,0 +1,254 @@
+"""Plans what a request asks of one store, as parts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from rmqstore.format.layout import Positions
+from rmqstore.query.selection import BY_LOG
+from rmqstore.read.limits import Limits
+from rmqstore.read.log_mark import LogMark
+from rmqstore.read.parts import (
+    LogPart,
+    LostPart,
+    Part,
+    PendingPart,
+    QueuesPart,
+    RecordsPart,
+    UnitsPart,
+)
+from rmqstore.read.pending import find_pending
+from rmqstore.read.planning import (
+    find_wanted,
+    log_heads,
+    log_parts,
+    newest_record,
+    plan_look_up,
+    plan_queues,
+    plan_sampled,
+    take_samples,
+)
+from rmqstore.read.pruner import StorePruner
+from rmqstore.read.reading import find_lost, finder
+from rmqstore.read.request import ScanRequest
+from rmqstore.read.sampled_queues import SampledQueues, SampledSlice
+from rmqstore.read.sampling import Sample
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.spans import LogSlice, QueueSlice
+
+logger = logging.getLogger(__name__)
+
+_SAMPLES_PER_TASK = 16
+_REMOTE_SAMPLES_PER_TASK = 2  # each takes a request
+_FEWEST_SAMPLES = 2  # of a range: at its first and last record
+_MAX_SAMPLES = 1024
+# records; a range of at most this many is sampled at its first and last record only
+_SMALL_QUEUE = 64
+_MANY_RANGES = 1024  # for which some are sampled first
+_ESTIMATED_BY = 128  # ranges of each sort that are sampled then
+
+
+def plan(store: StoreParts, request: ScanRequest, limits: Limits | None = None) -> list[Part]:
+    """Return the parts of a read.
+
+    Args:
+        store: the store.
+        request: what is asked for.
+        limits: those within which the parts are to be split. If None, they are read as they are:
+            nothing is sampled, and they know neither their bytes nor where they can be cut.
+
+    Raises:
+        OptionError: the request contradicts itself.
+        UnsupportedFeatureError: such a store cannot answer it.
+    """
+    if request.include_pending:
+        store.require_store("`include_pending`")
+    if not request.pruning.keeps_broker(store.broker_name):
+        return []
+    if request.wanted:
+        return _look_up(store, request, limits)
+    if request.by == "commitlog":
+        return [_log(store, request, limits)]
+    return _queues(store, request, limits)
+
+
+def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:
+    """Return the parts of a read by queue."""
+    store.warn_without_queues()
+    store.warn_of_messages_elsewhere()
+    spec, pruning = request.spec(store.broker_name), request.pruning
+    parts: list[Part] = []
+    if request.where is not None and request.last is None:
+        slices = plan_queues(store, request.selection, spec, pruning)
+        pruned = StorePruner(store, pruning).queues(slices)
+        n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
+        logger.info(
+            "%s: the condition leaves %d of %d messages of the queues that it allows "
+            "in %d of %d ranges, and %d that the index gives: %s",
+            store.paths.root, _total_length(pruned.every), _total_length(slices),
+            len(pruned.every), len(slices), n_single, pruning,
+        )  # fmt: skip
+        mark = None if limits is None else newest_record(store, pruned.every)
+        parts.append(queues_part(store, pruned.every, limits, mark))
+        if pruned.single is not None:
+            parts.append(UnitsPart(pruned.single))
+        slices = []
+    elif limits is None:
+        slices = plan_queues(store, request.selection, spec, pruning)
+        parts.append(queues_part(store, slices, None))
+    else:
+        planned = plan_sampled(store, request.selection, spec)
+        slices = [piece for piece, _ in planned]
+        sampled = [SampledSlice(*item) for item in planned]
+        parts.append(_sampled_part(store, sampled, limits, newest_record(store, slices)))
+    lost = find_lost(store, slices, spec)
+    if lost:
+        parts.append(LostPart(tuple(lost)))
+    if request.include_pending:
+        rows = find_pending(store, request.selection, spec)
+        mean_bytes = 0.0 if limits is None else finder(store).mean_size(rows.places)
+        parts.append(PendingPart(rows, mean_bytes))
+    return parts
+
+
+def _log(store: StoreParts, request: ScanRequest, limits: Limits | None) -> LogPart:
+    """Return the log, or those parts of it that the condition leaves."""
+    store.require_local(BY_LOG)
+    request.log_filter()  # refuses what contradicts itself before anything is read
+    store.ranges.warn_unknown_topics(request.selection)
+    whole = store.log_slice()
+    slices = [whole]
+    pruner = StorePruner(store, request.pruning)
+    if request.where is not None:
+        slices = pruner.log(whole)
+        logger.info(
+            "%s: the condition leaves %d of %d bytes of the log: %s",
+            store.paths.root, _total_length(slices), _total_length([whole]), request.pruning,
+        )  # fmt: skip
+    is_cut = limits is not None or request.last is not None
+    return _log_part(store, slices, pruner.heads if is_cut else None)
+
+
+def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:
+    """Return the records that the index names, and the parts of the log that it does not cover."""
+    request.log_filter()
+    store.ranges.warn_unknown_topics(request.selection)
+    found = find_wanted(store, request.wanted, request.selection)
+    uncovered = [] if request.index_only else finder(store).uncovered(found)
+    offsets = found.places_outside(uncovered)
+    logger.info(
+        "%s: the index names %d records and does not cover %d bytes of the log",
+        store.paths.root, len(found.places), found.n_uncovered_bytes,
+    )  # fmt: skip
+    parts: list[Part] = [records_part(store, offsets, limits)]
+    if not request.index_only:  # the index of tiered storage is not used
+        in_tier = plan_look_up(store, request.selection, request.spec(store.broker_name))
+        if in_tier:
+            part = queues_part(store, in_tier, limits)
+            parts.append(QueuesPart(part.slices, sampled=part.sampled))
+    if uncovered:
+        heads = None if limits is None else log_heads(store)
+        parts.append(_log_part(store, uncovered, heads))
+    return parts
+
+
+def records_part(store: StoreParts, offsets: Positions, limits: Limits | None) -> RecordsPart:
+    """Return single records of the log, by physical offset (n,)."""
+    return RecordsPart(offsets, 0.0 if limits is None else finder(store).mean_size(offsets))
+
+
+def _log_part(
+    store: StoreParts, slices: Sequence[LogSlice], heads: Sequence[int] | None
+) -> LogPart:
+    """Return ranges of the log, which can be cut at heads."""
+    if heads is None:
+        return LogPart(tuple(slices))
+    return LogPart(tuple(slices), tuple(log_parts(store, slices, heads)))
+
+
+def queues_part(
+    store: StoreParts,
+    slices: Sequence[QueueSlice],
+    limits: Limits | None,
+    mark: LogMark | None = None,
+) -> QueuesPart:
+    """Return ranges of queues as a part, sampled if it is to be split within limits.
+
+    Args:
+        store: the store.
+        slices: the ranges.
+        limits: as for :func:`plan`.
+        mark: the newest record that may be read.
+    """
+    if limits is None:
+        return QueuesPart(tuple(slices), store.ends.recovered, mark)
+    mean_bytes = _mean_if_one_task(store, slices, limits)
+    if mean_bytes is not None:
+        sampled = [SampledSlice(piece, [Sample(piece.start, 0, mean_bytes)]) for piece in slices]
+    else:
+        sampled = [
+            SampledSlice(piece, take_samples(store, piece, _FEWEST_SAMPLES)) for piece in slices
+        ]
+    return _sampled_part(store, sampled, limits, mark)
+
+
+def _sampled_part(
+    store: StoreParts, sampled: Sequence[SampledSlice], limits: Limits, mark: LogMark | None
+) -> QueuesPart:
+    """Return ranges of queues, which were sampled at their two ends, as a part."""
+    slices = tuple(item.piece for item in sampled)
+    queues = SampledQueues(_sampled_evenly(store, sampled, limits))
+    return QueuesPart(slices, store.ends.recovered, mark, queues)
+
+
+def _mean_if_one_task(
+    store: StoreParts, slices: Sequence[QueueSlice], limits: Limits
+) -> float | None:
+    """Return the mean size of the messages in many ranges, None if one task cannot hold them.
+
+    The longest ranges are sampled, and some others.
+    """
+    lengths = np.array([piece.end - piece.start for piece in slices], np.int64)
+    n_records = int(lengths.sum())
+    is_limited = n_records > (limits.max_records or n_records)
+    if len(slices) < _MANY_RANGES or is_limited or (limits.min_partitions or 1) > 1:
+        return None
+    longest = np.argsort(-lengths, kind="stable")[:_ESTIMATED_BY]
+    others = np.linspace(0, len(slices) - 1, _ESTIMATED_BY).astype(np.int64)
+    n_bytes = [
+        sum(
+            SampledSlice(slices[row], take_samples(store, slices[row], _FEWEST_SAMPLES)).n_bytes
+            for row in rows.tolist()
+        )
+        for rows in (longest, others)
+    ]
+    # The longest are known by themselves; all the rest is like the others.
+    n_rest = n_records - int(lengths[longest].sum())
+    estimate = n_bytes[0] + n_bytes[1] / int(lengths[others].sum()) * n_rest
+    return estimate / n_records if 2 * estimate < limits.max_bytes else None
+
+
+def _sampled_evenly(
+    store: StoreParts, sampled: Sequence[SampledSlice], limits: Limits
+) -> Iterator[SampledSlice]:
+    """Yield ranges of queues with as many samples as they need to be cut evenly."""
+    n_bytes = sum(item.n_bytes for item in sampled)
+    task_bytes = min(limits.max_bytes, n_bytes / (limits.min_partitions or 1))
+    # The bytes of a queue after which it needs another sample.
+    step = max(task_bytes / _SAMPLES_PER_TASK, 1.0)
+    if store.log.is_remote:
+        step *= _SAMPLES_PER_TASK / _REMOTE_SAMPLES_PER_TASK
+    for item in sampled:
+        n_records = item.piece.end - item.piece.start
+        if n_records > _SMALL_QUEUE and item.n_bytes >= step:
+            count = int(min(_FEWEST_SAMPLES + item.n_bytes / step, n_records, _MAX_SAMPLES))
+            yield item._replace(samples=take_samples(store, item.piece, count))
+        else:
+            yield item
+
+
+def _total_length(pieces: Iterable[QueueSlice | LogSlice]) -> int:
+    return sum(piece.end - piece.start for piece in pieces)

@@ -1,0 +1,261 @@
+"""What a scan asks for: one value, for Python, Spark and commands alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from rmqstore.errors import OptionError
+from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING, VERBATIM
+from rmqstore.progress import Advance, ignore_progress
+from rmqstore.query.arguments import ScanArguments, SelectionArguments
+from rmqstore.query.arrow_rows import require_positive
+from rmqstore.query.conditions import NO_PRUNING, Pruning
+from rmqstore.query.selection import (
+    NOTHING_WANTED,
+    Selection,
+    Wanted,
+    parse_selection,
+    parse_tags,
+    parse_wanted,
+    require_arguments,
+)
+from rmqstore.query.sql92_filter import Filter, parse_filter
+from rmqstore.query.where import Where, parse_where, within_places
+from rmqstore.read.read_spec import FAILFAST, PERMISSIVE, ReadSpec, scan_schema
+from rmqstore.read.record_filter import LogFilter, log_filter
+
+KNOWN_ARGUMENTS: Final = ("columns", *ScanArguments.__annotations__)
+_OF_SELECTION: Final = frozenset(SelectionArguments.__annotations__)
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "columns": None,
+    "scan": "queue",
+    "msg_key": None,
+    "msg_id": None,
+    "msg_tags": None,
+    "where": None,
+    "tags": None,
+    "filter": None,
+    "index_only": False,
+    "include_pending": False,
+    "last": None,
+    "starting_physical_offset": None,
+    "ending_physical_offset": None,
+    "mode": FAILFAST,
+    "column_name_of_corrupt_record": CORRUPT_RECORD,
+    "check_crc": True,
+    "fail_on_data_loss": True,
+    "verbatim": False,
+}
+
+
+def returned_schema(
+    columns: str | Iterable[str] | pa.Schema | None = None,
+    *,
+    include_pending: bool = False,
+    verbatim: bool = False,
+    mode: str = FAILFAST,
+    corrupt_column: str = CORRUPT_RECORD,
+) -> pa.Schema:
+    """Return the columns that a scan with these arguments returns."""
+    reason = pa.field(corrupt_column, pa.string())
+    if isinstance(columns, str):
+        columns = [name.strip() for name in columns.split(",")]
+    if mode == PERMISSIVE and columns is not None and not isinstance(columns, pa.Schema):
+        names = [*columns]
+        if names.count(corrupt_column) == 1:
+            place = names.index(corrupt_column)
+            names.remove(corrupt_column)
+            others = scan_schema(names, include_pending=include_pending) if names else pa.schema([])
+            return others.insert(place, reason)
+        columns = names
+    if verbatim and columns is None:
+        schema = VERBATIM
+    else:
+        schema = scan_schema(columns, include_pending=include_pending)
+    if mode == PERMISSIVE and corrupt_column not in schema.names:
+        schema = schema.append(reason)
+    return schema
+
+
+def known_columns(schema: pa.Schema, *, include_pending: bool) -> pa.Schema:
+    """Return the columns that a condition may name: those of the scan and all of a message."""
+    others = [*ALL_COLUMNS, *(PENDING if include_pending else ())]
+    return pa.schema([*schema, *(field for field in others if field.name not in schema.names)])
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """The request for one scan, whatever it reads.
+
+    Attributes:
+        schema: the columns that it returns.
+        selection: topics and bounds.
+        by: ``queue`` or ``commitlog``.
+        wanted: keys, ids or tags, for a look-up.
+        where: the condition on columns; None for all rows.
+        tags: the tags of which a message has one; None for all.
+        filter: the SQL92 expression over properties; None for all.
+        index_only: whether a look-up skips what the index does not cover.
+        include_pending: whether pending messages follow at the end.
+        last: only this many messages of each queue, the newest ones; of a scan by log in all.
+        mode: what is done with damaged records.
+        corrupt_column: the column that says what is wrong with one.
+        check_crc: whether CRCs are checked.
+        fail_on_data_loss: whether it is an error if chosen messages are gone.
+        inflate: whether compressed bodies are inflated; if not, they are as stored.
+    """
+
+    schema: pa.Schema
+    selection: Selection
+    by: str = "queue"
+    wanted: Wanted = NOTHING_WANTED
+    where: Where | None = None
+    tags: frozenset[str] | None = None
+    filter: Filter | None = None
+    index_only: bool = False
+    include_pending: bool = False
+    last: int | None = None
+    mode: str = FAILFAST
+    corrupt_column: str = CORRUPT_RECORD
+    check_crc: bool = True
+    fail_on_data_loss: bool = True
+    inflate: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse arguments that contradict one another."""
+        if self.by not in ("queue", "commitlog"):
+            raise OptionError(f"`scan` {self.by!r}: queue or commitlog")
+        if self.include_pending and not self.is_by_queue:
+            raise OptionError("`include_pending`: only a read by queue knows what is pending")
+        if self.last is not None and (self.wanted or self.include_pending):
+            raise OptionError("`last`: it goes neither with look-ups nor with `include_pending`")
+        require_positive("last", self.last)
+        self.spec()  # refuses an unknown mode and unknown columns
+
+    @property
+    def is_by_queue(self) -> bool:
+        """Whether queues lead to the messages."""
+        return self.by == "queue" and not self.wanted
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether the first rows are the first that are read."""
+        has_conditions = self.where is not None or bool(self.wanted) or self.filter is not None
+        return not has_conditions and self.tags is None and self.last is None
+
+    @property
+    def pruning(self) -> Pruning:
+        """What the condition leaves of a read."""
+        return NO_PRUNING if self.where is None else self.where.pruning
+
+    def spec(self, broker_name: str = "", advance: Advance = ignore_progress) -> ReadSpec:
+        """Return how records of a broker are read.
+
+        The columns are those that are returned, and those that the condition names.
+
+        Args:
+            broker_name: the name of the broker.
+            advance: called when records were read.
+        """
+        schema = self.schema
+        if self.where is not None:
+            missing = [field for field in self.where.columns if field.name not in schema.names]
+            schema = pa.schema([*schema, *missing]) if missing else schema
+        return ReadSpec(
+            schema=schema,
+            mode=self.mode,
+            corrupt_column=self.corrupt_column,
+            check_crc=self.check_crc,
+            fail_on_data_loss=self.fail_on_data_loss,
+            tags=self.pruning.tagged(self.tags),
+            filter=self.filter,
+            broker_name=broker_name,
+            inflate=self.inflate,
+            advance=advance,
+        )
+
+    def log_filter(self) -> LogFilter:
+        """Return the filter of records where these are found without their queues.
+
+        Raises:
+            OptionError: the selection has queue offsets.
+        """
+        return log_filter(self.selection, self.spec().schema.names, self.wanted)
+
+    def with_columns(self, names: Iterable[str]) -> ScanRequest:
+        """Return the request for these columns of messages too."""
+        missing = [ALL_COLUMNS.field(name) for name in names if name not in self.schema.names]
+        return replace(self, schema=pa.schema([*self.schema, *missing])) if missing else self
+
+    def kept(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return the rows that meet the condition."""
+        if self.where is None:
+            return batches
+        matching = map(self.where.keep, batches)
+        return (batch for batch in matching if batch.num_rows)
+
+    def returned(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return batches with the columns that the scan returns, which may have others besides."""
+        names = self.schema.names
+        return (batch if batch.schema.names == names else batch.select(names) for batch in batches)
+
+
+def parse_request(
+    arguments: Mapping[str, Any], *, streaming: bool = False, schema: pa.Schema | None = None
+) -> ScanRequest:
+    """Return the request that arguments of a scan make; ``MessageStore.scan`` describes them.
+
+    Args:
+        arguments: by name, those of ``query.arguments.ScanArguments`` and ``columns``.
+        streaming: whether queues start at their ends if nothing else is said, as in a stream.
+        schema: the columns that are returned, in place of ``columns``.
+
+    Raises:
+        OptionError: one is out of its domain, or some contradict one another.
+    """
+    require_arguments(arguments, KNOWN_ARGUMENTS)
+    given = {**_DEFAULTS, **arguments}
+    selection = parse_selection(
+        **{name: given[name] for name in _OF_SELECTION & given.keys()}, streaming=streaming
+    )
+    of_schema = {name: given[name] for name in ("include_pending", "verbatim", "mode")}
+    corrupt_column = given["column_name_of_corrupt_record"]
+    if schema is None:
+        schema = returned_schema(given["columns"], corrupt_column=corrupt_column, **of_schema)
+    places = _places(given["starting_physical_offset"], given["ending_physical_offset"])
+    known = known_columns(schema, include_pending=given["include_pending"])
+    return ScanRequest(
+        schema=schema,
+        selection=selection,
+        by=given["scan"],
+        wanted=parse_wanted(given["msg_key"], given["msg_id"], given["msg_tags"]),
+        where=within_places(parse_where(given["where"], known), *places),
+        tags=parse_tags(given["tags"]),
+        filter=parse_filter(given["filter"]),
+        index_only=given["index_only"],
+        include_pending=given["include_pending"],
+        last=given["last"],
+        mode=given["mode"],
+        corrupt_column=corrupt_column,
+        check_crc=given["check_crc"],
+        fail_on_data_loss=given["fail_on_data_loss"],
+        inflate=not given["verbatim"],
+    )
+
+
+def _places(start: int | None, end: int | None) -> tuple[int | None, int | None]:
+    """Return the bounds on physical offsets.
+
+    Raises:
+        OptionError: one is negative, or the end lies before the start.
+    """
+    for name, offset in (("starting_physical_offset", start), ("ending_physical_offset", end)):
+        if offset is not None and offset < 0:
+            raise OptionError(f"`{name}` {offset}: must not be negative")
+    if start is not None and end is not None and start > end:
+        raise OptionError(f"`starting_physical_offset` {start}: lies after the end {end}")
+    return start, end
