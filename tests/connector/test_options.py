@@ -10,17 +10,17 @@ import pytest
 
 from pyspark_rmqstore.options import (
     ReadOptions,
-    StoreRef,
     StreamOptions,
     parse_read_options,
     parse_stream_options,
 )
 from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.store_options import _STORE_PATHS
+from pyspark_rmqstore.store_options import _STORE_PATHS, StoreRef
 from pyspark_rmqstore.write_options import parse_write_options
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
 from rmqstore.query.options import LOOKUP_OPTIONS
 from rmqstore.query.selection import EARLIEST, LATEST
+from rmqstore.read.limits import Limits
 
 STORE = "/data/store"
 
@@ -30,7 +30,7 @@ def parse(**given: str) -> ReadOptions:
 
 
 def paths(value: str) -> list[str]:
-    return [ref.path for ref in parse_read_options({"path": value}).stores]
+    return [ref.path for ref in parse_read_options({"path": value}).source.stores]
 
 
 @pytest.fixture
@@ -43,23 +43,26 @@ def brokers(tmp_path: Path) -> Path:
 
 def test_defaults_are_those_of_the_readme() -> None:
     options = parse()
-    assert options.stores == (
+    assert options.source.stores == (
         StoreRef(STORE, None, (), None, None, (), None, ignore_log_end=False),
     )
-    assert (options.columns, options.tags, options.scan, options.mode) == (
+    assert (options.columns, options.request.tags, options.request.by, options.mode) == (
         None,
         None,
         "queue",
         "FAILFAST",
     )
-    assert (options.corrupt_column, options.check_crc, options.fail_on_data_loss) == (
+    assert (
+        options.corrupt_column,
+        options.request.check_crc,
+        options.request.fail_on_data_loss,
+    ) == (
         "_corrupt_record",
         True,
         True,
     )
-    assert (options.min_partitions, options.max_records_per_partition) == (None, None)
-    assert options.max_bytes_per_partition == 128 << 20
-    selection = options.selection
+    assert options.limits == Limits(128 << 20, None, None)
+    selection = options.request.selection
     assert (selection.subscribe, selection.subscribe_pattern, selection.assign) == (
         None,
         None,
@@ -71,49 +74,53 @@ def test_defaults_are_those_of_the_readme() -> None:
 
 # Each documented option with a value of its own, and where that value is to arrive.
 GIVEN = {
-    "subscribe": ("T", lambda read: read.selection.subscribe == ("T",)),
-    "subscribePattern": ("T.*", lambda read: read.selection.subscribe_pattern == "T.*"),
-    "assign": ('{"T":[1]}', lambda read: read.selection.assign == {"T": frozenset({1})}),
-    "includeSystemTopics": ("true", lambda read: read.selection.include_system_topics),
+    "subscribe": ("T", lambda read: read.request.selection.subscribe == ("T",)),
+    "subscribePattern": ("T.*", lambda read: read.request.selection.subscribe_pattern == "T.*"),
+    "assign": ('{"T":[1]}', lambda read: read.request.selection.assign == {"T": frozenset({1})}),
+    "includeSystemTopics": ("true", lambda read: read.request.selection.include_system_topics),
     "startingOffsets": (
-        '{"T":{"0":5}}', lambda read: read.selection.start.offsets == {(None, "T", 0): 5},
+        '{"T":{"0":5}}', lambda read: read.request.selection.start.offsets == {(None, "T", 0): 5},
     ),
     "endingOffsets": (
-        '{"T":{"0":6}}', lambda read: read.selection.end.offsets == {(None, "T", 0): 6},
+        '{"T":{"0":6}}', lambda read: read.request.selection.end.offsets == {(None, "T", 0): 6},
     ),
-    "startingTimestamp": ("ms:7", lambda read: read.selection.start.timestamp == 7),
-    "endingTimestamp": ("1970-01-01T00:00:01", lambda read: read.selection.end.timestamp == 1000),
+    "startingTimestamp": ("ms:7", lambda read: read.request.selection.start.timestamp == 7),
+    "endingTimestamp": (
+        "1970-01-01T00:00:01", lambda read: read.request.selection.end.timestamp == 1000,
+    ),
     "startingOffsetsByTimestamp": (
-        '{"T":{"b":{"0":"ms:8"}}}', lambda r: r.selection.start.by_timestamp == {("b", "T", 0): 8},
+        '{"T":{"b":{"0":"ms:8"}}}',
+        lambda read: read.request.selection.start.by_timestamp == {("b", "T", 0): 8},
     ),
     "endingOffsetsByTimestamp": (
-        '{"T":{"0":"ms:9"}}', lambda read: read.selection.end.by_timestamp == {(None, "T", 0): 9},
+        '{"T":{"0":"ms:9"}}',
+        lambda read: read.request.selection.end.by_timestamp == {(None, "T", 0): 9},
     ),
     "startingOffsetsByTimestampStrategy": (
-        "ERROR", lambda read: read.selection.timestamp_strategy == "error",
+        "ERROR", lambda read: read.request.selection.timestamp_strategy == "error",
     ),
-    "tags": ("A || B", lambda read: read.tags == {"A", "B"}),
+    "tags": ("A || B", lambda read: read.request.tags == {"A", "B"}),
     "columns": (" body , topic", lambda read: read.columns == ("body", "topic")),
-    "scan": ("CommitLog", lambda read: read.scan == "commitlog"),
-    "minPartitions": ("3", lambda read: read.min_partitions == 3),
-    "maxRecordsPerPartition": ("4", lambda read: read.max_records_per_partition == 4),
-    "maxBytesPerPartition": ("5k", lambda read: read.max_bytes_per_partition == 5120),
+    "scan": ("CommitLog", lambda read: read.request.by == "commitlog"),
+    "minPartitions": ("3", lambda read: read.limits.min_partitions == 3),
+    "maxRecordsPerPartition": ("4", lambda read: read.limits.max_records == 4),
+    "maxBytesPerPartition": ("5k", lambda read: read.limits.max_bytes == 5120),
     "mode": ("permissive", lambda read: read.mode == "PERMISSIVE"),
     "columnNameOfCorruptRecord": ("Broken", lambda read: read.corrupt_column == "Broken"),
-    "checkCRC": ("False", lambda read: not read.check_crc),
-    "failOnDataLoss": ("false", lambda read: not read.fail_on_data_loss),
+    "checkCRC": ("False", lambda read: not read.request.check_crc),
+    "failOnDataLoss": ("false", lambda read: not read.request.fail_on_data_loss),
     "storePathCommitLog": (
-        "/x/a, /x/b", lambda read: read.stores[0].commitlogs == ("/x/a", "/x/b"),
+        "/x/a, /x/b", lambda read: read.source.stores[0].commitlogs == ("/x/a", "/x/b"),
     ),
-    "storePathConsumeQueue": ("/x/q", lambda read: read.stores[0].consumequeue == "/x/q"),
-    "storePathIndex": ("/x/i", lambda read: read.stores[0].index == "/x/i"),
+    "storePathConsumeQueue": ("/x/q", lambda read: read.source.stores[0].consumequeue == "/x/q"),
+    "storePathIndex": ("/x/i", lambda read: read.source.stores[0].index == "/x/i"),
     "storePathDLedgerCommitLog": (
-        "/x/d, /x/e", lambda read: read.stores[0].dledger_logs == ("/x/d", "/x/e"),
+        "/x/d, /x/e", lambda read: read.source.stores[0].dledger_logs == ("/x/d", "/x/e"),
     ),
-    "dLegerSelfId": ("n1", lambda read: read.stores[0].dledger_self_id == "n1"),
-    "tiered": ("/x/t", lambda read: read.stores[0].tiered == "/x/t"),
-    "ignoreLogEnd": ("true", lambda read: read.stores[0].ignore_log_end),
-    "brokerName": ("b", lambda read: read.stores[0].broker_name == "b"),
+    "dLegerSelfId": ("n1", lambda read: read.source.stores[0].dledger_self_id == "n1"),
+    "tiered": ("/x/t", lambda read: read.source.stores[0].tiered == "/x/t"),
+    "ignoreLogEnd": ("true", lambda read: read.source.stores[0].ignore_log_end),
+    "brokerName": ("b", lambda read: read.source.stores[0].broker_name == "b"),
 }  # fmt: skip
 
 
@@ -154,7 +161,7 @@ def test_an_unknown_option_is_refused_with_those_known(name: str) -> None:
     ],
 )
 def test_keys_of_spark_are_never_unknown(name: str) -> None:
-    assert parse_read_options({"path": STORE, name: STORE}).stores[0].path == STORE
+    assert parse_read_options({"path": STORE, name: STORE}).source.stores[0].path == STORE
 
 
 @pytest.mark.parametrize(
@@ -268,7 +275,7 @@ def test_a_value_out_of_its_domain_is_refused_with_the_name_of_its_option(
     ],
 )  # fmt: skip
 def test_sizes_are_bytes_or_have_a_unit(value: str, n_bytes: int) -> None:
-    assert parse(maxBytesPerPartition=value).max_bytes_per_partition == n_bytes
+    assert parse(maxBytesPerPartition=value).limits.max_bytes == n_bytes
 
 
 @pytest.mark.parametrize("value", ["", "0", "0m", "-1", "1.5m", "m", "12x", "1 2", "128mm", "1e6"])
@@ -303,7 +310,7 @@ def test_a_read_without_a_path_is_refused(given: dict[str, str]) -> None:
 
 def test_a_list_of_paths_arrives_in_its_order() -> None:
     options = parse_read_options({"paths": json.dumps(["/data/b", "/data/a"])})
-    assert [ref.path for ref in options.stores] == ["/data/b", "/data/a"]
+    assert [ref.path for ref in options.source.stores] == ["/data/b", "/data/a"]
 
 
 @pytest.mark.parametrize(
@@ -388,7 +395,7 @@ def test_other_schemes_are_refused_by_name(scheme: str) -> None:
 def test_broker_names_are_given_by_path(brokers: Path) -> None:
     table = {f"{brokers}/broker-a": "first", f"{brokers}/broker-c/": "third"}
     options = parse_read_options({"path": f"{brokers}/broker-*", "brokerName": json.dumps(table)})
-    assert [ref.broker_name for ref in options.stores] == ["first", None, "third"]
+    assert [ref.broker_name for ref in options.source.stores] == ["first", None, "third"]
 
 
 def test_broker_names_are_given_by_relative_path(
@@ -396,13 +403,13 @@ def test_broker_names_are_given_by_relative_path(
 ) -> None:
     monkeypatch.chdir(brokers)
     options = parse_read_options({"path": "other", "brokerName": '{"./other":"o"}'})
-    assert [ref.broker_name for ref in options.stores] == ["o"]
+    assert [ref.broker_name for ref in options.source.stores] == ["o"]
 
 
 def test_broker_names_are_given_by_uri_as_the_path_is(brokers: Path) -> None:
     uri = f"file:{brokers}/other"
     options = parse_read_options({"path": uri, "brokerName": json.dumps({uri: "o"})})
-    assert [ref.broker_name for ref in options.stores] == ["o"]
+    assert [ref.broker_name for ref in options.source.stores] == ["o"]
 
 
 @pytest.mark.parametrize(
@@ -462,8 +469,8 @@ def parse_stream(**given: str) -> StreamOptions:
 
 def test_a_stream_starts_at_the_latest_messages_and_takes_all_there_is() -> None:
     options = parse_stream()
-    assert options.read.selection.start.default == LATEST
-    assert options.read.selection.timestamp_strategy == "error"
+    assert options.read.request.selection.start.default == LATEST
+    assert options.read.request.selection.timestamp_strategy == "error"
     assert (options.max_rows, options.min_rows, options.max_bytes, options.max_delay_seconds) == (
         None,
         None,
@@ -486,7 +493,10 @@ def test_limits_of_triggers_and_the_file_of_progress_are_parsed() -> None:
         90,
     )
     assert options.consumer_offset_file == Path("/data/progress/consumerOffset.json")
-    assert (options.consumer_group, options.read.selection.start.default) == ("archive", EARLIEST)
+    assert (options.consumer_group, options.read.request.selection.start.default) == (
+        "archive",
+        EARLIEST,
+    )
 
 
 @pytest.mark.parametrize(
@@ -538,10 +548,10 @@ def test_options_of_streams_are_refused_in_a_batch(name: str) -> None:
 def test_the_file_of_a_broker_names_the_store_on_the_driver(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("storePathRootDir=/data/a\nbrokerName=b\nmappedFileSizeCommitLog=65536\n")
-    (ref,) = parse_read_options({"conf": str(conf)}).stores
+    (ref,) = parse_read_options({"conf": str(conf)}).source.stores
     assert ref.path == "/data/a"
     assert ref.folders["conf"].values["brokerName"] == "b"
-    (ref,) = parse_read_options({"conf": str(conf), "path": "/data/copy"}).stores
+    (ref,) = parse_read_options({"conf": str(conf), "path": "/data/copy"}).source.stores
     assert ref.path == "/data/copy"
     with pytest.raises(OptionError, match="conf can be given for one store only"):
         parse_read_options({"conf": str(conf), "paths": '["/data/a", "/data/b"]'})
@@ -560,8 +570,11 @@ def test_the_time_zone_is_that_of_times_which_name_none() -> None:
     given = {"path": "/s", "startingTimestamp": "2025-11-21T08:00:00"}
     in_utc = parse_read_options(given)
     in_shanghai = parse_read_options({**given, "timezone": "Asia/Shanghai"})
-    assert in_utc.selection.start.timestamp is not None
-    assert in_shanghai.selection.start.timestamp == in_utc.selection.start.timestamp - 8 * 3_600_000
+    assert in_utc.request.selection.start.timestamp is not None
+    assert (
+        in_shanghai.request.selection.start.timestamp
+        == in_utc.request.selection.start.timestamp - 8 * 3_600_000
+    )
     with pytest.raises(OptionError, match="timeZone 'Mars'"):
         parse_read_options({**given, "timeZone": "Mars"})
 

@@ -142,7 +142,7 @@ def test_options_of_a_storage_are_text_and_not_shown() -> None:
         storage_options("{hidden")
     assert "hidden" not in str(error.value)
     options = parse_read_options({"path": "s3://bucket/store/", **stated})
-    assert options.stores[0].path == "s3://bucket/store"
+    assert options.source.stores[0].path == "s3://bucket/store"
     assert "hidden" not in repr(options)
 
 
@@ -155,7 +155,7 @@ def test_only_reads_take_paths_of_other_file_systems() -> None:
 def test_a_plan_says_how_many_requests_it_took_and_reading_takes(
     s3: S3Server, golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "pyspark_rmqstore.batch_reader")
+    caplog.set_level(logging.INFO, "pyspark_rmqstore.store_source")
     uri = s3.upload(golden_store("basic"))
     for scan in ("queue", "commitlog"):
         given = {"path": uri, "storageOptions": json.dumps(s3.options), "scan": scan}

@@ -20,12 +20,13 @@ import rmqstore
 import store_builder as build
 from connector.streams import SIZES, put
 from connector.test_stream_read import numbered
-from pyspark_rmqstore import stream_snapshot, tasks
+from pyspark_rmqstore import stream_snapshot
 from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options, parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from read.test_tail import put_back
 from rmqstore.errors import CorruptRecordError, FileDeletedError, OffsetOutOfRangeError
+from rmqstore.read import plan
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
@@ -590,7 +591,8 @@ def test_a_snapshot_keeps_what_its_look_found(tmp_path: Path) -> None:
     root = tmp_path / "b"
     with create(root, config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 5))
-        stores = stream_snapshot.FollowedStores(parse_stream_options({"path": str(root)}).read)
+        read = parse_stream_options({"path": str(root)}).read
+        stores = read.source.follow(read.request)
         before = stores.look()
         found = before.offset.json()
         put(writer, "A", 0, numbered(5, 7))
@@ -695,8 +697,8 @@ def test_a_trigger_over_several_small_stores_is_one_task(tmp_path: Path) -> None
 def test_a_trigger_over_many_queues_reads_each_message_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(tasks, "_MANY_RANGES", 8)
-    monkeypatch.setattr(tasks, "_ESTIMATED_BY", 2)
+    monkeypatch.setattr(plan, "_MANY_RANGES", 8)
+    monkeypatch.setattr(plan, "_ESTIMATED_BY", 2)
     with create(tmp_path / "s", config=SIZES) as writer:
         for queue_id in range(20):
             put(writer, "T", queue_id, [f"{queue_id}-{number}" for number in range(queue_id + 1)])

@@ -67,7 +67,7 @@ def same(query: Query) -> Query:
 
 
 def restarted(query: Query) -> Query:
-    return Query(Path(query.reader._options.read.stores[0].path), query.offset, **LENIENT)
+    return Query(Path(query.reader._options.read.source.stores[0].path), query.offset, **LENIENT)
 
 
 reopened = pytest.mark.parametrize("reopen", [same, restarted])

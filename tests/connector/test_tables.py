@@ -13,6 +13,7 @@ import rmqstore
 from connector.streams import SIZES, put
 from connector.test_stream_read import failure
 from live.fake_cluster import FakeCluster, one_queue
+from pyspark_rmqstore.broker_source import BrokerSource
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.source import RmqStoreDataSource
 from pyspark_rmqstore.store_options import keep_options, options_of_read, stated_options
@@ -215,8 +216,9 @@ def test_a_table_of_running_brokers_keeps_who_asks_and_no_secret(
         table_of("rocketmq://user:hidden@ns1:9876", "{}")
     # As a query reads it.
     monkeypatch.setenv("ROCKETMQ_SECRET_KEY", "hidden")
-    live = parse_read_options(kept).live
-    assert live is not None
+    source = parse_read_options(kept).source
+    assert isinstance(source, BrokerSource)
+    live = source.location
     assert live.endpoint(live.name_servers[0]).credentials == Credentials("user", "hidden")
 
 

@@ -13,7 +13,6 @@ from connector.engine import Engine
 from connector.sparkreads import GoldenStore, in_queue_order, load, messages, read
 from connector.streams import delivered, drain
 from pyspark_rmqstore.options import parse_stream_options
-from pyspark_rmqstore.stream_snapshot import FollowedStores
 from reading import EVERY_COLUMN, by_queue
 from reading import read as read_core
 from tier_builder import KEYS, TieringBroker
@@ -149,7 +148,8 @@ def test_a_stream_without_the_tier_names_the_option(
     root = golden_store("tiered")
     for others, is_warned in (({}, True), ({"tiered": str(root / "tieredstore")}, False)):
         caplog.clear()
-        stores = FollowedStores(parse_stream_options({"path": str(root), **others}).read)
+        read = parse_stream_options({"path": str(root), **others}).read
+        stores = read.source.follow(read.request)
         stores.look()
         stores.close()
         assert ("tiered= with the broker's tieredStoreFilePath" in caplog.text) == is_warned
