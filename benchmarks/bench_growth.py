@@ -201,7 +201,7 @@ def append(stores: Stores) -> None:
 def plan(stores: Stores, *filters: Filter, order: str = "queue") -> list[InputPartition]:
     """Plan the tasks of a Spark job over all stores."""
     options = parse_read_options(stores.options() | {"scan": order})
-    reader = FilteringReader(default_schema(options), options)
+    reader = FilteringReader(default_schema(options.columns), options)
     assert not list(reader.pushFilters(list(filters)))
     return list(reader.partitions())
 
@@ -225,7 +225,7 @@ def plan_time_window(stores: Stores) -> list[InputPartition]:
 def one_row(stores: Stores) -> None:
     """Plan and read a Spark job over one message of each store, without the JVM."""
     options = parse_read_options(stores.options())
-    reader = FilteringReader(default_schema(options), options)
+    reader = FilteringReader(default_schema(options.columns), options)
     filters = {"topic": topic(0), "queueId": 0, "queueOffset": 1}
     assert not list(
         reader.pushFilters([EqualTo((name,), value) for name, value in filters.items()])

@@ -142,7 +142,7 @@ def narrow_time(path: Path) -> None:
     figures = {}
     for name, pushed in (("all", []), ("pushed", filters)):
         options = parse_read_options({"path": str(path)})
-        reader = FilteringReader(default_schema(options), options)
+        reader = FilteringReader(default_schema(options.columns), options)
         assert not list(reader.pushFilters(pushed))
         started = time.perf_counter()
         splits = [split for task in reader.partitions() for split in splits_of(task, StoreTask)]

@@ -123,7 +123,7 @@ def prebuild(store: Path, options: dict[str, str], folder: Path) -> int:
     from pyspark_rmqstore.schema import default_schema
 
     parsed = parse_read_options({"path": str(store), **options})
-    reader = RmqStoreReader(default_schema(parsed), parsed)
+    reader = RmqStoreReader(default_schema(parsed.columns), parsed)
     folder.mkdir()
     rows = 0
     for number, split in enumerate(reader.partitions()):

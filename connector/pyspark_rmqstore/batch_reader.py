@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ class RmqStoreReader(DataSourceReader):
     def __init__(self, schema: StructType, options: ReadOptions) -> None:
         self._options = options
         self._request = request_of(schema, options)
-        self._kafka_names = schema.fieldNames() if options.is_kafka else None
+        self._kafka_names = schema.fieldNames() if options.columns.is_kafka else None
 
     @option_names()
     def partitions(self) -> Sequence[InputPartition]:
@@ -63,7 +64,7 @@ class FilteringReader(RmqStoreReader):
 
         Runs in a worker, before :meth:`partitions`.
         """
-        names = MADE_OF if self._options.is_kafka else None
+        names = MADE_OF if self._options.columns.is_kafka else None
         where, rest = push_filters(filters, self._request.schema, names)
         self._request = replace(self._request, where=where)
         return rest
@@ -80,3 +81,8 @@ def log_to_spark() -> None:
         own = logging.getLogger(name)
         if own.level == logging.NOTSET:
             own.setLevel(logging.INFO)
+
+
+def pushes_filters() -> bool:
+    """Return whether Spark is about to push filters down, for which its worker has a module."""
+    return "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules

@@ -69,15 +69,17 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions(ColumnOptions):
+class ReadOptions:
     """The options of one read, validated.
 
     Attributes:
+        columns: the options that determine the columns.
         source: what is read.
         request: what is asked for; its columns are all of a message.
         limits: those of tasks.
     """
 
+    columns: ColumnOptions
     source: Source
     request: ScanRequest
     limits: Limits
@@ -241,17 +243,7 @@ def _read_options(
     limits = Limits(
         given["maxBytesPerPartition"], given["maxRecordsPerPartition"], given["minPartitions"]
     )
-    return ReadOptions(
-        columns=chosen.columns,
-        is_kafka=chosen.is_kafka,
-        include_headers=chosen.include_headers,
-        mode=chosen.mode,
-        corrupt_column=chosen.corrupt_column,
-        include_pending=chosen.include_pending,
-        source=_source(options, given, chosen),
-        request=request,
-        limits=limits,
-    )
+    return ReadOptions(chosen, _source(options, given, chosen), request, limits)
 
 
 def _source(options: Mapping[str, str], given: GivenOptions, chosen: ColumnOptions) -> Source:

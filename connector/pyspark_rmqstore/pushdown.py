@@ -7,7 +7,6 @@ Source: DataSourceReader.pushFilters of PySpark.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Final
@@ -33,11 +32,6 @@ _ORDERS: Final[dict[str, Kind]] = {
 }  # fmt: skip
 # Columns that look different in a read that gives them other names: bytes for text.
 _CHANGED: Final = frozenset({"keys", "properties"})
-
-
-def pushes_filters() -> bool:
-    """Return whether Spark is about to push filters down, for which its worker has a module."""
-    return "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
 
 
 def push_filters(

@@ -210,7 +210,7 @@ def request_of(schema: StructType, options: ReadOptions) -> ScanRequest:
     Raises:
         UnsupportedFeatureError: what is read does not have a column.
     """
-    request = replace(options.request, schema=arrow_schema(schema, options))
+    request = replace(options.request, schema=arrow_schema(schema, options.columns))
     options.source.require(request)
     return request
 

@@ -32,11 +32,17 @@ class RmqStoreDataSource(DataSource):
         """Return the columns that the options ask for. Runs on the driver."""
         from pyspark_rmqstore.options import parse_column_options
         from pyspark_rmqstore.schema import default_schema
-        from pyspark_rmqstore.store_options import creates_table, keep_options, stated_options
-        from pyspark_rmqstore.view_reader import parse_view_options, view_name, view_schema
+        from pyspark_rmqstore.store_options import (
+            asks_for_view,
+            creates_table,
+            keep_options,
+            stated_options,
+        )
 
         options = stated_options(self.options)
-        if view_name(options) is not None:
+        if asks_for_view(options):
+            from pyspark_rmqstore.view_reader import parse_view_options, view_schema
+
             schema = view_schema(parse_view_options(options))
         else:
             schema = default_schema(parse_column_options(options))
@@ -44,14 +50,14 @@ class RmqStoreDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader of these columns. Runs on the driver."""
-        from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader
+        from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader, pushes_filters
         from pyspark_rmqstore.options import parse_read_options
-        from pyspark_rmqstore.pushdown import pushes_filters
-        from pyspark_rmqstore.store_options import options_of_read
-        from pyspark_rmqstore.view_reader import RmqStoreViewReader, parse_view_options, view_name
+        from pyspark_rmqstore.store_options import asks_for_view, options_of_read
 
         options = options_of_read(self.options, schema)
-        if view_name(options) is not None:
+        if asks_for_view(options):
+            from pyspark_rmqstore.view_reader import RmqStoreViewReader, parse_view_options
+
             return RmqStoreViewReader(schema, parse_view_options(options))
         read = parse_read_options(options)
         return (FilteringReader if pushes_filters() else RmqStoreReader)(schema, read)

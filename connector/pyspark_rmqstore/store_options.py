@@ -44,6 +44,7 @@ from rmqstore.storage.files.remote_location import (
 )
 from rmqstore.storage.files.storage import path_of
 
+MESSAGES: Final = "messages"  # option view: no view
 _FORMAT = "rmqstore"
 _METADATA = "rmqstore.options"
 _STATED = "option."  # Source: TableCatalog.java#OPTION_PREFIX
@@ -144,6 +145,11 @@ def options_of_read(options: Mapping[str, str], schema: StructType) -> dict[str,
 
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:
     return {key.lower(): value for key, value in options.items()}
+
+
+def asks_for_view(options: Mapping[str, str]) -> bool:
+    """Return whether options ask for a view of stores, and not for messages."""
+    return _lowered(options).get("view", MESSAGES).strip().lower() != MESSAGES
 
 
 def stated_paths(options: Mapping[str, str], remedy: str) -> list[str]:

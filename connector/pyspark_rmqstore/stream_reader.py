@@ -57,7 +57,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     def __init__(self, schema: StructType, options: StreamOptions) -> None:
         self._options = options
         self._request = request_of(schema, options.read)
-        self._kafka_names = schema.fieldNames() if options.read.is_kafka else None
+        self._kafka_names = schema.fieldNames() if options.read.columns.is_kafka else None
         self._stores = options.read.source.follow(self._request)
         self._target: dict[Key, int] | None = None  # of Trigger.AvailableNow
         self._reported: set[str] = set()  # missing brokers that there was a warning of

@@ -37,7 +37,6 @@ from rmqstore.read.views.schema import (
 
 logger = logging.getLogger(__name__)
 
-_MESSAGES = "messages"
 _VIEW_NAMES = {name.lower(): name for name in VIEW_NAMES}
 
 
@@ -59,11 +58,10 @@ class ViewOptions:
             return view_spec(self.view, columns=schema, **self.arguments)
 
 
-def view_name(options: Mapping[str, str]) -> str | None:
-    """Return the view that the options name, in any case of letters, or None for messages."""
-    given = next((value for key, value in options.items() if key.lower() == "view"), _MESSAGES)
-    name = given.strip().lower()
-    return None if name == _MESSAGES else _VIEW_NAMES.get(name, name)
+def view_name(options: Mapping[str, str]) -> str:
+    """Return the view that the options name, in any case of letters."""
+    name = next(value for key, value in options.items() if key.lower() == "view").strip().lower()
+    return _VIEW_NAMES.get(name, name)
 
 
 @option_names()
@@ -75,7 +73,6 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
             its value is out of its domain.
     """
     view = view_name(options)
-    assert view is not None, "the options ask for messages"
     given = GivenOptions(options, ALL_READ_OPTIONS, SPARK_OWN)
     columns = view_columns(view)
     for option in given.outside("view"):

@@ -36,7 +36,7 @@ def write_log(root: Path, count: int, body: str = "m") -> Path:
 
 def counts(**options: str) -> Counter[object]:
     parsed = parse_read_options(options)
-    reader = RmqStoreReader(default_schema(parsed), parsed)
+    reader = RmqStoreReader(default_schema(parsed.columns), parsed)
     return Counter(
         row["brokerName"]
         for task in reader.partitions()

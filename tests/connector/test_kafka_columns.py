@@ -222,7 +222,7 @@ def test_options_of_triggers_are_ignored_in_a_batch_as_by_kafka(
 
 def test_filters_on_these_columns_prune(orders: Path) -> None:
     options = parse_read_options({"path": str(orders), "columns": "kafka"})
-    request = request_of(default_schema(options), options)
+    request = request_of(default_schema(options.columns), options)
     pushed = [
         EqualTo(("topic",), "Orders"),
         EqualTo(("partition",), 1),

@@ -167,7 +167,7 @@ def test_the_rows_are_the_same_with_filters_pushed_and_not(
 def reader(path: object, *filters: Filter, **options: str) -> tuple[FilteringReader, list[Filter]]:
     """Return a reader that was given filters, and those that it left to Spark."""
     parsed = parse_read_options({"path": str(path), **options})
-    found = FilteringReader(default_schema(parsed), parsed)
+    found = FilteringReader(default_schema(parsed.columns), parsed)
     return found, list(found.pushFilters(list(filters)))
 
 
@@ -270,7 +270,7 @@ def test_a_look_up_by_keys_is_one_pass_over_what_the_index_gives(
         "includeSystemTopics": "true",
     }
     parsed = parse_read_options(options)
-    tasks = RmqStoreReader(default_schema(parsed), parsed).partitions()
+    tasks = RmqStoreReader(default_schema(parsed.columns), parsed).partitions()
     parts = [split.part for task in tasks for split in splits_of(task, Task)]
     assert sum(isinstance(part, RecordsPart) for part in parts) == (name != "crash3")
     assert any(isinstance(part, LogPart) for part in parts) or name == "live"

@@ -56,7 +56,7 @@ class Read:
         parsed = parse_read_options(
             {"path": f"{folder}/*", "brokerName": json.dumps(names), **options}
         )
-        self.reader = FilteringReader(default_schema(parsed), parsed)
+        self.reader = FilteringReader(default_schema(parsed.columns), parsed)
         assert list(self.reader.pushFilters(list(filters))) == []  # type: ignore[arg-type]
         self.tasks = list(self.reader.partitions())
 

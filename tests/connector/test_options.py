@@ -46,14 +46,19 @@ def test_defaults_are_those_of_the_readme() -> None:
     assert options.source.stores == (
         StoreRef(STORE, None, (), None, None, (), None, ignore_log_end=False),
     )
-    assert (options.columns, options.request.tags, options.request.by, options.mode) == (
+    assert (
+        options.columns.columns,
+        options.request.tags,
+        options.request.by,
+        options.request.mode,
+    ) == (
         None,
         None,
         "queue",
         "FAILFAST",
     )
     assert (
-        options.corrupt_column,
+        options.columns.corrupt_column,
         options.request.check_crc,
         options.request.fail_on_data_loss,
     ) == (
@@ -100,13 +105,13 @@ GIVEN = {
         "ERROR", lambda read: read.request.selection.timestamp_strategy == "error",
     ),
     "tags": ("A || B", lambda read: read.request.tags == {"A", "B"}),
-    "columns": (" body , topic", lambda read: read.columns == ("body", "topic")),
+    "columns": (" body , topic", lambda read: read.columns.columns == ("body", "topic")),
     "scan": ("CommitLog", lambda read: read.request.by == "commitlog"),
     "minPartitions": ("3", lambda read: read.limits.min_partitions == 3),
     "maxRecordsPerPartition": ("4", lambda read: read.limits.max_records == 4),
     "maxBytesPerPartition": ("5k", lambda read: read.limits.max_bytes == 5120),
-    "mode": ("permissive", lambda read: read.mode == "PERMISSIVE"),
-    "columnNameOfCorruptRecord": ("Broken", lambda read: read.corrupt_column == "Broken"),
+    "mode": ("permissive", lambda read: read.request.mode == "PERMISSIVE"),
+    "columnNameOfCorruptRecord": ("Broken", lambda read: read.request.corrupt_column == "Broken"),
     "checkCRC": ("False", lambda read: not read.request.check_crc),
     "failOnDataLoss": ("false", lambda read: not read.request.fail_on_data_loss),
     "storePathCommitLog": (
@@ -460,7 +465,7 @@ def test_the_corrupt_column_may_be_among_the_columns() -> None:
     parsed = parse_read_options(
         {"path": "/s", "mode": "PERMISSIVE", "columns": "body,_corrupt_record,topic"}
     )
-    assert default_schema(parsed).fieldNames() == ["body", "_corrupt_record", "topic"]
+    assert default_schema(parsed.columns).fieldNames() == ["body", "_corrupt_record", "topic"]
 
 
 def parse_stream(**given: str) -> StreamOptions:
@@ -580,7 +585,7 @@ def test_the_time_zone_is_that_of_times_which_name_none() -> None:
 
 
 def test_a_column_for_damaged_records_may_not_have_the_name_of_one_of_pending_messages() -> None:
-    assert parse(columnNameOfCorruptRecord="pending").corrupt_column == "pending"
+    assert parse(columnNameOfCorruptRecord="pending").request.corrupt_column == "pending"
     with pytest.raises(OptionError, match="columnNameOfCorruptRecord 'pending'"):
         parse(columnNameOfCorruptRecord="pending", includePending="true")
 

@@ -160,7 +160,7 @@ def test_a_plan_says_how_many_requests_it_took_and_reading_takes(
     for scan in ("queue", "commitlog"):
         given = {"path": uri, "storageOptions": json.dumps(s3.options), "scan": scan}
         options = parse_read_options(given)
-        assert RmqStoreReader(default_schema(options), options).partitions()
+        assert RmqStoreReader(default_schema(options.columns), options).partitions()
     lines = [line for line in caplog.messages if "planning took" in line]
     assert len(lines) == 2
     assert all(

@@ -166,7 +166,7 @@ def test_the_tasks_of_spark_keep_the_order_of_each_queue(
 def accepted(filters: Iterable[Filter]) -> list[tuple[str, str]]:
     """Return the name and column of each filter that a reader does not leave to Spark."""
     options = parse_read_options({"path": "/x"})
-    _, left = push_filters(filters, request_of(default_schema(options), options).schema)
+    _, left = push_filters(filters, request_of(default_schema(options.columns), options).schema)
     return sorted((type(one).__name__, one.attribute[0]) for one in filters if one not in left)
 
 

@@ -16,11 +16,11 @@ import goldens
 import rmqstore
 from connector.engine import Engine
 from connector.sparkreads import GoldenStore, collect, load
+from pyspark_rmqstore.store_options import asks_for_view
 from pyspark_rmqstore.view_reader import (
     RmqStoreViewReader,
     ViewTask,
     parse_view_options,
-    view_name,
     view_schema,
 )
 from reading import rows
@@ -189,8 +189,9 @@ def test_options_with_meaning_are_taken(view: str, options: dict[str, str]) -> N
 
 
 def test_messages_are_not_a_view() -> None:
-    assert view_name({"path": "/data"}) is None
-    assert view_name({"VIEW": "Messages"}) is None
+    assert not asks_for_view({"path": "/data"})
+    assert not asks_for_view({"VIEW": "Messages"})
+    assert asks_for_view({"VIEW": "Queues"})
 
 
 def test_a_topic_that_no_store_has_is_refused(golden_store: GoldenStore) -> None:

@@ -55,6 +55,9 @@ from rmqstore.read.read_spec import DROPMALFORMED, READS_ON, ReadSpec
 from rmqstore.read.record_filter import LogFilter, log_filter, resolve_codes
 from rmqstore.read.rows import UnitRows
 from rmqstore.spans import FOREVER, LogSlice, Span
+from rmqstore.storage.broker.store_config import StoreConfig
+from rmqstore.storage.files.paths import StorePaths
+from rmqstore.storage.index_files import IndexSizes
 from rmqstore.storage.index_search import IndexSearch, IndexTable, ItemKind, item_prefix
 from rmqstore.storage.log.commitlog import (
     CommitLog,
@@ -67,6 +70,7 @@ from rmqstore.storage.log.commitlog import (
 from rmqstore.storage.queue.queue import pieces
 from rmqstore.storage.recovery.log_end import find_written_end
 from rmqstore.storage.recovery.queues import Queues
+from rmqstore.storage.recovery.store_ends import StoreEnds
 
 logger = logging.getLogger(__name__)
 
@@ -244,25 +248,18 @@ class QueryResult(Sequence[Message]):
 class Lookup:
     """Finds candidates for look-ups in one store.
 
+    Where there are no index files, the index is used that a broker keeps in RocksDB. After a crash,
+    items may be lost of messages that were stored later than index files were surely on the disk.
+
     Args:
-        log_end: returns the physical offset where the log ends if the store was not closed, None if
-            it was closed.
-        flushed_until: returns the store time (ms) until which index files were surely on disk.
-            After a crash, items of later messages may be lost.
-        table: returns the index that a broker keeps in RocksDB, None without one. It is used where
-            there are no index files.
+        paths: the files of the store.
+        log: its CommitLog.
+        ends: where the log ends, and the index.
     """
 
-    def __init__(
-        self,
-        log: CommitLog,
-        index: IndexSearch,
-        log_end: Callable[[], int | None],
-        flushed_until: Callable[[], int] = lambda: FOREVER,
-        table: Callable[[], IndexTable | None] = lambda: None,
-    ) -> None:
-        self._log, self._index, self._table = log, index, table
-        self._log_end, self._flushed_until = log_end, flushed_until
+    def __init__(self, paths: StorePaths, log: CommitLog, ends: StoreEnds) -> None:
+        self._paths, self._log, self._ends = paths, log, ends
+        self._index = IndexSearch(paths.index, IndexSizes.of(StoreConfig()), paths.storage)
         # Physical offset of the last record whose keys were all found in the index.
         self._indexed_record = -1
 
@@ -328,7 +325,7 @@ class Lookup:
         if self._index.has_files():
             return None
         try:
-            table = self._table()
+            table = IndexTable.of(self._paths)
             if table is None:
                 return None
             is_covered = bool(topics) and not (wanted.keys or wanted.tags)
@@ -345,7 +342,7 @@ class Lookup:
             return None
 
     def _whole(self) -> Span:
-        end = self._log_end()
+        end = self._ends.of_records()
         return Span(self._log.min_offset, self._log.max_offset if end is None else end)
 
     def uncovered(self) -> list[Span]:
@@ -366,7 +363,9 @@ class Lookup:
             [900, 1000)  after the newest file;
                          from 800 on if a key of the record at 800 is not in the index yet
         """
-        return self._outside(self._index.spans(self._flushed_until()), self._has_all_keys)
+        return self._outside(
+            self._index.spans(self._ends.index_flushed_until()), self._has_all_keys
+        )
 
     def _outside(self, spans: list[Span], has_all_keys: Callable[[int], bool]) -> list[Span]:
         """Return the parts of the log outside of what an index covers.
@@ -392,7 +391,7 @@ class Lookup:
             is_partly_covered = is_newest and not has_all_keys(last)
             covered_until = last_frame if is_partly_covered else self._after(last, whole)
         # Only a log that was closed and is not covered to its end has to be read.
-        is_known = covered_until >= whole.end or self._log_end() is not None
+        is_known = covered_until >= whole.end or self._ends.of_records() is not None
         end = whole.end if is_known else find_written_end(self._log)
         return [*gaps, Span(covered_until, end)] if covered_until < end else gaps
 

@@ -73,14 +73,16 @@ class QueuesPart:
         slices: the ranges.
         recovered: the units that only the log gives, of their queues and perhaps of others; None if
             a process that reads the part has to look for them.
-        mark: the newest record that may be read, None if it is not known.
+        mark: a record by which the log of the plan is recognized, None if there is none.
         sampled: the same ranges with samples, by which they are cut; None if they were not sampled.
+        is_newest: whether no record that may be read lies after the mark.
     """
 
     slices: tuple[QueueSlice, ...]
     recovered: dict[QueueKey, RecoveredUnits] | None = None
     mark: LogMark | None = None
     sampled: SampledQueues | None = None
+    is_newest: bool = True
 
     @property
     def n_bytes(self) -> float:
@@ -97,10 +99,16 @@ class QueuesPart:
 
     def split(self, limits: Limits) -> list[QueuesPart]:
         assert self.sampled is not None, "the ranges were not sampled"
-        known, cut = self.recovered, self.sampled.cut(limits)
-        if known is None:
-            return [QueuesPart(slices, None, self.mark) for slices in cut]
-        return [QueuesPart(slices, recovered_within(known, slices), self.mark) for slices in cut]
+        known = self.recovered
+        return [
+            replace(
+                self,
+                slices=slices,
+                recovered=None if known is None else recovered_within(known, slices),
+                sampled=None,
+            )
+            for slices in self.sampled.cut(limits)
+        ]
 
     def read(
         self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
@@ -109,7 +117,8 @@ class QueuesPart:
         if request.wanted:
             return request.kept(look_up(store, self.slices, spec, request.log_filter()))
         is_cut = self.mark is not None and not self.mark.stands_in(store.log)
-        spec = replace(spec, mark=self.mark, is_cut=is_cut)
+        if is_cut or self.is_newest:
+            spec = replace(spec, mark=self.mark, is_cut=is_cut)
         return request.kept(read_queues(store, self.slices, spec))
 
 

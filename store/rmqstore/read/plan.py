@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -91,19 +92,18 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
             store.paths.root, _total_length(pruned.every), _total_length(slices),
             len(pruned.every), len(slices), n_single, pruning,
         )  # fmt: skip
-        mark = None if limits is None else newest_record(store, pruned.every)
-        parts.append(queues_part(store, pruned.every, limits, mark))
+        parts.append(queues_part(store, pruned.every, limits))
         if pruned.single is not None:
             parts.append(UnitsPart(pruned.single))
         slices = []
     elif limits is None:
         slices = plan_queues(store, request.selection, spec, pruning)
-        parts.append(queues_part(store, slices, None))
+        parts.append(queues_part(store, slices, limits))
     else:
         planned = plan_sampled(store, request.selection, spec)
         slices = [piece for piece, _ in planned]
         sampled = [SampledSlice(*item) for item in planned]
-        parts.append(_sampled_part(store, sampled, limits, newest_record(store, slices)))
+        parts.append(_sampled_part(store, sampled, limits))
     lost = find_lost(store, slices, spec)
     if lost:
         parts.append(LostPart(tuple(lost)))
@@ -148,7 +148,7 @@ def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> 
         in_tier = plan_look_up(store, request.selection, request.spec(store.broker_name))
         if in_tier:
             part = queues_part(store, in_tier, limits)
-            parts.append(QueuesPart(part.slices, sampled=part.sampled))
+            parts.append(replace(part, recovered=None, mark=None))
     if uncovered:
         heads = None if limits is None else log_heads(store)
         parts.append(_log_part(store, uncovered, heads))
@@ -181,7 +181,8 @@ def queues_part(
         store: the store.
         slices: the ranges.
         limits: as for :func:`plan`.
-        mark: the newest record that may be read.
+        mark: the newest record that may be read; by default one that shows whether the log is that
+            of the plan.
     """
     if limits is None:
         return QueuesPart(tuple(slices), store.ends.recovered, mark)
@@ -196,12 +197,23 @@ def queues_part(
 
 
 def _sampled_part(
-    store: StoreParts, sampled: Sequence[SampledSlice], limits: Limits, mark: LogMark | None
+    store: StoreParts,
+    sampled: Sequence[SampledSlice],
+    limits: Limits,
+    mark: LogMark | None = None,
 ) -> QueuesPart:
-    """Return ranges of queues, which were sampled at their two ends, as a part."""
+    """Return ranges of queues, which were sampled at their two ends, as a part.
+
+    A closed store has no other newest record than those of the ranges. Its units may be out of
+    order, so a record after the last of these is no proof that it is newer.
+    """
     slices = tuple(item.piece for item in sampled)
     queues = SampledQueues(_sampled_evenly(store, sampled, limits))
-    return QueuesPart(slices, store.ends.recovered, mark, queues)
+    mark, is_newest = mark or newest_record(store), True
+    if mark is None and store.log_end is None and not store.log.is_remote:
+        places = [item.samples[-1].physical_offset for item in sampled if item.samples]
+        mark, is_newest = LogMark.at(store.log, max(places, default=None)), False
+    return QueuesPart(slices, store.ends.recovered, mark, queues, is_newest=is_newest)
 
 
 def _mean_if_one_task(

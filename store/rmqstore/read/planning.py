@@ -27,15 +27,10 @@ from rmqstore.storage.broker.broker_run import BrokerRun
 from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.queue.queue import find_first
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
-from rmqstore.storage.recovery.log_end import (
-    find_written_end,
-    last_record_before,
-    written_end,
-)
+from rmqstore.storage.recovery.log_end import last_record_before, written_end
 from rmqstore.storage.rocksdb import INSTALL_ROCKSDB
 
 T = TypeVar("T")
-_MAX_MARKED = 128  # ranges of queues of a closed store, each of which costs a unit
 _MAX_PLANS = 5  # of one read, each after a writer opened the store
 
 
@@ -143,23 +138,12 @@ def first_offset(store: StoreParts, topic: str, queue_id: int) -> int | None:
 
 
 @retry_if_deleted
-def newest_record(store: StoreParts, slices: Sequence[QueueSlice]) -> LogMark | None:
-    """Return a record at or after all messages of ranges of queues, None if it is not known.
-
-    It is the newest one of an open store. The log of a closed store may be damaged before its last
-    records, to which queues lead, or go on after the last message of its queues.
-    """
+def newest_record(store: StoreParts) -> LogMark | None:
+    """Return the newest record of the log of an open store, None if it is not known."""
     log, end = store.log, store.log_end
-    if log.is_remote:
+    if log.is_remote or end is None:
         return None
-    if end is not None:
-        return LogMark.at(log, last_record_before(log, end.physical_offset))
-    if len(slices) > _MAX_MARKED:
-        return None
-    places = [place_of(store, *piece[:2], piece.end - 1) for piece in slices]
-    places.append(last_record_before(log, find_written_end(log)))
-    marks = [LogMark.at(log, place) for place in places]
-    return max((mark for mark in marks if mark is not None), default=None)
+    return LogMark.at(log, last_record_before(log, end.physical_offset))
 
 
 @retry_if_deleted

@@ -45,6 +45,7 @@ from rmqstore.storage.log.walks import walk_forward
 from rmqstore.storage.queue.queue import NO_UNITS, Queue, Units, find_first
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.recovery.queues import Queues
+from rmqstore.storage.recovery.store_ends import StoreEnds
 from rmqstore.storage.recovery.unit_checks import confirmed_end, confirmed_runs, look_confirmed
 from rmqstore.storage.rocksdb import INSTALL_ROCKSDB
 
@@ -100,8 +101,7 @@ class QueueRanges:
         log: its CommitLog.
         queues: its queues.
         store_queues: the same queues, with what tiered storage has of them.
-        log_end: the physical offset where the log ends if the store was not closed, None if it was
-            closed; called when it is needed.
+        ends: where its log ends.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class QueueRanges:
         log: CommitLog,
         queues: Queues,
         store_queues: StoreQueues,
-        log_end: Callable[[], int | None],
+        ends: StoreEnds,
     ) -> None:
         self._paths, self._config, self._log, self._queues = paths, config, log, queues
-        self._store_queues, self._log_end = store_queues, log_end
+        self._store_queues, self._ends = store_queues, ends
         self._has_warned_of_light_queues = False
 
     def require_plain_queues(self, selection: Selection | None = None) -> None:
@@ -159,7 +159,7 @@ class QueueRanges:
         """
         if not has_unreadable_queues(self._paths) or are_queues_unreadable(self._paths):
             return Counter()
-        end = self._log_end()
+        end = self._ends.of_records()
         end = self._log.max_offset if end is None else end
         counts = count_light_messages(self._log, end, self._queues.batch_topics())
         in_files = set(self._queues.topics())

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError
-from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, MESSAGE, PENDING, select_columns
+from rmqstore.format.schema import CORRUPT_RECORD, MESSAGE, PENDING, select_columns
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.query.sql92_filter import Filter
 
@@ -37,15 +36,6 @@ class ReadSpec:
     advance: Advance = ignore_progress  # called when records were read
     mark: LogMark | None = None  # the newest record when the read was planned; None if unknown
     is_cut: bool = False  # whether that record is gone, so that newer ones may be in older places
-
-    def __post_init__(self) -> None:
-        """Refuse an unknown mode and unknown columns."""
-        if self.mode not in MODES:
-            raise OptionError(f"`mode` {self.mode!r}: one of {', '.join(MODES)}")
-        known = {*ALL_COLUMNS.names, *PENDING.names, self.corrupt_column}
-        unknown = set(self.schema.names) - known
-        if unknown:
-            raise OptionError(f"`columns`: unknown {', '.join(sorted(unknown))}")
 
 
 def scan_schema(

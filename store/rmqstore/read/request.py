@@ -12,7 +12,6 @@ from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING, VERBATIM
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.query.arguments import ScanArguments, SelectionArguments
-from rmqstore.query.arrow_rows import require_positive
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import (
     NOTHING_WANTED,
@@ -25,7 +24,7 @@ from rmqstore.query.selection import (
 )
 from rmqstore.query.sql92_filter import Filter, parse_filter
 from rmqstore.query.where import Where, parse_where, within_places
-from rmqstore.read.read_spec import FAILFAST, PERMISSIVE, ReadSpec, scan_schema
+from rmqstore.read.read_spec import FAILFAST, MODES, PERMISSIVE, ReadSpec, scan_schema
 from rmqstore.read.record_filter import LogFilter, log_filter
 
 KNOWN_ARGUMENTS: Final = ("columns", *ScanArguments.__annotations__)
@@ -87,6 +86,18 @@ def known_columns(schema: pa.Schema, *, include_pending: bool) -> pa.Schema:
     return pa.schema([*schema, *(field for field in others if field.name not in schema.names)])
 
 
+def require_columns(schema: pa.Schema, corrupt_column: str) -> None:
+    """Refuse columns that no message has.
+
+    Raises:
+        OptionError: there are some; the text names them.
+    """
+    known = {*ALL_COLUMNS.names, *PENDING.names, corrupt_column}
+    unknown = set(schema.names) - known
+    if unknown:
+        raise OptionError(f"`columns`: unknown {', '.join(sorted(unknown))}")
+
+
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
     """The request for one scan, whatever it reads.
@@ -129,12 +140,15 @@ class ScanRequest:
         """Refuse arguments that contradict one another."""
         if self.by not in ("queue", "commitlog"):
             raise OptionError(f"`scan` {self.by!r}: queue or commitlog")
+        if self.mode not in MODES:
+            raise OptionError(f"`mode` {self.mode!r}: one of {', '.join(MODES)}")
+        require_columns(self.schema, self.corrupt_column)
         if self.include_pending and not self.is_by_queue:
             raise OptionError("`include_pending`: only a read by queue knows what is pending")
         if self.last is not None and (self.wanted or self.include_pending):
             raise OptionError("`last`: it goes neither with look-ups nor with `include_pending`")
-        require_positive("last", self.last)
-        self.spec()  # refuses an unknown mode and unknown columns
+        if self.last is not None and self.last < 1:
+            raise OptionError(f"`last` {self.last}: it must be a positive integer")
 
     @property
     def is_by_queue(self) -> bool:
@@ -171,7 +185,7 @@ class ScanRequest:
             corrupt_column=self.corrupt_column,
             check_crc=self.check_crc,
             fail_on_data_loss=self.fail_on_data_loss,
-            tags=self.pruning.tagged(self.tags),
+            tags=self.tags if self.where is None else self.where.pruning.tagged(self.tags),
             filter=self.filter,
             broker_name=broker_name,
             inflate=self.inflate,
@@ -227,15 +241,19 @@ def parse_request(
     if schema is None:
         schema = returned_schema(given["columns"], corrupt_column=corrupt_column, **of_schema)
     places = _places(given["starting_physical_offset"], given["ending_physical_offset"])
-    known = known_columns(schema, include_pending=given["include_pending"])
+    where, sql92 = given["where"], given["filter"]
+    if where is not None:
+        where = parse_where(where, known_columns(schema, include_pending=given["include_pending"]))
+    if places != (None, None):
+        where = within_places(where, *places)
     return ScanRequest(
         schema=schema,
         selection=selection,
         by=given["scan"],
         wanted=parse_wanted(given["msg_key"], given["msg_id"], given["msg_tags"]),
-        where=within_places(parse_where(given["where"], known), *places),
+        where=where,
         tags=parse_tags(given["tags"]),
-        filter=parse_filter(given["filter"]),
+        filter=None if sql92 is None else parse_filter(sql92),
         index_only=given["index_only"],
         include_pending=given["include_pending"],
         last=given["last"],

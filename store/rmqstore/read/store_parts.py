@@ -36,14 +36,11 @@ from rmqstore.spans import LogSlice, QueueKey
 from rmqstore.storage.broker.broker_run import earliest_release
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import COMPACTION, are_compacted_logs, find_store, root_for
-from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.remote_storage import RemoteStorage
 from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.files.storage import Closing, Entry, Storage, is_folder, path_of
-from rmqstore.storage.index_files import IndexSizes
-from rmqstore.storage.index_search import IndexSearch, IndexTable
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.rocksdb_queue import has_unreadable_queues
 from rmqstore.storage.queue.tiered import (
@@ -173,9 +170,6 @@ class StoreParts(Closing):
         queues: its queues, as their files and the log have them.
         tier: the queues in tiered storage, or the compacted ones; None if these are not read.
         store_queues: the queues, wherever their messages are.
-        ranges: the ranges of queues that selections name.
-        sampler: takes samples of queues and of the log.
-        lookup: finds candidates for look-ups.
         given_name: the broker's name if it was given, else None.
 
     Source: DefaultMessageStore.java.
@@ -188,9 +182,6 @@ class StoreParts(Closing):
     queues: Queues
     tier: TieredQueues | None
     store_queues: StoreQueues
-    ranges: QueueRanges
-    sampler: Sampler
-    lookup: Lookup
     given_name: str | None
     _logged: set[str] = field(default_factory=set)  # warnings that are given once
     _is_closed: Event = field(default_factory=Event)
@@ -219,7 +210,6 @@ class StoreParts(Closing):
         ends = StoreEnds(paths, config, log, ignore_log_end=ignore_log_end, planned=planned)
         queues = Queues(paths, ends)
         tiered = None if tier is None else TieredQueues(tier)
-        store_queues = StoreQueues(config, log, queues, ends, tiered)
         return cls(
             paths=paths,
             config=config,
@@ -227,18 +217,26 @@ class StoreParts(Closing):
             ends=ends,
             queues=queues,
             tier=tiered,
-            store_queues=store_queues,
-            ranges=QueueRanges(paths, config, log, queues, store_queues, ends.of_records),
-            sampler=Sampler(log, queues, store_queues),
-            lookup=Lookup(
-                log,
-                IndexSearch(paths.index, IndexSizes.of(StoreConfig()), paths.storage),
-                ends.of_records,
-                ends.index_flushed_until,
-                table=lambda: IndexTable.of(paths),
-            ),
+            store_queues=StoreQueues(config, log, queues, ends, tiered),
             given_name=broker_name,
         )
+
+    @cached_property
+    def ranges(self) -> QueueRanges:
+        """The ranges of queues that selections name."""
+        return QueueRanges(
+            self.paths, self.config, self.log, self.queues, self.store_queues, self.ends
+        )
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """Takes samples of queues and of the log."""
+        return Sampler(self.log, self.queues, self.store_queues)
+
+    @cached_property
+    def lookup(self) -> Lookup:
+        """Finds candidates for look-ups."""
+        return Lookup(self.paths, self.log, self.ends)
 
     def close(self) -> None:
         """Release the mapped files. Batches that were read stay valid."""

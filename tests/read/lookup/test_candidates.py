@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import store_builder as build
 from rmqstore.read.lookup import Lookup
-from rmqstore.spans import Span
-from rmqstore.storage.broker.store_config import StoreConfig
-from rmqstore.storage.index_files import IndexSizes
+from rmqstore.spans import FOREVER, Span
+from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.index_search import IndexSearch
 from rmqstore.storage.log.commitlog import CommitLog
 
@@ -41,7 +41,8 @@ def look_up(
     def make(spans: list[Span], places: list[int], log_end: int | None) -> Lookup:
         monkeypatch.setattr(IndexSearch, "spans", lambda *_: spans)
         monkeypatch.setattr(IndexSearch, "find", lambda *_: np.array(places, np.int64))
-        return Lookup(log, IndexSearch(tmp_path, IndexSizes.of(StoreConfig())), lambda: log_end)
+        ends = SimpleNamespace(of_records=lambda: log_end, index_flushed_until=lambda: FOREVER)
+        return Lookup(find_store(tmp_path / "s"), log, ends)  # type: ignore[arg-type]
 
     return make
 

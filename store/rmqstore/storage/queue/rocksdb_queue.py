@@ -39,7 +39,7 @@ _END = b"\xff" * 8  # after every key, for topics have fewer bytes
 
 def has_unreadable_queues(paths: StorePaths) -> bool:
     """Return whether there are queues in RocksDB that cannot be read, for want of the library."""
-    return not can_read_rocksdb() and paths.rocksdb_queues is not None
+    return paths.rocksdb_queues is not None and not can_read_rocksdb()
 
 
 def are_queues_unreadable(paths: StorePaths) -> bool:

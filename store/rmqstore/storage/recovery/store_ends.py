@@ -199,7 +199,7 @@ class StoreEnds:
     @cached_property
     def in_rocksdb(self) -> RocksDbQueues | None:
         """The queues in RocksDB to which :attr:`recovered` adds what they lack."""
-        return RocksDbQueues.of(self._paths)
+        return None if self._paths.rocksdb_queues is None else RocksDbQueues.of(self._paths)
 
     @cached_property
     def recovered(self) -> dict[QueueKey, RecoveredUnits]:
