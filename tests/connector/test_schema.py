@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_rmqstore.options import ReadOptions, parse_read_options
+from pyspark_rmqstore.options import ColumnOptions, parse_column_options
 from pyspark_rmqstore.schema import arrow_schema, default_schema
 from rmqstore.errors import OptionError
 
@@ -64,8 +64,8 @@ ARROW: dict[DataType, pa.DataType] = {
 }
 
 
-def options(**given: str) -> ReadOptions:
-    return parse_read_options({"path": "/data/store", **given})
+def options(**given: str) -> ColumnOptions:
+    return parse_column_options({"path": "/data/store", **given})
 
 
 def struct(**columns: DataType) -> StructType:

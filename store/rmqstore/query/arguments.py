@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from inspect import Parameter, signature
@@ -100,62 +99,33 @@ class ScanArguments(SelectionArguments, total=False):
     progress: Progress
 
 
-_LINES: Final = {
-    "commitlogs": "the log's folders, where outside of ``path`` (``storePathCommitLog``)",
-    "consumequeue": "the queues' folder, where outside of ``path``",
-    "index": "the index's folder, where outside of ``path``",
-    "dledger_logs": "folders of a DLedger log, where outside (``storePathDLedgerCommitLog``)",
-    "dledger_self_id": "the node whose DLedger log to read, of several (``dLegerSelfId``)",
-    "conf": "the broker's properties file, which names all of these and the root, sizes and name",
-    "subscribe": "topics: a list, or text with commas; all user topics by default",
-    "subscribe_pattern": "topics by a regular expression, in place of ``subscribe``",
-    "assign": "queues by topic, such as ``{'Orders': [0, 1]}``, in place of ``subscribe``",
-    "include_system_topics": "whether topics of the broker itself are among all topics",
-    "starting_offsets": "where queues start: earliest, latest, ``group:NAME`` or offsets by queue",
-    "ending_offsets": "where queues end, excluded: latest, ``group:NAME`` or offsets by queue",
-    "starting_timestamp": "leave out what was stored before this time",
-    "ending_timestamp": "leave out what was stored at this time or after it",
-    "starting_offsets_by_timestamp": "start times by queue",
-    "ending_offsets_by_timestamp": "end times by queue",
-    "starting_offsets_by_timestamp_strategy": "error or latest, where no message is that late",
-    "consumer_group": "a consumer group, for the views that take one",
-    "clients": "for view ``assignments``: the ids of the group's clients",
-    "strategy": "for view ``assignments``: the name of an allocation strategy",
-    "rooms": "for view ``assignments``: machine rooms, for the strategies that ask for them",
-}
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def spells_out(
-    arguments: type, like: Callable[..., Any], name: str | None = None
+def takes(
+    arguments: type, defaults: Mapping[str, Any], name: str | None = None
 ) -> Callable[[_Function], _Function]:
-    """Return a decorator that lets ``help`` show arguments one by one, with a line for each.
+    """Return a decorator that lets ``help`` and completion show arguments one by one.
 
     Args:
         arguments: the typed dictionary that the function takes as its last parameter.
-        like: a function with these parameters, which has their types and defaults.
+        defaults: the default of each argument; None where there is none.
         name: what the function is called in package ``rmqstore``, if another name.
     """
 
-    def spell_out(function: _Function) -> _Function:
+    def show(function: _Function) -> _Function:
         known = signature(function)
-        *others, rest = known.parameters.values()
-        given = signature(like).parameters
-        taken = {one.name for one in others}
-        named = [each for each in arguments.__annotations__ if each not in taken]
+        *own, _ = known.parameters.values()
+        taken = {one.name for one in own}
         added = [
-            given[each].replace(kind=Parameter.KEYWORD_ONLY)
-            if each in given
-            else Parameter(each, Parameter.KEYWORD_ONLY, default=None)
-            for each in named
+            Parameter(each, Parameter.KEYWORD_ONLY, default=defaults.get(each), annotation=kind)
+            for each, kind in arguments.__annotations__.items()
+            if each not in taken
         ]
-        function.__signature__ = known.replace(parameters=[*others, *added])  # type: ignore[attr-defined]
-        lines = "".join(rf"\g<1>{each}: {_LINES[each]}.\n" for each in named)
-        paragraph = re.compile(rf"^( +){rest.name}: .*\n(?:\1 +.*\n)*", re.MULTILINE)
-        function.__doc__ = paragraph.sub(lines, function.__doc__ or "", count=1)
+        function.__signature__ = known.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
         if name is not None:
             function.__name__ = function.__qualname__ = name
             function.__module__ = __package__.partition(".")[0]
         return function
 
-    return spell_out
+    return show

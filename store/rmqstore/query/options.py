@@ -49,6 +49,11 @@ class Option:
     parse: Callable[[str, str], Any] = lambda _, text: text
     shown: str = ""
 
+    @property
+    def default_value(self) -> Any:  # noqa: ANN401 - as the parser returns it
+        """The parsed default; None if there is none."""
+        return None if self.default is None else self.parse(self.name, self.default)
+
 
 class GivenOptions:
     """The options that a user gave, by their documented names.
@@ -62,19 +67,20 @@ class GivenOptions:
         ignored: lower-case names of unknown ones that are passed over.
 
     Raises:
-        OptionError: a name is unknown.
+        OptionError: a name is unknown, or a value is out of its domain. The first such value in the
+            order of the table is named.
     """
 
     def __init__(
         self, given: Mapping[str, str], table: Iterable[Option], ignored: Iterable[str] = ()
     ) -> None:
         self._known = {option.name: option for option in table}
-        self._texts: dict[str, str] = {}  # as they were given
+        texts: dict[str, str] = {}  # as they were given
         spellings = {name.lower(): name for name in self._known}
         for key, value in given.items():
             name = spellings.get(key.lower())
             if name is not None:
-                self._texts[name] = value
+                texts[name] = value
             elif key.lower() not in ignored:
                 known = {"path": "path", **spellings}
                 close = get_close_matches(key.lower(), known, n=1)
@@ -82,22 +88,26 @@ class GivenOptions:
                 every = ", ".join(sorted(known.values()))
                 raise OptionError(f"unknown option {key!r}{suggestion} known options are: {every}")
 
+        self._values = {
+            name: option.parse(name, texts[name])
+            for name, option in self._known.items()
+            if name in texts
+        }
+
     def __contains__(self, name: str) -> bool:
-        return name in self._texts
+        return name in self._values
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - as the option's parser returns it
-        option = self._known[name]
-        value = self._texts.get(name, option.default)
-        return None if value is None else option.parse(name, value)
+        return self._values[name] if name in self._values else self._known[name].default_value
 
     def arguments(self, names: Container[str]) -> dict[str, Any]:
         """Return a dict from argument to value, of the given options that stand for these."""
-        known = {name: self._known[name].argument for name in self._texts}
+        known = {name: self._known[name].argument for name in self._values}
         return {argument: self[name] for name, argument in known.items() if argument in names}
 
     def outside(self, scope: Scope) -> list[Option]:
         """Return the given options that have no meaning in a scope."""
-        return [option for name in self._texts if scope not in (option := self._known[name]).scope]
+        return [option for name in self._values if scope not in (option := self._known[name]).scope]
 
 
 def one_of(*words: str, refused: tuple[str, ...] = ()) -> Callable[[str, str], str]:

@@ -13,6 +13,7 @@ from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD, PENDING, VERBATI
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.query.arguments import ScanArguments, SelectionArguments
 from rmqstore.query.conditions import NO_PRUNING, Pruning
+from rmqstore.query.options import OPTION_OF_ARGUMENT
 from rmqstore.query.selection import (
     NOTHING_WANTED,
     Selection,
@@ -28,27 +29,11 @@ from rmqstore.read.read_spec import FAILFAST, MODES, PERMISSIVE, ReadSpec, scan_
 from rmqstore.read.record_filter import LogFilter, log_filter
 
 KNOWN_ARGUMENTS: Final = ("columns", *ScanArguments.__annotations__)
-_OF_SELECTION: Final = frozenset(SelectionArguments.__annotations__)
-_DEFAULTS: Final[Mapping[str, Any]] = {
-    "columns": None,
-    "scan": "queue",
-    "msg_key": None,
-    "msg_id": None,
-    "msg_tags": None,
-    "where": None,
-    "tags": None,
-    "filter": None,
-    "index_only": False,
-    "include_pending": False,
-    "last": None,
-    "starting_physical_offset": None,
-    "ending_physical_offset": None,
-    "mode": FAILFAST,
-    "column_name_of_corrupt_record": CORRUPT_RECORD,
-    "check_crc": True,
-    "fail_on_data_loss": True,
-    "verbatim": False,
-}
+DEFAULTS: Final[Mapping[str, Any]] = {
+    name: OPTION_OF_ARGUMENT[name].default_value if name in OPTION_OF_ARGUMENT else None
+    for name in KNOWN_ARGUMENTS
+} | {"ending_offsets": "latest", "verbatim": False, "progress": ignore_progress}
+_OF_SELECTION: Final = tuple(SelectionArguments.__annotations__)
 
 
 def returned_schema(
@@ -232,10 +217,9 @@ def parse_request(
         OptionError: one is out of its domain, or some contradict one another.
     """
     require_arguments(arguments, KNOWN_ARGUMENTS)
-    given = {**_DEFAULTS, **arguments}
-    selection = parse_selection(
-        **{name: given[name] for name in _OF_SELECTION & given.keys()}, streaming=streaming
-    )
+    given = {**DEFAULTS, **arguments}
+    of_selection = {name: given[name] for name in _OF_SELECTION}
+    selection = parse_selection(**of_selection, streaming=streaming)
     of_schema = {name: given[name] for name in ("include_pending", "verbatim", "mode")}
     corrupt_column = given["column_name_of_corrupt_record"]
     if schema is None:

@@ -13,10 +13,10 @@ from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation, require_served
 from rmqstore.live.parts import LivePart, plan_live
 from rmqstore.progress import Advance, Progress, Tally, ignore_progress
-from rmqstore.query.arguments import ScanArguments
+from rmqstore.query.arguments import ScanArguments, takes
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.newest import newest_of_queues
-from rmqstore.read.request import ScanRequest, parse_request
+from rmqstore.read.request import DEFAULTS, ScanRequest, parse_request
 from rmqstore.read.rows import PLACE
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.storage import Closing
@@ -85,6 +85,7 @@ class LiveCluster(Closing):
             found[broker.name] = {queue_id: span for (_, queue_id), span in spans.items()}
         return found
 
+    @takes(ScanArguments, DEFAULTS)
     def scan(
         self,
         *,
@@ -110,8 +111,8 @@ class LiveCluster(Closing):
             limit: return only this many messages, the first ones; reading stops then.
             last: return only the newest messages: this many of each queue.
             progress: called while the scan is read, with the messages that are done and the total.
-            selection: topics and bounds; ``query.selection.parse_selection`` lists the arguments.
-                The other arguments of ``MessageStore.scan`` are refused by name.
+            options: topics and bounds, as of ``MessageStore.scan``, whose other arguments are
+                refused by name.
 
         Raises:
             OptionError: arguments that contradict one another.

@@ -17,7 +17,7 @@ from rmqstore.query.arguments import (
     Boundary,
     ScanArguments,
     ViewArguments,
-    spells_out,
+    takes,
 )
 from rmqstore.query.selection import parse_selection, parse_wanted
 from rmqstore.query.times import parse_timestamp
@@ -27,7 +27,7 @@ from rmqstore.read.message_scan import MessageScan
 from rmqstore.read.planning import at_time
 from rmqstore.read.reading import finder
 from rmqstore.read.record_filter import matched_groups
-from rmqstore.read.request import parse_request
+from rmqstore.read.request import DEFAULTS, parse_request
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.store_queues import QueueInfo
 from rmqstore.read.views.catalogue import read_view
@@ -252,6 +252,7 @@ class MessageStore(Closing):
             self.parts.ranges.warn_unknown_topics(parse_selection(subscribe=[topic]))
         return result
 
+    @takes(ScanArguments, DEFAULTS)
     def scan(
         self,
         *,
@@ -291,7 +292,18 @@ class MessageStore(Closing):
             ending_physical_offset: leave out what lies at it or after it in the log.
             progress: called while the scan is read, with what is done and the total: messages of a
                 scan by queue, else bytes of the log.
-            selection: topics and bounds; ``query.selection.parse_selection`` lists the arguments.
+            subscribe: topics: a list, or text with commas; all user topics by default.
+            subscribe_pattern: topics by a regular expression, in place of ``subscribe``.
+            assign: queues by topic, such as ``{'Orders': [0, 1]}``, in place of ``subscribe``.
+            include_system_topics: whether topics of the broker itself are among all topics.
+            starting_offsets: where queues start: earliest, latest, ``group:NAME``, or offsets by
+                queue.
+            ending_offsets: where queues end, excluded: latest, ``group:NAME``, or offsets by queue.
+            starting_timestamp: leave out what was stored before this time.
+            ending_timestamp: leave out what was stored at this time or after it.
+            starting_offsets_by_timestamp: start times by queue.
+            ending_offsets_by_timestamp: end times by queue.
+            starting_offsets_by_timestamp_strategy: error or latest, where no message is that late.
 
         Raises:
             OptionError: arguments that contradict one another.
@@ -326,7 +338,7 @@ class MessageStore(Closing):
         """
         return self.scan(columns=columns, **options).count()
 
-    @spells_out(ViewArguments, parse_selection)
+    @takes(ViewArguments, DEFAULTS)
     def view(
         self,
         name: str,
@@ -347,9 +359,21 @@ class MessageStore(Closing):
             where: a condition on columns of the view, as in :meth:`scan`, but everything is read.
             mode: PERMISSIVE, or DROPMALFORMED to leave out rows that report damage.
             check_crc: for ``commitlog`` and views of messages: whether to check CRCs.
-            selection: ``subscribe``, ``subscribe_pattern``, ``assign``, ``include_system_topics``;
-                for views of messages the bounds of :meth:`scan`, and ``consumer_group``; for
-                ``assignments``: ``consumer_group``, ``clients``, ``strategy``, ``rooms``.
+            subscribe: topics: a list, or text with commas; all user topics by default.
+            subscribe_pattern: topics by a regular expression, in place of ``subscribe``.
+            assign: queues by topic, such as ``{'Orders': [0, 1]}``, in place of ``subscribe``.
+            include_system_topics: whether topics of the broker itself are among all topics.
+            starting_offsets: for views of messages, as in :meth:`scan`; so are the next six.
+            ending_offsets: where queues end.
+            starting_timestamp: the earliest store time.
+            ending_timestamp: the store time before which messages end.
+            starting_offsets_by_timestamp: start times by queue.
+            ending_offsets_by_timestamp: end times by queue.
+            starting_offsets_by_timestamp_strategy: error or latest, where no message is that late.
+            consumer_group: a consumer group, for the views that take one.
+            clients: for view ``assignments``: the ids of the group's clients.
+            strategy: for view ``assignments``: the name of an allocation strategy.
+            rooms: for view ``assignments``: machine rooms, for the strategies that ask for them.
 
         Raises:
             OptionError: an argument has no meaning with the view, or is out of its domain.

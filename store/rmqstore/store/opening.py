@@ -18,7 +18,7 @@ from rmqstore.errors import (
 )
 from rmqstore.live.location import LiveLocation, is_live
 from rmqstore.live.writer import LiveWriter
-from rmqstore.query.arguments import FolderArguments, spells_out
+from rmqstore.query.arguments import FolderArguments, takes
 from rmqstore.query.selection import require_arguments
 from rmqstore.read.store_parts import open_parts
 from rmqstore.storage.broker.folders import find_store, names_by_path, read_brokers, refuse_part
@@ -93,7 +93,7 @@ def open_for(
 ) -> StoreWriter: ...
 
 
-@spells_out(FolderArguments, find_store, name="open")
+@takes(FolderArguments, {"commitlogs": (), "dledger_logs": ()}, name="open")
 def open_for(
     path: AnyPath | Several | None = None,
     mode: str = "r",
@@ -141,13 +141,13 @@ def open_for(
         storage_options: for a reader: how to reach the storage that a URI names, such as
             ``endpoint``, ``region`` and ``anonymous``; see ``docs/remote.md``.
         filesystem: for a reader: the file system that has ``path``, of ``pyarrow.fs`` or fsspec.
-        folders: what lies elsewhere: ``commitlogs``, the log's folders (the broker's
-            ``storePathCommitLog``); ``consumequeue``, the queues'; ``index``, the index's;
-            ``dledger_logs``, those of a DLedger log (``storePathDLedgerCommitLog``). Where
-            ``path`` has the DLedger logs of several nodes, ``dledger_self_id`` names the node
-            (``dLegerSelfId``). ``conf``, the properties file of the broker (``broker.conf``), names
-            all of these, the root, the sizes of files and the broker's name; what is given beside
-            it goes first.
+        commitlogs: the log's folders, where outside of ``path`` (``storePathCommitLog``).
+        consumequeue: the queues' folder, where outside of ``path``.
+        index: the index's folder, where outside of ``path``.
+        dledger_logs: folders of a DLedger log, where outside (``storePathDLedgerCommitLog``).
+        dledger_self_id: the node whose DLedger log to read, of several (``dLegerSelfId``).
+        conf: the broker's properties file (``broker.conf``), which names all of these, the root,
+            the sizes of files and the broker's name; what is given beside it goes first.
 
     Raises:
         NotAStoreError: ``path`` is not a store; :func:`create` makes one.
