@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.sink import micro_batch, require_columns
 from pyspark_rmqstore.worker import settle_worker
-from pyspark_rmqstore.write_options import WriteOptions
+from pyspark_rmqstore.write_options import SendOptions
 from rmqstore.errors import BrokerUnreachableError
 from rmqstore.format.schema import ASSIGNED
 from rmqstore.live.writer import OF_BROKERS, LiveWriter, RepeatableKeys
@@ -42,7 +42,7 @@ class LiveSink:
     """Sends rows in tasks. It is made on the driver and pickled to tasks."""
 
     @option_names()
-    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+    def __init__(self, schema: StructType, options: SendOptions) -> None:
         require_columns(schema.names, options.spec)
         self._options = options
         self._ignored = [name for name in schema.names if name in (*ASSIGNED, *OF_BROKERS)]
@@ -66,9 +66,8 @@ class LiveSink:
         partition = context.partitionId()
         digest = hashlib.sha256(f"{job}:{partition}".encode()).digest()
         options = self._options
-        assert options.live is not None, "the options name running brokers"
         with LiveWriter(
-            options.live,
+            options.location,
             options.spec,
             keys=RepeatableKeys(digest[:_PREFIX_BYTES]),
             turn=partition,
@@ -85,13 +84,13 @@ class LiveSink:
 class RmqLiveWriter(DataSourceArrowWriter):
     """Sends rows to running brokers."""
 
-    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+    def __init__(self, schema: StructType, options: SendOptions) -> None:
         self._job = uuid.uuid4().hex
         self._sink = LiveSink(schema, options)
-        if options.spec.topic is not None and options.live is not None:
+        if options.spec.topic is not None:
             # A topic that does not exist is refused before any task waits for it. A stream makes
             # a writer for each commit too, maybe while a broker is started again.
-            with LiveWriter(options.live) as writer, suppress(BrokerUnreachableError):
+            with LiveWriter(options.location) as writer, suppress(BrokerUnreachableError):
                 writer.queues_of([options.spec.topic])
         self._sink.warn_ignored()
 
@@ -111,7 +110,7 @@ class RmqLiveWriter(DataSourceArrowWriter):
 class RmqLiveStreamWriter:
     """Sends the rows of micro-batches to running brokers; a repeated one is sent again."""
 
-    def __init__(self, schema: StructType, options: WriteOptions) -> None:
+    def __init__(self, schema: StructType, options: SendOptions) -> None:
         self._sink = LiveSink(schema, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -73,7 +73,7 @@ class RmqStoreDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a batch writer of these columns. Runs on the driver."""
         from pyspark_rmqstore.sink import RmqStoreWriter
-        from pyspark_rmqstore.write_options import parse_write_options
+        from pyspark_rmqstore.write_options import SendOptions, parse_write_options
 
         if overwrite:
             from rmqstore.errors import UnsupportedFeatureError
@@ -82,7 +82,7 @@ class RmqStoreDataSource(DataSource):
                 'a store is a log, which can only be appended to: write with mode("append")'
             )
         options = parse_write_options(self.options)
-        if options.live is not None:
+        if isinstance(options, SendOptions):
             from pyspark_rmqstore.live_sink import RmqLiveWriter
 
             return RmqLiveWriter(schema, options)

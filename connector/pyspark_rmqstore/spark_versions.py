@@ -17,7 +17,7 @@ from pyspark_rmqstore.live_sink import RmqLiveStreamWriter
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.sink import RmqStoreStreamWriter
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
-from pyspark_rmqstore.write_options import WriteOptions
+from pyspark_rmqstore.write_options import SendOptions, WriteOptions
 from rmqstore.errors import UnsupportedFeatureError
 
 try:
@@ -113,9 +113,11 @@ def stream_reader(schema: StructType, options: StreamOptions) -> datasource.Data
     return kind(schema, options)
 
 
-def stream_writer(schema: StructType, options: WriteOptions) -> datasource.DataSourceStreamWriter:
+def stream_writer(
+    schema: StructType, options: WriteOptions | SendOptions
+) -> datasource.DataSourceStreamWriter:
     """Return a writer of micro-batches that takes Arrow batches."""
-    if options.live is not None:
+    if isinstance(options, SendOptions):
         live = ArrowLiveStreamWriter if HAS_ARROW_STREAM_WRITERS else OlderLiveStreamWriter
         return live(schema, options)
     kind = ArrowStreamWriter if HAS_ARROW_STREAM_WRITERS else OlderStreamWriter

@@ -34,7 +34,7 @@ _NO_PATH = (
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of one write, validated."""
+    """The options of one write into a store, validated."""
 
     path: str
     spec: WriteSpec
@@ -42,20 +42,27 @@ class WriteOptions:
     txn: tuple[str, int] | None
     conf: BrokerSettings | None = None
     broker_stopped: bool = False
-    live: LiveLocation | None = None  # of running brokers, which are written to in place of a store
+
+
+@dataclass(frozen=True, slots=True)
+class SendOptions:
+    """The options of one write to running brokers, validated."""
+
+    location: LiveLocation
+    spec: WriteSpec
 
 
 @option_names()
-def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions | SendOptions:
     """Parse the options of a batch write.
 
     Raises:
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
     """
     given = GivenOptions(options, WRITE_OPTIONS, SPARK_OWN)
-    live = live_location(options, given)
-    if live is not None:
-        return _live_options(given, live)
+    location = live_location(options, given)
+    if location is not None:
+        return _send_options(given, location)
     if "storageOptions" in given:
         raise OptionError("storageOptions: for running brokers; a store is written to on a disk")
     conf = given_conf(given)
@@ -89,7 +96,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _live_options(given: GivenOptions, live: LiveLocation) -> WriteOptions:
+def _send_options(given: GivenOptions, location: LiveLocation) -> SendOptions:
     """Return the options of a write to running brokers.
 
     Raises:
@@ -101,24 +108,21 @@ def _live_options(given: GivenOptions, live: LiveLocation) -> WriteOptions:
         raise UnsupportedFeatureError(
             f"{', '.join(of_stores)}: running brokers take none of it; see docs/live.md"
         )
-    return WriteOptions(
-        path=str(live),
-        spec=WriteSpec(
+    return SendOptions(
+        location,
+        WriteSpec(
             topic=given["topic"] or None,
             queue_selector=given["queueSelector"],
             compression=given["compression"],
             make_uniq_key=given["uniqKey"] == "make",
         ),
-        config=StoreConfig(),
-        txn=None,
-        live=live,
     )
 
 
-def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions:
+def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions | SendOptions:
     """Parse the options of a streaming write; raises as :func:`parse_write_options` does."""
     parsed = parse_write_options(options)
-    if parsed.txn is not None:
+    if isinstance(parsed, WriteOptions) and parsed.txn is not None:
         raise OptionError(
             "txnAppId and txnVersion: a micro-batch is identified by its query and number; "
             "use these options for batch writes, as in foreachBatch"

@@ -154,9 +154,9 @@ def _entries(paths: StorePaths, folder: Path) -> list[Entry]:
 class StoreParts(Closing):
     """What one open store is, for modules of this package and for connectors.
 
-    A context manager; ``open_parts`` makes one. ``read.planning`` and ``read.reading``
-    have the functions that plan and read it, and ``rmqstore.MessageStore`` is the public API on top
-    of it. Nothing in the folder of the store is created or changed, also beside a running broker.
+    A context manager; ``open_parts`` makes one. ``read.plan`` plans what is read of it, and
+    ``rmqstore.MessageStore`` is the public API on top of it. Nothing in the folder of the store is
+    created or changed, also beside a running broker.
 
     With tiered storage, reads, streams and views by queue are supported. Whatever reads the log of
     a broker in its own order, its index or its files as they are would leave out what was moved, so
