@@ -29,8 +29,7 @@ from rmqstore.read.views.schema import ALLOWED
 from rmqstore.storage.files.remote_location import is_uri
 
 if TYPE_CHECKING:
-    from pyspark_rmqstore.live_stream import FollowedBrokers
-    from pyspark_rmqstore.stream_snapshot import FollowedStores
+    from pyspark_rmqstore.stream_snapshot import FollowedSource
     from pyspark_rmqstore.tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -65,7 +64,7 @@ class Source(Protocol):
 
     def require(self, request: ScanRequest) -> None: ...
     def plan(self, request: ScanRequest, limits: Limits) -> Sequence[Task]: ...
-    def follow(self, request: ScanRequest) -> FollowedStores | FollowedBrokers: ...
+    def follow(self, request: ScanRequest) -> FollowedSource: ...
 
 
 @dataclass(frozen=True, slots=True)
