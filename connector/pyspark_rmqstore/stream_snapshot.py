@@ -362,7 +362,7 @@ def _replacement(delivered: int, begin: int, *, begins_again: bool) -> str:
 
 
 class FollowedSource(Protocol):
-    """The stores or the running brokers of a stream. :class:`FollowedStores` says what each does."""
+    """The stores or the running brokers of a stream; see :class:`FollowedStores`."""
 
     def answer(self, ask: Callable[[StreamSnapshot], T]) -> T: ...
     def initial(self) -> StreamOffset: ...
