@@ -30,10 +30,9 @@ SOURCES = {
 DOORS = {  # packages and modules of the core that the connector enters by
     "rmqstore.errors", "rmqstore.spans", "rmqstore.format.schema", "rmqstore.query",
     "rmqstore.read", "rmqstore.write", "rmqstore.store.opening", "rmqstore.live",
-    "rmqstore.remoting",
+    "rmqstore.remoting", "rmqstore.storage.files",
     "rmqstore.storage.broker.store_config", "rmqstore.storage.broker.broker_run",
     "rmqstore.storage.broker.folders",
-    "rmqstore.storage.queue.queue", "rmqstore.storage.files",
     "rmqstore.storage.recovery.store_ends",
 }  # fmt: skip
 CONNECTORS = ("pyspark_rmqstore", "pyspark_kafkalog")

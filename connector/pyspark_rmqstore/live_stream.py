@@ -258,12 +258,12 @@ class LiveSnapshot(StreamSnapshot):
                     self.report([Loss((name, *queue), text)])
         return super().starts(since, ends, replaced, cut)
 
-    def marks_after(self, since: StreamOffset, cut: AbstractSet[str]) -> dict[str, LogMark]:
+    def _marks_after(self, since: StreamOffset, cut: AbstractSet[str]) -> dict[str, LogMark]:
         """Return the newest record of each broker for an offset after another one.
 
         Through a proxy it is not known whether an older one still stands.
         """
-        marks = super().marks_after(since, cut)
+        marks = super()._marks_after(since, cut)
         for name, mark in self.marks.items():
             followed = self.stores[name]
             assert isinstance(followed, FollowedBroker)

@@ -142,7 +142,7 @@ class StreamOffset:
          "queues": {"TopicA": {"broker-a": {"0": 23, "1": 17}}},
          "log": {"broker-a": {"physicalOffset": 4711, "storeTimestamp": 1700000000000}}}
 
-    A query may stop following queues, as with another ``subscribe``. Marks go on without them, so
+    A query may stop following queues, as with another ``subscribe``. Marks move on without them, so
     ``left`` keeps the mark of the last offset at which such a queue was followed. As JSON, which
     has it only if there is such a queue::
 

@@ -133,8 +133,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         if queues == since.queues and not cut and not replaced:
             return start
         self._last_trigger = monotonic()
-        left = snapshot.left_after(since, queues)
-        return StreamOffset(queues, snapshot.marks_after(since, cut), left).json()
+        return snapshot.offset_after(since, queues, cut).json()
 
     def _require_brokers(self, snapshot: StreamSnapshot, offset: StreamOffset) -> None:
         """Refuse brokers that an offset has messages of and the options do not name.

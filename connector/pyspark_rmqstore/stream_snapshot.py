@@ -132,7 +132,24 @@ class StreamSnapshot:
                 marks[broker] = tail.mark
         return cls(dict(stores), ends, marks, frozenset(discovered), fail_on_data_loss)
 
-    def marks_after(self, since: StreamOffset, cut: AbstractSet[str]) -> dict[str, LogMark]:
+    def offset_after(
+        self, since: StreamOffset, queues: Mapping[Key, int], cut: AbstractSet[str]
+    ) -> StreamOffset:
+        """Return an offset after another one.
+
+        Args:
+            since: the offset before.
+            queues: the queue offsets of the new one.
+            cut: what :meth:`cut` returns for the one before.
+        """
+        left: dict[Key, LogMark] = {}  # the marks of queues that are not followed
+        for key in queues.keys() - self.ends.keys():
+            mark = since.mark_of(key)
+            if queues[key] and mark is not None and (key in since.left or key[0] in self.stores):
+                left[key] = mark
+        return StreamOffset(queues, self._marks_after(since, cut), left)
+
+    def _marks_after(self, since: StreamOffset, cut: AbstractSet[str]) -> dict[str, LogMark]:
         """Return the newest record of each broker for an offset after another one.
 
         A query may have followed other queues before, whose messages are newer. A store whose
@@ -150,20 +167,6 @@ class StreamSnapshot:
             before = marks.get(broker)
             marks[broker] = mark if before is None or broker in cut else max(before, mark)
         return marks
-
-    def left_after(self, since: StreamOffset, queues: Mapping[Key, int]) -> dict[Key, LogMark]:
-        """Return the marks of queues that are not followed, for an offset after another one.
-
-        Args:
-            since: the offset before.
-            queues: the queue offsets of the new one.
-        """
-        left: dict[Key, LogMark] = {}
-        for key in queues.keys() - self.ends.keys():
-            mark = since.mark_of(key)
-            if queues[key] and mark is not None and (key in since.left or key[0] in self.stores):
-                left[key] = mark
-        return left
 
     @property
     def offset(self) -> StreamOffset:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rmqstore.errors import spelled
 from rmqstore.format.layout import Positions
 from rmqstore.query.selection import BY_LOG
 from rmqstore.read.limits import Limits
@@ -78,7 +79,12 @@ def plan(store: StoreParts, request: ScanRequest, limits: Limits | None = None) 
 
 def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:
     """Return the parts of a read by queue."""
-    store.warn_without_queues()
+    if store.log.segments and not store.store_queues.topics():
+        logger.warning(
+            "%s has a CommitLog but no queues in %s: "
+            "a read by queue finds nothing, use %s",
+            store.paths.root, store.paths.consumequeue, spelled(BY_LOG),
+        )  # fmt: skip
     store.warn_of_messages_elsewhere()
     spec, pruning = request.spec(store.broker_name), request.pruning
     parts: list[Part] = []

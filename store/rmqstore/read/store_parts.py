@@ -16,9 +16,7 @@ from typing import NamedTuple, Self, Unpack
 
 from rmqstore.errors import (
     CorruptConfigError,
-    MessageNotFoundError,
     NotAStoreError,
-    OffsetOutOfRangeError,
     OptionError,
     RmqStoreError,
     StoreStateError,
@@ -27,11 +25,10 @@ from rmqstore.errors import (
     spelled,
 )
 from rmqstore.query.arguments import FolderArguments
-from rmqstore.query.selection import BY_LOG
 from rmqstore.read.lookup import Lookup
 from rmqstore.read.queue_ranges import QueueRanges
 from rmqstore.read.sampling import Sampler
-from rmqstore.read.store_queues import QueueInfo, StoreQueues
+from rmqstore.read.store_queues import StoreQueues
 from rmqstore.spans import LogSlice, QueueKey
 from rmqstore.storage.broker.broker_run import earliest_release
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -51,7 +48,7 @@ from rmqstore.storage.queue.tiered import (
     find_tier,
     is_tier,
 )
-from rmqstore.storage.recovery.log_end import LogEnd, written_end
+from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import PlannedEnds, StoreEnds
 from rmqstore.storage.rocksdb import can_read_rocksdb
@@ -306,20 +303,6 @@ class StoreParts(Closing):
         """
         return self.ends.log_slice()
 
-    def require_before_end(self, physical_offset: int) -> None:
-        """Refuse a physical offset after the last record.
-
-        Raises:
-            MessageNotFoundError: the log of a store that was not closed has ended there.
-            OffsetOutOfRangeError: so have the files of one that was.
-        """
-        end = self.ends.of_records()
-        text = "the log ends at {}: nothing is stored at physical offset {}"
-        if end is not None and physical_offset >= end:
-            raise MessageNotFoundError(text.format(end, physical_offset))
-        if physical_offset >= self.log.max_offset:
-            raise OffsetOutOfRangeError(text.format(written_end(self.log), physical_offset))
-
     @retry_if_deleted
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there and the one after the last.
@@ -330,12 +313,6 @@ class StoreParts(Closing):
         """
         self.ranges.require_plain_queues()
         return self.store_queues.range(topic, queue_id)
-
-    @retry_if_deleted
-    def queue_info(self, topic: str, queue_id: int) -> QueueInfo:
-        """Return where a queue begins and ends, by offset and by time, and its bytes."""
-        self.ranges.require_plain_queues()
-        return self.store_queues.info(topic, queue_id)
 
     def warn_of_messages_elsewhere(self) -> None:
         """Log where the store has messages that are not read.
@@ -359,15 +336,6 @@ class StoreParts(Closing):
     @property
     def _is_tier_alone(self) -> bool:
         return self.paths.storage is NO_FILES
-
-    def warn_without_queues(self) -> None:
-        """Log that a store has a log but no queues at all: a read by queue then gives nothing."""
-        if self.log.segments and not self.store_queues.topics():
-            logger.warning(
-                "%s has a CommitLog but no queues in %s: "
-                "a read by queue finds nothing, use %s",
-                self.paths.root, self.paths.consumequeue, spelled(BY_LOG),
-            )  # fmt: skip
 
     @property
     def is_tiered(self) -> bool:

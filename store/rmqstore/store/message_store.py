@@ -9,7 +9,7 @@ from typing import Literal, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore.errors import OffsetOutOfRangeError, OptionError
+from rmqstore.errors import MessageNotFoundError, OffsetOutOfRangeError, OptionError
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message
 from rmqstore.progress import ignore_progress
@@ -36,7 +36,7 @@ from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.files.storage import Closing
-from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.log_end import LogEnd, written_end
 from rmqstore.store.scan import Scan, as_html, as_text, require_names
 
 
@@ -107,9 +107,13 @@ class MessageStore(Closing):
         """
         return self.parts.queue_range(topic, queue_id)
 
+    @retry_if_deleted
     def queues(self, topic: str) -> list[QueueInfo]:
         """Return the queues of a topic, sorted by id; [] for a topic without queues."""
-        return [self.parts.queue_info(topic, queue_id) for queue_id in self.queue_ids(topic)]
+        parts, queue_ids = self.parts, self.queue_ids(topic)
+        if queue_ids:
+            parts.ranges.require_plain_queues()
+        return [parts.store_queues.info(topic, queue_id) for queue_id in queue_ids]
 
     @retry_if_deleted
     def offset_at(
@@ -198,7 +202,12 @@ class MessageStore(Closing):
                 f"the log of {self.paths.root} reaches from {log.min_offset} to {log.max_offset}. "
                 "Look up an id of a client (column msgId): scan(msg_id=...), rmqstore query -m"
             )
-        self.parts.require_before_end(physical_offset)
+        end = self.parts.ends.of_records()
+        text = "the log ends at {}: nothing is stored at physical offset {}"
+        if end is not None and physical_offset >= end:
+            raise MessageNotFoundError(text.format(end, physical_offset))
+        if physical_offset >= log.max_offset:
+            raise OffsetOutOfRangeError(text.format(written_end(log), physical_offset))
         return log.get(physical_offset, self.broker_name)
 
     @retry_if_deleted
