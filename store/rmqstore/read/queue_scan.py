@@ -570,7 +570,7 @@ class QueueScan:
             pipeline = shared_pipeline(self._spec, self._batch_topics, self._wanted, self._repeated)
         else:
             pipeline = plain_pipeline(self._spec, self._wanted, self._repeated)
-        joined = JoinedFiles(self._spec, self._log, pipeline)
+        joined = JoinedFiles(self._log, pipeline)
         for rows, is_joined in self._sharing.shares(numbers, window.sizes):
             units, n_read = window.take(rows), 0
             if is_joined:
@@ -601,7 +601,7 @@ class QueueScan:
                 yield from self._refuse_units(part.take(beyond), reason)
             return
         try:
-            assembler = Assembler(self._spec, self._log, segment, pipeline, self._reach)
+            assembler = Assembler(self._log, segment, pipeline, self._reach)
         except OffsetOutOfRangeError as err:
             self._lose(part, str(err))
             return
