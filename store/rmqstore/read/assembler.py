@@ -22,6 +22,7 @@ from rmqstore.read.faults import (
     merge_faults,
     tell_flaws,
 )
+from rmqstore.read.read_ahead import Reach, announce_nothing
 from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.repeated_units import RepeatedUnits
@@ -155,7 +156,7 @@ class Assembler:
         log: CommitLog,
         segment: Segment,
         pipeline: Pipeline,
-        reach: Callable[[int], None] | None = None,
+        reach: Reach = announce_nothing,
     ) -> None:
         """Open the file.
 
@@ -163,7 +164,7 @@ class Assembler:
             log: the log of the store.
             segment: the file.
             pipeline: how records become batches.
-            reach: called with the physical offset where each batch begins, before it is read.
+            reach: announces what follows the place that the read has reached.
 
         Raises:
             FileDeletedError: it was deleted since it was listed.
@@ -203,8 +204,7 @@ class Assembler:
         for rows in cut_batches(weights, BATCH_ROWS, BATCH_BYTES):
             rest = starts[rows]
             rest_units = units.take(rows) if units else None
-            if self._reach is not None:
-                self._reach(self._segment.start + int(rest[0]))
+            self._reach(self._segment.start + int(rest[0]))
             if data is None:
                 source = self._bring_close(rest, sizes[rows])
             else:

@@ -31,7 +31,7 @@ from rmqstore.format.layout import (
 from rmqstore.read.assembler import Assembler, Pipeline, plain_pipeline
 from rmqstore.read.faults import Fault, expected_columns, lost_rows
 from rmqstore.read.joined_files import FileSharing, JoinedFiles
-from rmqstore.read.read_ahead import ReadAhead
+from rmqstore.read.read_ahead import Reach, ReadAhead, announce_nothing
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
 from rmqstore.read.record_filter import LogFilter, OpenExt, keep_resolved, resolve_codes
 from rmqstore.read.repeated_units import RepeatedUnits
@@ -67,12 +67,15 @@ class QueueScan:
         *,
         is_sparse: bool = False,
     ) -> None:
-        self._log, self._open_queue, self._open_ext, self._spec = log, open_queue, open_ext, spec
-        self._wanted, self._is_sparse = wanted, is_sparse
+        self._log = log
+        self._open_queue = open_queue
+        self._open_ext = open_ext
+        self._spec = spec
         self._batch_topics = frozenset(batch_topics)
+        self._wanted = wanted
+        self._is_sparse = is_sparse
         self._repeated = RepeatedUnits(open_queue)
         self._sharing = FileSharing()
-        self._reach: Callable[[int], None] | None = None
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the slices.
@@ -82,18 +85,10 @@ class QueueScan:
             CorruptQueueError: a unit is damaged and the mode is FAILFAST.
             OffsetOutOfRangeError: messages were deleted, and data loss is to fail.
         """
-        slices = [piece for piece in slices if piece.start < piece.end]
-        windows = self._windows(slices)
-        if self._log.is_remote:
-            files: set[str] = set()
-            for piece in slices[:_PREPARED_SLICES]:
-                files.update(self._open_queue(piece.topic, piece.queue_id).end_files or ())
-            self._log.storage.prepare(files)
-            ahead = ReadAhead(self._log, windows, self._places)
-            self._reach, windows = ahead.reach, ahead.windows()
+        windows, reach = self._windows([piece for piece in slices if piece.start < piece.end])
         try:
             for window in windows:
-                yield from self._read(window)
+                yield from self._read(window, reach)
         finally:
             self._repeated.warn()
 
@@ -104,9 +99,22 @@ class QueueScan:
         """
         try:
             for start in range(0, len(picked.sizes), WINDOW_UNITS):
-                yield from self._read(picked.take(slice(start, start + WINDOW_UNITS)))
+                window = picked.take(slice(start, start + WINDOW_UNITS))
+                yield from self._read(window, announce_nothing)
         finally:
             self._repeated.warn()
+
+    def _windows(self, slices: list[QueueSlice]) -> tuple[Iterator[UnitRows], Reach]:
+        """Return windows of units, and what is to be told how far their records are read."""
+        windows = self._merge(slices)
+        if not self._log.is_remote:
+            return windows, announce_nothing
+        files: set[str] = set()
+        for piece in slices[:_PREPARED_SLICES]:
+            files.update(self._open_queue(piece.topic, piece.queue_id).end_files or ())
+        self._log.storage.prepare(files)
+        ahead = ReadAhead(self._log, windows, self._places)
+        return ahead.windows(), ahead.reach
 
     def _places(self, window: UnitRows) -> tuple[Positions, NDArray[np.int64]]:
         """Return where the records of a window lie, physical offsets and sizes, (n,) each.
@@ -121,7 +129,7 @@ class QueueScan:
                 return places[mask], sizes[mask]
         return places, sizes
 
-    def _windows(self, slices: list[QueueSlice]) -> Iterator[UnitRows]:
+    def _merge(self, slices: list[QueueSlice]) -> Iterator[UnitRows]:
         """Yield all units in the order of the log, about ``WINDOW_UNITS`` at a time."""
         topics = list(dict.fromkeys(piece.topic for piece in slices))
         codes = {topic: code for code, topic in enumerate(topics)}
@@ -175,7 +183,8 @@ class QueueScan:
             logger.warning("data loss: %s", spelled(text))
             return low, queue.units(low, min(low + count, high))
 
-    def _read(self, window: UnitRows) -> Iterator[pa.RecordBatch]:
+    def _read(self, window: UnitRows, reach: Reach) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of the units in a window."""
         is_gap = window.tags_codes == GAP_TAGS_CODE
         if self._is_sparse:
             is_gap |= (window.sizes == 0) & (window.physical_offsets >= 0)
@@ -199,7 +208,7 @@ class QueueScan:
         if mask is not None:
             window = window.take(mask)
         self._spec.advance(len(valid) - len(window.sizes), 0)
-        yield from self._read_files(window)
+        yield from self._read_files(window, reach)
 
     def _may_have_tags(self, window: UnitRows, codes: NDArray[np.int64]) -> Mask:
         """Return which units, (n,), may have a chosen tag, as far as hash codes show."""
@@ -212,7 +221,7 @@ class QueueScan:
             mask |= window.topic_codes == window.topics.index(SCHEDULE_TOPIC)
         return mask
 
-    def _read_files(self, window: UnitRows) -> Iterator[pa.RecordBatch]:
+    def _read_files(self, window: UnitRows, reach: Reach) -> Iterator[pa.RecordBatch]:
         """Read the records, those of small files together."""
         segments = self._log.segments
         bounds = np.array([segment.start for segment in segments], np.int64)
@@ -231,23 +240,24 @@ class QueueScan:
             pipeline = plain_pipeline(self._spec, self._wanted, self._repeated)
         joined = JoinedFiles(self._log, pipeline)
         for rows, is_joined in self._sharing.shares(numbers, window.sizes):
-            units, n_read = window.take(rows), 0
+            first = rows.start
             if is_joined:
-                if self._reach is not None:
-                    self._reach(int(window.physical_offsets[rows.start]))
+                reach(int(window.physical_offsets[first]))
+                units = window.take(rows)
                 n_read = yield from joined.batches(segments, numbers[rows], units)
                 self._spec.advance(n_read, int(units.sizes[:n_read].sum()))
-            if n_read == len(units.sizes):
+                first += n_read
+            if first == rows.stop:
                 continue
-            left = slice(rows.start + n_read, rows.stop)
-            changes = np.flatnonzero(np.diff(numbers[left])) + left.start + 1
-            for start, stop in pairwise((left.start, *changes.tolist(), left.stop)):
+            changes = np.flatnonzero(np.diff(numbers[first : rows.stop])) + first + 1
+            for start, stop in pairwise((first, *changes.tolist(), rows.stop)):
                 number = int(numbers[start])
                 segment = segments[number] if number >= 0 else None
-                yield from self._read_file(segment, window.take(slice(start, stop)), pipeline)
+                part = window.take(slice(start, stop))
+                yield from self._read_file(segment, part, pipeline, reach)
 
     def _read_file(
-        self, segment: Segment | None, part: UnitRows, pipeline: Pipeline
+        self, segment: Segment | None, part: UnitRows, pipeline: Pipeline, reach: Reach
     ) -> Iterator[pa.RecordBatch]:
         """Read records of one file, or handle units whose record lies in no file."""
         if segment is None:
@@ -260,7 +270,7 @@ class QueueScan:
                 yield from self._refuse_units(part.take(beyond), reason)
             return
         try:
-            assembler = Assembler(self._log, segment, pipeline, self._reach)
+            assembler = Assembler(self._log, segment, pipeline, reach)
         except OffsetOutOfRangeError as err:
             self._lose(part, str(err))
             return

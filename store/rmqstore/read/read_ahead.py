@@ -27,6 +27,12 @@ _WINDOWS_AHEAD: Final = 4  # made before they are read, where few of their recor
 
 W = TypeVar("W")
 Sizes = NDArray[np.int64]
+# Called with the physical offset where each batch of a read begins, before it is read.
+Reach = Callable[[int], None]
+
+
+def announce_nothing(_physical_offset: int) -> None:
+    """Do nothing; for reads whose records are not announced."""
 
 
 class _Chunk(NamedTuple):
