@@ -205,7 +205,7 @@ class QueueScan:
         if self._spec.tags is not None:
             may_have_tags = self._may_have_tags(window, window.tags_codes)
             mask = may_have_tags if mask is None else mask & may_have_tags
-        if mask is not None:
+        if mask is not None and not mask.all():
             window = window.take(mask)
         self._spec.advance(len(valid) - len(window.sizes), 0)
         yield from self._read_files(window, reach)
