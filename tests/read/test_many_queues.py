@@ -17,7 +17,7 @@ import store_builder as build
 from memory_storage import MemoryStorage
 from rmqstore.format.columns import dispatch_requests
 from rmqstore.inspect.verify import verify
-from rmqstore.read import queue_scan as unit_merge
+from rmqstore.read import unit_merge
 from rmqstore.storage.broker.store_config import StoreConfig
 
 N_QUEUES = 300

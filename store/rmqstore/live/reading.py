@@ -27,21 +27,21 @@ from rmqstore.format.layout import (
     BATCH_ROWS,
     FIXED_PART_V4,
     MIN_RECORD_BYTES,
+    Bytes,
     Mask,
     Positions,
     SysFlag,
 )
-from rmqstore.format.record import Expected
 from rmqstore.format.topics import is_system_topic
 from rmqstore.live.bounds import mark_stands
 from rmqstore.live.broker import LiveBroker
 from rmqstore.live.pulls import Pulled, Pulls
-from rmqstore.read.assembler import Pipeline, decoded_columns, plain_pipeline
-from rmqstore.read.faults import Fault, find_faults, lost_rows, merge_faults, tell_flaws
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, PERMISSIVE, READS_ON, ReadSpec
+from rmqstore.read.assembler import Pipeline, plain_pipeline
+from rmqstore.read.faults import Fault, Origin, lost_rows
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.shared_records import shared_pipeline
-from rmqstore.read.stages import LogBytes, Rows, decode, keep_planned
+from rmqstore.read.stages import LogBytes, Rows, keep_planned
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.config_files import BATCH_QUEUES, QUEUE_TYPE
 
@@ -65,7 +65,6 @@ class LiveScan:
 
     def __init__(self, broker: LiveBroker, spec: ReadSpec) -> None:
         self._broker, self._spec = broker, spec
-        self._decoded = decoded_columns(spec)
 
     def batches(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Yield the messages of the slices.
@@ -237,30 +236,19 @@ class LiveScan:
         self, pipeline: Pipeline, buffer: NDArray[np.uint8], starts: Positions, units: UnitRows
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of records as batches."""
-        spec = self._spec
-        bases = units.physical_offsets - starts
 
-        def explain(physical_offset: int, expected: Expected | None) -> str:
+        def record_at(physical_offset: int) -> Bytes:
             row = int(np.argmax(units.physical_offsets == physical_offset))
             start, size = int(starts[row]), int(units.sizes[row])
-            return pipeline.explain(buffer[start : start + size], spec, physical_offset, expected)
+            return buffer[start : start + size]
 
-        rest = np.arange(len(starts))
-        while len(rest):
-            source = LogBytes(buffer, bases[rest])
-            checked = pipeline.check(source, starts[rest], units.take(rest))
-            if self._is_cut(checked):
-                checked = keep_planned(checked, replace(spec, is_cut=True))
-            for step in pipeline.steps:
-                checked = step(checked)
-            faults = find_faults(checked, spec, str(self._broker), explain)
-            batch = decode(checked, spec, self._decoded)
-            batch = tell_flaws(batch, checked, spec, str(self._broker))
-            if faults and spec.mode == PERMISSIVE:
-                batch = merge_faults(batch, checked.all_places(), faults)
-            rest = rest[len(checked.sound) :]  # bodies that inflate hugely end a batch early
-            if batch.num_rows:
-                yield batch
+        pipeline = replace(pipeline, steps=(self._keep_planned, *pipeline.steps))
+        source = LogBytes(buffer, units.physical_offsets - starts)
+        yield from pipeline.batches(source, starts, units, Origin(str(self._broker), record_at))
+
+    def _keep_planned(self, rows: Rows) -> Rows:
+        """Return the rows without those in the place of planned ones, if the log was cut."""
+        return keep_planned(rows, replace(self._spec, is_cut=True)) if self._is_cut(rows) else rows
 
     def _is_cut(self, rows: Rows) -> bool:
         """Return whether the log may have been cut, and rows be in the place of planned ones.

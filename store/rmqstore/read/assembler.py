@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
@@ -14,8 +14,15 @@ from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.decode import DECODED_COLUMNS
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Positions
-from rmqstore.format.record import Expected
-from rmqstore.read.faults import Explain, explain, find_faults, merge_faults, tell_flaws
+from rmqstore.read.faults import (
+    Explain,
+    Origin,
+    explain,
+    find_faults,
+    merge_faults,
+    tell_flaws,
+)
+from rmqstore.read.read_ahead import Reach, announce_nothing
 from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.repeated_units import RepeatedUnits
@@ -40,14 +47,70 @@ Sizes = NDArray[np.int64]
 Step = Callable[[Rows], Rows]
 
 
-class Pipeline(NamedTuple):
+@dataclass(frozen=True)
+class Pipeline:
     """How the records of a read become batches."""
 
+    spec: ReadSpec
     check: Callable[[LogBytes, Positions, UnitRows | None], Rows]
     steps: tuple[Step, ...]  # between the check and decoding, in their order
     explain: Explain
     # The bytes that each row adds to a batch; None if these are the sizes of the records.
     weigh: Callable[[Positions, Sizes, UnitRows | None], Sizes] | None = None
+
+    def batches(
+        self,
+        source: LogBytes,
+        starts: Positions,
+        units: UnitRows | None,
+        origin: Origin | None = None,
+    ) -> Generator[pa.RecordBatch, None, int]:
+        """Yield records as batches, and return how many of them were read.
+
+        These are all records, unless there is no origin.
+
+        Args:
+            source: the bytes that hold the records.
+            starts: int64 (n,), where the records begin in them.
+            units: what queues say of the records, None in a read by log.
+            origin: where the records are from, for reports of damage. Without it the read ends
+                before the first batch with damage.
+
+        Raises:
+            CorruptRecordError: a record is damaged, the mode is FAILFAST, and there is an origin.
+        """
+        n_read = 0
+        while n_read < len(starts):
+            left = slice(n_read, None)
+            rest = LogBytes(source.data, source.bases(left))
+            rows = self.check(rest, starts[left], units.take(left) if units else None)
+            for step in self.steps:
+                if origin is None and not rows.sound.all():
+                    break
+                rows = step(rows)
+            if origin is not None:
+                batch = self._decode_and_report(rows, origin)
+            elif rows.flaws or not rows.sound.all():
+                break
+            else:
+                batch = decode(rows, self.spec, self._decoded)
+            n_read += len(rows.sound)  # bodies that inflate hugely end a batch early
+            del rows  # while the caller works on the batch
+            if batch.num_rows:
+                yield batch
+        return n_read
+
+    def _decode_and_report(self, rows: Rows, origin: Origin) -> pa.RecordBatch:
+        """Return the rows as a batch, in which damage is handled as the mode says."""
+        faults = find_faults(rows, self.spec, origin, self.explain)
+        batch = decode(rows, self.spec, self._decoded)
+        batch = tell_flaws(batch, rows, self.spec, origin.path)
+        return merge_faults(batch, rows.all_places(), faults) if faults else batch
+
+    @cached_property
+    def _decoded(self) -> pa.Schema:
+        """Those columns of the read that are in records."""
+        return pa.schema([field for field in self.spec.schema if field.name in DECODED_COLUMNS])
 
 
 def plain_pipeline(
@@ -71,7 +134,7 @@ def plain_pipeline(
         of_records = spec.check_record_crc
         steps.append(partial(verify_crc, of_records=of_records, keeps_parts=keeps_parts))
     own_check = partial(check, keeps_parts=keeps_parts, repeated=repeated)
-    return Pipeline(own_check, (*steps, *inflating(spec)), explain)
+    return Pipeline(spec, own_check, (*steps, *inflating(spec)), explain)
 
 
 def inflating(spec: ReadSpec) -> tuple[Step, ...]:
@@ -79,11 +142,6 @@ def inflating(spec: ReadSpec) -> tuple[Step, ...]:
     if not spec.inflate or "body" not in spec.schema.names:
         return ()
     return (partial(inflate, keeps_parts=spec.mode == PERMISSIVE),)
-
-
-def decoded_columns(spec: ReadSpec) -> pa.Schema:
-    """Return those columns of a read that are in records."""
-    return pa.schema([field for field in spec.schema if field.name in DECODED_COLUMNS])
 
 
 class Assembler:
@@ -95,29 +153,28 @@ class Assembler:
 
     def __init__(
         self,
-        spec: ReadSpec,
         log: CommitLog,
         segment: Segment,
         pipeline: Pipeline,
-        reach: Callable[[int], None] | None = None,
+        reach: Reach = announce_nothing,
     ) -> None:
         """Open the file.
 
         Args:
-            spec: how records are read.
             log: the log of the store.
             segment: the file.
             pipeline: how records become batches.
-            reach: called with the physical offset where each batch begins, before it is read.
+            reach: announces what follows the place that the read has reached.
 
         Raises:
             FileDeletedError: it was deleted since it was listed.
         """
-        self._spec, self._log, self._segment, self._pipeline = spec, log, segment, pipeline
+        self._log = log
+        self._segment = segment
+        self._pipeline = pipeline
         self._reach = reach
         self._file_size = log.file_of(segment).size
         self._buffer = np.empty(0, np.uint8)
-        self._decoded = decoded_columns(spec)
         self.n_done = 0
 
     def batches(
@@ -140,37 +197,22 @@ class Assembler:
             FileDeletedError: the file of a remote store is gone, or another one has replaced it.
         """
         self.n_done = 0
-        spec = self._spec
-        path = str(self._segment.path)
+        origin = Origin(str(self._segment.path), self._record_at)
         weights = sizes
         if self._pipeline.weigh is not None:
             weights = self._pipeline.weigh(starts, sizes, units)
         for rows in cut_batches(weights, BATCH_ROWS, BATCH_BYTES):
             rest = starts[rows]
             rest_units = units.take(rows) if units else None
-            if self._reach is not None:
-                self._reach(self._segment.start + int(rest[0]))
+            self._reach(self._segment.start + int(rest[0]))
             if data is None:
                 source = self._bring_close(rest, sizes[rows])
             else:
                 source = LogBytes(data, self._segment.start)
             rest = rest + self._segment.start - source.base
-            while len(rest):
-                checked = self._pipeline.check(source, rest, rest_units)
-                for step in self._pipeline.steps:
-                    checked = step(checked)
-                faults = find_faults(checked, spec, path, self._explain)
-                batch = tell_flaws(decode(checked, spec, self._decoded), checked, spec, path)
-                if faults and spec.mode == PERMISSIVE:
-                    batch = merge_faults(batch, checked.all_places(), faults)
-                n_done = len(checked.sound)  # bodies that inflate hugely end a batch early
-                del checked  # while the caller works on the batch
-                if batch.num_rows:
-                    yield batch
-                rest = rest[n_done:]
-                rest_units = rest_units.take(slice(n_done, None)) if rest_units else None
+            yield from self._pipeline.batches(source, rest, rest_units, origin)
             self.n_done += len(starts[rows])
-            spec.advance(len(starts[rows]), int(sizes[rows].sum()))
+            self._pipeline.spec.advance(len(starts[rows]), int(sizes[rows].sum()))
 
     def _bring_close(self, starts: Positions, sizes: Sizes) -> LogBytes:
         """Return bytes that hold the records of a batch.
@@ -192,8 +234,6 @@ class Assembler:
         data = self._log.read_into(self._segment, self._buffer[: high - low], low)
         return LogBytes(data, self._segment.start + low)
 
-    def _explain(self, physical_offset: int, expected: Expected | None) -> str:
-        record = self._log.record(
-            SegmentPosition(self._segment, physical_offset - self._segment.start)
-        )
-        return self._pipeline.explain(record, self._spec, physical_offset, expected)
+    def _record_at(self, physical_offset: int) -> Bytes:
+        position = SegmentPosition(self._segment, physical_offset - self._segment.start)
+        return self._log.record(position)

@@ -35,6 +35,13 @@ class Fault(NamedTuple):
     reason: str
 
 
+class Origin(NamedTuple):
+    """Where the records of a batch are from."""
+
+    path: str  # of their file, or the broker that sent them
+    record_at: Callable[[int], Bytes]  # returns the bytes of the record at a physical offset
+
+
 def expected_columns(expected: Expected) -> dict[str, object]:
     """Return what a queue unit says of a record, by column."""
     return {
@@ -69,7 +76,7 @@ def tell_flaws(batch: pa.RecordBatch, rows: Rows, spec: ReadSpec, path: str) -> 
         batch: the rows, decoded.
         rows: the rows after all steps.
         spec: the spec of the read, whose mode is PERMISSIVE if there are flaws.
-        path: path of the file that the records are in.
+        path: path of the file that the records are in, or the broker that sent them.
     """
     if not rows.flaws:
         return batch
@@ -110,16 +117,14 @@ def explain(record: Bytes, spec: ReadSpec, physical_offset: int, expected: Expec
     return "the record changed while it was read"
 
 
-def find_faults(
-    rows: Rows, spec: ReadSpec, path: str, explain_one: Callable[[int, Expected | None], str]
-) -> list[Fault]:
+def find_faults(rows: Rows, spec: ReadSpec, origin: Origin, explain_record: Explain) -> list[Fault]:
     """Return the faults of the damaged rows; none where the mode drops these rows.
 
     Args:
         rows: the rows after all steps.
         spec: the spec of the read.
-        path: path of the file that the records are in.
-        explain_one: says what is wrong with the record at a physical offset.
+        origin: where the records are from.
+        explain_record: says what is wrong with one of them.
 
     Raises:
         CorruptRecordError: a row is damaged and the mode is FAILFAST.
@@ -130,7 +135,7 @@ def find_faults(
     if spec.mode == DROPMALFORMED:
         logger.warning(
             "%s: dropped %s, the first at %d",
-            path,
+            origin.path,
             number_of(len(damaged), "damaged record"),
             int(rows.offsets[damaged[0]]),
         )
@@ -139,14 +144,17 @@ def find_faults(
     for row in damaged:
         expected = rows.units.expected(row) if rows.units else None
         physical_offset = int(rows.offsets[row])
-        reason = rows.reasons.get(row) or explain_one(physical_offset, expected)
+        reason = rows.reasons.get(row)
+        if not reason:
+            record = origin.record_at(physical_offset)
+            reason = explain_record(record, spec, physical_offset, expected)
         if spec.mode == FAILFAST:
-            raise CorruptRecordError(path, physical_offset, reason)
+            raise CorruptRecordError(origin.path, physical_offset, reason)
         known: dict[str, object] = {
             "commitLogOffset": physical_offset,
             "brokerName": spec.broker_name,
         }
-        known[spec.corrupt_column] = f"{path}, {physical_offset}: {reason}"
+        known[spec.corrupt_column] = f"{origin.path}, {physical_offset}: {reason}"
         if expected:
             known |= expected_columns(expected)
         faults.append(Fault(row, known, reason))

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from rmqstore.errors import OffsetOutOfRangeError, UnreadableFileError
 from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.layout import BATCH_BYTES, BATCH_ROWS, Bytes, Positions
-from rmqstore.read.assembler import Pipeline, Sizes, decoded_columns
-from rmqstore.read.read_spec import ReadSpec
+from rmqstore.read.assembler import Pipeline, Sizes
 from rmqstore.read.rows import UnitRows
-from rmqstore.read.stages import LogBytes, decode
+from rmqstore.read.stages import LogBytes
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 
@@ -83,9 +82,8 @@ class FileSharing:
 class JoinedFiles:
     """Makes RecordBatches from records of several files together."""
 
-    def __init__(self, spec: ReadSpec, log: CommitLog, pipeline: Pipeline) -> None:
-        self._spec, self._log, self._pipeline = spec, log, pipeline
-        self._decoded = decoded_columns(spec)
+    def __init__(self, log: CommitLog, pipeline: Pipeline) -> None:
+        self._log, self._pipeline = log, pipeline
         self._buffer = np.empty(0, np.uint8)
         self._scratch = np.empty(_NEAR_BYTES, np.uint8)
 
@@ -109,34 +107,7 @@ class JoinedFiles:
         if source is None:
             return 0
         starts = units.physical_offsets - source.base
-        return (yield from self.sound_batches(source, starts, units))
-
-    def sound_batches(
-        self, source: LogBytes, starts: Positions, units: UnitRows | None
-    ) -> Generator[pa.RecordBatch, None, int]:
-        """Yield records as batches, as far as all of them are sound; return how many were read.
-
-        Args:
-            source: the bytes, with a base for each row.
-            starts: int64 (n,), where the records begin in them.
-            units: what queues say of the records, None in a read by log.
-        """
-        done = 0
-        while done < len(starts):
-            left = slice(done, None)
-            rest = LogBytes(source.data, source.bases(left))
-            rows = self._pipeline.check(rest, starts[left], units.take(left) if units else None)
-            for step in self._pipeline.steps:
-                if not rows.sound.all():
-                    return done
-                rows = step(rows)
-            if not rows.sound.all() or rows.flaws:
-                return done
-            batch = decode(rows, self._spec, self._decoded)
-            if batch.num_rows:
-                yield batch
-            done += len(rows.sound)
-        return done
+        return (yield from self._pipeline.batches(source, starts, units))
 
     def _bring_together(
         self, segments: Sequence[Segment], numbers: NDArray[np.int64], units: UnitRows

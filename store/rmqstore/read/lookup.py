@@ -463,7 +463,7 @@ class PlaceScan:
             if not len(inside):
                 continue
             try:
-                assembler = Assembler(self._spec, self._log, segment, self._pipeline)
+                assembler = Assembler(self._log, segment, self._pipeline)
             except OffsetOutOfRangeError as err:
                 if self._spec.fail_on_data_loss:
                     text = f"{err}; {READS_ON} reads on without it"

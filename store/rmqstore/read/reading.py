@@ -14,7 +14,6 @@ from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError, Unsupported
 from rmqstore.format.framing import StopKind
 from rmqstore.read.assembler import Assembler, plain_pipeline
 from rmqstore.read.faults import refuse_spans
-from rmqstore.read.joined_files import JoinedFiles
 from rmqstore.read.lookup import Finder
 from rmqstore.read.planning import divide_slices, find_candidates
 from rmqstore.read.queue_scan import QueueScan
@@ -46,7 +45,6 @@ class LogScan:
     ) -> None:
         self._log, self._queues_end = log, queues_end
         self._spec, self._pipeline = spec, plain_pipeline(spec, wanted)
-        self._joined = JoinedFiles(spec, log, self._pipeline)
 
     def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:
         """Yield the records of a slice.
@@ -72,7 +70,7 @@ class LogScan:
         n_between = window.spans[-1].end - window.spans[0].start
         for part in window.cut():
             n_between -= int(part.sizes.sum())
-            n_read = yield from self._joined.sound_batches(
+            n_read = yield from self._pipeline.batches(
                 LogBytes(part.data, part.bases), part.starts, None
             )
             self._spec.advance(n_read, int(part.sizes[:n_read].sum()))
@@ -88,7 +86,7 @@ class LogScan:
                 assert segment is not None
                 end = int(own_places[-1] + own_sizes[-1])
                 try:
-                    assembler = Assembler(self._spec, self._log, segment, self._pipeline)
+                    assembler = Assembler(self._log, segment, self._pipeline)
                 except OffsetOutOfRangeError as err:
                     yield from self._lose(int(own_places[0]), end, str(err))
                     continue
@@ -107,7 +105,7 @@ class LogScan:
             yield from self._lose(position, end, "the files that held it are missing")
             return False
         try:
-            assembler = Assembler(self._spec, self._log, segment, self._pipeline)
+            assembler = Assembler(self._log, segment, self._pipeline)
         except OffsetOutOfRangeError as err:
             yield from self._lose(position, end, str(err))
             return False

@@ -67,7 +67,7 @@ def shared_pipeline(
         *inflating(spec),
     ]
     own_check = partial(check_records, keeps_parts=keeps_parts)
-    return Pipeline(own_check, tuple(steps), explain_shared, _weigh)
+    return Pipeline(spec, own_check, tuple(steps), explain_shared, _weigh)
 
 
 def _weigh(

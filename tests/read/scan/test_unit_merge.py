@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import tiers
-from rmqstore.read.queue_scan import UnitMerge
+from rmqstore.read.unit_merge import UnitMerge
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.queue.queue import Units
 

@@ -14,8 +14,8 @@ import pytest
 import store_builder as build
 from memory_storage import MemoryStorage
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.read import queue_scan as read_ahead
-from rmqstore.read.queue_scan import ReadAhead
+from rmqstore.read import read_ahead
+from rmqstore.read.read_ahead import ReadAhead
 from rmqstore.storage.log.commitlog import CommitLog
 
 Window = list[tuple[int, int]]  # physical offset and size of each record
