@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark_rmqstore.option_names import KAFKA, SPARK_OWN, option_names, without_kafka_own
 from pyspark_rmqstore.store_options import (
+    MESSAGES,
     absolute_path,
     live_location,
     parse_stores,
@@ -268,7 +269,7 @@ def _source(options: Mapping[str, str], given: GivenOptions, chosen: ColumnOptio
 
 
 def _is_kafka(given: GivenOptions) -> bool:
-    return (given["columns"] or "").strip().lower() == KAFKA
+    return (given.text("columns") or "").strip().lower() == KAFKA
 
 
 def _options_of_messages(options: Mapping[str, str]) -> GivenOptions:
@@ -278,10 +279,9 @@ def _options_of_messages(options: Mapping[str, str]) -> GivenOptions:
         OptionError: one is unknown, or is for views.
     """
     given = GivenOptions(without_kafka_own(options), ALL_READ_OPTIONS, SPARK_OWN)
-    if given["view"] != "messages":
-        raise OptionError(
-            f"view {given['view']!r}: views are for batch reads; a stream reads messages"
-        )
+    view = given.text("view") or MESSAGES
+    if view.lower() != MESSAGES:
+        raise OptionError(f"view {view!r}: views are for batch reads; a stream reads messages")
     of_views = [option for option in given.outside("batch") if "stream" not in option.scope]
     if of_views:
         views = ", ".join(ALLOWED[of_views[0].argument])

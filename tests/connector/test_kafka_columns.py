@@ -270,7 +270,7 @@ def test_a_stream_takes_the_options_of_kafkas_source() -> None:
             "startingOffsetsByTimestamp": '{"O": {"0": 1700000000000}}',
         }
     )  # fmt: skip
-    assert options.read.is_kafka
+    assert options.read.columns.is_kafka
 
 
 def test_a_table_keeps_no_option_of_a_kafka_client() -> None:

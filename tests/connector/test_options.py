@@ -142,7 +142,7 @@ def test_an_option_arrives_however_its_key_is_spelled(name: str, spell: type[str
 )
 def test_an_option_that_a_stream_does_not_take_is_refused_there(name: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match=f"{name}: a stream follows queues"):
-        parse_stream_options({"path": STORE, name: "true" if name == "indexOnly" else "1"})
+        parse_stream_options({"path": STORE, name: "1"})
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any, Final, Literal
 
 from rmqstore.errors import OptionError
@@ -59,7 +60,8 @@ class GivenOptions:
     """The options that a user gave, by their documented names.
 
     An item is the parsed value of an option, or of its default: None if it has none. ``in`` says
-    whether an option was given.
+    whether an option was given. The first item that is asked for parses all: an option that has no
+    meaning here can be refused before, whatever its value.
 
     Args:
         given: options as they were given, in any case of letters.
@@ -67,20 +69,20 @@ class GivenOptions:
         ignored: lower-case names of unknown ones that are passed over.
 
     Raises:
-        OptionError: a name is unknown, or a value is out of its domain. The first such value in the
-            order of the table is named.
+        OptionError: a name is unknown; when an item is asked for: a value is out of its domain, of
+            which the first one in the order of the table is named.
     """
 
     def __init__(
         self, given: Mapping[str, str], table: Iterable[Option], ignored: Iterable[str] = ()
     ) -> None:
         self._known = {option.name: option for option in table}
-        texts: dict[str, str] = {}  # as they were given
+        self._texts: dict[str, str] = {}  # as they were given
         spellings = {name.lower(): name for name in self._known}
         for key, value in given.items():
             name = spellings.get(key.lower())
             if name is not None:
-                texts[name] = value
+                self._texts[name] = value
             elif key.lower() not in ignored:
                 known = {"path": "path", **spellings}
                 close = get_close_matches(key.lower(), known, n=1)
@@ -88,17 +90,23 @@ class GivenOptions:
                 every = ", ".join(sorted(known.values()))
                 raise OptionError(f"unknown option {key!r}{suggestion} known options are: {every}")
 
-        self._values = {
-            name: option.parse(name, texts[name])
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        return {
+            name: option.parse(name, self._texts[name])
             for name, option in self._known.items()
-            if name in texts
+            if name in self._texts
         }
 
     def __contains__(self, name: str) -> bool:
-        return name in self._values
+        return name in self._texts
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - as the option's parser returns it
         return self._values[name] if name in self._values else self._known[name].default_value
+
+    def text(self, name: str) -> str | None:
+        """Return the text of an option as it was given; None if it was not."""
+        return self._texts.get(name)
 
     def arguments(self, names: Container[str]) -> dict[str, Any]:
         """Return a dict from argument to value, of the given options that stand for these."""
@@ -107,7 +115,7 @@ class GivenOptions:
 
     def outside(self, scope: Scope) -> list[Option]:
         """Return the given options that have no meaning in a scope."""
-        return [option for name in self._values if scope not in (option := self._known[name]).scope]
+        return [option for name in self._texts if scope not in (option := self._known[name]).scope]
 
 
 def one_of(*words: str, refused: tuple[str, ...] = ()) -> Callable[[str, str], str]:
