@@ -68,7 +68,10 @@ NOT_PATHS = {
     "queues",
     "_queues",
     "ranges",
+    "self",
+    "source",
     "status",
+    "tier",
 }
 MODULES_OF_FILES = {"ctypes", "fcntl", "glob", "io", "mmap", "shutil", "tempfile"} | {
     f"rmqstore.storage.files.{name}" for name in ("regular", "mapped_file", "sparse")
@@ -99,7 +102,7 @@ LARGE_CLASSES = {
     "kafkalog.partition.Partition": 19,
     "rmqstore.read.queue_ranges.QueueRanges": 17,
     "rmqstore.read.store_parts.StoreParts": 20,
-    "rmqstore.read.store_queues.StoreQueues": 20,
+    "rmqstore.read.store_queues.StoreQueues": 18,
     "rmqstore.storage.files.disk.Disk": 20,
     "rmqstore.storage.files.paths.StorePaths": 18,
     "rmqstore.storage.log.commitlog.CommitLog": 20,

@@ -180,7 +180,7 @@ def test_conditions_leave_most_of_a_tier_unread(golden_store: GoldenStore, name:
         assert n_read < sum(row["storeSize"] for row in every) / 10
         pruning = Pruning(store_timestamps=Between(times[-10], times[-1]))
         slices = plan_queues(store.parts, parse_selection(), ReadSpec(select_columns(["body"])))
-        left = prune_tiered(store.parts, slices, pruning)
+        left = prune_tiered(store.parts.tiers[0], slices, pruning)
         assert sum(part.end - part.start for part in left) < len(every) / 2
 
 
@@ -539,7 +539,7 @@ def test_the_tier_of_another_store_is_refused(golden_store: GoldenStore, tmp_pat
     root = golden_store("tiered")
     key = ("TierA", 0)
     with rmqstore.open(tier_of(root)) as store:
-        queue = store.parts.tier.queue(*key)
+        queue = store.parts.tiers[0].queue(*key)
         messages = []
         for queue_offset in range(*store.queue_range(*key)):
             place, size, code = queue.units.unit(queue_offset)
@@ -586,10 +586,10 @@ def test_what_is_deleted_after_planning_comes_from_the_tier(
         expected = {(piece.topic, piece.queue_id): 0 for piece in slices}
         for piece in slices:
             expected[piece.topic, piece.queue_id] += piece.end - piece.start
-        starts = {key: planned.store_queues.local_range(*key)[0] for key in expected}
+        starts = {key: planned.queues.first(*key) for key in expected}
     min(root.joinpath("commitlog").iterdir()).unlink()
     with open_parts(root, tiered=tier_of(root)) as store:
-        later = {key: store.store_queues.local_range(*key)[0] for key in expected}
+        later = {key: store.queues.first(*key) for key in expected}
         assert later != starts
         found = by_queue(rows(read_queues(store, slices, spec)))
         for key, count in expected.items():

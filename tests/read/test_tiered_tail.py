@@ -153,7 +153,7 @@ def test_what_a_recovery_cuts_off_is_not_in_tiered_storage(broker: TieringBroker
     reader = Reader(broker, broker.root, tiered=broker.tier)
     start, end = reader.tail.spans()[KEYS[0]]
     assert (start, end) == (0, 60)
-    local_start = reader.parts.store_queues.boundary(*KEYS[0])
+    local_start = reader.parts.queues.first(*KEYS[0])
     assert local_start is not None
     before_all = LogMark(reader.parts.log.min_offset - 1, 0)
     assert reader.tail.first_after(KEYS[0], before_all) == local_start
@@ -182,7 +182,7 @@ def test_messages_that_are_in_neither_are_a_loss(broker: TieringBroker) -> None:
     spec = replace(SPEC, fail_on_data_loss=False)
     before, after = slices_there(reader.parts, *KEYS[0], 0, 70, spec)
     assert (before.start, before.end, after.end) == (0, 10, 70)
-    assert after.start == reader.parts.store_queues.boundary(*KEYS[0])
+    assert after.start == reader.parts.queues.first(*KEYS[0])
 
 
 def test_a_store_without_a_tier_has_a_plain_tail(golden_store: GoldenStore) -> None:

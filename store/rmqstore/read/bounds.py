@@ -245,7 +245,7 @@ class BoundResolver:
         return self._offset(topic, queue_id, span, self._start, found)
 
     def _time(self, topic: str, queue_id: int, bound: Bound) -> int | None:
-        if bound.timestamp is not None:
+        if bound.timestamp is not None or not bound.by_timestamp:
             return bound.timestamp
         return bound.of(self._broker, topic, queue_id, bound.by_timestamp)
 

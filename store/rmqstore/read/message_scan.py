@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -137,8 +138,8 @@ class MessageScan:
             yield from self._in_turn(queues)
         for single in singles:
             slices = [piece for part in queues for piece in part.slices]
-            in_tier, local = divide_slices(self._store, slices)
-            yield from self._read(QueuesPart(tuple(in_tier)))
+            *in_tiers, local = divide_slices(self._store, slices)
+            yield from self._read(QueuesPart(tuple(chain.from_iterable(in_tiers))))
             wider = self._request.with_columns([PLACE])
             ranges = QueuesPart(tuple(local)).read(self._store, wider, self._advance)
             yield from merge_by_place(ranges, single.read(self._store, wider, self._advance))

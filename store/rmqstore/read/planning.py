@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -93,10 +94,11 @@ def plan_look_up(store: StoreParts, selection: Selection, spec: ReadSpec) -> lis
 
     The records decide about times.
     """
-    if store.tier is None:
+    if not store.is_tiered:
         return []
     whole = replace(selection, start=Bound(), end=Bound(LATEST))
-    return divide_slices(store, plan_queues(store, whole, spec))[0]
+    *in_tiers, _ = divide_slices(store, plan_queues(store, whole, spec))
+    return [*chain.from_iterable(in_tiers)]
 
 
 @retry_if_deleted
@@ -147,10 +149,8 @@ def newest_record(store: StoreParts) -> LogMark | None:
 
 
 @retry_if_deleted
-def divide_slices(
-    store: StoreParts, slices: Sequence[QueueSlice]
-) -> tuple[list[QueueSlice], list[QueueSlice]]:
-    """Return what of ranges of queues is read from tiered storage, and what of the log."""
+def divide_slices(store: StoreParts, slices: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
+    """Return what of ranges of queues is read from which source; see ``StoreQueues.divide``."""
     return store.store_queues.divide(slices)
 
 

@@ -31,7 +31,7 @@ from rmqstore.read.rows import UnitRows
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice, Span
 from rmqstore.storage.files.retry import retry_if_deleted
-from rmqstore.storage.queue.tiered import TieredQueue
+from rmqstore.storage.queue.tiered import TieredQueue, TieredQueues
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +76,12 @@ class StorePruner:
             end = min(piece.end, pruning.queue_offsets.high + 1)
             if start < end and pruning.keeps(piece.topic, piece.queue_id):
                 kept.append(piece._replace(start=start, end=end))
-        in_tier, bounded = divide_slices(self._store, kept)
-        in_tier = prune_tiered(self._store, in_tier, pruning)
+        *in_tiers, bounded = divide_slices(self._store, kept)
+        in_tier = [
+            part
+            for tier, pieces in zip(self._store.tiers, in_tiers, strict=True)
+            for part in prune_tiered(tier, pieces, pruning)
+        ]
         if not bounded:
             return PrunedQueues([], None, in_tier)
         log = self._store.log_slice()
@@ -182,15 +186,14 @@ class StorePruner:
 
 
 @retry_if_deleted
-def prune_tiered(store: StoreParts, slices: list[QueueSlice], pruning: Pruning) -> list[QueueSlice]:
+def prune_tiered(
+    tier: TieredQueues, slices: Sequence[QueueSlice], pruning: Pruning
+) -> list[QueueSlice]:
     """Return the parts of ranges in tiered storage that can meet conditions.
 
     Each queue has a log of its own there, so the conditions are applied to each by itself. Those on
     topics, queues and queue offsets have been applied.
     """
-    tier = store.tier
-    if tier is None:
-        return slices
     left: list[QueueSlice] = []
     for piece in slices:
         queue = tier.queue(piece.topic, piece.queue_id)

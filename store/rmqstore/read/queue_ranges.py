@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -34,8 +35,8 @@ from rmqstore.query.selection import (
     choose_topics,
     require_named,
 )
-from rmqstore.read.bounds import BoundResolver, search_together, short_units
-from rmqstore.read.store_queues import StoreQueues, slices_of
+from rmqstore.read.bounds import BoundResolver, FoundTimes, search_together, short_units
+from rmqstore.read.store_queues import StoreQueues
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.topic_table import queue_nums
@@ -43,6 +44,7 @@ from rmqstore.storage.files.paths import StorePaths, can_name_queues
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_forward
 from rmqstore.storage.queue.queue import NO_UNITS, Queue, Units, find_first
+from rmqstore.storage.queue.queue_source import QueuePart
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import StoreEnds
@@ -257,11 +259,9 @@ class QueueRanges:
 
     def chosen_in_tier(self, selection: Selection) -> list[QueueKey]:
         """Return the queues in tiered storage that a selection names."""
-        tier = self._store_queues.tier
-        if tier is None:
-            return []
         return [
             (topic, queue_id)
+            for tier in self._store_queues.tiers
             for topic in tier.topics()
             for queue_id in tier.ids(topic)
             if self.is_chosen(selection, topic, queue_id)
@@ -310,20 +310,32 @@ class QueueRanges:
             for queue_id in queue_ids
             if pruning.keeps(topic, queue_id)
         )
-        if queues.tier is None:
-            ranges = ((key, queues.local_range(*key)) for key in queues.announced(keys))
-            for key, span, found in search_together(
-                self._log, self._queues.open, ranges, resolver.times
-            ):
-                start, end = resolver.bounds(*key, span, found)
-                yield from slices_of(self._queues.open(*key), key, start, end, tolerant=tolerant)
-            return
-        for key in keys:
-            parts = queues.parts(*key)
-            bounds = resolver.bounds(*key, (parts[0].start, parts[-1].end), {})
+        parts_of: dict[QueueKey, list[QueuePart]] = {}
+
+        def spans() -> Iterator[tuple[QueueKey, tuple[int, int]]]:
+            for key in queues.announced(keys):
+                parts = parts_of[key] = queues.parts(*key)
+                yield key, (parts[0].start, parts[-1].end)
+
+        for key, span, found in self._searched(spans(), resolver):
             yield from queues.slices_of_parts(
-                key, parts, bounds, fail_on_data_loss=fail_on_data_loss, tolerant=tolerant
+                key,
+                parts_of.pop(key),
+                resolver.bounds(*key, span, found),
+                fail_on_data_loss=fail_on_data_loss,
+                tolerant=tolerant,
             )
+
+    def _searched(
+        self, spans: Iterable[tuple[QueueKey, tuple[int, int]]], resolver: BoundResolver
+    ) -> Iterator[tuple[QueueKey, tuple[int, int], FoundTimes]]:
+        """Yield queues with their ranges, and with what one search of the log finds for times.
+
+        With tiered storage no log has all messages, and each queue is searched by itself.
+        """
+        if self._store_queues.tiers:
+            return ((key, span, {}) for key, span in spans)
+        return search_together(self._log, self._queues.open, spans, resolver.times)
 
     def is_chosen(self, selection: Selection, topic: str, queue_id: int) -> bool:
         """Return whether a selection names a queue, whether or not the queue exists."""
@@ -364,13 +376,9 @@ class QueueRanges:
             fail_on_data_loss=fail_on_data_loss,
             tolerant=False,
         )
-        if self._store_queues.tier is not None:
-            return {key: resolver.start(*key, span, {}) for key, span in spans().items()}
         return {
             key: resolver.start(*key, span, found)
-            for key, span, found in search_together(
-                self._log, self._queues.open, spans().items(), resolver.times
-            )
+            for key, span, found in self._searched(spans().items(), resolver)
         }
 
     def look_confirmed(self, piece: QueueSlice, log_end: int) -> bool:
@@ -378,7 +386,7 @@ class QueueRanges:
 
         Units in tiered storage need no confirmation.
         """
-        for part in self._store_queues.divide([piece])[1]:
+        for part in self._store_queues.divide([piece])[-1]:
             key = (part.topic, part.queue_id)
             queue = self._queues.open(*key)
             if not look_confirmed(self._log, queue, key, part.start, part.end, log_end):
@@ -387,7 +395,7 @@ class QueueRanges:
 
     def stands(self, piece: QueueSlice) -> bool:
         """Return whether the queue files and the last record of a planned range still exist."""
-        for part in self._store_queues.divide([piece])[1]:
+        for part in self._store_queues.divide([piece])[-1]:
             key = (part.topic, part.queue_id)
             queue = self._queues.open(*key)
             if [*queue.runs(part.start, part.end)] != [(part.start, part.end)]:
@@ -409,7 +417,8 @@ class QueueRanges:
             log_end: the physical offset where the log ends.
             stored_until: the latest store time (ms) of a record that confirms a unit.
         """
-        slices, local = self._store_queues.divide([piece])
+        *in_tiers, local = self._store_queues.divide([piece])
+        slices = [*chain.from_iterable(in_tiers)]
         for part in local:
             key = (part.topic, part.queue_id)
             queue = self._queues.open(*key)

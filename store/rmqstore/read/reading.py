@@ -167,47 +167,49 @@ def read_queues(
     Those in tiered storage come first, queue by queue. Those of the local store follow, in the
     order of its log.
     """
-    in_tier, local = divide_slices(store, slices)
-    yield from _read_tiered(store, in_tier, spec)
-    if in_tier and local:
+    *in_tiers, local = divide_slices(store, slices)
+    yield from _read_tiers(store, in_tiers, spec)
+    if any(in_tiers) and local:
         # Retention continues while tiered storage is read, which can take long.
         store.log.refresh()
-        moved, local = divide_slices(store, local)
-        if moved:
-            assert store.tier is not None
-            store.tier.refresh()
-            yield from _read_tiered(store, moved, spec)
+        *moved, local = divide_slices(store, local)
+        for tier, pieces in zip(store.tiers, moved, strict=True):
+            if pieces:
+                tier.refresh()
+        yield from _read_tiers(store, moved, spec)
     yield from _queue_scan(store, spec).batches(local)
 
 
-def _read_tiered(
-    store: StoreParts, slices: Sequence[QueueSlice], spec: ReadSpec, wanted: LogFilter | None = None
+def _read_tiers(
+    store: StoreParts,
+    in_tiers: Sequence[Sequence[QueueSlice]],
+    spec: ReadSpec,
+    wanted: LogFilter | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    tier = store.tier
-    if tier is None:
-        return
+    """Yield the messages of ranges of queues in each of the tiers of a store."""
     # The CRC of a whole record covers its physical offset, which is another one here.
     spec = replace(spec, check_record_crc=False, mark=None)
-    batch_topics = store.queues.batch_topics()
-    for (topic, queue_id), group in groupby(slices, lambda piece: piece[:2]):
-        queue, pieces = tier.queue(topic, queue_id), [*group]
-        whole = (pieces[0].start, pieces[-1].end)
-        has_batches = topic in batch_topics or queue.holds_inner_batches(*whole)
-        if has_batches and not spec.inflate:
-            raise UnsupportedFeatureError(
-                f"{topic}: a record holds several messages (queue.type=BatchCQ), and exact "
-                "copies are of records, which tiered storage has once for each message"
+    batch_topics = store.queues.batch_topics() if any(in_tiers) else ()
+    for tier, slices in zip(store.tiers, in_tiers, strict=True):
+        for (topic, queue_id), group in groupby(slices, lambda piece: piece[:2]):
+            queue, pieces = tier.queue(topic, queue_id), [*group]
+            whole = (pieces[0].start, pieces[-1].end)
+            has_batches = topic in batch_topics or queue.holds_inner_batches(*whole)
+            if has_batches and not spec.inflate:
+                raise UnsupportedFeatureError(
+                    f"{topic}: a record holds several messages (queue.type=BatchCQ), and exact "
+                    "copies are of records, which tiered storage has once for each message"
+                )
+            scan = QueueScan(
+                queue.log,
+                tier.open,
+                store.queues.open_ext,
+                spec,
+                batch_topics=(topic,) if has_batches else (),
+                wanted=wanted,
+                is_sparse=queue.is_sparse,
             )
-        scan = QueueScan(
-            queue.log,
-            lambda topic, queue_id: tier.queue(topic, queue_id).units,
-            store.queues.open_ext,
-            spec,
-            batch_topics=(topic,) if has_batches else (),
-            wanted=wanted,
-            is_sparse=queue.is_sparse,
-        )
-        yield from scan.batches(pieces)
+            yield from scan.batches(pieces)
 
 
 def _queue_scan(store: StoreParts, spec: ReadSpec) -> QueueScan:
@@ -219,7 +221,8 @@ def look_up(
     store: StoreParts, slices: Sequence[QueueSlice], spec: ReadSpec, wanted: LogFilter
 ) -> Iterator[pa.RecordBatch]:
     """Yield the wanted messages in ranges of ``plan_look_up``, all of which are read."""
-    return _read_tiered(store, slices, spec, wanted)
+    *in_tiers, _ = divide_slices(store, slices)
+    return _read_tiers(store, in_tiers, spec, wanted)
 
 
 def read_units(store: StoreParts, picked: UnitRows, spec: ReadSpec) -> Iterator[pa.RecordBatch]:

@@ -22,12 +22,11 @@ from rmqstore.format.layout import MAX_FIXED_BYTES, Positions
 from rmqstore.query.conditions import StoreTimes
 from rmqstore.read.bounds import short_units
 from rmqstore.read.store_queues import StoreQueues
-from rmqstore.spans import LogSlice, QueueKey, QueueSlice
+from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, frame_of, records_in
 from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.queue.queue import Queue, Units
-from rmqstore.storage.queue.tiered import TieredQueue
 from rmqstore.storage.recovery.queues import Queues
 
 _SAMPLED_UNITS = 16  # units whose mean size stands for the messages around a sample
@@ -61,7 +60,7 @@ class Sampler:
 
     def __init__(self, log: CommitLog, queues: Queues, store_queues: StoreQueues) -> None:
         self._log, self._queues, self._store_queues = log, queues, store_queues
-        self._bases: dict[QueueKey, int] = {}
+        self._bases: dict[str, int] = {}
         self._lowest_base = 0
 
     def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
@@ -73,39 +72,38 @@ class Sampler:
         The logs of queues in tiered storage have no order among them. For planning, each of them
         lies before the log of the local store, at offsets below 0.
         """
-        in_tier, local = self._store_queues.divide([piece])
+        *in_tiers, local = self._store_queues.divide([piece])
         samples: list[Sample] = []
-        for part in in_tier:
-            key = (part.topic, part.queue_id)
-            queue_in_tier = self._tiered(part)
-            log = queue_in_tier.log
-            if key not in self._bases:
-                self._lowest_base -= max(log.max_offset - log.min_offset, 1)
-                self._bases[key] = self._lowest_base - log.min_offset
-            for sample in sample_queue(queue_in_tier.units, part.start, part.end, count):
-                place = sample.physical_offset + self._bases[key]
-                samples.append(sample._replace(physical_offset=place))
+        for tier, parts in zip(self._store_queues.tiers, in_tiers, strict=True):
+            for part in parts:
+                queue_in_tier = tier.queue(part.topic, part.queue_id)
+                base = self._base(queue_in_tier.log)
+                for sample in sample_queue(queue_in_tier.units, part.start, part.end, count):
+                    place = sample.physical_offset + base
+                    samples.append(sample._replace(physical_offset=place))
         for part in local:
             queue = self._queues.open(part.topic, part.queue_id)
             samples += sample_queue(queue, part.start, part.end, count)
         return samples
 
-    def _tiered(self, piece: QueueSlice) -> TieredQueue:
-        tier = self._store_queues.tier
-        assert tier is not None
-        return tier.queue(piece.topic, piece.queue_id)
+    def _base(self, log: CommitLog) -> int:
+        """Return what is added to physical offsets in the log of a queue in tiered storage."""
+        if log.folders not in self._bases:
+            self._lowest_base -= max(log.max_offset - log.min_offset, 1)
+            self._bases[log.folders] = self._lowest_base - log.min_offset
+        return self._bases[log.folders]
 
     def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
         """Return how many messages at the start of a range have records of ``n_bytes`` at most."""
-        in_tier, local = self._store_queues.divide([piece])
-        queues = [(self._tiered(part).units, part) for part in in_tier]
-        queues += ((self._queues.open(part.topic, part.queue_id), part) for part in local)
         count = 0
-        for queue, part in queues:
-            fitting, n_bytes = rows_that_fit(queue, part.start, part.end, n_bytes)
-            count += fitting
-            if fitting < part.end - part.start:
-                break
+        queues = self._store_queues
+        for source, parts in zip(queues.sources, queues.divide([piece]), strict=True):
+            for part in parts:
+                units = source.open(part.topic, part.queue_id)
+                fitting, n_bytes = rows_that_fit(units, part.start, part.end, n_bytes)
+                count += fitting
+                if fitting < part.end - part.start:
+                    return count
         return count
 
     def log_heads(self) -> list[int]:
@@ -125,11 +123,10 @@ class Sampler:
             count = max(2, min(count, n_bytes // (_BYTES_PER_REMOTE_HEAD * max(len(sampled), 1))))
         samples: list[Sample] = []
         for number, (topic, queue_id) in enumerate(sampled):
-            start, end = self._store_queues.local_range(topic, queue_id)
+            _, queue, start, end, _ = self._queues.part(topic, queue_id)
             # Round-robin producers put the same offsets of all queues next to each other, so
             # samples are staggered.
             start += (end - start) * number // (count * len(sampled))
-            queue = self._queues.open(topic, queue_id)
             if self._log.is_remote:
                 queue_offsets = np.array(_spaced(start, end, count), np.int64)
                 queue.want(queue_offsets, min(_SAMPLED_UNITS, end - start))

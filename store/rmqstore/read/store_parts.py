@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from threading import Event
 from typing import NamedTuple, Self, Unpack
@@ -41,12 +42,12 @@ from rmqstore.storage.files.storage import Closing, Entry, Storage, is_folder, p
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.rocksdb_queue import has_unreadable_queues
 from rmqstore.storage.queue.tiered import (
-    NO_FILES,
     CompactedLogs,
     Tier,
     TieredQueues,
     find_tier,
     is_tier,
+    no_store,
 )
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.queues import Queues
@@ -110,16 +111,8 @@ def store_kind(paths: StorePaths) -> StoreKind:
     return StoreKind(log, " and ".join(queues), version, tuple(not_read))
 
 
-def tiered_kind(paths: StorePaths | None, tier: str) -> StoreKind:
-    """Return the kind of a store together with its tiered storage.
-
-    Args:
-        paths: the local store, None if tiered storage, or compacted logs, are read alone.
-        tier: what is read, and its folder.
-    """
-    if paths is None:
-        return StoreKind(tier, "files", "5.1", ())
-    kind = store_kind(paths)
+def tiered_kind(kind: StoreKind, tier: str) -> StoreKind:
+    """Return the kind of a store together with its tiered storage, which is read too."""
     log = f"{kind.log}, continued from {tier}"
     rest = tuple(text for text in kind.not_read if not text.startswith(_IN_TIER))
     return kind._replace(log=log, version=max(kind.version, "5.1"), not_read=rest)
@@ -161,11 +154,11 @@ class StoreParts(Closing):
 
     Attributes:
         paths: the local store; one without files where tiered storage is read alone.
+        has_store: whether there is a local store.
         config: the configuration of its broker.
         log: its CommitLog.
         ends: where log and queues end.
         queues: its queues, as their files and the log have them.
-        tier: the queues in tiered storage, or the compacted ones; None if these are not read.
         store_queues: the queues, wherever their messages are.
         given_name: the broker's name if it was given, else None.
 
@@ -173,11 +166,11 @@ class StoreParts(Closing):
     """
 
     paths: StorePaths
+    has_store: bool
     config: BrokerConfig
     log: CommitLog
     ends: StoreEnds
     queues: Queues
-    tier: TieredQueues | None
     store_queues: StoreQueues
     given_name: str | None
     _logged: set[str] = field(default_factory=set)  # warnings that are given once
@@ -186,9 +179,8 @@ class StoreParts(Closing):
     @classmethod
     def of(
         cls,
-        paths: StorePaths,
-        tier: Tier | CompactedLogs | None = None,
-        *,
+        paths: StorePaths | None,
+        *tiers: Tier | CompactedLogs,
         broker_name: str | None = None,
         ignore_log_end: bool = False,
         planned: PlannedEnds | None = None,
@@ -196,25 +188,26 @@ class StoreParts(Closing):
         """Return the parts of a store.
 
         Args:
-            paths: the local store; one without files where tiered storage is read alone.
-            tier: what the broker of the store has in tiered storage, or its compacted logs.
+            paths: the local store, None where tiered storage is read alone.
+            tiers: what the broker of the store has in tiered storage, or its compacted logs.
             broker_name: value of column ``brokerName``.
             ignore_log_end: read the local store past the end of a log that was not closed.
             planned: what planning found of the ends of the store, perhaps in another process.
         """
+        has_store = paths is not None
+        paths = paths or no_store(tiers[0].folder)
         config = BrokerConfig(paths)
         log = CommitLog(paths.commitlogs, paths.storage, entry_folders=paths.dledger_logs)
         ends = StoreEnds(paths, config, log, ignore_log_end=ignore_log_end, planned=planned)
-        queues = Queues(paths, ends)
-        tiered = None if tier is None else TieredQueues(tier)
+        queues = Queues(paths, log, ends)
         return cls(
             paths=paths,
+            has_store=has_store,
             config=config,
             log=log,
             ends=ends,
             queues=queues,
-            tier=tiered,
-            store_queues=StoreQueues(config, log, queues, ends, tiered),
+            store_queues=StoreQueues(config, log, queues, *map(TieredQueues, tiers)),
             given_name=broker_name,
         )
 
@@ -238,8 +231,8 @@ class StoreParts(Closing):
     def close(self) -> None:
         """Release the mapped files. Batches that were read stay valid."""
         self._is_closed.set()
-        if self.tier is not None:
-            self.tier.close()
+        for tier in self.tiers:
+            tier.close()
         self.queues.close()
         self.log.close()
         requests = self.paths.storage.requests_made()
@@ -260,8 +253,8 @@ class StoreParts(Closing):
 
         The log end stays as it was found.
         """
-        if self.tier is not None:
-            self.tier.refresh()
+        for tier in self.tiers:
+            tier.refresh()
         self.paths.storage.refresh()
         self.log.refresh()
         self.queues.refresh()
@@ -319,28 +312,28 @@ class StoreParts(Closing):
 
         Of a store without tiered storage this is logged at the first call only.
         """
-        texts = messages_elsewhere(self.paths) if self.tier is None else self.kind().not_read
+        texts = self.kind().not_read if self.is_tiered else messages_elsewhere(self.paths)
         for text in texts:
-            if self.tier is not None or str(text) not in self._logged:
+            if self.is_tiered or str(text) not in self._logged:
                 self._logged.add(str(text))
                 logger.warning("%s: not read: %s", self.paths.root, spelled(text))
 
     def kind(self) -> StoreKind:
         """Return the kind of the store, by the files that it has."""
-        if self.tier is None:
-            return store_kind(self.paths)
-        tier = self.tier.tier
-        paths = None if self._is_tier_alone else self.paths
-        return tiered_kind(paths, f"{tier.what} in {tier.folder}")
+        names = [f"{tier.what} in {tier.folder}" for tier in self.tiers]
+        if not self.has_store:
+            return StoreKind(", ".join(names), "files", "5.1", ())
+        return reduce(tiered_kind, names, store_kind(self.paths))
 
     @property
-    def _is_tier_alone(self) -> bool:
-        return self.paths.storage is NO_FILES
+    def tiers(self) -> Sequence[TieredQueues]:
+        """The queues in tiered storage, or the compacted ones, if these are read."""
+        return self.store_queues.tiers
 
     @property
     def is_tiered(self) -> bool:
         """Whether messages of the store are read from tiered storage, or from compacted logs."""
-        return self.tier is not None
+        return bool(self.tiers)
 
     def require_local(self, request: str) -> None:
         """Refuse a request that needs all messages in the log, if some are in tiered storage.
@@ -348,18 +341,13 @@ class StoreParts(Closing):
         Raises:
             UnsupportedFeatureError: some are; the text names the request.
         """
-        if self.tier is None:
-            return
-        tier = self.tier.tier
-        text = (
-            f"{request} is not supported with {tier.what} ({tier.folder}), where each "
-            "queue has a log of its own: read by queue; a filter on columns finds "
-            "messages too"
-        )
-        if not self._is_tier_alone:
-            alone = "; without `tiered=` the local store is read alone"
-            text = f"{text}{alone}"
-        raise UnsupportedFeatureError(text)
+        for tier in self.tiers:
+            alone = "; without `tiered=` the local store is read alone" if self.has_store else ""
+            raise UnsupportedFeatureError(
+                f"{request} is not supported with {tier.what} ({tier.folder}), where each "
+                "queue has a log of its own: read by queue; a filter on columns finds "
+                f"messages too{alone}"
+            )
 
     def require_store(self, request: str) -> None:
         """Refuse a request that needs a local store, if only tiered storage is read.
@@ -367,7 +355,7 @@ class StoreParts(Closing):
         Raises:
             UnsupportedFeatureError: there is no local store; the text names the request.
         """
-        if self._is_tier_alone:
+        if not self.has_store:
             self.require_local(request)
 
     def require_view(self, view: str) -> None:
@@ -421,26 +409,23 @@ def open_parts(
             with suppress(RmqStoreError):
                 name = broker_name or BrokerConfig(find_store(root, storage=storage)).broker_name()
             logs = CompactedLogs(folder, name, storage)
-            return StoreParts.of(_no_store(folder), logs, broker_name=name)
+            return StoreParts.of(None, logs, broker_name=name)
         if is_tier(path, storage):
             _refuse_others(f"{path} is tiered storage, not a store", others)
             alone = find_tier(path, storage, broker_name)
             name = broker_name or alone.broker_name
-            return StoreParts.of(_no_store(alone.folder), alone, broker_name=name)
+            return StoreParts.of(None, alone, broker_name=name)
         paths = _above(path, storage, folders)
-    if tiered is None:
-        return StoreParts.of(
-            paths, broker_name=broker_name, ignore_log_end=ignore_log_end, planned=planned
-        )
-    if isinstance(storage, RemoteStorage):
-        raise UnsupportedFeatureError(
-            f"`tiered`: {path} is not on a local disk; read the tiered storage by itself, "
-            "by its URI"
-        )
-    name = broker_name or BrokerConfig(paths).broker_name()
-    tier = find_tier(tiered, storage, name)
+    tiers = []
+    if tiered is not None:
+        if isinstance(storage, RemoteStorage):
+            raise UnsupportedFeatureError(
+                f"`tiered`: {path} is not on a local disk; read the tiered storage by itself, "
+                "by its URI"
+            )
+        tiers.append(find_tier(tiered, storage, broker_name or BrokerConfig(paths).broker_name()))
     return StoreParts.of(
-        paths, tier, broker_name=broker_name, ignore_log_end=ignore_log_end, planned=planned
+        paths, *tiers, broker_name=broker_name, ignore_log_end=ignore_log_end, planned=planned
     )
 
 
@@ -455,7 +440,7 @@ def paths_for(
         return find_store(path, storage=storage, **folders)
     except NotAStoreError:
         if are_compacted_logs(path, storage) or is_tier(path, storage):
-            return _no_store(Path(path))
+            return no_store(Path(path))
         return _above(path, storage, folders)
 
 
@@ -472,7 +457,3 @@ def _refuse_others(text: str, others: dict[str, object]) -> None:
     misplaced = sorted(name for name, value in others.items() if value)
     if misplaced:
         raise OptionError(f"{marked(misplaced)}: {text}")
-
-
-def _no_store(root: Path) -> StorePaths:
-    return StorePaths(root, (), root / "consumequeue", root / "index", NO_FILES)

@@ -121,7 +121,7 @@ class TieredTail:
 
 def tail_of(store: StoreParts, selection: Selection) -> StoreTail | TieredTail:
     """Return the tail of a store, with its tiered storage if that is read too."""
-    return StoreTail(store, selection) if store.tier is None else TieredTail(store, selection)
+    return TieredTail(store, selection) if store.is_tiered else StoreTail(store, selection)
 
 
 class TailingScan:

@@ -331,7 +331,7 @@ def test_a_damaged_queue_stops_no_assignments(
 
     root = replica(tmp_path / "m", 20)
     write_topics(root, {"T": {"readQueueNums": 1}})
-    monkeypatch.setattr("rmqstore.read.store_queues.total_weight", refuse)
+    monkeypatch.setattr("rmqstore.storage.queue.queue_source.total_weight", refuse)
     (row,) = cluster_rows("assignments", root, consumer_group="g", clients="c", subscribe="T")
     assert (row["lag"], row["clientId"]) == (None, "c")
     assert "torn" in row["reason"]

@@ -30,7 +30,7 @@ import logging
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -44,11 +44,11 @@ from rmqstore.errors import (
     UnreadableFileError,
 )
 from rmqstore.format.layout import QUEUE_UNIT, SysFlag
-from rmqstore.format.schema import Message
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.folders import COMPACTION_LOGS
+from rmqstore.storage.files.local import LocalStorage
 from rmqstore.storage.files.mapped_file_queue import OpenFiles, Segment, cut_overlaps
-from rmqstore.storage.files.paths import is_queue_id, is_text
+from rmqstore.storage.files.paths import StorePaths, is_queue_id, is_text
 from rmqstore.storage.files.storage import (
     A_DANGLING_LINK,
     AnyPath,
@@ -62,6 +62,7 @@ from rmqstore.storage.files.storage import (
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.storage.queue.queue import Queue
+from rmqstore.storage.queue.queue_source import QueuePart
 from rmqstore.storage.queue.sparse_consumequeue import SparseConsumeQueue
 
 logger = logging.getLogger(__name__)
@@ -85,10 +86,8 @@ _MAX_OFFSET = 1 << 62  # above the name of any real file; sums stay inside an in
 _SYS_FLAG = slice(36, 40)  # of a record; see ``layout.FIXED_PART``
 
 
-class NoFiles:
-    """A storage in which no path exists; see :class:`Storage` for the methods."""
-
-    window_bytes = 1 << 20  # never asked for
+class NoFiles(LocalStorage):
+    """A storage in which no path exists."""
 
     def list_folder(self, _folder: AnyPath) -> list[Entry]:
         return []
@@ -108,44 +107,34 @@ class NoFiles:
     def open(self, path: AnyPath, *, scattered: bool = False) -> StoredFile:
         raise FileNotFoundError(path, scattered)
 
-    def prepare(
-        self, files: set[str], *, first: Container[str] = (), last: Container[str] = ()
-    ) -> None:
-        pass
-
     def full_path(self, path: Path) -> Path:
         return path
 
     def is_locked(self, _path: Path) -> bool:
         return False
 
-    def requests_made(self) -> str | None:
-        return None
 
-    def refresh(self) -> None:
-        pass
-
-
-NO_FILES: Final[Storage] = NoFiles()
+def no_store(root: Path) -> StorePaths:
+    """Return the paths of the store of which a folder has the tiered storage alone: no files."""
+    return StorePaths(root, (), root / "consumequeue", root / "index", NoFiles())
 
 
 class TieredQueues:
-    """The queues of a broker by topic and id; few of their files stay open.
+    """The queues of a broker by topic and id, as a source; few of their files stay open.
 
     The listings are kept until :meth:`refresh`.
+
+    Attributes:
+        folder: the folder that they are in.
+        what: what is read, in words.
     """
 
     def __init__(self, tier: Tier | CompactedLogs) -> None:
-        self.tier = tier
+        self._tier, self.folder, self.what = tier, tier.folder, tier.what
         self._unit_files = OpenFiles(tier.storage, _FILES_AT_ONCE)
         self._log_files = OpenFiles(tier.storage, _FILES_AT_ONCE)
         self._open: OrderedDict[QueueKey, TieredQueue] = OrderedDict()
         self._ids: dict[str, list[int]] | None = None
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether queue offsets between those of messages may have no message."""
-        return isinstance(self.tier, CompactedLogs)
 
     def topics(self) -> list[str]:
         """Return every topic with a queue, sorted."""
@@ -161,20 +150,29 @@ class TieredQueues:
         queue = self._open.get(key)
         if queue is None:
             files = (self._unit_files, self._log_files)
-            queue = self._open[key] = self.tier.open_queue(topic, queue_id, *files)
+            queue = self._open[key] = self._tier.open_queue(topic, queue_id, *files)
             if len(self._open) > _QUEUES_AT_ONCE:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(key)
         return queue
 
+    def open(self, topic: str, queue_id: int) -> Queue:
+        """Return the units of a queue; there are none if it has no files."""
+        return self.queue(topic, queue_id).units
+
+    def part(self, topic: str, queue_id: int) -> QueuePart:
+        """Return what is there of a queue."""
+        queue = self.queue(topic, queue_id)
+        return QueuePart(queue.log, queue.units, *queue.range(), str(self.folder))
+
     def _queue_ids(self) -> dict[str, list[int]]:
         if self._ids is None:
-            self._ids = {topic: self.tier.queue_ids(topic) for topic in self.tier.topics()}
+            self._ids = {topic: self._tier.queue_ids(topic) for topic in self._tier.topics()}
         return self._ids
 
     def refresh(self) -> None:
         """List the files again."""
-        self.tier.storage.refresh()
+        self._tier.storage.refresh()
         self.close()
         self._ids = None
 
@@ -454,10 +452,6 @@ class TieredQueue:
         """
         end = self.units.end()
         return self.units.first(end, self.log.min_offset), end
-
-    def message(self, queue_offset: int) -> Message:
-        """Return the message that a unit points at; raises as ``CommitLog.get`` does."""
-        return self.log.get(self.units.unit(queue_offset)[0], with_body=False)
 
     def holds_inner_batches(self, start: int, end: int) -> bool:
         """Return whether the first or the last record of a range holds an inner batch.

@@ -9,14 +9,17 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from rmqstore.errors import StoreStateError
-from rmqstore.spans import QueueKey
+from rmqstore.spans import FOREVER, QueueKey
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
+from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue, ConsumeQueueExt
 from rmqstore.storage.queue.queue import Queue
 from rmqstore.storage.queue.queue_set import RecoveredQueue, open_files
+from rmqstore.storage.queue.queue_source import QueuePart
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 from rmqstore.storage.recovery.store_ends import StoreEnds
+from rmqstore.storage.recovery.unit_checks import confirmed_end
 
 _FILES_AT_ONCE = 32
 
@@ -28,17 +31,20 @@ _BATCH_QUEUES_AT_ONCE = 64
 class Queues:
     """Queues by topic and id: those with a folder, and those that only the log of a crash has.
 
+    They are the source of what the log of the store has of the queues.
+
     The listings of queues that were opened are kept until :meth:`refresh`; few of their files stay
     open.
 
     Args:
         paths: paths of the store.
+        log: its CommitLog.
         ends: the ends of queues that their files lack, and the queues in RocksDB to which these
             belong; asked for on demand.
     """
 
-    def __init__(self, paths: StorePaths, ends: StoreEnds) -> None:
-        self._paths, self._ends = paths, ends
+    def __init__(self, paths: StorePaths, log: CommitLog, ends: StoreEnds) -> None:
+        self._paths, self._log, self._ends = paths, log, ends
         self._files = OpenFiles(paths.storage, _FILES_AT_ONCE)
         self._open: OrderedDict[QueueKey, Queue] = OrderedDict()
         self._open_exts: OrderedDict[QueueKey, ConsumeQueueExt] = OrderedDict()
@@ -76,6 +82,33 @@ class Queues:
         elif len(self._open) > _QUEUES_AT_ONCE:
             self.drop(next(iter(self._open)))
         return queue
+
+    def part(self, topic: str, queue_id: int) -> QueuePart:
+        """Return the messages of a queue that are in the log.
+
+        Damaged units between the first and the last count as messages; reading them reports the
+        damage.
+        """
+        queue = self.open(topic, queue_id)
+        end = queue.end()
+        log_end = self._ends.of_records()
+        first = queue.first(end, self._log.min_offset)
+        if log_end is not None and not queue.is_recovered:
+            cut = queue.cut(first, end, log_end)
+            end = confirmed_end(self._log, queue, (topic, queue_id), cut, log_end)
+            first = min(first, end)
+        return QueuePart(self._log, queue, first, end, self._log.folders)
+
+    def part_of(self, key: QueueKey, start: int, end: int) -> QueuePart:
+        """Return a range of a queue, whether or not its messages are in the log."""
+        return QueuePart(self._log, self.open(*key), start, end, self._log.folders)
+
+    def first(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset of the first message in the log, ``FOREVER`` without one."""
+        queue = self.open(topic, queue_id)
+        end = queue.end()
+        first = queue.first(end, self._log.min_offset)
+        return first if first < end else FOREVER
 
     def want_ends(self, queues: Iterable[Queue]) -> None:
         """Announce that it will be looked for where queues begin and end."""
