@@ -172,7 +172,7 @@ def copy(
     if not is_folder(LOCAL, goal.parent):
         raise StoreStateError(f"{goal}: there is no folder {goal.parent}")
     with open_source() as store:  # what is wrong with the arguments is said before any change
-        store.parts.require_local("a copy")
+        store.parts.require("a copy")
         require_apart(store, goal, partial)
         require_possible(store.parts, request)
     require_ours(partial)

@@ -242,7 +242,7 @@ def require_copyable(
         StoreStateError: the target lies in the store, or the store in it.
         UnsupportedFeatureError: the store was not closed, or is of a kind that cannot be copied.
     """
-    store.parts.require_local("a copy")
+    store.parts.require("a copy")
     if storage.filesystem.type_name == "local":
         folder = LOCAL.full_path(Path(storage.key))
         require_apart(store, folder, folder)

@@ -35,7 +35,7 @@ def assign(
         UnsupportedFeatureError: tiered storage is read alone, without the offsets of groups.
     """
     for store in stores:
-        store.parts.require_view("assignments")
+        store.parts.require("view assignments")
     names = (clients,) if isinstance(clients, str) else tuple(clients)
     sharing = Sharing(group, names, allocation or Allocation())
     selection = parse_selection(subscribe=topics)

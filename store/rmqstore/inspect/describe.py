@@ -100,7 +100,7 @@ def select_described(names: str) -> list[str]:
 
 class _Row:
     def __init__(self, parts: StoreParts) -> None:
-        parts.require_store("describe")
+        parts.require("describe")
         self._parts, self._paths = parts, parts.paths
         self._reasons: list[str] = []
 

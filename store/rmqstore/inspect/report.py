@@ -66,7 +66,7 @@ def gather(
         with_verify: also check the store, which reads all of its log.
         progress: called with the progress of the check.
     """
-    store.parts.require_local("a report")
+    store.parts.require("a report")
     notes = store.parts.kind().lines()
     if apart := store.parts.ranges.light_messages_apart:
         text = f"{describe_light_queues(Counter(apart), apart)} lie in RocksDB alone"

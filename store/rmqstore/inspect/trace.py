@@ -112,7 +112,7 @@ def find_messages(
             looked_up.append(name)
             continue
         if is_offset:
-            store.parts.require_local("looking up a physical offset")
+            store.parts.require("looking up a physical offset")
         try:
             message = store.get(int(name) if is_offset else name)
         except (MessageNotFoundError, OffsetOutOfRangeError) as err:

@@ -105,7 +105,7 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
 
 def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
-    store.parts.require_local("verify")
+    store.parts.require("verify")
     yield from _damaged_tables(store)
     yield from misplaced_files(store.paths)
     yield from _after_end(store)

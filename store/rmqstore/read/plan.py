@@ -67,7 +67,7 @@ def plan(store: StoreParts, request: ScanRequest, limits: Limits | None = None) 
         UnsupportedFeatureError: such a store cannot answer it.
     """
     if request.include_pending:
-        store.require_store("`include_pending`")
+        store.require("`include_pending`")
     if not request.pruning.keeps_broker(store.broker_name):
         return []
     if request.wanted:
@@ -122,7 +122,7 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
 
 def _log(store: StoreParts, request: ScanRequest, limits: Limits | None) -> LogPart:
     """Return the log, or those parts of it that the condition leaves."""
-    store.require_local(BY_LOG)
+    store.require(BY_LOG)
     request.log_filter()  # refuses what contradicts itself before anything is read
     store.ranges.warn_unknown_topics(request.selection)
     whole = store.log_slice()

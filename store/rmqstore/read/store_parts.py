@@ -58,9 +58,13 @@ logger = logging.getLogger(__name__)
 
 _IN_TIER = "messages in tiered storage"
 
-# Views that need a local store; then all that show messages wherever these are.
-_VIEWS_OF_CONFIG = ("groups", "consumed", "stores", "routes", "assignments")
-_VIEWS = ("queues", "topics", "deadLetters", "traces", *_VIEWS_OF_CONFIG)
+# Requests that are answered wherever the messages are, and those that take the other files of a
+# local store. All others need every message in one log.
+_OF_MESSAGES = ("view queues", "view topics", "view deadLetters", "view traces")
+_OF_STORES = (
+    "view groups", "view consumed", "view stores", "view routes", "view assignments",
+    "describe", "`include_pending`",
+)  # fmt: skip
 
 
 class StoreKind(NamedTuple):
@@ -335,39 +339,28 @@ class StoreParts(Closing):
         """Whether messages of the store are read from tiered storage, or from compacted logs."""
         return bool(self.tiers)
 
-    def require_local(self, request: str) -> None:
-        """Refuse a request that needs all messages in the log, if some are in tiered storage.
+    def require(self, request: str) -> None:
+        """Refuse a request that the sources of the messages cannot answer.
 
         Raises:
-            UnsupportedFeatureError: some are; the text names the request.
+            UnsupportedFeatureError: they cannot; the text names the request.
         """
-        for tier in self.tiers:
-            alone = "; without `tiered=` the local store is read alone" if self.has_store else ""
-            raise UnsupportedFeatureError(
-                f"{request} is not supported with {tier.what} ({tier.folder}), where each "
-                "queue has a log of its own: read by queue; a filter on columns finds "
-                f"messages too{alone}"
-            )
+        is_answered = request in _OF_MESSAGES or (request in _OF_STORES and self.has_store)
+        if is_answered or not self.tiers:
+            return
+        tier = self.tiers[0]
+        alone = "; without `tiered=` the local store is read alone" if self.has_store else ""
+        raise UnsupportedFeatureError(
+            f"{request} is not supported with {tier.what} ({tier.folder}), where each "
+            "queue has a log of its own: read by queue; a filter on columns finds "
+            f"messages too{alone}"
+        )
 
-    def require_store(self, request: str) -> None:
-        """Refuse a request that needs a local store, if only tiered storage is read.
-
-        Raises:
-            UnsupportedFeatureError: there is no local store; the text names the request.
-        """
-        if not self.has_store:
-            self.require_local(request)
+    require_local = require  # the name by which the connector and ``MessageStore`` ask
 
     def require_view(self, view: str) -> None:
-        """Refuse a view of what tiered storage does not have, if some messages are there.
-
-        Raises:
-            UnsupportedFeatureError: some are; the text names the view.
-        """
-        if view not in _VIEWS:
-            self.require_local(f"view {view}")
-        if view in _VIEWS_OF_CONFIG:
-            self.require_store(f"view {view}")
+        """Refuse a view as :meth:`require` does."""
+        self.require(f"view {view}")
 
 
 def open_parts(

@@ -55,7 +55,7 @@ class StoreCluster(Closing):
                 continue
             sources = []
             for store in members:
-                store.parts.require_local("reading one of several stores of a broker")
+                store.parts.require("reading one of several stores of a broker")
                 sources.append(store.parts)
             (broker,) = brokers_of(sources)
             broker.require_sound()
@@ -165,7 +165,7 @@ class StoreCluster(Closing):
         def plan() -> Iterator[pa.RecordBatch]:
             if name in OF_CLUSTER:
                 for store in self._opened:
-                    store.parts.require_view(name)
+                    store.parts.require(f"view {name}")
                 sources = [store.parts for store in self._opened]
                 if condition is None:
                     return read_cluster_view(sources, spec)

@@ -73,7 +73,7 @@ def plan_view(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[Vi
     Raises:
         UnsupportedFeatureError: messages are in tiered storage, and the view does not show these.
     """
-    source.require_view(spec.view)
+    source.require(f"view {spec.view}")
     if spec.view in OF_CLUSTER:
         return [ViewSlice()]
     return _VIEWS[spec.view].plan(source, spec, limits)
