@@ -59,7 +59,7 @@ def stores_to_read(stores: Sequence[StoreRef]) -> tuple[StoreRef, ...]:
         sources = []
         for ref in shared:
             store = stack.enter_context(open_ref(ref))
-            store.require_local("reading one of several stores of a broker")
+            store.require("reading one of several stores of a broker")
             source = store
             sources.append(source)
             paths[id(source)] = ref.path

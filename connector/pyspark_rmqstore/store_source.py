@@ -94,7 +94,7 @@ class StoreSource:
 
         def stored(ref: StoreRef) -> list[tuple[datetime, str, int]]:
             with open_ref(ref) as store:
-                store.require_local("msgKeyLimit")
+                store.require("msgKeyLimit")
                 return [
                     (row["storeTimestamp"], ref.path, row["commitLogOffset"])
                     for part in plan(store, chosen)

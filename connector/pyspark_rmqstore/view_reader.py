@@ -210,7 +210,7 @@ class RmqStoreViewReader(DataSourceReader):
         with open_ref(ref) as store:
             named = store.ranges.named_queues(spec.selection) if spec.names_topics else {}
             if spec.view in OF_CLUSTER:
-                store.require_view(spec.view)
+                store.require(f"view {spec.view}")
                 return _StorePlan(named, [])
             tasks = [ViewTask(ref, piece) for piece in plan_view(store, spec, limits)]
             return _StorePlan(named, [_StoreView(ref.path, tasks)])

@@ -356,12 +356,6 @@ class StoreParts(Closing):
             f"messages too{alone}"
         )
 
-    require_local = require  # the name by which the connector and ``MessageStore`` ask
-
-    def require_view(self, view: str) -> None:
-        """Refuse a view as :meth:`require` does."""
-        self.require(f"view {view}")
-
 
 def open_parts(
     path: str | os.PathLike[str],

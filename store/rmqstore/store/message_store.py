@@ -173,7 +173,7 @@ class MessageStore(Closing):
         Raises:
             UnsupportedFeatureError: the library for Bloom filters is not installed.
         """
-        self.parts.require_local("matched_groups")
+        self.parts.require("matched_groups")
         queues = self.parts.queues
         code = queues.open(topic, queue_id).unit(queue_offset)[2]
         if groups is None:
@@ -193,7 +193,7 @@ class MessageStore(Closing):
             CorruptRecordError: the record is damaged.
             OffsetOutOfRangeError: no file holds the offset.
         """
-        self.parts.require_local("get")
+        self.parts.require("get")
         log = self.parts.log
         physical_offset = parse_message_id(place)[1] if isinstance(place, str) else place
         if isinstance(place, str) and not log.min_offset <= physical_offset < log.max_offset:
@@ -241,7 +241,7 @@ class MessageStore(Closing):
             CorruptRecordError: a record that the index points at is damaged.
             OptionError: no message can have such a key, or ``begin`` or ``end`` is not a time.
         """
-        self.parts.require_local("query")
+        self.parts.require("query")
         wanted = parse_wanted(key, msg_tags=tags)
         if not wanted:
             raise OptionError("query: give a key or tags")
