@@ -172,9 +172,12 @@ def differences(before: Outcome, after: Outcome) -> list[Difference]:
 
 
 def _read(path: Path) -> tuple[Outcome, Record]:
-    with gzip.open(path, "rt", encoding="utf-8", errors="surrogatepass") as file:
-        header = json.loads(next(file))
-        return header, {row["key"]: row["outcome"] for row in map(json.loads, file)}
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", errors="surrogatepass") as file:
+            header = json.loads(next(file))
+            return header, {row["key"]: row["outcome"] for row in map(json.loads, file)}
+    except EOFError:
+        sys.exit(f"{path} is not whole, its recording was ended: record again")
 
 
 def _cut(value: Any, other: Any) -> str:
