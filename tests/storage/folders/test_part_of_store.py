@@ -107,5 +107,5 @@ def test_verbs_warn_and_show_the_store(
 
 def test_options_of_spark_name_the_root(golden_store: Golden) -> None:
     root = golden_store("live")
-    (ref,) = parse_read_options({"path": str(root / "consumequeue")}).stores
+    (ref,) = parse_read_options({"path": str(root / "consumequeue")}).source.stores
     assert ref.path == str(root)

@@ -18,7 +18,7 @@ from rmqstore.storage.recovery.store_ends import StoreEnds
 def queues_of(root: Path) -> Queues:
     paths = StorePaths(root, (root / "commitlog",), root / "consumequeue", root / "index")
     log = CommitLog(paths.commitlogs, paths.storage)
-    return Queues(paths, StoreEnds(paths, BrokerConfig(paths), log, ignore_log_end=True))
+    return Queues(paths, log, StoreEnds(paths, BrokerConfig(paths), log, ignore_log_end=True))
 
 
 def test_a_queue_is_listed_again_and_may_change_its_kind_after_a_refresh(tmp_path: Path) -> None:
