@@ -190,22 +190,23 @@ class StreamSnapshot:
             since: the offset.
             cut: what :meth:`cut` returns for it.
         """
-        left = {key for key in since.left if key in self.ends and key in since.queues}
-        begins = {
-            (broker, *queue): begin
-            for broker, reached in since.by_broker.items()
-            if broker in self.stores
-            for queue, begin in replacements(
-                self.stores[broker].tail, reached, since.marks.get(broker), is_cut=broker in cut
-            ).items()
-        }
-        for key in left:  # they are followed again, and their messages lie at or before older marks
-            begins.pop(key, None)
-            place, mark = self.stores[key[0]], since.left[key]
-            reached = {key[1:]: since.queues[key]}
-            is_cut = not place.holds(mark, reached)
-            for begin in replacements(place.tail, reached, mark, is_cut=is_cut).values():
-                begins[key] = begin
+        begins: dict[Key, int] = {}
+        for broker, every in since.by_broker.items():
+            place = self.stores.get(broker)
+            if place is None:
+                continue
+            # Queues that are followed again: their messages lie at or before older marks.
+            left = {key for key in since.left if key[0] == broker and key in self.ends}
+            apart = {key[1:]: since.left[key] for key in left & since.queues.keys()}
+            reached = every
+            if apart:
+                reached = {queue: at for queue, at in every.items() if queue not in apart}
+            found = replacements(place.tail, reached, since.marks.get(broker), is_cut=broker in cut)
+            for queue, mark in apart.items():
+                alone = {queue: since.queues[broker, *queue]}
+                is_cut = not place.holds(mark, alone)
+                found |= replacements(place.tail, alone, mark, is_cut=is_cut)
+            begins |= {(broker, *queue): begin for queue, begin in found.items()}
         return begins
 
     def gone(self, since: StreamOffset) -> set[Key]:

@@ -12,40 +12,16 @@ from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.pulls import first_records
 from rmqstore.live.reading import LiveScan
 from rmqstore.progress import Advance, ignore_progress
-from rmqstore.read.limits import Limits
 from rmqstore.read.log_mark import LogMark
 from rmqstore.read.request import ScanRequest
-from rmqstore.read.sampled_queues import SampledQueues, SampledSlice
+from rmqstore.read.sampled_queues import RangesPart, SampledQueues, SampledSlice
 from rmqstore.read.sampling import Sample
 from rmqstore.spans import QueueSlice
 
 
 @dataclass(frozen=True)
-class LivePart:
-    """Ranges of queues of one running broker; see :class:`rmqstore.read.parts.Part`.
-
-    Attributes:
-        slices: the ranges.
-        mark: the newest record that may be read, None if it is not known.
-        sampled: the same ranges with samples, by which they are cut; None if they were not sampled.
-    """
-
-    slices: tuple[QueueSlice, ...]
-    mark: LogMark | None = None
-    sampled: SampledQueues | None = None
-
-    @property
-    def n_bytes(self) -> float:
-        assert self.sampled is not None, "the ranges were not sampled"
-        return self.sampled.n_bytes
-
-    @property
-    def n_records(self) -> int:
-        return sum(piece.end - piece.start for piece in self.slices)
-
-    def split(self, limits: Limits) -> list[LivePart]:
-        assert self.sampled is not None, "the ranges were not sampled"
-        return [LivePart(slices, self.mark) for slices in self.sampled.cut(limits)]
+class LivePart(RangesPart):
+    """Ranges of queues of one running broker, whose mark is the newest record that may be read."""
 
     def read(
         self, broker: LiveBroker, request: ScanRequest, advance: Advance = ignore_progress

@@ -24,7 +24,7 @@ from rmqstore.read.parts import (
     RecordsPart,
     UnitsPart,
 )
-from rmqstore.read.plan import plan
+from rmqstore.read.plan import plan, queues_part, records_part
 from rmqstore.read.planning import divide_slices, n_written, plan_queues
 from rmqstore.read.read_spec import FAILFAST
 from rmqstore.read.reading import find_lost
@@ -176,12 +176,18 @@ class MessageScan:
 
     def _look_up(self) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a look-up: those in tiered storage, then those of the log."""
-        parts = plan(self._store, self._request, None if self._tally is None else _ONE_PART)
-        if self._tally is not None:
-            self._expect(round(sum(part.n_bytes for part in parts)))
-        yield from self._in_turn(_of_kind(parts, QueuesPart))
+        parts = plan(self._store, self._request)
+        queues, singles = _of_kind(parts, QueuesPart), _of_kind(parts, RecordsPart)
         pieces = [piece for part in _of_kind(parts, LogPart) for piece in part.slices]
-        for records in _of_kind(parts, RecordsPart):
+        if self._tally is not None:
+            store, n_bytes = self._store, float(n_written(self._store, pieces))
+            for part in queues:
+                n_bytes += queues_part(store, part.slices, _ONE_PART).n_bytes
+            for records in singles:
+                n_bytes += records_part(store, records.physical_offsets, _ONE_PART).n_bytes
+            self._expect(round(n_bytes))
+        yield from self._in_turn(queues)
+        for records in singles:
             offsets = records.physical_offsets
             for piece in pieces:
                 before = int(np.searchsorted(offsets, piece.start))

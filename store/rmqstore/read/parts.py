@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +17,14 @@ from rmqstore.format.layout import Positions
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.read.faults import refuse_spans
 from rmqstore.read.limits import Limits, cut_log, cut_rows
-from rmqstore.read.log_mark import LogMark
 from rmqstore.read.pending import PendingRows, read_pending
 from rmqstore.read.reading import finder, look_up, read_log, read_queues, read_units
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.rows import UnitRows
-from rmqstore.read.sampled_queues import SampledQueues
+from rmqstore.read.sampled_queues import RangesPart
 from rmqstore.read.sampling import SampledSpan
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.spans import LogSlice, LostSpan, QueueKey, QueueSlice
+from rmqstore.spans import LogSlice, LostSpan, QueueKey
 from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.recovery.store_ends import PlannedEnds, recovered_within
 
@@ -64,51 +63,29 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True)
-class QueuesPart:
-    """Ranges of queues.
+class QueuesPart(RangesPart):
+    """Ranges of queues of a store.
 
     In a look-up they lie in tiered storage, and all of their messages are compared.
 
     Attributes:
-        slices: the ranges.
         recovered: the units that only the log gives, of their queues and perhaps of others; None if
             a process that reads the part has to look for them.
-        mark: a record by which the log of the plan is recognized, None if there is none.
-        sampled: the same ranges with samples, by which they are cut; None if they were not sampled.
         is_newest: whether no record that may be read lies after the mark.
     """
 
-    slices: tuple[QueueSlice, ...]
     recovered: dict[QueueKey, RecoveredUnits] | None = None
-    mark: LogMark | None = None
-    sampled: SampledQueues | None = None
     is_newest: bool = True
-
-    @property
-    def n_bytes(self) -> float:
-        assert self.sampled is not None, "the ranges were not sampled"
-        return self.sampled.n_bytes
-
-    @property
-    def n_records(self) -> int:
-        return sum(piece.end - piece.start for piece in self.slices)
 
     @property
     def ends(self) -> PlannedEnds | None:
         return None if self.recovered is None else PlannedEnds(self.recovered)
 
-    def split(self, limits: Limits) -> list[QueuesPart]:
-        assert self.sampled is not None, "the ranges were not sampled"
-        known = self.recovered
-        return [
-            replace(
-                self,
-                slices=slices,
-                recovered=None if known is None else recovered_within(known, slices),
-                sampled=None,
-            )
-            for slices in self.sampled.cut(limits)
-        ]
+    def split(self, limits: Limits) -> list[Self]:
+        parts, known = super().split(limits), self.recovered
+        if not known:
+            return parts
+        return [replace(part, recovered=recovered_within(known, part.slices)) for part in parts]
 
     def read(
         self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress

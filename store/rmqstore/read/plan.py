@@ -191,7 +191,7 @@ def queues_part(
             of the plan.
     """
     if limits is None:
-        return QueuesPart(tuple(slices), store.ends.recovered, mark)
+        return QueuesPart(tuple(slices), mark, recovered=store.ends.recovered)
     mean_bytes = _mean_if_one_task(store, slices, limits)
     if mean_bytes is not None:
         sampled = [SampledSlice(piece, [Sample(piece.start, 0, mean_bytes)]) for piece in slices]
@@ -219,7 +219,8 @@ def _sampled_part(
     if mark is None and store.log_end is None and not store.log.is_remote:
         places = [item.samples[-1].physical_offset for item in sampled if item.samples]
         mark, is_newest = LogMark.at(store.log, max(places, default=None)), False
-    return QueuesPart(slices, store.ends.recovered, mark, queues, is_newest=is_newest)
+    recovered = store.ends.recovered
+    return QueuesPart(slices, mark, queues, recovered=recovered, is_newest=is_newest)
 
 
 def _mean_if_one_task(

@@ -71,18 +71,6 @@ def known_columns(schema: pa.Schema, *, include_pending: bool) -> pa.Schema:
     return pa.schema([*schema, *(field for field in others if field.name not in schema.names)])
 
 
-def require_columns(schema: pa.Schema, corrupt_column: str) -> None:
-    """Refuse columns that no message has.
-
-    Raises:
-        OptionError: there are some; the text names them.
-    """
-    known = {*ALL_COLUMNS.names, *PENDING.names, corrupt_column}
-    unknown = set(schema.names) - known
-    if unknown:
-        raise OptionError(f"`columns`: unknown {', '.join(sorted(unknown))}")
-
-
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
     """The request for one scan, whatever it reads.
@@ -127,7 +115,9 @@ class ScanRequest:
             raise OptionError(f"`scan` {self.by!r}: queue or commitlog")
         if self.mode not in MODES:
             raise OptionError(f"`mode` {self.mode!r}: one of {', '.join(MODES)}")
-        require_columns(self.schema, self.corrupt_column)
+        known = {*ALL_COLUMNS.names, *PENDING.names, self.corrupt_column}
+        if unknown := set(self.schema.names) - known:
+            raise OptionError(f"`columns`: unknown {', '.join(sorted(unknown))}")
         if self.include_pending and not self.is_by_queue:
             raise OptionError("`include_pending`: only a read by queue knows what is pending")
         if self.last is not None and (self.wanted or self.include_pending):
@@ -203,15 +193,12 @@ class ScanRequest:
         return (batch if batch.schema.names == names else batch.select(names) for batch in batches)
 
 
-def parse_request(
-    arguments: Mapping[str, Any], *, streaming: bool = False, schema: pa.Schema | None = None
-) -> ScanRequest:
+def parse_request(arguments: Mapping[str, Any], *, streaming: bool = False) -> ScanRequest:
     """Return the request that arguments of a scan make; ``MessageStore.scan`` describes them.
 
     Args:
         arguments: by name, those of ``query.arguments.ScanArguments`` and ``columns``.
         streaming: whether queues start at their ends if nothing else is said, as in a stream.
-        schema: the columns that are returned, in place of ``columns``.
 
     Raises:
         OptionError: one is out of its domain, or some contradict one another.
@@ -222,8 +209,7 @@ def parse_request(
     selection = parse_selection(**of_selection, streaming=streaming)
     of_schema = {name: given[name] for name in ("include_pending", "verbatim", "mode")}
     corrupt_column = given["column_name_of_corrupt_record"]
-    if schema is None:
-        schema = returned_schema(given["columns"], corrupt_column=corrupt_column, **of_schema)
+    schema = returned_schema(given["columns"], corrupt_column=corrupt_column, **of_schema)
     places = _places(given["starting_physical_offset"], given["ending_physical_offset"])
     where, sql92 = given["where"], given["filter"]
     if where is not None:

@@ -9,12 +9,14 @@ is read by one part, or by two at a cut.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.read.limits import Limits
+from rmqstore.read.log_mark import LogMark
 from rmqstore.read.sampling import Sample
 from rmqstore.spans import QueueSlice
 
@@ -39,6 +41,40 @@ class SampledSlice(NamedTuple):
         A queue whose files are missing has no sample. It gets one of 0 bytes.
         """
         return self if self.samples else self._replace(samples=[Sample(self.piece.start, 0, 0.0)])
+
+
+@dataclass(frozen=True)
+class RangesPart:
+    """Ranges of queues, wherever they are read; see :class:`rmqstore.read.parts.Part`.
+
+    Attributes:
+        slices: the ranges.
+        mark: a record by which the log of the plan is recognized, None if there is none.
+        sampled: the same ranges with samples, by which they are cut; None if they were not sampled.
+    """
+
+    slices: tuple[QueueSlice, ...]
+    mark: LogMark | None = None
+    sampled: SampledQueues | None = None
+
+    @property
+    def n_bytes(self) -> float:
+        """The bytes of all messages, estimated."""
+        return self._samples.n_bytes
+
+    @property
+    def n_records(self) -> int:
+        """The number of all messages."""
+        return sum(piece.end - piece.start for piece in self.slices)
+
+    def split(self, limits: Limits) -> list[Self]:
+        """Return parts within limits that together are this one."""
+        return [replace(self, slices=slices, sampled=None) for slices in self._samples.cut(limits)]
+
+    @property
+    def _samples(self) -> SampledQueues:
+        assert self.sampled is not None, "the ranges were not sampled"
+        return self.sampled
 
 
 class SampledQueues:
