@@ -19,7 +19,6 @@ from measure import evict, report
 from rmqstore.format.schema import select_columns
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.limits import Limits
-from rmqstore.read.planning import plan_queues, take_samples
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
 from rmqstore.read.sampled_queues import SampledQueues, SampledSlice
@@ -58,9 +57,9 @@ def plans(root: Path) -> dict[str, list[list[QueueSlice]]]:
     """Return the tasks of a store for each way to plan them."""
     with open_for(root, broker_name="bench") as store:
         spec = ReadSpec(schema=select_columns(_COLUMNS))
-        slices = plan_queues(store.parts, parse_selection(), spec)
+        slices = [*store.parts.ranges.resolve(parse_selection(), spec)]
         sampled = [
-            SampledSlice(piece, take_samples(store.parts, piece, _SAMPLES)) for piece in slices
+            SampledSlice(piece, store.parts.sampler.sample(piece, _SAMPLES)) for piece in slices
         ]
     by_log = SampledQueues(sampled).cut(Limits(_TASK_BYTES))
     return {

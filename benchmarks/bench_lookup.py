@@ -14,7 +14,6 @@ import ctypes
 import mmap
 import statistics
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,6 @@ from pyspark_rmqstore.packing import splits_of
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.tasks import StoreTask
 from rmqstore.format.layout import QUEUE_UNIT
-from rmqstore.read.planning import log_heads, log_points, take_samples
 from rmqstore.spans import QueueSlice
 
 CHUNK, TOPIC, N_KEYS = 200_000, "bench", 1000
@@ -131,7 +129,9 @@ def narrow_time(path: Path) -> None:
         queues = [queue for topic in store.topics() for queue in store.queues(topic)]
         first = min(queue.first_store_timestamp or 0 for queue in queues)
         last = max(queue.last_store_timestamp or 0 for queue in queues)
-        n_points = len(log_points(store.parts, partial(log_heads, store.parts)).places)
+        parts = store.parts
+        points = parts.sampler.log_points(parts.log_slice(), parts.sampler.log_heads)
+        n_points = len(points.places)
     low = first + (last - first) * 2 // 5
     high = low + (last - first) // 100
     times = [pa.scalar(bound * 1000, pa.timestamp("us", tz="UTC")).as_py() for bound in (low, high)]
@@ -160,7 +160,7 @@ def narrow_time(path: Path) -> None:
 
 def piece_bytes(store: rmqstore.MessageStore, piece: QueueSlice) -> float:
     """Return an estimate of the bytes that the messages of a range take in the log."""
-    means = [sample.mean_bytes for sample in take_samples(store.parts, piece, 64)]
+    means = [sample.mean_bytes for sample in store.parts.sampler.sample(piece, 64)]
     return (piece.end - piece.start) * statistics.mean(means)
 
 

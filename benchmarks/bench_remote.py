@@ -25,7 +25,6 @@ from object_server import BUCKET, served
 
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.selection import Selection, parse_selection
-from rmqstore.read.planning import log_heads, log_parts, plan_queues, plan_sampled
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_log, read_queues
 from rmqstore.read.record_filter import log_filter
@@ -96,11 +95,11 @@ def plans(store: Store, n_tasks: int) -> dict[str, list[Pieces]]:
     """Return the ranges of each task, by queue and by log."""
     with store.open() as opened:
         session = opened.parts
-        slices = plan_queues(session, parse_selection(), ReadSpec(schema=MESSAGE))
+        slices = [*session.ranges.resolve(parse_selection(), ReadSpec(schema=MESSAGE))]
         by_queue: list[Pieces] = [
             [_share(piece, task, n_tasks) for piece in slices] for task in range(n_tasks)
         ]
-        parts = log_parts(session, [session.log_slice()], log_heads(session))
+        parts = session.sampler.log_parts([session.log_slice()], session.sampler.log_heads())
     by_log = [[*group] for group in _shares(parts, n_tasks)]
     return {"by queue": by_queue, "by log": by_log}
 
@@ -211,10 +210,12 @@ def questions(key: str | None) -> dict[str, Callable[[MessageStore], int]]:
 
     def by_queue(store: MessageStore) -> int:
         spec = ReadSpec(schema=MESSAGE)
-        return len(plan_sampled(store.parts, parse_selection(), spec))
+        slices = store.parts.ranges.resolve(parse_selection(), spec)
+        return sum(bool(store.parts.sampler.sample(piece, 2)) for piece in slices)
 
     def by_log(store: MessageStore) -> int:
-        return len(log_parts(store.parts, [store.parts.log_slice()], log_heads(store.parts)))
+        sampler = store.parts.sampler
+        return len(sampler.log_parts([store.parts.log_slice()], sampler.log_heads()))
 
     asked = {"plan by queue": by_queue, "plan by log": by_log}
     if key is not None:

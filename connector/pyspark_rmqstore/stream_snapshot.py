@@ -25,7 +25,6 @@ from rmqstore.read.faults import refuse_spans
 from rmqstore.read.limits import Limits
 from rmqstore.read.log_mark import LogMark
 from rmqstore.read.plan import queues_part
-from rmqstore.read.planning import find_starts, rows_within, slices_there, take_samples
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.reading import find_lost
 from rmqstore.read.request import ScanRequest
@@ -34,7 +33,7 @@ from rmqstore.read.tail import StoreTail, Tail, replacements
 from rmqstore.read.tailing import TieredTail, tail_of
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
-from rmqstore.storage.files.retry import ChangingStore
+from rmqstore.storage.broker.retry import Deletions, Recoveries, retry
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +82,8 @@ class Followed(NamedTuple):
         self, key: QueueKey, start: int, stop: int, request: ScanRequest
     ) -> list[QueueSlice]:
         """Return the parts of a range of a queue that are there."""
-        return slices_there(self.store, *key, start, stop, request.spec(self.store.broker_name))
+        spec = request.spec(self.store.broker_name)
+        return self.store.store_queues.slices(key, start, stop, spec)
 
     def task_of(self, slices: list[QueueSlice], limits: Limits, mark: LogMark | None) -> StoreTask:
         """Return what is read of ranges of queues up to a mark, which is split within limits."""
@@ -280,7 +280,7 @@ class StreamSnapshot:
     def weight(self, key: Key, start: int, end: int) -> Weight:
         """Return an estimate of the messages of a queue between two offsets."""
         whole = QueueSlice(key[1], key[2], start, end)
-        samples = take_samples(self._store(key), whole, _SAMPLES)
+        samples = self._store(key).sampler.sample(whole, _SAMPLES)
         if not samples:
             return Weight(0, 0)
         mean = sum(one.mean_bytes for one in samples) / len(samples)
@@ -289,7 +289,7 @@ class StreamSnapshot:
     def rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
         """Return how many messages of a queue, from the first of a range on, fit into bytes."""
         whole = QueueSlice(key[1], key[2], start, end)
-        return rows_within(self._store(key), whole, n_bytes)
+        return self._store(key).sampler.rows_within(whole, n_bytes)
 
     def _store(self, key: Key) -> StoreParts:
         followed = self.stores[key[0]]
@@ -402,28 +402,36 @@ class FollowedStores:
         return stores_to_read(self._stores)
 
     @cached_property
-    def _changing(self) -> ChangingStore:
-        return ChangingStore(self._signs, lambda: self.doubt(self._opened))
+    def _recoveries(self) -> Recoveries:
+        return Recoveries(self._signs, lambda: self.doubt(self._opened))
+
+    def _retry(self, ask: Callable[[], T]) -> T:
+        return retry(ask, Deletions(self), self._recoveries)
+
+    def refresh(self) -> None:
+        """List the files of all stores again."""
+        for followed in self._opened.values():
+            followed.store.refresh()
 
     def answer(self, ask: Callable[[StreamSnapshot], T]) -> T:
         """Look, and return the answer to a question about what was found.
 
-        Both are repeated while a recovery changes a store.
+        Both are repeated while files are deleted, or a recovery changes a store.
         """
-        return self._changing.answer(lambda: ask(self.look()))
+        return self._retry(lambda: ask(self.look()))
 
     def initial(self) -> StreamOffset:
         """Return the offset at which the options start."""
-        return self._changing.answer(self._initial)
+        return self._retry(self._initial)
 
     def _initial(self) -> StreamOffset:
         request = self._request
         initial: dict[Key, int] = {}
         for broker, (_, tail) in self._all().items():
             # it looks only after it has read the offsets of consumer groups
-            starts = find_starts(
-                tail.store,
+            starts = tail.store.ranges.starts(
                 request.selection,
+                broker,
                 tail.spans,
                 fail_on_data_loss=request.fail_on_data_loss,
             )

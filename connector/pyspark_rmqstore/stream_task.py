@@ -18,11 +18,8 @@ from rmqstore.read.parts import QueuesPart
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LATEST_TIME
-from rmqstore.storage.broker.broker_run import BrokerRun, StoreSigns, folders_of
-from rmqstore.storage.files.retry import ChangingStore
-
-# A store that is opened and closed all the time is not recovered each time.
-_MAX_READS = 10
+from rmqstore.storage.broker.broker_run import StoreSigns, folders_of
+from rmqstore.storage.broker.retry import Recoveries, Restarts, retry
 
 
 def read_planned(
@@ -35,11 +32,14 @@ def read_planned(
     """
     task = _StreamTask(ref, planned, request)
     # The signs are taken before the store is opened: a file may be deleted while it is opened.
-    changing = ChangingStore(task.signs, task.doubt)
+    recoveries = Recoveries(task.signs, task.doubt)
     with open_in_task(ref, planned.ends) as store:
-        # Rows that Spark has got cannot be taken back. So only the first batch is read again here;
-        # what fails later is left to Spark's own attempts.
-        yield from changing.answer(lambda: task.begin(store))
+        # A broker that starts after the plan was checked and before it is read may cut the log and
+        # write other records in the place of those that were planned. Rows that Spark has got
+        # cannot be taken back. So only the first batch is read again here; what fails later is left
+        # to Spark's own attempts.
+        restarts = Restarts(store.paths, task.doubt)
+        yield from retry(lambda: task.begin(store), recoveries, restarts)
 
 
 class _StreamTask:
@@ -59,20 +59,10 @@ class _StreamTask:
         self._is_in_doubt = True
 
     def begin(self, store: StoreParts) -> Iterator[pa.RecordBatch]:
-        """Return the batches, the first of which is read already.
-
-        A broker that starts after the plan was checked and before it is read may cut the log and
-        write other records in the place of those that were planned. The first batch is dropped
-        then, and everything is checked and read again.
-        """
-        for _ in range(_MAX_READS):
-            run = BrokerRun.of(store.paths)
-            part = self._planned if self._stands(store) else self._plan_again(store)
-            batches = part.read(store, self._request)
-            first = next(batches, None)
-            if BrokerRun.of(store.paths) == run:
-                break
-            self._is_in_doubt = True
+        """Return the batches, the first of which is read already."""
+        part = self._planned if self._stands(store) else self._plan_again(store)
+        batches = part.read(store, self._request)
+        first = next(batches, None)
         return batches if first is None else chain([first], batches)
 
     def _stands(self, store: StoreParts) -> bool:

@@ -274,7 +274,7 @@ def numbered(n: int) -> list[str]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the times that were waited for a store that changes."""
     found: list[float] = []
-    monkeypatch.setattr("rmqstore.storage.files.retry.sleep", found.append)
+    monkeypatch.setattr("rmqstore.storage.broker.retry.sleep", found.append)
     return found
 
 

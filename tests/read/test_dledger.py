@@ -26,7 +26,6 @@ from rmqstore import (
 )
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.planning import log_heads
 from rmqstore.read.reading import read_log
 from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tail import StoreTail
@@ -269,7 +268,7 @@ def test_heads_where_the_log_is_cut_are_those_of_entries(tmp_path: Path) -> None
     plain = {at.physical_offset for at in store.placed if at.physical_offset < 2 * SEGMENT}
     entries = {frame_of(at) for at in store.placed if at.physical_offset >= 2 * SEGMENT}
     with open_parts(root) as parts:
-        heads = log_heads(parts)
+        heads = parts.sampler.log_heads()
         assert {*heads} <= plain | entries
         assert len({*heads} & plain) > 2
         assert len({*heads} & entries) > 2

@@ -13,7 +13,6 @@ import pytest
 import goldens
 import rmqstore
 from rmqstore.errors import OptionError
-from rmqstore.read.planning import n_written
 from tiers import spread
 
 Golden = Callable[[str], Path]
@@ -91,7 +90,7 @@ def test_few_messages_are_read_for_the_newest(tmp_path: Path) -> None:
     with rmqstore.open(tmp_path / "s") as store:
         assert len(store.scan(last=10, progress=report).read_all()) == 10
         assert told[-1] == 10
-        n_bytes = n_written(store.parts, [store.parts.log_slice()])
+        n_bytes = store.parts.n_written([store.parts.log_slice()])
         told.clear()
         assert len(store.scan(last=10, scan="commitlog", progress=report).read_all()) == 10
         assert told[-1] < n_bytes / 4

@@ -18,11 +18,11 @@ from reading import read, rows
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.conditions import Between, LogSpans, Pruning, StoreTimes, parts_stored_within
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.planning import log_heads, log_points, plan_queues
 from rmqstore.read.pruner import StorePruner
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_log, read_queues, read_units
 from rmqstore.read.record_filter import LogFilter
+from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import Span
 
 GoldenStore = Callable[[str], Path]
@@ -32,6 +32,10 @@ STORES = [
     "live", "empty",
     "lmq", "batch-cq",
 ]  # fmt: skip
+
+
+def log_points(parts: StoreParts) -> StoreTimes:
+    return parts.sampler.log_points(parts.log_slice(), parts.sampler.log_heads)
 
 
 def meets(row: Row, pruning: Pruning) -> bool:
@@ -88,7 +92,7 @@ def test_a_pruned_read_by_queue_has_all_rows_that_meet_the_conditions(
     with rmqstore.open(golden_store(name)) as store:
         selection = parse_selection(include_system_topics=True)
         spec = ReadSpec(MESSAGE, broker_name="b")
-        slices = plan_queues(store.parts, selection, spec)
+        slices = [*store.parts.ranges.resolve(selection, spec)]
         every = rows(read_queues(store.parts, slices, spec))
         for _ in range(count if every else 0):
             pruning = random_pruning(chance, every)
@@ -154,7 +158,7 @@ def test_damaged_units_cost_no_others(
             file.write(garbage)
     spec = ReadSpec(MESSAGE, mode="DROPMALFORMED", broker_name="b")
     with rmqstore.open(root) as opened:
-        slices = plan_queues(opened.parts, parse_selection(), spec)
+        slices = [*opened.parts.ranges.resolve(parse_selection(), spec)]
         every = rows(read_queues(opened.parts, slices, spec))
         for low, high in [(0, 5), (3, 3), (20, 60), (60, 150), (90, 199), (199, 199)]:
             for pruning in (
@@ -183,7 +187,7 @@ def test_conditions_are_named_in_a_line() -> None:
 def test_one_key_reads_its_messages_and_nothing_else(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("live")) as store:
         spec = ReadSpec(MESSAGE, broker_name="b")
-        slices = plan_queues(store.parts, parse_selection(include_system_topics=True), spec)
+        slices = [*store.parts.ranges.resolve(parse_selection(include_system_topics=True), spec)]
         for keyed in goldens.lines("live", "keys")[::20]:
             pruned = StorePruner(store.parts, Pruning(msg_ids=frozenset([keyed["key"]]))).queues(
                 slices
@@ -199,7 +203,7 @@ def test_one_key_reads_its_messages_and_nothing_else(golden_store: GoldenStore) 
 def test_a_narrow_time_leaves_little_of_the_log(golden_store: GoldenStore) -> None:
     with rmqstore.open(golden_store("basic")) as store:
         whole = store.parts.log_slice()
-        times = log_points(store.parts, lambda: log_heads(store.parts)).store_timestamps.tolist()
+        times = log_points(store.parts).store_timestamps.tolist()
         assert times == sorted(times)
         middle = times[len(times) // 2]
         pieces = StorePruner(store.parts, Pruning(store_timestamps=Between(middle, middle))).log(
@@ -309,7 +313,7 @@ def test_a_short_log_may_have_any_times(tmp_path: Path, damage: bool) -> None:
             file.seek(4)
             file.write(b"\0\0\0\0")
     with rmqstore.open(root) as opened:
-        points = log_points(opened.parts, lambda: log_heads(opened.parts))
+        points = log_points(opened.parts)
         assert points.are_all is not damage
         if not damage:
             assert points.store_timestamps.tolist() == times

@@ -17,7 +17,6 @@ import store_builder as build
 from rmqstore.query.selection import parse_selection
 from rmqstore.read.log_cursor import LogCursor
 from rmqstore.read.log_mark import LogMark
-from rmqstore.read.planning import rows_within
 from rmqstore.read.store_parts import open_parts
 from rmqstore.read.tail import StoreTail
 from rmqstore.storage.broker.store_config import StoreConfig
@@ -362,9 +361,9 @@ def test_rows_within_bytes_are_counted_by_units(golden_store: Callable[[str], Pa
         )
         piece = rmqstore.spans.QueueSlice(topic, info.queue_id, info.min_offset, info.max_offset)
         for n_rows in (0, 1, len(sizes) // 2, len(sizes)):
-            assert rows_within(store.parts, piece, sum(sizes[:n_rows])) == n_rows
-            assert rows_within(store.parts, piece, sum(sizes[:n_rows]) + 1) == n_rows
-        assert rows_within(store.parts, piece, sum(sizes) - 1) == len(sizes) - 1
+            assert store.parts.sampler.rows_within(piece, sum(sizes[:n_rows])) == n_rows
+            assert store.parts.sampler.rows_within(piece, sum(sizes[:n_rows]) + 1) == n_rows
+        assert store.parts.sampler.rows_within(piece, sum(sizes) - 1) == len(sizes) - 1
 
 
 def test_a_blank_before_an_empty_segment_may_still_become_a_record(tmp_path: Path) -> None:

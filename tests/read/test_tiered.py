@@ -32,7 +32,6 @@ from rmqstore.errors import (
 from rmqstore.format.schema import select_columns
 from rmqstore.query.conditions import Between, Pruning
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.planning import plan_queues, slices_there
 from rmqstore.read.pruner import prune_tiered
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
@@ -179,7 +178,9 @@ def test_conditions_leave_most_of_a_tier_unread(golden_store: GoldenStore, name:
         n_read = sum(n for path, n in storage.n_read.items() if path.parent.name == "COMMIT_LOG")
         assert n_read < sum(row["storeSize"] for row in every) / 10
         pruning = Pruning(store_timestamps=Between(times[-10], times[-1]))
-        slices = plan_queues(store.parts, parse_selection(), ReadSpec(select_columns(["body"])))
+        slices = [
+            *store.parts.ranges.resolve(parse_selection(), ReadSpec(select_columns(["body"])))
+        ]
         left = prune_tiered(store.parts.tiers[0], slices, pruning)
         assert sum(part.end - part.start for part in left) < len(every) / 2
 
@@ -551,7 +552,9 @@ def test_the_tier_of_another_store_is_refused(golden_store: GoldenStore, tmp_pat
         with pytest.raises(OptionError, match="is not the tiered storage of this store"):
             store.count(subscribe="TierA")
         with pytest.raises(OptionError, match="is not the tiered storage of this store"):
-            slices_there(store.parts, *key, 0, 5, ReadSpec(select_columns(["body"])))  # of a stream
+            store.parts.store_queues.slices(
+                key, 0, 5, ReadSpec(select_columns(["body"]))
+            )  # of a stream
         assert store.count(subscribe="TierB") > 0
 
 
@@ -582,7 +585,7 @@ def test_what_is_deleted_after_planning_comes_from_the_tier(
     schema = select_columns(["topic", "queueId", "queueOffset"])
     spec = ReadSpec(schema)
     with open_parts(root, tiered=tier_of(root)) as planned:
-        slices = plan_queues(planned, parse_selection(), spec)
+        slices = [*planned.ranges.resolve(parse_selection(), spec)]
         expected = {(piece.topic, piece.queue_id): 0 for piece in slices}
         for piece in slices:
             expected[piece.topic, piece.queue_id] += piece.end - piece.start
@@ -603,7 +606,7 @@ def test_what_is_deleted_while_a_tier_is_read_comes_from_the_tier(
     root = Path(shutil.copytree(golden_store("tiered"), tmp_path / "s"))
     spec = ReadSpec(select_columns(["topic", "queueId", "queueOffset"]))
     with open_parts(root, tiered=tier_of(root)) as store:
-        slices = plan_queues(store, parse_selection(), spec)
+        slices = [*store.ranges.resolve(parse_selection(), spec)]
         batches = read_queues(store, slices, spec)
         found = rows([next(batches)])
         store.log.close()  # as if so many files were read that this one was closed

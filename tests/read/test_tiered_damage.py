@@ -15,7 +15,6 @@ from mutations import damage
 from reading import by_queue, read, rows
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.planning import slices_there
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
 from rmqstore.read.tailing import tail_of
@@ -98,6 +97,6 @@ def by_tail(store: rmqstore.MessageStore, spec: ReadSpec) -> list[dict]:
     slices = [
         piece
         for key, span in spans.items()
-        for piece in slices_there(store.parts, *key, *span, spec)
+        for piece in store.parts.store_queues.slices(key, *span, spec)
     ]
     return rows(read_queues(store.parts, slices, spec))

@@ -15,12 +15,11 @@ import rmqstore
 import tiers
 from reading import by_queue, read, rows
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.query.selection import parse_selection
+from rmqstore.query.selection import Selection, parse_selection
 from rmqstore.read.log_mark import LogMark
-from rmqstore.read.planning import find_starts, rows_within, slices_there
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_queues
-from rmqstore.read.store_parts import open_parts, paths_for
+from rmqstore.read.store_parts import StoreParts, open_parts, paths_for
 from rmqstore.read.tail import StoreTail
 from rmqstore.read.tailing import TieredTail, tail_of
 from rmqstore.spans import QueueSlice
@@ -44,6 +43,12 @@ def offsets_in(slices: list[QueueSlice]) -> set[tuple[str, int, int]]:
     }
 
 
+def starts_of(
+    parts: StoreParts, selection: Selection, tail: StoreTail | TieredTail
+) -> dict[Key, int]:
+    return parts.ranges.starts(selection, parts.broker_name, tail.spans, fail_on_data_loss=True)
+
+
 class Reader:
     """Follows a store as a stream does, from its first message on."""
 
@@ -60,7 +65,7 @@ class Reader:
         for key, end in sorted(self.tail.ends.items()):
             start = max(self.next.get(key, 0), self.tail.first(key))
             if start < end:
-                slices += slices_there(self.parts, *key, start, end, SPEC)
+                slices += self.parts.store_queues.slices(key, start, end, SPEC)
                 self.next[key] = end
         return slices
 
@@ -134,15 +139,15 @@ def test_times_and_offsets_tell_where_a_stream_starts(broker: TieringBroker) -> 
         for number in (0, 15, 45, 79):
             time = stored[number]
             selection = parse_selection(starting_timestamp=time, streaming=True)
-            starts = find_starts(parts, selection, tail.spans, fail_on_data_loss=True)
+            starts = starts_of(parts, selection, tail)
             assert starts[KEYS[0]] == stored.index(time)
         chosen = parse_selection(starting_offsets={"A": {"0": 7}}, streaming=True)
-        assert find_starts(parts, chosen, tail.spans, fail_on_data_loss=True)[KEYS[0]] == 7
+        assert starts_of(parts, chosen, tail)[KEYS[0]] == 7
         n_bytes = parts.store_queues.n_bytes(*KEYS[0], 0, 80)
         whole = QueueSlice(*KEYS[0], 0, 80)
-        assert rows_within(parts, whole, 1 << 30) == 80
-        assert rows_within(parts, whole, n_bytes // 2) in range(30, 50)
-        assert rows_within(parts, whole, 10) == 0
+        assert parts.sampler.rows_within(whole, 1 << 30) == 80
+        assert parts.sampler.rows_within(whole, n_bytes // 2) in range(30, 50)
+        assert parts.sampler.rows_within(whole, 10) == 0
         assert parts.ranges.stands(whole)
 
 
@@ -180,7 +185,7 @@ def test_messages_that_are_in_neither_are_a_loss(broker: TieringBroker) -> None:
     with pytest.raises(OffsetOutOfRangeError, match=r"queue offsets 10 to \d+ .* are gone"):
         reader.plan()
     spec = replace(SPEC, fail_on_data_loss=False)
-    before, after = slices_there(reader.parts, *KEYS[0], 0, 70, spec)
+    before, after = reader.parts.store_queues.slices(KEYS[0], 0, 70, spec)
     assert (before.start, before.end, after.end) == (0, 10, 70)
     assert after.start == reader.parts.queues.first(*KEYS[0])
 

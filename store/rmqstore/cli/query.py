@@ -55,7 +55,7 @@ from rmqstore.query.selection import (
 )
 from rmqstore.query.times import parse_timestamp
 from rmqstore.read.lookup import SMALL_GAPS
-from rmqstore.read.planning import find_wanted
+from rmqstore.read.reading import find_wanted
 from rmqstore.store.cluster import StoreCluster
 from rmqstore.store.message_store import MessageStore
 

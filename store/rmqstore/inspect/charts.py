@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 from rmqstore.errors import RmqStoreError
 from rmqstore.inspect.facts import GroupFacts, QueueFacts, Rates, StoreFacts, TopicFacts
 from rmqstore.query.times import current_zone
-from rmqstore.read.planning import take_samples
 from rmqstore.spans import QueueSlice
 from rmqstore.store.message_store import MessageStore
 
@@ -99,7 +99,7 @@ def _stored_before(
     for piece in slices:
         # a damaged record; the times of the others suffice
         with suppress(RmqStoreError, OSError):
-            for sample in take_samples(store.parts, piece, n_samples):
+            for sample in store.parts.retry(partial(store.parts.sampler.sample, piece, n_samples)):
                 known[sample.queue_offset] = _time_of(store, sample.physical_offset)
     points = [
         (time, offset - whole.start) for offset, time in sorted(known.items()) if time is not None

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -14,7 +15,6 @@ from rmqstore.errors import CorruptQueueError, CorruptRecordError, OffsetOutOfRa
 from rmqstore.query.arguments import TopicArguments
 from rmqstore.query.selection import parse_selection
 from rmqstore.query.times import current_zone
-from rmqstore.read.planning import first_stored_at
 from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -87,6 +87,8 @@ def _counts(
         except (OverflowError, ValueError, OSError):  # at the edge of the calendar
             start = stored - stored % length
             stop = start + length
-        following = first_stored_at(parts, topic, queue_id, stop, (at + 1, end))
-        yield start, parts.store_queues.n_messages(topic, queue_id, at, following)
+        queues = parts.store_queues
+        search = partial(queues.at_time, topic, queue_id, stop, (at + 1, end), tolerant=True)
+        following = parts.retry(search)
+        yield start, queues.n_messages(topic, queue_id, at, following)
         at = following

@@ -37,7 +37,6 @@ from rmqstore.inspect.facts import (
 from rmqstore.inspect.verify import verify
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.times import in_current_zone, zone_name
-from rmqstore.read.planning import take_samples
 from rmqstore.read.queue_ranges import describe_light_queues
 from rmqstore.read.views.schema import VIEWS
 from rmqstore.spans import QueueSlice
@@ -134,9 +133,8 @@ def _n_bytes(store: MessageStore, row: dict[str, Any], *, is_estimated: bool) ->
     whole = QueueSlice(row["topic"], row["queueId"], row["minOffset"], row["maxOffset"])
     try:
         if is_estimated:
-            sizes = [
-                sample.mean_bytes for sample in take_samples(store.parts, whole, _SIZE_SAMPLES)
-            ]
+            samples = store.parts.retry(lambda: store.parts.sampler.sample(whole, _SIZE_SAMPLES))
+            sizes = [sample.mean_bytes for sample in samples]
             return int(row["messages"] * np.mean(sizes)) if sizes else None
         return total_weight(store.parts.queues.open(*whole[:2]), whole.start, whole.end)
     except (RmqStoreError, OSError) as err:

@@ -54,7 +54,6 @@ from rmqstore.inspect.cures import in_order
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
 from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.read.planning import n_written
 from rmqstore.spans import FOREVER, QueueKey, Span
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -114,7 +113,7 @@ def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
         if segment is None:
             text = f"no file holds the log from {start} to {stop}: a file is missing or too short"
             yield Finding("log", f"{store.parts.log.folders}, {start}", text)
-    n_bytes = n_written(store.parts, [store.parts.log_slice()])
+    n_bytes = store.parts.n_written([store.parts.log_slice()])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
     end = store.parts.log_slice().end
     log = store.parts.log

@@ -25,9 +25,7 @@ from rmqstore.read.parts import (
     UnitsPart,
 )
 from rmqstore.read.plan import plan, queues_part, records_part
-from rmqstore.read.planning import divide_slices, n_written, plan_queues
 from rmqstore.read.read_spec import FAILFAST
-from rmqstore.read.reading import find_lost
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.rows import PLACE, merge_by_place
 from rmqstore.read.store_parts import StoreParts
@@ -77,7 +75,7 @@ class MessageScan:
             return request.returned(self._newest(parts, request.last))
         if request.by == "commitlog":
             pieces = [piece for part in _of_kind(parts, LogPart) for piece in part.slices]
-            self._expect(n_written(store, pieces))
+            self._expect(store.n_written(pieces))
             return request.returned(self._in_turn(parts))
         return request.returned(self._by_queue(parts))
 
@@ -108,11 +106,11 @@ class MessageScan:
             return None
         if request.mode != FAILFAST or not request.fail_on_data_loss:
             return None
-        spec = request.spec(store.broker_name)
-        slices = plan_queues(store, request.selection, spec)
-        if find_lost(store, slices, spec):
+        parts = plan(store, request)
+        if not all(isinstance(part, QueuesPart) for part in parts):
             return None
-        return sum(store.store_queues.n_messages(*piece) for piece in slices)
+        slices = [piece for part in _of_kind(parts, QueuesPart) for piece in part.slices]
+        return store.retry(lambda: sum(store.store_queues.n_messages(*piece) for piece in slices))
 
     def _read(self, part: Part) -> Iterator[pa.RecordBatch]:
         return part.read(self._store, self._request, self._advance)
@@ -138,7 +136,7 @@ class MessageScan:
             yield from self._in_turn(queues)
         for single in singles:
             slices = [piece for part in queues for piece in part.slices]
-            *in_tiers, local = divide_slices(self._store, slices)
+            *in_tiers, local = self._store.store_queues.divide(slices)
             yield from self._read(QueuesPart(tuple(chain.from_iterable(in_tiers))))
             wider = self._request.with_columns([PLACE])
             ranges = QueuesPart(tuple(local)).read(self._store, wider, self._advance)
@@ -153,7 +151,7 @@ class MessageScan:
             schema = self._request.spec().schema
 
             def read(piece: LogSlice) -> Iterator[pa.RecordBatch]:
-                self._expect(n_written(self._store, [piece]))
+                self._expect(self._store.n_written([piece]))
                 return self._read(LogPart((piece,)))
 
             yield from newest_of_log(pieces, count, read, schema).to_batches()
@@ -180,7 +178,7 @@ class MessageScan:
         queues, singles = _of_kind(parts, QueuesPart), _of_kind(parts, RecordsPart)
         pieces = [piece for part in _of_kind(parts, LogPart) for piece in part.slices]
         if self._tally is not None:
-            store, n_bytes = self._store, float(n_written(self._store, pieces))
+            store, n_bytes = self._store, float(self._store.n_written(pieces))
             for part in queues:
                 n_bytes += queues_part(store, part.slices, _ONE_PART).n_bytes
             for records in singles:

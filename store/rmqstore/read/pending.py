@@ -36,7 +36,6 @@ from rmqstore.format.topics import (
     TIMER_TOPIC,
 )
 from rmqstore.query.selection import Selection, Wanted, choose_topics, parse_selection
-from rmqstore.read.planning import plan_queues
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.reading import finder, read_queues
 from rmqstore.read.record_filter import LogFilter
@@ -147,7 +146,7 @@ def read_waiting(
     }
     own = _own_spec(spec, _QUEUED)
     selection = parse_selection(subscribe=[topic], starting_offsets={topic: offsets})
-    slices = plan_queues(store, selection, own)
+    slices = [*store.ranges.resolve(selection, own)]
     return Waiting.of(pa.Table.from_batches(read_queues(store, slices, own), own.schema))
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
 from rmqstore.errors import spelled
 from rmqstore.format.layout import Positions
-from rmqstore.query.selection import BY_LOG
+from rmqstore.query.selection import BY_LOG, LATEST, Bound
 from rmqstore.read.limits import Limits
 from rmqstore.read.log_mark import LogMark
 from rmqstore.read.parts import (
@@ -23,23 +24,15 @@ from rmqstore.read.parts import (
     UnitsPart,
 )
 from rmqstore.read.pending import find_pending
-from rmqstore.read.planning import (
-    find_wanted,
-    log_heads,
-    log_parts,
-    newest_record,
-    plan_look_up,
-    plan_queues,
-    plan_sampled,
-    take_samples,
-)
 from rmqstore.read.pruner import StorePruner
-from rmqstore.read.reading import find_lost, finder
+from rmqstore.read.reading import find_lost, find_wanted, finder
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.sampled_queues import SampledQueues, SampledSlice
 from rmqstore.read.sampling import Sample
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
+from rmqstore.storage.broker.retry import Restarts
+from rmqstore.storage.recovery.log_end import last_record_before
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +63,14 @@ def plan(store: StoreParts, request: ScanRequest, limits: Limits | None = None) 
         store.require("`include_pending`")
     if not request.pruning.keeps_broker(store.broker_name):
         return []
+    # A writer may open the store while one queue after the other is looked at.
+    restarts = Restarts(store.paths, store.forget)
+    if restarts.run.is_open and store.ends.were_of_closed_store:
+        store.forget()
+    return store.retry(lambda: _plan(store, request, limits), restarts)
+
+
+def _plan(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:
     if request.wanted:
         return _look_up(store, request, limits)
     if request.by == "commitlog":
@@ -89,7 +90,7 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
     spec, pruning = request.spec(store.broker_name), request.pruning
     parts: list[Part] = []
     if request.where is not None and request.last is None:
-        slices = plan_queues(store, request.selection, spec, pruning)
+        slices = [*store.ranges.resolve(request.selection, spec, pruning)]
         pruned = StorePruner(store, pruning).queues(slices)
         n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
         logger.info(
@@ -103,12 +104,15 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
             parts.append(UnitsPart(pruned.single))
         slices = []
     elif limits is None:
-        slices = plan_queues(store, request.selection, spec, pruning)
+        slices = [*store.ranges.resolve(request.selection, spec, pruning)]
         parts.append(queues_part(store, slices, limits))
     else:
-        planned = plan_sampled(store, request.selection, spec)
-        slices = [piece for piece, _ in planned]
-        sampled = [SampledSlice(*item) for item in planned]
+        # The samples of a queue are taken while its file is open.
+        sampled = [
+            SampledSlice(piece, store.sampler.sample(piece, _FEWEST_SAMPLES))
+            for piece in store.ranges.resolve(request.selection, spec)
+        ]
+        slices = [item.piece for item in sampled]
         parts.append(_sampled_part(store, sampled, limits))
     lost = find_lost(store, slices, spec)
     if lost:
@@ -150,13 +154,16 @@ def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> 
         store.paths.root, len(found.places), found.n_uncovered_bytes,
     )  # fmt: skip
     parts: list[Part] = [records_part(store, offsets, limits)]
-    if not request.index_only:  # the index of tiered storage is not used
-        in_tier = plan_look_up(store, request.selection, request.spec(store.broker_name))
-        if in_tier:
-            part = queues_part(store, in_tier, limits)
+    if store.is_tiered and not request.index_only:
+        # The index of tiered storage is not used, and the records decide about times.
+        every = replace(request.selection, start=Bound(), end=Bound(LATEST))
+        slices = [*store.ranges.resolve(every, request.spec(store.broker_name))]
+        *in_tiers, _ = store.store_queues.divide(slices)
+        if any(in_tiers):
+            part = queues_part(store, [*chain.from_iterable(in_tiers)], limits)
             parts.append(replace(part, recovered=None, mark=None))
     if uncovered:
-        heads = None if limits is None else log_heads(store)
+        heads = None if limits is None else store.sampler.log_heads()
         parts.append(_log_part(store, uncovered, heads))
     return parts
 
@@ -172,7 +179,7 @@ def _log_part(
     """Return ranges of the log, which can be cut at heads."""
     if heads is None:
         return LogPart(tuple(slices))
-    return LogPart(tuple(slices), tuple(log_parts(store, slices, heads)))
+    return LogPart(tuple(slices), tuple(store.sampler.log_parts(slices, heads)))
 
 
 def queues_part(
@@ -196,9 +203,8 @@ def queues_part(
     if mean_bytes is not None:
         sampled = [SampledSlice(piece, [Sample(piece.start, 0, mean_bytes)]) for piece in slices]
     else:
-        sampled = [
-            SampledSlice(piece, take_samples(store, piece, _FEWEST_SAMPLES)) for piece in slices
-        ]
+        sample = store.sampler.sample
+        sampled = [SampledSlice(piece, sample(piece, _FEWEST_SAMPLES)) for piece in slices]
     return _sampled_part(store, sampled, limits, mark)
 
 
@@ -215,10 +221,12 @@ def _sampled_part(
     """
     slices = tuple(item.piece for item in sampled)
     queues = SampledQueues(_sampled_evenly(store, sampled, limits))
-    mark, is_newest = mark or newest_record(store), True
-    if mark is None and store.log_end is None and not store.log.is_remote:
+    log, end, is_newest = store.log, store.log_end, True
+    if mark is None and end is not None and not log.is_remote:
+        mark = LogMark.at(log, last_record_before(log, end.physical_offset))
+    if mark is None and end is None and not log.is_remote:
         places = [item.samples[-1].physical_offset for item in sampled if item.samples]
-        mark, is_newest = LogMark.at(store.log, max(places, default=None)), False
+        mark, is_newest = LogMark.at(log, max(places, default=None)), False
     recovered = store.ends.recovered
     return QueuesPart(slices, mark, queues, recovered=recovered, is_newest=is_newest)
 
@@ -239,7 +247,7 @@ def _mean_if_one_task(
     others = np.linspace(0, len(slices) - 1, _ESTIMATED_BY).astype(np.int64)
     n_bytes = [
         sum(
-            SampledSlice(slices[row], take_samples(store, slices[row], _FEWEST_SAMPLES)).n_bytes
+            SampledSlice(slices[row], store.sampler.sample(slices[row], _FEWEST_SAMPLES)).n_bytes
             for row in rows.tolist()
         )
         for rows in (longest, others)
@@ -264,7 +272,7 @@ def _sampled_evenly(
         n_records = item.piece.end - item.piece.start
         if n_records > _SMALL_QUEUE and item.n_bytes >= step:
             count = int(min(_FEWEST_SAMPLES + item.n_bytes / step, n_records, _MAX_SAMPLES))
-            yield item._replace(samples=take_samples(store, item.piece, count))
+            yield item._replace(samples=store.sampler.sample(item.piece, count))
         else:
             yield item
 

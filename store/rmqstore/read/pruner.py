@@ -10,27 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from rmqstore.format.columns.dispatch_requests import rows_by_queue
 from rmqstore.format.layout import Mask, Positions
 from rmqstore.format.schema import select_columns
 from rmqstore.query.conditions import LogSpans, Pruning, StoreTimes, parts_that_meet
-from rmqstore.read.planning import (
-    divide_slices,
-    find_in_index,
-    log_heads,
-    log_points,
-    parts_in_log,
-    units_at,
-)
 from rmqstore.read.queue_ranges import slices_within
 from rmqstore.read.read_spec import DROPMALFORMED, ReadSpec
-from rmqstore.read.reading import finder
+from rmqstore.read.reading import find_candidates, finder
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueKey, QueueSlice, Span
-from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.queue.tiered import TieredQueue, TieredQueues
 
 logger = logging.getLogger(__name__)
@@ -64,8 +56,8 @@ class StorePruner:
 
     @cached_property
     def heads(self) -> list[int]:
-        """Physical offsets where a scan of the log may be cut; see ``StoreParts.log_heads``."""
-        return log_heads(self._store)
+        """Physical offsets where a scan of the log may be cut; see ``sampling.Sampler``."""
+        return self._store.sampler.log_heads()
 
     def queues(self, slices: Sequence[QueueSlice]) -> PrunedQueues:
         """Return the parts of ranges of queues that have to be read."""
@@ -76,7 +68,7 @@ class StorePruner:
             end = min(piece.end, pruning.queue_offsets.high + 1)
             if start < end and pruning.keeps(piece.topic, piece.queue_id):
                 kept.append(piece._replace(start=start, end=end))
-        *in_tiers, bounded = divide_slices(self._store, kept)
+        *in_tiers, bounded = self._store.store_queues.divide(kept)
         in_tier = [
             part
             for tier, pieces in zip(self._store.tiers, in_tiers, strict=True)
@@ -91,7 +83,7 @@ class StorePruner:
         wanted = pruning.wanted
         if not wanted or not topics:
             return PrunedQueues(self._cut_all(bounded, parts, whole), None, in_tier)
-        candidates = find_in_index(self._store, wanted, sorted(topics))
+        candidates = find_candidates(self._store, wanted, sorted(topics), None, None)
         n_bytes = candidates.n_uncovered_bytes
         if n_bytes > _MAX_UNCOVERED * (whole.end - whole.start):
             logger.info("the index does not cover %d bytes of the log: the log is read", n_bytes)
@@ -108,7 +100,8 @@ class StorePruner:
     def _cut_all(self, slices: list[QueueSlice], parts: LogSpans, whole: Span) -> list[QueueSlice]:
         if parts.spans == (whole,):
             return slices
-        return [part for piece in slices for part in parts_in_log(self._store, piece, parts.spans)]
+        ranges = self._store.ranges
+        return [part for piece in slices for part in ranges.within(piece, parts.spans)]
 
     def log(self, whole: LogSlice) -> list[LogSlice]:
         """Return the parts of the log that have to be read.
@@ -133,9 +126,12 @@ class StorePruner:
 
     def _parts(self, whole: Span) -> LogSpans:
         """Return the parts of the log that conditions on physical offsets and store times leave."""
-        return parts_that_meet(
-            self._pruning, whole, lambda: log_points(self._store, lambda: self.heads)
-        )
+        store = self._store
+
+        def points() -> StoreTimes:
+            return store.sampler.log_points(store.log_slice(), lambda: self.heads)
+
+        return parts_that_meet(self._pruning, whole, points)
 
     @staticmethod
     def _inside(places: Positions, parts: LogSpans) -> Mask:
@@ -177,15 +173,25 @@ class StorePruner:
                 chosen[is_in_piece] = is_included
             if chosen.any():
                 chosen_places = places[members[chosen]]
-                units.append(units_at(self._store, *key, queue_offsets[chosen], chosen_places))
+                units.append(self._units_at(key, queue_offsets[chosen], chosen_places))
         parts = [part for part in units if len(part.sizes)]
         if not parts:
             return None
         joined = UnitRows.joined(parts)
         return joined.take(np.argsort(joined.physical_offsets, kind="stable"))
 
+    def _units_at(
+        self, key: QueueKey, queue_offsets: NDArray[np.int64], places: Positions
+    ) -> UnitRows:
+        """Return the units at queue offsets (n,) that point at the given physical offsets (n,)."""
+        order = np.argsort(queue_offsets, kind="stable")
+        queue_offsets, places = queue_offsets[order], places[order]
+        units = self._store.queues.open(*key).units_of(queue_offsets)
+        rows = UnitRows.of_queue(*key, queue_offsets, units)
+        is_unit = (units.physical_offsets == places) & (units.sizes > 0)
+        return rows.take(np.flatnonzero(is_unit))
 
-@retry_if_deleted
+
 def prune_tiered(
     tier: TieredQueues, slices: Sequence[QueueSlice], pruning: Pruning
 ) -> list[QueueSlice]:

@@ -36,6 +36,7 @@ from rmqstore.query.selection import (
     require_named,
 )
 from rmqstore.read.bounds import BoundResolver, FoundTimes, search_together, short_units
+from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.store_queues import StoreQueues
 from rmqstore.spans import LATEST_TIME, QueueKey, QueueSlice, Span
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -268,13 +269,7 @@ class QueueRanges:
         ]
 
     def resolve(
-        self,
-        selection: Selection,
-        broker: str,
-        *,
-        fail_on_data_loss: bool,
-        tolerant: bool,
-        pruning: Pruning = NO_PRUNING,
+        self, selection: Selection, spec: ReadSpec, pruning: Pruning = NO_PRUNING
     ) -> Iterator[QueueSlice]:
         """Yield the non-empty ranges that a selection names.
 
@@ -282,27 +277,26 @@ class QueueRanges:
 
         Args:
             selection: topics, queues and bounds.
-            broker: name of the broker.
-            fail_on_data_loss: whether a bound outside of the messages that are left is an error.
-            tolerant: whether to warn and continue where a file of a queue is missing or cut.
+            spec: names the broker. If data loss is not to fail, a bound may lie outside of the
+                messages that are left. Unless its mode is FAILFAST, there is a warning where a file
+                of a queue is missing or cut.
             pruning: conditions on topics and queue ids; it may have others.
 
         Raises:
-            CorruptQueueError: a file of a queue is missing or cut, and ``tolerant`` is false.
-            OffsetOutOfRangeError: offsets of the selection are gone and ``fail_on_data_loss``
-                holds, or no message was stored at or after a start time and the strategy is
-                ``error``.
+            CorruptQueueError: a file of a queue is missing or cut, in mode FAILFAST.
+            OffsetOutOfRangeError: offsets of the selection are gone and data loss is to fail, or no
+                message was stored at or after a start time and the strategy is ``error``.
             OptionError: the group has no offsets.
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
         queues = self._store_queues
         resolver = BoundResolver(
             selection,
-            broker,
+            spec.broker_name,
             queues.at_time,
             partial(_committed, self._config),
-            fail_on_data_loss=fail_on_data_loss,
-            tolerant=tolerant,
+            fail_on_data_loss=spec.fail_on_data_loss,
+            tolerant=spec.is_tolerant,
         )
         keys = (
             (topic, queue_id)
@@ -318,13 +312,8 @@ class QueueRanges:
                 yield key, (parts[0].start, parts[-1].end)
 
         for key, span, found in self._searched(spans(), resolver):
-            yield from queues.slices_of_parts(
-                key,
-                parts_of.pop(key),
-                resolver.bounds(*key, span, found),
-                fail_on_data_loss=fail_on_data_loss,
-                tolerant=tolerant,
-            )
+            bounds = resolver.bounds(*key, span, found)
+            yield from queues.slices_of_parts(key, parts_of.pop(key), bounds, spec)
 
     def _searched(
         self, spans: Iterable[tuple[QueueKey, tuple[int, int]]], resolver: BoundResolver

@@ -37,6 +37,11 @@ class ReadSpec:
     mark: LogMark | None = None  # the newest record when the read was planned; None if unknown
     is_cut: bool = False  # whether that record is gone, so that newer ones may be in older places
 
+    @property
+    def is_tolerant(self) -> bool:
+        """Whether damage is passed over, perhaps with a row or a warning, and no error."""
+        return self.mode != FAILFAST
+
 
 def scan_schema(
     columns: str | Iterable[str] | pa.Schema | None, *, include_pending: bool

@@ -12,21 +12,23 @@ import pyarrow as pa
 
 from rmqstore.errors import FileDeletedError, OffsetOutOfRangeError, UnsupportedFeatureError
 from rmqstore.format.framing import StopKind
+from rmqstore.query.selection import Selection, Wanted, choose_topics
 from rmqstore.read.assembler import Assembler, plain_pipeline
 from rmqstore.read.faults import refuse_spans
-from rmqstore.read.lookup import Finder
-from rmqstore.read.planning import divide_slices, find_candidates
+from rmqstore.read.lookup import Finder, Found, tagged_places
 from rmqstore.read.queue_scan import QueueScan
 from rmqstore.read.read_spec import FAILFAST, ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.rows import UnitRows
 from rmqstore.read.stages import LogBytes
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.spans import LogSlice, LostSpan, QueueSlice, Span
+from rmqstore.spans import LATEST_TIME, LogSlice, LostSpan, QueueSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
+from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 from rmqstore.storage.recovery.log_end import damage_met
+from rmqstore.storage.rocksdb import INSTALL_ROCKSDB
 
 
 class LogScan:
@@ -167,17 +169,22 @@ def read_queues(
     Those in tiered storage come first, queue by queue. Those of the local store follow, in the
     order of its log.
     """
-    *in_tiers, local = divide_slices(store, slices)
+    *in_tiers, local = _divided(store, slices)
     yield from _read_tiers(store, in_tiers, spec)
     if any(in_tiers) and local:
         # Retention continues while tiered storage is read, which can take long.
         store.log.refresh()
-        *moved, local = divide_slices(store, local)
+        *moved, local = _divided(store, local)
         for tier, pieces in zip(store.tiers, moved, strict=True):
             if pieces:
                 tier.refresh()
         yield from _read_tiers(store, moved, spec)
     yield from _queue_scan(store, spec).batches(local)
+
+
+def _divided(store: StoreParts, slices: Sequence[QueueSlice]) -> list[list[QueueSlice]]:
+    """Return what of ranges of queues is read from which source; see ``StoreQueues.divide``."""
+    return store.retry(lambda: store.store_queues.divide(slices))
 
 
 def _read_tiers(
@@ -220,8 +227,8 @@ def _queue_scan(store: StoreParts, spec: ReadSpec) -> QueueScan:
 def look_up(
     store: StoreParts, slices: Sequence[QueueSlice], spec: ReadSpec, wanted: LogFilter
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted messages in ranges of ``plan_look_up``, all of which are read."""
-    *in_tiers, _ = divide_slices(store, slices)
+    """Yield the wanted messages of ranges in tiered storage, all of which are read."""
+    *in_tiers, _ = _divided(store, slices)
     return _read_tiers(store, in_tiers, spec, wanted)
 
 
@@ -235,6 +242,50 @@ def read_log(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range of the log; see :class:`LogScan`."""
     return LogScan(store.log, store.store_queues.proved_end, spec, wanted).batches(piece)
+
+
+def find_candidates(
+    store: StoreParts, wanted: Wanted, topics: Sequence[str], low: int | None, high: int | None
+) -> Found:
+    """Return where messages of some topics that were stored in a range of times may lie.
+
+    See ``Lookup.find``.
+    """
+
+    def find() -> Found:
+        tagged = tagged_places(store.queues, topics, wanted.tags) if wanted.tags else None
+        return store.lookup.find(wanted, topics, low, high, tagged)
+
+    return store.retry(find)
+
+
+def find_wanted(store: StoreParts, wanted: Wanted, selection: Selection) -> Found:
+    """Return where messages with the wanted keys, ids or tags may lie; see ``Lookup.find``.
+
+    Raises:
+        OptionError: the selection has queue offsets.
+        UnsupportedFeatureError: no topic is named, and only a RocksDB database knows them.
+    """
+    selection.require_by_log()
+    # Named topics are searched even if no queue has them.
+    named = selection.subscribe or selection.assign
+    known = [] if named else store.store_queues.known_topics()
+    if not named and not known and are_queues_unreadable(store.paths):
+        raise UnsupportedFeatureError(
+            f"{store.paths.rocksdb_queues}, a RocksDB database, alone shows which topics there "
+            f"are, and config/topics.json has none: {INSTALL_ROCKSDB}, "
+            "or name the topics that are to be searched (subscribe)"
+        )
+    topics = sorted(named) if named else choose_topics(selection, known)
+    end = selection.end.timestamp
+    last_time = None if end is None else end - 1
+    times = (_in_range(selection.start.timestamp), _in_range(last_time))
+    return find_candidates(store, wanted, topics, *times)
+
+
+def _in_range(time: int | None) -> int | None:
+    """Return the nearest time (ms) that an index can be searched for."""
+    return None if time is None else min(max(time, 0), LATEST_TIME)
 
 
 def finder(store: StoreParts) -> Finder:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
 from threading import Event
-from typing import NamedTuple, Self, Unpack
+from typing import NamedTuple, Self, TypeVar, Unpack
 
 from rmqstore.errors import (
     CorruptConfigError,
@@ -34,10 +34,10 @@ from rmqstore.spans import LogSlice, QueueKey
 from rmqstore.storage.broker.broker_run import earliest_release
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import COMPACTION, are_compacted_logs, find_store, root_for
+from rmqstore.storage.broker.retry import Change, Deletions, retry
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import StorePaths
 from rmqstore.storage.files.remote_storage import RemoteStorage
-from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.files.storage import Closing, Entry, Storage, is_folder, path_of
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.rocksdb_queue import has_unreadable_queues
@@ -49,12 +49,14 @@ from rmqstore.storage.queue.tiered import (
     is_tier,
     no_store,
 )
-from rmqstore.storage.recovery.log_end import LogEnd
+from rmqstore.storage.recovery.log_end import LogEnd, written_end
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import PlannedEnds, StoreEnds
 from rmqstore.storage.rocksdb import can_read_rocksdb
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _IN_TIER = "messages in tiered storage"
 
@@ -252,6 +254,15 @@ class StoreParts(Closing):
         if self._is_closed.is_set():
             raise StoreStateError(f"{self.paths.root} was closed: open the store again to read it")
 
+    def retry(self, ask: Callable[[], T], *changes: Change) -> T:
+        """Return the answer to a question, asked again if files were deleted meanwhile.
+
+        Args:
+            ask: asks the question.
+            changes: other changes of the store after which it is asked again.
+        """
+        return retry(ask, Deletions(self), *changes)
+
     def refresh(self) -> None:
         """List the files again: those of a running broker come and go.
 
@@ -300,7 +311,6 @@ class StoreParts(Closing):
         """
         return self.ends.log_slice()
 
-    @retry_if_deleted
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return the first queue offset whose message is there and the one after the last.
 
@@ -309,7 +319,15 @@ class StoreParts(Closing):
             CorruptQueueError: its files contradict themselves.
         """
         self.ranges.require_plain_queues()
-        return self.store_queues.range(topic, queue_id)
+        return self.retry(lambda: self.store_queues.range(topic, queue_id))
+
+    def n_written(self, pieces: Iterable[LogSlice]) -> int:
+        """Return how many bytes of ranges of the log may hold records.
+
+        A file of a closed log has its full size, however little was written to it.
+        """
+        end = self.log.max_offset if self.log.is_remote else written_end(self.log)
+        return sum(max(min(piece.end, end) - piece.start, 0) for piece in pieces)
 
     def warn_of_messages_elsewhere(self) -> None:
         """Log where the store has messages that are not read.

@@ -17,7 +17,7 @@ from rmqstore.errors import (
     spelled,
 )
 from rmqstore.read.bounds import first_stored_at
-from rmqstore.read.read_spec import READS_ON
+from rmqstore.read.read_spec import READS_ON, ReadSpec
 from rmqstore.spans import FOREVER, QueueKey, QueueSlice
 from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.log.commitlog import CommitLog
@@ -240,35 +240,26 @@ class StoreQueues:
                 self._queues.want_ends([self._queues.open(*key) for key in together])
             yield from together
 
-    def slices(
-        self,
-        key: QueueKey,
-        start: int,
-        end: int,
-        *,
-        fail_on_data_loss: bool,
-        tolerant: bool,
-    ) -> list[QueueSlice]:
+    def slices(self, key: QueueKey, start: int, end: int, spec: ReadSpec) -> list[QueueSlice]:
         """Return the parts of a range that are there. None lies in both tiered storage and the log.
 
         The local store may have messages after the end that it had when it was opened.
 
         Raises:
-            CorruptQueueError: a file of the queue is missing or cut, and ``tolerant`` is false.
+            CorruptQueueError: a file of the queue is missing or cut, in mode FAILFAST.
             OffsetOutOfRangeError: messages between tiered storage and the local store are gone,
-                and ``fail_on_data_loss`` holds.
+                and data loss is to fail.
         """
         if not self.tiers or start >= self._queues.first(*key):
-            return self._queues.part_of(key, start, end).slices(key, start, end, tolerant=tolerant)
+            local = self._queues.part_of(key, start, end)
+            return local.slices(key, start, end, tolerant=spec.is_tolerant)
         parts = self._as_of_now(key, start, end)
         if any(part.end < min(following.start, end) for part, following in pairwise(parts)):
             # The local store may have deleted these messages just now, after their upload.
             for tier in self.tiers:
                 tier.queue(*key).refresh()
             parts = self._as_of_now(key, start, end)
-        return self.slices_of_parts(
-            key, parts, (start, end), fail_on_data_loss=fail_on_data_loss, tolerant=tolerant
-        )
+        return self.slices_of_parts(key, parts, (start, end), spec)
 
     def _as_of_now(self, key: QueueKey, start: int, end: int) -> list[QueuePart]:
         """Return the parts of a queue that a range may lie in, also those without a message."""
@@ -280,16 +271,11 @@ class StoreQueues:
         return [*in_tiers, self._queues.part_of(key, local_start, local_end)]
 
     def slices_of_parts(
-        self,
-        key: QueueKey,
-        parts: Sequence[QueuePart],
-        bounds: tuple[int, int],
-        *,
-        fail_on_data_loss: bool,
-        tolerant: bool,
+        self, key: QueueKey, parts: Sequence[QueuePart], bounds: tuple[int, int], spec: ReadSpec
     ) -> list[QueueSlice]:
         """Return what is there of a range that lies in the parts of a queue; see :meth:`slices`."""
         start, end = bounds
+        tolerant = spec.is_tolerant
         slices: list[QueueSlice] = []
         if start <= parts[-1].start:
             for tier in self.tiers:
@@ -305,7 +291,7 @@ class StoreQueues:
                     f"queue offsets {lost[0]} to {lost[1]} (excluded) of {key[0]}-{key[1]} are "
                     f"gone: the local store begins after them, and {part.folder} ends before them"
                 )
-                if fail_on_data_loss:
+                if spec.fail_on_data_loss:
                     raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
                 logger.warning("data loss: %s", spelled(text))
             start = max(start, following.start)

@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.errors import FileDeletedError
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import group_by_queue, have_units, read_requests
 from rmqstore.format.columns.heads import Heads
@@ -25,13 +24,13 @@ from rmqstore.format.layout import LMQ_PREFIX, QUEUE_UNIT, Bytes
 from rmqstore.query.selection import Selection
 from rmqstore.read.log_cursor import LogCursor
 from rmqstore.read.log_mark import LogMark
-from rmqstore.read.planning import first_behind, first_offset, first_stored_at, place_of
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun
+from rmqstore.storage.broker.retry import Restarts
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.log.commitlog import frame_start
-from rmqstore.storage.queue.queue import Queue, RecoveredUnits, shift_of
+from rmqstore.storage.queue.queue import Queue, RecoveredUnits, find_first, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.rocksdb_queue import RocksDbQueues
 from rmqstore.storage.recovery.log_end import find_written_end
@@ -41,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 _COLUMNS = ("queue_offset", "physical_offset", "total_size")
 
-_MAX_RETRIES = 10
 # Looks at which a queue may lack messages of the log before all queues are looked at again.
 _MAX_WAITS = 20
 _MAX_LAG = 64 << 20  # bytes of the log that a queue may lag by
@@ -176,15 +174,8 @@ class StoreTail:
         Raises:
             UnsupportedFeatureError: the queues are of a kind that cannot be read.
         """
-        for _ in range(_MAX_RETRIES):
-            try:
-                self._look()
-            except FileDeletedError as err:
-                logger.info("%s; looking again", err)
-            else:
-                if not self._run.may_have_recovered(BrokerRun.of(self.store.paths)):
-                    return
-        self._look()
+        store = self.store
+        store.retry(self._look, Restarts(store.paths, store.refresh))
 
     def holds(self, mark: LogMark) -> bool:
         """Return whether a record still stands in the log, or was deleted because of its age.
@@ -474,8 +465,10 @@ class StoreTail:
             self._firsts_since = self.store.log.min_offset
         end = self.ends.get(key, 0)
         if key not in self._firsts:
-            first = first_offset(self.store, *key)
-            self._firsts[key] = end if first is None else first
+            queue = self.store.queues.open(*key)
+            self._firsts[key] = (
+                queue.first(queue.end(), self._firsts_since) if queue.is_present else end
+            )
         return min(self._firsts[key], end)
 
     def first_after(self, key: QueueKey, mark: LogMark) -> int:
@@ -486,13 +479,19 @@ class StoreTail:
         span = (self.first(key), self.ends.get(key, 0))
         if span[0] >= span[1]:
             return span[1]
-        by_time = first_stored_at(self.store, *key, mark.store_timestamp + 1, span)
-        return min(by_time, first_behind(self.store, *key, mark.physical_offset, span))
+        queues, time = self.store.store_queues, mark.store_timestamp + 1
+        by_time = queues.at_time(*key, time, span, tolerant=True)
+        return min(by_time, self._first_at(key, mark.physical_offset, span))
 
     def first_behind(self, key: QueueKey, mark: LogMark) -> int:
         """Return the first queue offset whose message lies after a record, or the queue's end."""
         span = (self.first(key), self.ends.get(key, 0))
-        return first_behind(self.store, *key, mark.physical_offset + 1, span)
+        return self._first_at(key, mark.physical_offset + 1, span)
+
+    def _first_at(self, key: QueueKey, physical_offset: int, span: tuple[int, int]) -> int:
+        """Return the first queue offset in a span that lies at or after a physical offset."""
+        unit = self.store.queues.open(*key).unit
+        return find_first(*span, lambda queue_offset: unit(queue_offset)[0] >= physical_offset)
 
     def replaced(self, reached: Mapping[QueueKey, int], mark: LogMark) -> set[QueueKey]:
         """Return the queues that do not hold the message before an offset that was reached.
@@ -513,7 +512,8 @@ class StoreTail:
                 if offset > self.ends.get(key, 0):
                     found.add(key)
                     continue
-                place = place_of(self.store, *key, offset - 1)
+                physical_offset, size, _ = self.store.queues.open(*key).unit(offset - 1)
+                place = physical_offset if size > 0 else None
             # A damaged unit may point anywhere.
             if place is not None and mark_place < place < self._seen.position:
                 found.add(key)

@@ -16,14 +16,13 @@ from rmqstore.query.selection import Selection
 from rmqstore.read.log_mark import LogMark
 from rmqstore.read.message_scan import MessageScan
 from rmqstore.read.parts import QueuesPart
-from rmqstore.read.planning import find_starts, slices_there
 from rmqstore.read.read_spec import READS_ON
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import StoreTail, replacements
 from rmqstore.spans import QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
-from rmqstore.storage.files.retry import ChangingStore
+from rmqstore.storage.broker.retry import Recoveries
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +142,7 @@ class TailingScan:
         self._store, self._request = store, request
         self._tail = tail_of(store, request.selection)
         paths = store.paths
-        self._changing = ChangingStore(
+        self._recoveries = Recoveries(
             lambda: StoreSigns.of(paths, queue_folders(paths)), self._tail.doubt
         )
         self._mark: LogMark | None = None
@@ -161,7 +160,7 @@ class TailingScan:
         """
         request = self._request
         is_first = self._read_until is None
-        slices = self._changing.answer(self._new)
+        slices = self._store.retry(self._new, self._recoveries)
         if is_first and request.last is not None:
             yield from MessageScan(self._store, request).newest(slices, request.last)
             return
@@ -176,9 +175,11 @@ class TailingScan:
             for key, (first, _) in tail.spans().items():
                 starts[key] = first
         elif self._read_until is None:
-            fails = request.fail_on_data_loss
-            starts = find_starts(
-                self._store, request.selection, tail.spans, fail_on_data_loss=fails
+            starts = self._store.ranges.starts(
+                request.selection,
+                self._store.broker_name,
+                tail.spans,
+                fail_on_data_loss=request.fail_on_data_loss,
             )
         else:
             tail.look()
@@ -187,7 +188,7 @@ class TailingScan:
         for key, start in starts.items():
             end = tail.ends.get(key, 0)
             if start < end:
-                slices += slices_there(self._store, *key, start, end, request.spec())
+                slices += self._store.store_queues.slices(key, start, end, request.spec())
         read_until = dict(self._read_until or {})
         for key, end in tail.ends.items():
             read_until[key] = max(end, starts.get(key, 0))

@@ -24,7 +24,6 @@ from rmqstore.query.times import parse_timestamp
 from rmqstore.query.where import parse_where
 from rmqstore.read.lookup import QueryResult
 from rmqstore.read.message_scan import MessageScan
-from rmqstore.read.planning import at_time
 from rmqstore.read.reading import finder
 from rmqstore.read.record_filter import matched_groups
 from rmqstore.read.request import DEFAULTS, parse_request
@@ -34,7 +33,6 @@ from rmqstore.read.views.catalogue import read_view
 from rmqstore.read.views.schema import view_columns, view_spec
 from rmqstore.spans import LATEST_TIME
 from rmqstore.storage.files.paths import StorePaths
-from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.files.storage import Closing
 from rmqstore.storage.recovery.log_end import LogEnd, written_end
 from rmqstore.store.scan import Scan, as_html, as_text, require_names
@@ -107,15 +105,14 @@ class MessageStore(Closing):
         """
         return self.parts.queue_range(topic, queue_id)
 
-    @retry_if_deleted
     def queues(self, topic: str) -> list[QueueInfo]:
         """Return the queues of a topic, sorted by id; [] for a topic without queues."""
         parts, queue_ids = self.parts, self.queue_ids(topic)
         if queue_ids:
             parts.ranges.require_plain_queues()
-        return [parts.store_queues.info(topic, queue_id) for queue_id in queue_ids]
+        info = parts.store_queues.info
+        return parts.retry(lambda: [info(topic, queue_id) for queue_id in queue_ids])
 
-    @retry_if_deleted
     def offset_at(
         self,
         topic: str,
@@ -134,16 +131,18 @@ class MessageStore(Closing):
 
         Source: DefaultMessageStore.java#getOffsetInQueueByTime.
         """
-        span = self.queue_range(topic, queue_id)
-        millis = parse_timestamp("timestamp", timestamp)
-        if boundary == "lower":
-            return at_time(self.parts, topic, queue_id, millis, span)
-        if boundary == "upper":
-            following = at_time(self.parts, topic, queue_id, millis + 1, span)
-            return max(following - 1, span[0])
-        raise OptionError(f"boundary {boundary!r}: lower or upper")
+        if boundary not in ("lower", "upper"):
+            raise OptionError(f"boundary {boundary!r}: lower or upper")
+        is_upper = boundary == "upper"
+        millis = parse_timestamp("timestamp", timestamp) + is_upper
 
-    @retry_if_deleted
+        def first_at() -> int:
+            span = self.queue_range(topic, queue_id)
+            first = self.parts.store_queues.at_time(topic, queue_id, millis, span)
+            return max(first - is_upper, span[0])
+
+        return self.parts.retry(first_at)
+
     def offsets_at(
         self, topic: str, timestamp: int | str | datetime, boundary: Boundary = "lower"
     ) -> dict[int, int]:
@@ -182,7 +181,6 @@ class MessageStore(Closing):
             candidates = dict.fromkeys(groups, -1)
         return matched_groups(queues.open_ext(topic, queue_id), code, topic, candidates)
 
-    @retry_if_deleted
     def get(self, place: int | str) -> Message:
         """Return the message at a physical offset or with an offset message id.
 
@@ -194,6 +192,9 @@ class MessageStore(Closing):
             OffsetOutOfRangeError: no file holds the offset.
         """
         self.parts.require("get")
+        return self.parts.retry(lambda: self._get(place))
+
+    def _get(self, place: int | str) -> Message:
         log = self.parts.log
         physical_offset = parse_message_id(place)[1] if isinstance(place, str) else place
         if isinstance(place, str) and not log.min_offset <= physical_offset < log.max_offset:
@@ -210,7 +211,6 @@ class MessageStore(Closing):
             raise OffsetOutOfRangeError(text.format(written_end(log), physical_offset))
         return log.get(physical_offset, self.broker_name)
 
-    @retry_if_deleted
     def query(
         self,
         topic: str,
@@ -249,13 +249,15 @@ class MessageStore(Closing):
             raise OptionError(f"`limit` {limit}: must be a positive integer")
         low = 0 if begin is None else max(parse_timestamp("begin", begin), 0)
         high = LATEST_TIME if end is None else min(parse_timestamp("end", end), LATEST_TIME)
-        result = finder(self.parts).query(
-            topic,
-            wanted,
-            (low, high),
-            limit,
-            scan_uncovered=scan_uncovered,
-            broker_name=self.broker_name,
+        result = self.parts.retry(
+            lambda: finder(self.parts).query(
+                topic,
+                wanted,
+                (low, high),
+                limit,
+                scan_uncovered=scan_uncovered,
+                broker_name=self.broker_name,
+            )
         )
         if not result:
             self.parts.ranges.warn_unknown_topics(parse_selection(subscribe=[topic]))

@@ -22,7 +22,7 @@ import tiers
 from mutations import damage
 from reading import offsets, read
 from rmqstore.query.selection import parse_selection, parse_wanted
-from rmqstore.read.planning import find_wanted
+from rmqstore.read.reading import find_wanted
 from rmqstore.spans import Span
 from rmqstore.storage.index_search import IndexTable
 from rocksdb_index import HOUR, LAST_OFFSET, Items, item, items_of, write_index
@@ -162,7 +162,7 @@ def test_times_and_limits_hold(golden_store: GoldenStore, tmp_path: Path) -> Non
 def test_tags_are_found_by_the_index_where_only_it_is_asked_for(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmqstore.read.planning.tagged_places", lambda *_: None)
+    monkeypatch.setattr("rmqstore.read.reading.tagged_places", lambda *_: None)
     rows = [row for row in goldens.lines(NAME, "expected") if row["tags"]]
     ids = {row["physicalOffset"] for row in records() if row["uniqKey"]}
     tags = sorted({row["tags"] for row in rows})

@@ -18,7 +18,6 @@ from rmqstore.errors import CorruptRecordError
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.query.selection import parse_selection
 from rmqstore.read import bounds
-from rmqstore.read.planning import plan_queues
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.store_parts import StoreParts, open_parts
 from rmqstore.spans import QueueSlice
@@ -63,7 +62,7 @@ def alone(store: StoreParts, times: tuple[int, int], *, tolerant: bool) -> list[
 def together(store: StoreParts, times: tuple[int, int], *, tolerant: bool) -> list[QueueSlice]:
     selection = parse_selection(starting_timestamp=times[0], ending_timestamp=times[1])
     mode = "DROPMALFORMED" if tolerant else "FAILFAST"
-    return plan_queues(store, selection, ReadSpec(ALL_COLUMNS, mode=mode))
+    return [*store.ranges.resolve(selection, ReadSpec(ALL_COLUMNS, mode=mode))]
 
 
 def some_times(seed: int) -> list[tuple[int, int]]:

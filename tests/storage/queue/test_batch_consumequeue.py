@@ -30,7 +30,6 @@ from rmqstore.errors import (
 from rmqstore.format.schema import select_columns
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.planning import slices_there
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
 from rmqstore.read.store_parts import open_parts
@@ -356,7 +355,9 @@ def test_a_stream_follows_a_queue_that_grows(tmp_path: Path) -> None:
         assert tail.ends == {("B", 0): sum(len(batch) for batch in bodies(n))}
         assert tail.first(("B", 0)) == 0
         whole = QueueSlice("B", 0, 0, tail.ends["B", 0])
-        assert slices_there(tail.store, *whole, _spec("FAILFAST", "queueOffset")) == [whole]
+        assert tail.store.store_queues.slices(
+            whole[:2], *whole[2:], _spec("FAILFAST", "queueOffset")
+        ) == [whole]
         found = read_queues(tail.store, [whole], _spec("FAILFAST", "queueOffset"))
         assert [row["queueOffset"] for row in rows(found)] == list(range(tail.ends["B", 0]))
 

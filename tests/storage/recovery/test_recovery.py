@@ -14,7 +14,6 @@ from reading import offsets, read
 from rmqstore import CorruptRecordError, MessageNotFoundError, OffsetOutOfRangeError
 from rmqstore.format.schema import MESSAGE
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.planning import plan_queues
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
 from rmqstore.storage.broker.broker_run import Checkpoint, read_checkpoint
@@ -249,7 +248,7 @@ def test_queue_file_deleted_after_planning_is_data_loss(tmp_path: Path) -> None:
     for fail_on_data_loss in (True, False):
         with rmqstore.open(root) as opened:
             spec = ReadSpec(MESSAGE, fail_on_data_loss=fail_on_data_loss)
-            plan = plan_queues(opened.parts, selection, spec)
+            plan = [*opened.parts.ranges.resolve(selection, spec)]
             opened.refresh()
             first = min((root / "consumequeue/T/0").iterdir())
             data, kept = first.read_bytes(), len(first.read_bytes()) // 20

@@ -29,7 +29,6 @@ from rmqstore.read.views.routes import read_routes
 from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
 from rmqstore.read.views.stores import read_stores
 from rmqstore.read.views.traces import plan_traces, read_traces
-from rmqstore.storage.files.retry import retry_if_deleted
 
 _CLUSTER_VIEWS: Final[
     dict[str, Callable[[Sequence[StoreParts], ViewSpec], Iterator[pa.RecordBatch]]]
@@ -66,7 +65,6 @@ _VIEWS: Final = {
 }
 
 
-@retry_if_deleted
 def plan_view(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return the pieces of a view, in the order of their rows.
 
@@ -76,7 +74,7 @@ def plan_view(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[Vi
     source.require(f"view {spec.view}")
     if spec.view in OF_CLUSTER:
         return [ViewSlice()]
-    return _VIEWS[spec.view].plan(source, spec, limits)
+    return source.retry(lambda: _VIEWS[spec.view].plan(source, spec, limits))
 
 
 def read_piece(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:

@@ -10,10 +10,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import OptionError, RmqStoreError
+from rmqstore.errors import FileDeletedError, OptionError, RmqStoreError
 from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
 from rmqstore.query.selection import Selection, choose_topics
-from rmqstore.read.planning import plan_queues, take_samples
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
 from rmqstore.read.sampling import Sample
@@ -54,8 +53,8 @@ def plan_messages(
         return []
     faults: dict[QueueKey, str] = {}
     try:
-        slices = plan_queues(source, selection, _read_spec(source, spec, ()))
-    except OptionError:
+        slices = [*source.ranges.resolve(selection, _read_spec(source, spec, ()))]
+    except (OptionError, FileDeletedError):
         raise
     except (RmqStoreError, OSError):
         slices = [*_one_by_one(source, spec, selection, faults)]
@@ -85,7 +84,9 @@ def _one_by_one(
                 continue
             alone = replace(selection, subscribe=None, assign={topic: frozenset([queue_id])})
             try:
-                yield from plan_queues(source, alone, read_spec)
+                yield from source.ranges.resolve(alone, read_spec)
+            except FileDeletedError:
+                raise
             except (RmqStoreError, OSError) as err:
                 logger.warning("%s-%d: %s", topic, queue_id, err)
                 faults[topic, queue_id] = str(err)
@@ -105,13 +106,7 @@ def _cut(
     if not whole:
         return
     count = min(max(_SAMPLES // len(whole), _LEAST_SAMPLES), _MOST_SAMPLES)
-    sampled: list[list[Sample]] = []
-    for piece in whole:
-        try:
-            sampled.append(take_samples(source, piece, count))
-        except (RmqStoreError, OSError) as err:
-            logger.warning("%s-%d: %s", piece.topic, piece.queue_id, err)
-            sampled.append([])
+    sampled = [_samples(source, piece, count) for piece in whole]
     shares = []  # of the estimated bytes of a range, one for each of its samples
     for piece, samples in zip(whole, sampled, strict=True):
         n_samples = max(len(samples), 1)
@@ -143,6 +138,17 @@ def _cut(
                 starts[index] = end
         if part:
             yield part, total // (len(cuts) + 1)
+
+
+def _samples(source: StoreParts, piece: QueueSlice, count: int) -> list[Sample]:
+    """Return samples of a range; none if it cannot be read."""
+    try:
+        return source.sampler.sample(piece, count)
+    except FileDeletedError:
+        raise
+    except (RmqStoreError, OSError) as err:
+        logger.warning("%s-%d: %s", piece.topic, piece.queue_id, err)
+        return []
 
 
 def read_messages(

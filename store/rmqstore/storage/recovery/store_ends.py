@@ -19,8 +19,8 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.spans import FOREVER, LogSlice, LostSpan, QueueKey, QueueSlice
 from rmqstore.storage.broker.broker_run import BrokerRun, Checkpoint, read_checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
+from rmqstore.storage.broker.retry import Deletions, retry
 from rmqstore.storage.files.paths import StorePaths, can_name_queues
-from rmqstore.storage.files.retry import retry_if_deleted
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.writer_notes import committed_since, read_intent
 from rmqstore.storage.queue.queue import RecoveredUnits, reach
@@ -119,9 +119,11 @@ class StoreEnds:
         self.log_end = log_end
 
     @cached_property
-    @retry_if_deleted
     def log_end(self) -> LogEnd | None:
         """The end of the log of a store with an ``abort`` file; None if the store was closed."""
+        return retry(self._find_log_end, Deletions(self))
+
+    def _find_log_end(self) -> LogEnd | None:
         if self._ignore_log_end or not self._paths.has_abort:
             return None
         append_start = read_intent(self._paths)
@@ -228,8 +230,10 @@ class StoreEnds:
         return [span for span in lost if span.start not in pointed_at]
 
     @cached_property
-    @retry_if_deleted
     def _recovered_queues(self) -> RecoveredQueues:
+        return retry(self._recover_queues, Deletions(self))
+
+    def _recover_queues(self) -> RecoveredQueues:
         if are_queues_unreadable(self._paths):
             return RecoveredQueues({})
         known_topics = {*self._config.topics()}
