@@ -156,9 +156,9 @@ MISTAKES: Final = (
         "inspect/test_changes.py",
     ),
     Mistake(
-        "connector/pyspark_rmqstore/stream_snapshot.py",
-        "marks = {**since.marks}\n        unmarked",
-        "marks: dict[str, LogMark] = {}\n        unmarked",
+        "connector/pyspark_rmqstore/continuation.py",
+        "snapshot, marks = self._snapshot, {**self._since.marks}",
+        "snapshot, marks = self._snapshot, dict[str, LogMark]()",
         "a broker that is away for a trigger can come back with a cut log, and nobody sees it",
         "connector/test_brokers.py",
     ),

@@ -32,7 +32,7 @@ DOORS = {  # packages and modules of the core that the connector enters by
     "rmqstore.read", "rmqstore.write", "rmqstore.store.opening", "rmqstore.live",
     "rmqstore.remoting", "rmqstore.storage.files",
     "rmqstore.storage.broker.store_config", "rmqstore.storage.broker.broker_run",
-    "rmqstore.storage.broker.folders",
+    "rmqstore.storage.broker.folders", "rmqstore.storage.broker.retry",
     "rmqstore.storage.recovery.store_ends",
 }  # fmt: skip
 CONNECTORS = ("pyspark_rmqstore", "pyspark_kafkalog")

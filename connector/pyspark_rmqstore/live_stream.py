@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from pyspark_rmqstore.broker_tasks import BrokerTask
-from pyspark_rmqstore.offsets import Key, StreamOffset
-from pyspark_rmqstore.stream_snapshot import Loss, StreamSnapshot
-from rmqstore.errors import BrokerUnreachableError
+from pyspark_rmqstore.offsets import Key, StreamOffset, Weight
+from pyspark_rmqstore.stream_snapshot import StreamSnapshot
+from rmqstore.errors import BrokerUnreachableError, UnsupportedFeatureError
 from rmqstore.live.bounds import (
     bounds_of_withdrawn,
     first_at,
@@ -213,6 +211,21 @@ class FollowedBroker(NamedTuple):
         stands = mark_stands(broker, spans, mark)
         return not _has_newer(broker, spans, mark, reached) if stands is None else stands
 
+    @property
+    def proves_marks(self) -> bool:
+        """Whether it knows of an older record that it still stands; through a proxy it does not."""
+        return not self.tail.broker.is_behind_proxy
+
+    def withheld(self, delivered: Mapping[QueueKey, int], *, is_once: bool) -> dict[QueueKey, str]:
+        """Return the messages of queues that their topics do not have any more, in words."""
+        return {
+            queue: f"the broker lets nobody read offsets {start} to {end} (excluded), "
+            "because its topic has fewer queues to read now (readQueueNums); let it "
+            "have them again (mqadmin updateTopic), or read the broker's files"
+            for queue, (start, end) in self.tail.unread(delivered).items()
+            if not self.tail.is_told(queue, end) or not is_once
+        }
+
     def pieces(
         self, key: QueueKey, start: int, stop: int, _request: ScanRequest
     ) -> list[QueueSlice]:
@@ -226,80 +239,13 @@ class FollowedBroker(NamedTuple):
         return BrokerTask.of(self.tail.broker, sampled_part(self.tail.broker, slices, mark))
 
 
-@dataclass(frozen=True)
-class LiveSnapshot(StreamSnapshot):
-    """What one look at all brokers of a stream found."""
-
-    forgets_gone = False
-
-    def starts(
-        self,
-        since: StreamOffset,
-        ends: Mapping[Key, int],
-        replaced: Mapping[Key, int],
-        cut: AbstractSet[str],
-    ) -> tuple[dict[Key, int], list[Loss]]:
-        """Return where each queue continues, and report queues that nobody may read any more.
-
-        Such a queue stays where it is in the offset, and continues from there when it is served
-        again. Raises as the method of any snapshot does.
-        """
-        for name, followed in self.stores.items():
-            assert isinstance(followed, FollowedBroker)
-            tail = followed.tail
-            delivered = {key[1:]: end for key, end in since.queues.items() if key[0] == name}
-            for queue, (start, end) in tail.unread(delivered).items():
-                if self.fail_on_data_loss or not tail.is_told(queue, end):
-                    text = (
-                        f"the broker lets nobody read offsets {start} to {end} (excluded), "
-                        "because its topic has fewer queues to read now (readQueueNums); let it "
-                        "have them again (mqadmin updateTopic), or read the broker's files"
-                    )
-                    self.report([Loss((name, *queue), text)])
-        return super().starts(since, ends, replaced, cut)
-
-    def _marks_after(self, since: StreamOffset, cut: AbstractSet[str]) -> dict[str, LogMark]:
-        """Return the newest record of each broker for an offset after another one.
-
-        Through a proxy it is not known whether an older one still stands.
-        """
-        marks = super()._marks_after(since, cut)
-        for name, mark in self.marks.items():
-            followed = self.stores[name]
-            assert isinstance(followed, FollowedBroker)
-            if followed.tail.broker.is_behind_proxy:
-                marks[name] = mark
-        return marks
-
-    def report_missing(self, brokers: Collection[str]) -> None:
-        """Raise an error for brokers that no name server knows now, or log a warning.
-
-        Raises:
-            BrokerUnreachableError: ``failOnDataLoss`` is true. They may come back.
-        """
-        names = ", ".join(sorted(brokers))
-        text = "the query has read messages of it, and no name server knows it at the moment"
-        if self.fail_on_data_loss:
-            raise BrokerUnreachableError(
-                names, f"{text}; failOnDataLoss=false continues without it"
-            )
-        logger.warning("%s: %s; continuing without it", names, text)
-
-    def report_gone(self, queues: Mapping[Key, int]) -> None:
-        """Log a warning of queues that no name server knows now, and that may come back."""
-        for (broker, topic, queue_id), delivered in sorted(queues.items()):
-            logger.warning(
-                "%s-%d of %s: messages up to offset %d were delivered, and no name server knows "
-                "the queue at the moment; it continues there once it is served again",
-                topic, queue_id, broker, delivered,
-            )  # fmt: skip
-
-
 class FollowedBrokers:
-    """The running brokers of a stream, by name.
+    """The running brokers of a stream, by name; see ``stream_snapshot.FollowedSource``.
 
     A broker that is gone for a while is waited for.
     """
+
+    forgets_gone = False
 
     def __init__(self, location: LiveLocation, request: ScanRequest) -> None:
         self._request = request
@@ -388,14 +334,49 @@ class FollowedBrokers:
         """Return what the last look found; the first one if there was none."""
         return self._snapshot() if self._tails else self._patiently(self.look)
 
+    @property
+    def places(self) -> Mapping[str, FollowedBroker]:
+        """The brokers that were found until now."""
+        return {name: FollowedBroker(tail) for name, tail in self._tails.items()}
+
     def _snapshot(self) -> StreamSnapshot:
-        followed = {name: FollowedBroker(tail) for name, tail in self._tails.items()}
-        return LiveSnapshot.of(followed, fail_on_data_loss=self._request.fail_on_data_loss)
+        return StreamSnapshot.of(self.places)
+
+    def weight(self, key: Key, start: int, end: int) -> Weight:
+        """Refuse: option ``maxBytesPerTrigger``, which asks, is not for running brokers."""
+        raise UnsupportedFeatureError(f"the bytes of {start} to {end} of {key} are not known")
+
+    def rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
+        """Refuse, as :meth:`weight` does."""
+        raise UnsupportedFeatureError(f"how much of {start} to {end} of {key} is {n_bytes} bytes")
 
     def _warn(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
             logger.warning("%s", text)
+
+    def report_missing(self, brokers: Collection[str]) -> None:
+        """Raise an error for brokers that no name server knows now, or log a warning.
+
+        Raises:
+            BrokerUnreachableError: data loss is to fail. They may come back.
+        """
+        names = ", ".join(sorted(brokers))
+        text = "the query has read messages of it, and no name server knows it at the moment"
+        if self._request.fail_on_data_loss:
+            raise BrokerUnreachableError(
+                names, f"{text}; failOnDataLoss=false continues without it"
+            )
+        logger.warning("%s: %s; continuing without it", names, text)
+
+    def report_gone(self, queues: Mapping[Key, int]) -> None:
+        """Log a warning of queues that no name server knows now, and that may come back."""
+        for (broker, topic, queue_id), delivered in sorted(queues.items()):
+            logger.warning(
+                "%s-%d of %s: messages up to offset %d were delivered, and no name server knows "
+                "the queue at the moment; it continues there once it is served again",
+                topic, queue_id, broker, delivered,
+            )  # fmt: skip
 
     def doubt(self, brokers: Iterable[str]) -> None:
         """Do nothing: each look asks the brokers."""

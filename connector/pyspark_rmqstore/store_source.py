@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pyspark_rmqstore.followed_stores import FollowedStores
 from pyspark_rmqstore.opened_stores import each_store, open_ref, stores_to_read
 from pyspark_rmqstore.store_options import StoreRef
-from pyspark_rmqstore.stream_snapshot import FollowedStores
 from pyspark_rmqstore.tasks import StoreTask
 from rmqstore.format.schema import select_columns
 from rmqstore.query.selection import require_named

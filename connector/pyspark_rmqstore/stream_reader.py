@@ -15,12 +15,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pyspark_rmqstore.continuation import Continuation
 from pyspark_rmqstore.offsets import Key, StreamOffset, limit_bytes, limit_rows, nested
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.packing import plan_tasks, splits_of
 from pyspark_rmqstore.schema import as_asked, request_of
-from pyspark_rmqstore.stream_snapshot import Loss, StreamSnapshot
+from pyspark_rmqstore.stream_snapshot import Loss, StreamSnapshot, report
 from pyspark_rmqstore.tasks import Task
 from pyspark_rmqstore.worker import settle_worker
 from rmqstore.spans import QueueSlice
@@ -117,23 +118,36 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         ends = snapshot.ends
         if self._target is not None:
             ends = {key: min(ends.get(key, 0), end) for key, end in self._target.items()}
-        cut = snapshot.cut(since)
-        replaced = snapshot.replaced(since, cut)
-        starts, losses = snapshot.starts(since, ends, replaced, cut)
-        gone = self._report_gone(snapshot, since)
-        if snapshot.fail_on_data_loss:  # else it is said when the micro-batch is planned
-            snapshot.report(losses)
+        after = self._continue(snapshot, since)
+        starts, losses = after.starts(ends)
+        gone = self._report_gone(after, since)
+        if self._request.fail_on_data_loss:  # else it is said when the micro-batch is planned
+            report(losses, fails=True)
         ends = {key: max(end, starts[key]) for key, end in ends.items()}
         if is_limited:
-            ends = self._admitted(snapshot, starts, ends)
+            ends = self._admitted(starts, ends)
         # queues that a recovery removed, or that were deleted; they start over if they come back
-        removed = {key: 0 for key in since.queues if key[0] in cut and key not in ends}
+        removed = {key: 0 for key in since.queues if key[0] in after.cut and key not in ends}
         removed |= dict.fromkeys(gone, 0)
         queues = {**since.queues, **removed, **ends}
-        if queues == since.queues and not cut and not replaced:
+        if queues == since.queues and not after.cut and not after.replaced:
             return start
         self._last_trigger = monotonic()
-        return snapshot.offset_after(since, queues, cut).json()
+        return after.offset(queues).json()
+
+    def _continue(self, snapshot: StreamSnapshot, since: StreamOffset) -> Continuation:
+        """Return how queues continue after an offset, and report what nobody may read.
+
+        A queue of such messages stays where it is in the offset, and continues from there when it
+        is served again.
+
+        Raises:
+            OffsetOutOfRangeError: there are such messages, and ``failOnDataLoss`` is true.
+        """
+        after = Continuation(self._stores.places, snapshot, since)
+        fails = self._request.fail_on_data_loss
+        report(after.withheld(is_once=not fails), fails=fails)
+        return after
 
     def _require_brokers(self, snapshot: StreamSnapshot, offset: StreamOffset) -> None:
         """Refuse brokers that an offset has messages of and the options do not name.
@@ -143,25 +157,23 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         Raises:
             OffsetOutOfRangeError: there is one, and ``failOnDataLoss`` is true.
         """
-        missing = {*offset.by_broker, *offset.marks} - snapshot.stores.keys() - self._reported
+        missing = {*offset.by_broker, *offset.marks} - snapshot.brokers - self._reported
         if missing:
-            snapshot.report_missing(missing)
+            self._stores.report_missing(missing)
             self._reported |= missing
 
-    def _report_gone(self, snapshot: StreamSnapshot, since: StreamOffset) -> set[Key]:
+    def _report_gone(self, after: Continuation, since: StreamOffset) -> set[Key]:
         """Report queues that were deleted, each once; return those whose offsets are forgotten.
 
         Raises:
             OffsetOutOfRangeError: there is one, and ``failOnDataLoss`` is true.
         """
-        gone = snapshot.gone(since)
-        snapshot.report_gone({key: since.queues[key] for key in gone - self._gone})
+        gone = after.gone()
+        self._stores.report_gone({key: since.queues[key] for key in gone - self._gone})
         self._gone = gone
-        return gone if snapshot.forgets_gone else set()
+        return gone if self._stores.forgets_gone else set()
 
-    def _admitted(
-        self, snapshot: StreamSnapshot, starts: Mapping[Key, int], ends: dict[Key, int]
-    ) -> dict[Key, int]:
+    def _admitted(self, starts: Mapping[Key, int], ends: dict[Key, int]) -> dict[Key, int]:
         """Return how far a trigger may read within the limits of the options."""
         options = self._options
         n_rows = sum(ends[key] - starts[key] for key in ends)
@@ -173,9 +185,8 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         if options.max_rows is not None:
             ends = limit_rows(starts, ends, options.max_rows)
         if options.max_bytes is not None:
-            ends = limit_bytes(
-                starts, ends, options.max_bytes, snapshot.weight, snapshot.rows_within
-            )
+            stores = self._stores
+            ends = limit_bytes(starts, ends, options.max_bytes, stores.weight, stores.rows_within)
         return ends
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -195,17 +206,27 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         self, snapshot: StreamSnapshot, since: StreamOffset, until: StreamOffset
     ) -> Sequence[InputPartition]:
         slices, losses = self._slices(snapshot, since, until)
-        if not self._request.fail_on_data_loss:
-            unconfirmed = snapshot.unconfirmed(slices)
-            if unconfirmed:
-                self._stores.doubt(unconfirmed)
-                snapshot = self._stores.look()
-                slices, losses = self._slices(snapshot, since, until)
-                slices = snapshot.confirmed(slices)
-        snapshot.report(losses)
+        fails = self._request.fail_on_data_loss
+        places = self._stores.places
+        unconfirmed = (
+            set()
+            if fails
+            else {
+                broker
+                for broker, pieces in slices.items()
+                if not places[broker].tail.look_confirmed(pieces)
+            }
+        )
+        if unconfirmed:
+            self._stores.doubt(unconfirmed)
+            slices, losses = self._slices(self._stores.look(), since, until)
+            slices = {
+                broker: places[broker].tail.confirmed(pieces) for broker, pieces in slices.items()
+            }
+        report(losses, fails=fails)
         limits = self._options.read.limits
         tasks = [
-            snapshot.stores[broker].task_of(pieces, limits, until.marks.get(broker))
+            places[broker].task_of(pieces, limits, until.marks.get(broker))
             for broker, pieces in slices.items()
         ]
         return plan_tasks(tasks, limits)
@@ -215,15 +236,16 @@ class RmqStoreStreamReader(DataSourceStreamReader):
     ) -> tuple[dict[str, list[QueueSlice]], list[Loss]]:
         """Return the ranges of queues between two offsets, by broker, and what was lost of them."""
         self._require_brokers(snapshot, until)
-        cut = snapshot.cut(since)
-        replaced = snapshot.replaced(since, cut)
+        after = self._continue(snapshot, since)
         ends = {
             key: end
             for key, end in until.queues.items()
-            if since.queues.get(key) != end or key in replaced
+            if since.queues.get(key) != end or key in after.replaced
         }
-        starts, losses = snapshot.starts(since, ends, replaced, cut)
-        stops = snapshot.stops(until, ends)
+        starts, losses = after.starts(ends)
+        places = self._stores.places
+        reached = StreamOffset(ends, until.marks, until.left)
+        stops = Continuation(places, snapshot, reached).stops(ends)
         slices: dict[str, list[QueueSlice]] = {}
         for key, end in ends.items():
             start, stop = starts[key], stops[key]
@@ -232,8 +254,7 @@ class RmqStoreStreamReader(DataSourceStreamReader):
                 losses.append(Loss(key, text))
             if start < stop:
                 broker = key[0]
-                place = snapshot.stores[broker]
-                pieces = place.pieces(key[1:], start, stop, self._request)
+                pieces = places[broker].pieces(key[1:], start, stop, self._request)
                 slices.setdefault(broker, []).extend(pieces)
         return slices, losses
 

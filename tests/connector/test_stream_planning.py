@@ -20,14 +20,13 @@ import rmqstore
 import store_builder as build
 from connector.streams import SIZES, put
 from connector.test_stream_read import numbered
-from pyspark_rmqstore import stream_snapshot
 from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options, parse_stream_options
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
 from read.test_tail import put_back
 from rmqstore.errors import CorruptRecordError, FileDeletedError, OffsetOutOfRangeError
 from rmqstore.read import plan
-from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.queue_ranges import QueueRanges
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
 from rmqstore.store.opening import create
@@ -644,15 +643,15 @@ def test_offsets_that_a_group_committed_meanwhile_are_not_a_loss(
     root = tmp_path / "s"
     with create(root, config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 10))
-        plain: Callable[..., Any] = stream_snapshot.find_starts
+        plain: Callable[..., Any] = QueueRanges.starts
 
-        def starts(store: StoreParts, *given: Any, **named: Any) -> Any:
+        def starts(ranges: QueueRanges, *given: Any, **named: Any) -> Any:
             put(writer, "A", 0, numbered(10, 20))
             table = {"offsetTable": {"A@readers": {"0": 18}}}
             (root / "config" / "consumerOffset.json").write_text(json.dumps(table))
-            return plain(store, *given, **named)
+            return plain(ranges, *given, **named)
 
-        monkeypatch.setattr(stream_snapshot, "find_starts", starts)
+        monkeypatch.setattr(QueueRanges, "starts", starts)
         query = Query(root, startingOffsets="group:readers")
         assert query.bodies() == ["m18", "m19"]
 

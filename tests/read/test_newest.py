@@ -13,6 +13,7 @@ import pytest
 import goldens
 import rmqstore
 from rmqstore.errors import OptionError
+from rmqstore.storage.recovery.log_end import n_written
 from tiers import spread
 
 Golden = Callable[[str], Path]
@@ -90,7 +91,7 @@ def test_few_messages_are_read_for_the_newest(tmp_path: Path) -> None:
     with rmqstore.open(tmp_path / "s") as store:
         assert len(store.scan(last=10, progress=report).read_all()) == 10
         assert told[-1] == 10
-        n_bytes = store.parts.n_written([store.parts.log_slice()])
+        n_bytes = n_written(store.parts.log, [store.parts.log_slice()])
         told.clear()
         assert len(store.scan(last=10, scan="commitlog", progress=report).read_all()) == 10
         assert told[-1] < n_bytes / 4

@@ -41,6 +41,7 @@ from rmqstore.inspect.report import gather, render, require_libraries
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
+from rmqstore.storage.recovery.log_end import n_written
 from rmqstore.store.opening import open_for
 
 
@@ -152,7 +153,7 @@ def verify(path: Path, output: Output) -> None:
             compared = "log and index agree; queues in RocksDB were not compared"
         elif has_unreadable_queues(store.paths):
             compared += "; queues in RocksDB were not compared"
-        if not findings and not store.parts.n_written([store.parts.log_slice()]):
+        if not findings and not n_written(store.parts.log, [store.parts.log_slice()]):
             raise OptionError(f"{path}: nothing was checked; the log holds no record")
         for kind, cure, ones in by_kind(findings):
             click.echo(f"{kind} ({cure.severity}, {len(ones)}):", err=True)

@@ -71,7 +71,7 @@ from rmqstore.storage.queue.rocksdb_queue import (
     has_unreadable_queues,
 )
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
-from rmqstore.storage.recovery.log_end import count_after, damage_met, find_log_end
+from rmqstore.storage.recovery.log_end import count_after, damage_met, find_log_end, n_written
 from rmqstore.storage.recovery.unit_checks import are_confirmed
 from rmqstore.store.message_store import MessageStore
 
@@ -113,7 +113,7 @@ def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
         if segment is None:
             text = f"no file holds the log from {start} to {stop}: a file is missing or too short"
             yield Finding("log", f"{store.parts.log.folders}, {start}", text)
-    n_bytes = store.parts.n_written([store.parts.log_slice()])
+    n_bytes = n_written(store.parts.log, [store.parts.log_slice()])
     yield from _damaged_records(store, lambda done: progress(min(done, n_bytes) // 2, n_bytes))
     end = store.parts.log_slice().end
     log = store.parts.log

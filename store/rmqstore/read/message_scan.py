@@ -30,6 +30,7 @@ from rmqstore.read.request import ScanRequest
 from rmqstore.read.rows import PLACE, merge_by_place
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
+from rmqstore.storage.recovery.log_end import n_written
 
 _ONE_PART = Limits(1 << 62)  # so that only the sizes of parts are found out
 
@@ -75,7 +76,7 @@ class MessageScan:
             return request.returned(self._newest(parts, request.last))
         if request.by == "commitlog":
             pieces = [piece for part in _of_kind(parts, LogPart) for piece in part.slices]
-            self._expect(store.n_written(pieces))
+            self._expect(n_written(store.log, pieces))
             return request.returned(self._in_turn(parts))
         return request.returned(self._by_queue(parts))
 
@@ -151,7 +152,7 @@ class MessageScan:
             schema = self._request.spec().schema
 
             def read(piece: LogSlice) -> Iterator[pa.RecordBatch]:
-                self._expect(self._store.n_written([piece]))
+                self._expect(n_written(self._store.log, [piece]))
                 return self._read(LogPart((piece,)))
 
             yield from newest_of_log(pieces, count, read, schema).to_batches()
@@ -178,7 +179,7 @@ class MessageScan:
         queues, singles = _of_kind(parts, QueuesPart), _of_kind(parts, RecordsPart)
         pieces = [piece for part in _of_kind(parts, LogPart) for piece in part.slices]
         if self._tally is not None:
-            store, n_bytes = self._store, float(self._store.n_written(pieces))
+            store, n_bytes = self._store, float(n_written(self._store.log, pieces))
             for part in queues:
                 n_bytes += queues_part(store, part.slices, _ONE_PART).n_bytes
             for records in singles:

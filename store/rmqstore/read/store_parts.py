@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
@@ -49,7 +49,7 @@ from rmqstore.storage.queue.tiered import (
     is_tier,
     no_store,
 )
-from rmqstore.storage.recovery.log_end import LogEnd, written_end
+from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import PlannedEnds, StoreEnds
 from rmqstore.storage.rocksdb import can_read_rocksdb
@@ -320,14 +320,6 @@ class StoreParts(Closing):
         """
         self.ranges.require_plain_queues()
         return self.retry(lambda: self.store_queues.range(topic, queue_id))
-
-    def n_written(self, pieces: Iterable[LogSlice]) -> int:
-        """Return how many bytes of ranges of the log may hold records.
-
-        A file of a closed log has its full size, however little was written to it.
-        """
-        end = self.log.max_offset if self.log.is_remote else written_end(self.log)
-        return sum(max(min(piece.end, end) - piece.start, 0) for piece in pieces)
 
     def warn_of_messages_elsewhere(self) -> None:
         """Log where the store has messages that are not read.

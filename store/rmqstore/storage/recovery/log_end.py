@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from rmqstore.format.layout import (
     Positions,
 )
 from rmqstore.format.record import check_record, split_record
+from rmqstore.spans import LogSlice
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog, first_record, read_frame
@@ -217,6 +219,15 @@ def find_written_end(log: CommitLog) -> int:
         if window is not None:
             return segment.end if window.records.kind is StopKind.BLANK else window.stopped
     return log.min_offset
+
+
+def n_written(log: CommitLog, pieces: Iterable[LogSlice]) -> int:
+    """Return how many bytes of ranges of a log may hold records.
+
+    A file of a closed log has its full size, however little was written to it.
+    """
+    end = log.max_offset if log.is_remote else written_end(log)
+    return sum(max(min(piece.end, end) - piece.start, 0) for piece in pieces)
 
 
 def written_end(log: CommitLog) -> int:

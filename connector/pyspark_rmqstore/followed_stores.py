@@ -1,0 +1,229 @@
+"""The stores of a stream, by their files."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from pyspark_rmqstore.offsets import Key, StreamOffset, Weight
+from pyspark_rmqstore.opened_stores import open_ref, paths_of, stores_to_read
+from pyspark_rmqstore.store_options import StoreRef
+from pyspark_rmqstore.stream_snapshot import Loss, StreamSnapshot, report
+from pyspark_rmqstore.tasks import StoreTask
+from rmqstore.errors import OffsetOutOfRangeError
+from rmqstore.read.faults import refuse_spans
+from rmqstore.read.limits import Limits
+from rmqstore.read.log_mark import LogMark
+from rmqstore.read.plan import queues_part
+from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
+from rmqstore.read.reading import find_lost
+from rmqstore.read.request import ScanRequest
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.read.tail import StoreTail
+from rmqstore.read.tailing import TieredTail, tail_of
+from rmqstore.spans import QueueKey, QueueSlice
+from rmqstore.storage.broker.broker_run import StoreSigns, queue_folders
+from rmqstore.storage.broker.retry import Deletions, Recoveries, retry
+
+logger = logging.getLogger(__name__)
+
+_SAMPLES = 8  # of a queue, by which its backlog is weighed
+
+T = TypeVar("T")
+
+
+class FollowedStore(NamedTuple):
+    """One store and its tail."""
+
+    ref: StoreRef
+    tail: StoreTail | TieredTail
+
+    @property
+    def store(self) -> StoreParts:
+        return self.tail.store
+
+    @property
+    def proves_marks(self) -> bool:
+        return True
+
+    def holds(self, mark: LogMark, _reached: Mapping[QueueKey, int]) -> bool:
+        """Return whether the record of a mark still stands, or was deleted as too old."""
+        return self.tail.holds(mark)
+
+    def withheld(self, _delivered: Mapping[QueueKey, int], *, is_once: bool) -> dict[QueueKey, str]:
+        """Return nothing: all that a store has can be read."""
+        del is_once
+        return {}
+
+    def pieces(
+        self, key: QueueKey, start: int, stop: int, request: ScanRequest
+    ) -> list[QueueSlice]:
+        """Return the parts of a range of a queue that are there."""
+        spec = request.spec(self.store.broker_name)
+        return self.store.store_queues.slices(key, start, stop, spec)
+
+    def task_of(self, slices: list[QueueSlice], limits: Limits, mark: LogMark | None) -> StoreTask:
+        """Return what is read of ranges of queues up to a mark, which is split within limits."""
+        return StoreTask(queues_part(self.store, slices, limits, mark), self.ref)
+
+
+class AllSigns(NamedTuple):
+    """The signs of several stores."""
+
+    stores: tuple[StoreSigns, ...]
+
+    @property
+    def may_be_recovering(self) -> bool:
+        return any(store.may_be_recovering for store in self.stores)
+
+
+class FollowedStores:
+    """Stores by broker name; see ``stream_snapshot.FollowedSource``.
+
+    They are opened at the first use. All that they keep from one look to the next are the tails,
+    which make further looks cheap.
+    """
+
+    forgets_gone = True
+
+    def __init__(self, stores: Sequence[StoreRef], request: ScanRequest) -> None:
+        self._stores, self._request = stores, request
+        self._opened: dict[str, FollowedStore] = {}
+
+    @cached_property
+    def _refs(self) -> tuple[StoreRef, ...]:
+        return stores_to_read(self._stores)
+
+    @cached_property
+    def _recoveries(self) -> Recoveries:
+        return Recoveries(self._signs, lambda: self.doubt(self._opened))
+
+    def _retry(self, ask: Callable[[], T]) -> T:
+        return retry(ask, Deletions(self), self._recoveries)
+
+    def refresh(self) -> None:
+        """List the files of all stores again."""
+        for followed in self._opened.values():
+            followed.store.refresh()
+
+    def answer(self, ask: Callable[[StreamSnapshot], T]) -> T:
+        """Look, and return the answer to a question about what was found.
+
+        Both are repeated while files are deleted, or a recovery changes a store.
+        """
+        return self._retry(lambda: ask(self.look()))
+
+    def initial(self) -> StreamOffset:
+        """Return the offset at which the options start."""
+        return self._retry(self._initial)
+
+    def _initial(self) -> StreamOffset:
+        request = self._request
+        initial: dict[Key, int] = {}
+        for broker, (_, tail) in self.places.items():
+            # it looks only after it has read the offsets of consumer groups
+            starts = tail.store.ranges.starts(
+                request.selection,
+                broker,
+                tail.spans,
+                fail_on_data_loss=request.fail_on_data_loss,
+            )
+            initial |= {(broker, *queue): start for queue, start in starts.items()}
+        return StreamOffset(initial, self.last_look().marks)
+
+    def look(self) -> StreamSnapshot:
+        """Look for changes in all stores."""
+        for followed in self._opened.values():
+            followed.tail.look()
+        return self.last_look()
+
+    def last_look(self) -> StreamSnapshot:
+        """Return what the last look found; the first one if there was none."""
+        return StreamSnapshot.of(self.places)
+
+    def weight(self, key: Key, start: int, end: int) -> Weight:
+        """Return an estimate of the messages of a queue between two offsets."""
+        whole = QueueSlice(key[1], key[2], start, end)
+        samples = self.places[key[0]].store.sampler.sample(whole, _SAMPLES)
+        if not samples:
+            return Weight(0, 0)
+        mean = sum(sample.mean_bytes for sample in samples) / len(samples)
+        return Weight(mean * (end - start), samples[0].physical_offset)
+
+    def rows_within(self, key: Key, start: int, end: int, n_bytes: int) -> int:
+        """Return how many messages of a queue, from the first of a range on, fit into bytes."""
+        whole = QueueSlice(key[1], key[2], start, end)
+        return self.places[key[0]].store.sampler.rows_within(whole, n_bytes)
+
+    def report_missing(self, brokers: Collection[str]) -> None:
+        """Raise an error for brokers that the options do not name, or log a warning.
+
+        Raises:
+            OffsetOutOfRangeError: data loss is to fail.
+        """
+        text = (
+            f"data loss: the query has read messages of broker {', '.join(sorted(brokers))}, "
+            f"but its stores are of {', '.join(sorted(self.places))}"
+        )
+        if self._request.fail_on_data_loss:
+            raise OffsetOutOfRangeError(
+                f"{text}; name all stores again, or continue without it by failOnDataLoss=false"
+            )
+        logger.warning("%s; continuing without it", text)
+
+    def report_gone(self, queues: Mapping[Key, int]) -> None:
+        """Report queues that were deleted, given how far they were delivered.
+
+        Raises:
+            OffsetOutOfRangeError: there is one, and data loss is to fail.
+        """
+        losses = (
+            Loss(
+                key,
+                f"it is deleted; whether it had messages from offset {delivered} on is not known",
+            )
+            for key, delivered in sorted(queues.items())
+        )
+        report(losses, fails=self._request.fail_on_data_loss)
+
+    def doubt(self, brokers: Iterable[str]) -> None:
+        """Let the next look cover all of the stores of some brokers."""
+        for broker in brokers:
+            self._opened[broker].tail.doubt()
+
+    def close(self) -> None:
+        """Close the stores."""
+        for followed in self._opened.values():
+            followed.store.close()
+        self._opened = {}
+
+    def _signs(self) -> AllSigns:
+        all_paths = [paths_of(ref) for ref in self._refs]
+        return AllSigns(tuple(StoreSigns.of(paths, queue_folders(paths)) for paths in all_paths))
+
+    @property
+    def places(self) -> Mapping[str, FollowedStore]:
+        """The stores by broker name; each is looked at when it is opened."""
+        if not self._opened:
+            opened: dict[str, FollowedStore] = {}
+            request = self._request
+            selection = request.selection
+            # Damage of the log that may have held messages of recovered queues is refused as in a
+            # batch read. A stream cannot have a row without a queue offset.
+            mode = request.mode if request.mode == FAILFAST else DROPMALFORMED
+            spec = ReadSpec(pa.schema([]), mode, fail_on_data_loss=request.fail_on_data_loss)
+            for ref in self._refs:
+                store = open_ref(ref)
+                store.ranges.warn_unknown_topics(selection, "they are followed once they appear")
+                store.warn_of_messages_elsewhere()
+                followed = FollowedStore(ref, tail_of(store, selection))
+                opened[store.broker_name] = followed
+                followed.tail.look()
+                deque(refuse_spans(find_lost(store, (), spec), spec), maxlen=0)
+            self._opened = opened
+        return self._opened
