@@ -23,21 +23,15 @@ class BrokerSource:
         """Return the address of the name servers."""
         return str(self.location)
 
-    def require(self, request: ScanRequest) -> None:
-        """Refuse what brokers cannot answer.
-
-        Raises:
-            UnsupportedFeatureError: only the files of a store have a column.
-        """
-        require_served(columns=request.schema.names)
-
     def plan(self, request: ScanRequest, _: Limits) -> list[BrokerTask]:
         """Return what a request asks of all brokers, one after the other.
 
         Raises:
             OptionError: no broker has a topic or queue that is named.
+            UnsupportedFeatureError: only the files of a store have a column.
             BrokerUnreachableError, BrokerRefusedError: a server does not answer, or refuses.
         """
+        require_served(columns=request.schema.names)
         with LiveBrokers(self.location) as brokers:
             parts = plan_live(brokers, request)
             return [
@@ -46,5 +40,10 @@ class BrokerSource:
             ]
 
     def follow(self, request: ScanRequest) -> FollowedBrokers:
-        """Return the brokers as a stream follows them."""
+        """Return the brokers as a stream follows them.
+
+        Raises:
+            UnsupportedFeatureError: only the files of a store have a column.
+        """
+        require_served(columns=request.schema.names)
         return FollowedBrokers(self.location, request)

@@ -12,13 +12,12 @@ from contextlib import contextmanager
 from typing import Final
 
 from rmqstore.errors import argument_names, rename_arguments
-from rmqstore.query.options import OPTION_OF_ARGUMENT
+from rmqstore.query.options import KAFKA, OPTION_OF_ARGUMENT
 
 # Options that Spark itself passes to a source, or that users set for Spark.
 SPARK_OWN: Final = frozenset(
     ("path", "paths", "queryname", "checkpointlocation", "timezone", "recursivefilelookup")
 )
-KAFKA: Final = "kafka"  # option columns: those of Spark's Kafka source
 
 # Options of Spark's Kafka source that say how to reach Kafka, which no store asks for.
 KAFKA_OWN: Final = re.compile(

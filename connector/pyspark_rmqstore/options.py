@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from pyspark_rmqstore.option_names import KAFKA, SPARK_OWN, option_names, without_kafka_own
+from pyspark_rmqstore.option_names import SPARK_OWN, option_names, without_kafka_own
 from pyspark_rmqstore.store_options import (
     MESSAGES,
     absolute_path,
@@ -23,7 +23,7 @@ from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
 from rmqstore.live.location import require_served
 from rmqstore.query.arguments import ScanArguments
-from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
+from rmqstore.query.options import ALL_READ_OPTIONS, KAFKA, GivenOptions
 from rmqstore.read.limits import Limits
 from rmqstore.read.request import ScanRequest, parse_request
 from rmqstore.read.views.schema import ALLOWED
@@ -63,7 +63,6 @@ class ColumnOptions:
 class Source(Protocol):
     """Where messages are read: stores of files, or running brokers."""
 
-    def require(self, request: ScanRequest) -> None: ...
     def plan(self, request: ScanRequest, limits: Limits) -> Sequence[Task]: ...
     def follow(self, request: ScanRequest) -> FollowedSource: ...
 
@@ -104,26 +103,13 @@ class StreamOptions:
 @option_names()
 def parse_column_options(options: Mapping[str, str]) -> ColumnOptions:
     """Parse the options that determine the columns; raises as :func:`parse_read_options` does."""
-    return _column_options(_options_of_messages(options))
+    given = _options_of_messages(options)
+    given.refuse_contradictions("batch", "stream")
+    return _column_options(given)
 
 
 def _column_options(given: GivenOptions) -> ColumnOptions:
-    columns = given["columns"]
-    is_kafka = _is_kafka(given)
-    if is_kafka:
-        # What a row means must not depend on a column that Kafka's source lacks.
-        if given["mode"] == "PERMISSIVE":
-            raise OptionError(
-                "columns=kafka: no column says what is damaged; "
-                "set mode to FAILFAST or DROPMALFORMED"
-            )
-        if given["includePending"]:
-            raise OptionError(
-                "columns=kafka: no column says what is pending; leave out includePending"
-            )
-        columns = None
-    elif "includeHeaders" in given:
-        raise OptionError("includeHeaders: with columns=kafka only; column properties has them")
+    is_kafka = given["columns"] == KAFKA
     corrupt_column = given["columnNameOfCorruptRecord"]
     pending_columns = PENDING.names if given["includePending"] else []
     if not corrupt_column or corrupt_column in (*ALL_COLUMNS.names, *pending_columns):
@@ -132,7 +118,7 @@ def _column_options(given: GivenOptions) -> ColumnOptions:
             "must be a name that no column of a message has"
         )
     return ColumnOptions(
-        columns=None if columns is None else tuple(name.strip() for name in columns.split(",")),
+        columns=None if is_kafka else given["columns"],
         is_kafka=is_kafka,
         include_headers=given["includeHeaders"],
         mode=given["mode"],
@@ -174,13 +160,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         )
     read = _read_options(options, given, streaming=True)
     max_rows, min_rows = offsets_per_trigger(given)
-    if read.request.by != "queue":
-        raise UnsupportedFeatureError(
-            "scan=commitlog: a stream follows queues; scan the log in a batch read"
-        )
     file = given["consumerOffsetFile"]
-    if (file is not None) != ("consumerGroup" in given):
-        raise OptionError("consumerOffsetFile and consumerGroup: give both, or none")
     consumer_offset_file = None
     if file is not None:
         path = Path(absolute_path(file))
@@ -217,28 +197,11 @@ def offsets_per_trigger(given: GivenOptions) -> tuple[int | None, int | None]:
 def _read_options(
     options: Mapping[str, str], given: GivenOptions, *, streaming: bool
 ) -> ReadOptions:
+    given.refuse_contradictions("stream" if streaming else "batch")
     chosen = _column_options(given)
-    looks_up = any(name in given for name in ("msgKey", "msgId", "msgTags"))
-    scans_log = given["scan"] == "commitlog"
-    of_look_ups = [option.name for option in given.outside("stream")]
-    if of_look_ups and not looks_up:
-        raise OptionError(
-            f"{', '.join(of_look_ups)}: for look-ups only; give msgKey, msgId or msgTags too"
-        )
-    if chosen.include_pending and (streaming or looks_up or scans_log):
-        raise UnsupportedFeatureError(
-            "includePending: only a batch read by queue finds pending messages; "
-            "with a stream, a look-up or scan=commitlog, read them in the topics "
-            "SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and rmq_sys_wheel_timer"
-        )
-    if scans_log and "maxRecordsPerPartition" in given:
-        raise OptionError(
-            "maxRecordsPerPartition: scan=commitlog cannot count records before it reads them; "
-            "use maxBytesPerPartition"
-        )
     with zone_of(given["timeZone"]):
         request = parse_request(given.arguments(ScanArguments.__annotations__), streaming=streaming)
-    if looks_up or (scans_log and not streaming):
+    if not request.is_by_queue:
         request.selection.require_by_log()
     limits = Limits(
         given["maxBytesPerPartition"], given["maxRecordsPerPartition"], given["minPartitions"]

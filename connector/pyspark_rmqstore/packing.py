@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
@@ -93,23 +93,29 @@ class Pack(Generic[T]):
         return part.n_bytes + (0 if is_opened else OPEN_COST)
 
 
-class Readable(Protocol):
-    """What can be read by one task, or be cut into several.
+class Splittable(Protocol):
+    """What can be read as a whole, or be cut into several parts.
 
     Attributes:
-        place: what is opened to read it.
         n_bytes: the bytes of its records, estimated.
         n_records: the number of its records; None if only reading them can show it.
     """
 
     @property
-    def place(self) -> str: ...
-    @property
     def n_bytes(self) -> float: ...
     @property
     def n_records(self) -> int | None: ...
-    def split(self, limits: Limits) -> Sequence[InputPartition]:
-        """Return its tasks within limits."""
+    def split(self, limits: Limits) -> Sequence[Any]:
+        """Return parts within limits that together are this one."""
+        ...
+
+
+class Readable(Splittable, Protocol):
+    """What one task can read, or several."""
+
+    @property
+    def place(self) -> str:
+        """What is opened to read it."""
         ...
 
 

@@ -205,14 +205,8 @@ def arrow_schema(schema: StructType, options: ColumnOptions) -> pa.Schema:
 
 
 def request_of(schema: StructType, options: ReadOptions) -> ScanRequest:
-    """Return the request of a read of the columns of a Spark schema; see :func:`arrow_schema`.
-
-    Raises:
-        UnsupportedFeatureError: what is read does not have a column.
-    """
-    request = replace(options.request, schema=arrow_schema(schema, options.columns))
-    options.source.require(request)
-    return request
+    """Return the request of a read of the columns of a Spark schema; see :func:`arrow_schema`."""
+    return replace(options.request, schema=arrow_schema(schema, options.columns))
 
 
 def require_names(

@@ -49,9 +49,6 @@ class StoreSource:
         """Return the paths of the stores."""
         return ", ".join(ref.path for ref in self.stores)
 
-    def require(self, request: ScanRequest) -> None:
-        """Do nothing: files hold every column."""
-
     def plan(self, request: ScanRequest, limits: Limits) -> list[StoreTask]:
         """Return what a request asks of all stores, one after the other.
 

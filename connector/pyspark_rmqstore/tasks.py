@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from pyspark_rmqstore.opened_stores import open_in_task
+from pyspark_rmqstore.packing import Splittable
 from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.stream_task import read_planned
 from rmqstore.read.limits import Limits
@@ -17,21 +18,11 @@ from rmqstore.read.parts import Part, QueuesPart
 from rmqstore.read.request import ScanRequest
 
 
-class _Splits(Protocol):
-    """What tasks ask of a part, whatever it is read from."""
-
-    @property
-    def n_bytes(self) -> float: ...
-    @property
-    def n_records(self) -> int | None: ...
-    def split(self, limits: Limits) -> Sequence[Any]: ...
-
-
 @dataclass(frozen=True)
 class Task(InputPartition):
     """A part of a read. Its subclasses know where it is read."""
 
-    part: _Splits
+    part: Splittable
 
     @property
     def place(self) -> str:

@@ -84,7 +84,7 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
             raise OptionError(f"{option.name} has no meaning with view {view}: {where}")
     named = given["columns"]
     if named is not None:
-        columns = select_view_columns(view, (name.strip() for name in named.split(",")))
+        columns = select_view_columns(view, (named,) if isinstance(named, str) else named)
     parsed = ViewOptions(
         view=view,
         stores=parse_stores(options, given),

@@ -18,7 +18,7 @@ from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.store_options import _STORE_PATHS, StoreRef
 from pyspark_rmqstore.write_options import parse_write_options
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
-from rmqstore.query.options import LOOKUP_OPTIONS
+from rmqstore.query.options import CONTRADICTIONS, LOOKUP_OPTIONS, Contradiction
 from rmqstore.query.selection import EARLIEST, LATEST
 from rmqstore.read.limits import Limits
 
@@ -598,3 +598,23 @@ def test_an_unknown_selector_is_refused_with_those_that_select() -> None:
 def test_an_empty_host_is_not_taken_for_the_default() -> None:
     assert parse_write_options({"path": STORE}).spec.store_host == "127.0.0.1:10911"
     assert parse_write_options({"path": STORE, "storeHost": ""}).spec.store_host == ""
+
+
+_TEXTS = {
+    "msgKey": "k", "msgId": "7F000001", "msgTags": "t", "msgKeyLimit": "3", "indexOnly": "true",
+    "includeHeaders": "true", "maxRecordsPerPartition": "5", "consumerOffsetFile": "/o.json",
+    "consumerGroup": "g",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "rule", CONTRADICTIONS, ids=lambda rule: "+".join((*sorted(rule.options), *rule.scope))
+)
+def test_options_that_do_not_go_together_are_refused(rule: Contradiction) -> None:
+    options = {"path": "/tmp"}
+    options |= {name: _TEXTS.get(name, str(value)) for name, value in rule.options.items()}
+    parse = parse_read_options if "batch" in rule.scope else parse_stream_options
+    with pytest.raises(rule.error, match=re.escape(rule.text)):
+        parse(options)
+    for name, value in rule.unless.items():
+        parse({**options, name: _TEXTS.get(name, str(value))})

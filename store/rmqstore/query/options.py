@@ -14,9 +14,9 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
 
 Scope = Literal["batch", "stream", "view", "write"]
 
@@ -113,6 +113,23 @@ class GivenOptions:
         known = {name: self._known[name].argument for name in self._values}
         return {argument: self[name] for name, argument in known.items() if argument in names}
 
+    def refuse_contradictions(self, *scopes: Scope) -> None:
+        """Refuse options that do not go together in any of these scopes.
+
+        Raises:
+            OptionError, UnsupportedFeatureError: what :data:`CONTRADICTIONS` says.
+        """
+
+        def has(name: str, value: object) -> bool:
+            return name in self and (value is _GIVEN or self[name] == value)
+
+        for rule in CONTRADICTIONS:
+            if not rule.scope.issuperset(scopes):
+                continue
+            is_lifted = any(has(*item) for item in rule.unless.items())
+            if not is_lifted and all(has(*item) for item in rule.options.items()):
+                raise rule.error(rule.text)
+
     def outside(self, scope: Scope) -> list[Option]:
         """Return the given options that have no meaning in a scope."""
         return [option for name in self._texts if scope not in (option := self._known[name]).scope]
@@ -140,6 +157,12 @@ def boolean(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise OptionError(f"{name} {text.lower()!r}: must be true or false")
     return text.lower() == "true"
+
+
+def column_names(_: str, text: str) -> str | tuple[str, ...]:
+    """Return the names of columns, which commas separate, or ``kafka``."""
+    names = tuple(name.strip() for name in text.split(","))
+    return KAFKA if names[0].lower() == KAFKA and len(names) == 1 else names
 
 
 def count(name: str, text: str) -> int:
@@ -252,7 +275,7 @@ READ_OPTIONS: Final = (
     Option(
         "columns", "columns", ANY_READ, "columns, separated by commas",
         "or `kafka`: the columns of Spark's Kafka source, for "
-        "[jobs that read Kafka](kafka.md#move-a-kafka-job)",
+        "[jobs that read Kafka](kafka.md#move-a-kafka-job)", None, column_names,
         shown="[all](columns.md) but `offsetMsgId` and `tagsCode`",
     ),
     Option(
@@ -505,6 +528,83 @@ WRITE_OPTIONS: Final = (
         "one that is not above the last one of that application is skipped",
     ),
     STORAGE_OPTIONS,
+)  # fmt: skip
+
+_GIVEN: Final = object()  # any value that is given
+KAFKA: Final = "kafka"  # option columns: those of Spark's Kafka source
+_BY_LOG: Final = {"scan": "commitlog"}
+_LOOK_UPS: Final = dict.fromkeys(("msgKey", "msgId", "msgTags"), _GIVEN)
+_FOR_LOOK_UPS: Final = "{}: for look-ups only; give msgKey, msgId or msgTags too"
+_PENDING: Final = (
+    "includePending: only a batch read by queue finds pending messages; "
+    "with a stream, a look-up or scan=commitlog, read them in the topics "
+    "SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and rmq_sys_wheel_timer"
+)
+_BOTH_OR_NONE: Final = "consumerOffsetFile and consumerGroup: give both, or none"
+
+
+class Contradiction(NamedTuple):
+    """Options that do not go together.
+
+    Attributes:
+        options: their values by name, of which all are given.
+        text: what is wrong with it.
+        unless: values by option; if one of them is given, there is no contradiction.
+        scope: where it is one.
+        error: the class of the error.
+    """
+
+    options: Mapping[str, Any]
+    text: str
+    unless: Mapping[str, Any] = {}
+    scope: frozenset[Scope] = READ
+    error: type[RmqStoreError] = OptionError
+
+
+CONTRADICTIONS: Final = (
+    # What a row means must not depend on a column that Kafka's source lacks.
+    Contradiction(
+        {"columns": KAFKA, "mode": "PERMISSIVE"},
+        "columns=kafka: no column says what is damaged; set mode to FAILFAST or DROPMALFORMED",
+    ),
+    Contradiction(
+        {"columns": KAFKA, "includePending": True},
+        "columns=kafka: no column says what is pending; leave out includePending",
+    ),
+    Contradiction(
+        {"includeHeaders": _GIVEN},
+        "includeHeaders: with columns=kafka only; column properties has them",
+        unless={"columns": KAFKA},
+    ),
+    Contradiction(_BY_LOG | {"maxRecordsPerPartition": _GIVEN},
+        "maxRecordsPerPartition: scan=commitlog cannot count records before it reads them; "
+        "use maxBytesPerPartition",
+    ),
+    Contradiction(
+        _BY_LOG, "scan=commitlog: a stream follows queues; scan the log in a batch read",
+        scope=STREAM, error=UnsupportedFeatureError,
+    ),
+    Contradiction(
+        {"includePending": True}, _PENDING, scope=STREAM, error=UnsupportedFeatureError
+    ),
+    *(
+        Contradiction(
+            {"includePending": True, name: value}, _PENDING, error=UnsupportedFeatureError
+        )
+        for name, value in (_BY_LOG | _LOOK_UPS).items()
+    ),
+    *(
+        Contradiction({name: _GIVEN}, _FOR_LOOK_UPS.format(name), unless=_LOOK_UPS)
+        for name in ("msgKeyLimit", "indexOnly")
+    ),
+    Contradiction(
+        {"consumerOffsetFile": _GIVEN}, _BOTH_OR_NONE,
+        unless={"consumerGroup": _GIVEN}, scope=STREAM,
+    ),
+    Contradiction(
+        {"consumerGroup": _GIVEN}, _BOTH_OR_NONE,
+        unless={"consumerOffsetFile": _GIVEN}, scope=STREAM,
+    ),
 )  # fmt: skip
 
 ALL_READ_OPTIONS: Final = (*READ_OPTIONS, *LOOKUP_OPTIONS, *STREAM_OPTIONS, *VIEW_OPTIONS)

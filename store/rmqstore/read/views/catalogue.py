@@ -11,8 +11,8 @@ import pyarrow as pa
 from rmqstore.query.where import Where
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.assignments import read_assignments
-from rmqstore.read.views.commitlog import plan_log, read_log
-from rmqstore.read.views.consumequeue import plan_units, read_units
+from rmqstore.read.views.commitlog import plan_record_rows, read_record_rows
+from rmqstore.read.views.consumequeue import plan_unit_rows, read_unit_rows
 from rmqstore.read.views.dead_letters import plan_dead_letters, read_dead_letters
 from rmqstore.read.views.files import plan_files, read_files
 from rmqstore.read.views.groups import plan_consumed, plan_groups, read_consumed, read_groups
@@ -24,7 +24,12 @@ from rmqstore.read.views.log_writers import (
     read_epoch_rows,
 )
 from rmqstore.read.views.pieces import ViewLimits, ViewSlice
-from rmqstore.read.views.queues import plan_queues, plan_topics, read_queues, read_topics
+from rmqstore.read.views.queues import (
+    plan_queue_rows,
+    plan_topic_rows,
+    read_queue_rows,
+    read_topic_rows,
+)
 from rmqstore.read.views.routes import read_routes
 from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
 from rmqstore.read.views.stores import read_stores
@@ -50,10 +55,10 @@ class _View(NamedTuple):
 
 
 _VIEWS: Final = {
-    "queues": _View(plan_queues, read_queues),
-    "topics": _View(plan_topics, read_topics),
-    "commitlog": _View(plan_log, read_log),
-    "consumequeue": _View(plan_units, read_units),
+    "queues": _View(plan_queue_rows, read_queue_rows),
+    "topics": _View(plan_topic_rows, read_topic_rows),
+    "commitlog": _View(plan_record_rows, read_record_rows),
+    "consumequeue": _View(plan_unit_rows, read_unit_rows),
     "index": _View(plan_index, read_index),
     "groups": _View(plan_groups, read_groups),
     "epochs": _View(plan_epochs, read_epoch_rows),

@@ -54,7 +54,7 @@ _HEAD_COLUMNS = {
 }
 
 
-def plan_log(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
+def plan_record_rows(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return the log in pieces, each of which begins where a record surely begins."""
     whole = source.ends.log_slice()
     end = source.ends.log_end
@@ -81,7 +81,9 @@ def plan_log(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[Vi
     ]
 
 
-def read_log(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
+def read_record_rows(
+    source: StoreParts, spec: ViewSpec, piece: ViewSlice
+) -> Iterator[pa.RecordBatch]:
     """Yield a piece of the log."""
     assert piece.log is not None
     return _LogView(source, spec, piece).batches(piece.log)

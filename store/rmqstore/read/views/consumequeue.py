@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 _UNITS_AT_ONCE = 1 << 16
 
 
-def plan_units(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
+def plan_unit_rows(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return ranges of units, large ones cut and small ones joined."""
     paths, in_rocksdb = source.paths, source.ends.in_rocksdb
     warn_of_rocksdb(source, spec)
@@ -91,7 +91,9 @@ def _open(source: StoreParts, topic: str, queue_id: int) -> Queue:
     return ConsumeQueue(paths.queue_folders.queue(topic, queue_id), files)
 
 
-def read_units(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
+def read_unit_rows(
+    source: StoreParts, spec: ViewSpec, piece: ViewSlice
+) -> Iterator[pa.RecordBatch]:
     """Yield the units of some ranges."""
     for units in piece.units:
         queue = _open(source, units.topic, units.queue_id)

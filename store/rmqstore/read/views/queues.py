@@ -139,14 +139,14 @@ def queue_facts(source: StoreParts, topic: str, queue_id: int, *, with_bytes: bo
     )
 
 
-def plan_queues(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
+def plan_queue_rows(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return the queues in groups of about equal work."""
     queues = {key: (key,) for key in chosen_queues(source, spec)}
     groups = _grouped(source, queues, limits)
     return [_piece(source, keys, queues=tuple(keys)) for keys in groups]
 
 
-def plan_topics(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
+def plan_topic_rows(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
     """Return the topics in groups of about equal work."""
     queues: dict[str, tuple[QueueKey, ...]] = {}
     for topic in chosen_topics(source, spec, known=True):
@@ -202,7 +202,9 @@ def _piece(
     )
 
 
-def read_queues(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
+def read_queue_rows(
+    source: StoreParts, spec: ViewSpec, piece: ViewSlice
+) -> Iterator[pa.RecordBatch]:
     """Yield one row for each queue."""
     with_bytes = "bytes" in spec.schema.names
     rows: list[dict[str, object]] = []
@@ -223,7 +225,9 @@ def read_queues(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterato
     yield from to_batches(spec, source, iter(rows))
 
 
-def read_topics(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
+def read_topic_rows(
+    source: StoreParts, spec: ViewSpec, piece: ViewSlice
+) -> Iterator[pa.RecordBatch]:
     """Yield one row for each topic."""
     entries: Mapping[str, Mapping[str, Any]] = {}
     fault = None
