@@ -25,7 +25,7 @@ from pyspark_kafkalog.offsets import IDENTITY
 from pyspark_rmqstore.option_names import KAFKA_OWN, SPARK_OWN
 from pyspark_rmqstore.options import offsets_per_trigger
 from pyspark_rmqstore.schema import KAFKA_COLUMNS
-from pyspark_rmqstore.store_options import stated_paths, storage_options, store_path
+from pyspark_rmqstore.store_options import stated_paths, store_path
 from rmqstore.errors import OptionError
 from rmqstore.query.options import (
     BATCH,
@@ -36,6 +36,7 @@ from rmqstore.query.options import (
     boolean,
     count,
     duration,
+    json_object,
     one_of,
     size,
 )
@@ -142,7 +143,7 @@ OPTIONS: Final = (
     Option("checkCRC", "check_crcs", READ, "whether a wrong CRC is damage", "", "true", boolean),
     Option(
         "storageOptions", "storage_options", READ, "how to reach the storage of a URI",
-        "as [elsewhere](remote.md)", "{}", shown="none",
+        "as [elsewhere](remote.md)", "{}", json_object, shown="none",
     ),
     Option(
         "minPartitions", "", READ, "the least number of tasks, about",
@@ -459,7 +460,7 @@ def parse_log_dirs(paths: list[str], given: GivenOptions) -> LogDirsRef:
         OptionError: the paths lie in several storages, or an option of the storage is unknown.
         UnsupportedFeatureError: a URI is of a file system that is not known.
     """
-    to_reach = storage_options(given["storageOptions"])
+    to_reach = given["storageOptions"]
     absolute = tuple(store_path(path) for path in paths)
     require_reachable(absolute, to_reach)
     return LogDirsRef(absolute, tuple(to_reach.items()))
@@ -556,7 +557,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     given = _known(options)
     ignored = tuple(option.name for option in given.outside("batch"))
     _warn_of_ignored(ignored, "a batch has no triggers")
-    read = _read_options(options, given, EARLIEST)
+    read = _read_options(given, EARLIEST)
     require_span(read.start, read.end)
     return read
 
@@ -569,18 +570,16 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         raise OptionError(f"{', '.join(misplaced)}: a stream has no end")
     most, least = offsets_per_trigger(given)
     return StreamOptions(
-        _read_options(options, given, LATEST),
+        _read_options(given, LATEST),
         most,
         least,
         given["maxTriggerDelay"],
     )
 
 
-def _read_options(
-    options: Mapping[str, str], given: GivenOptions, default_start: int
-) -> ReadOptions:
+def _read_options(given: GivenOptions, default_start: int) -> ReadOptions:
     return ReadOptions(
-        log_dirs=parse_log_dirs(stated_paths(options, _MISSING_PATH), given),
+        log_dirs=parse_log_dirs(stated_paths(given, _MISSING_PATH), given),
         columns=_column_options(given),
         choice=parse_choice(given),
         start=parse_limit(given, "starting", default_start),

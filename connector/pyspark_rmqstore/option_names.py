@@ -15,9 +15,7 @@ from rmqstore.errors import argument_names, rename_arguments
 from rmqstore.query.options import KAFKA, OPTION_OF_ARGUMENT
 
 # Options that Spark itself passes to a source, or that users set for Spark.
-SPARK_OWN: Final = frozenset(
-    ("path", "paths", "queryname", "checkpointlocation", "timezone", "recursivefilelookup")
-)
+SPARK_OWN: Final = frozenset(("queryname", "checkpointlocation", "timezone", "recursivefilelookup"))
 
 # Options of Spark's Kafka source that say how to reach Kafka, which no store asks for.
 KAFKA_OWN: Final = re.compile(

@@ -147,7 +147,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
             f"{', '.join(misplaced)}: for streams only; "
             "use readStream, or leave it out of a batch read"
         )
-    return _read_options(options, given, streaming=False)
+    return _read_options(given, streaming=False)
 
 
 @option_names()
@@ -158,13 +158,13 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         raise UnsupportedFeatureError(
             f"{', '.join(misplaced)}: a stream follows queues; look messages up in a batch read"
         )
-    read = _read_options(options, given, streaming=True)
+    read = _read_options(given, streaming=True)
     max_rows, min_rows = offsets_per_trigger(given)
     file = given["consumerOffsetFile"]
     consumer_offset_file = None
     if file is not None:
         path = Path(absolute_path(file))
-        store, *others = parse_stores(options, given)
+        store, *others = parse_stores(given)
         if others:
             raise OptionError(
                 f"consumerOffsetFile is for one broker, but path names {1 + len(others)} stores"
@@ -194,9 +194,7 @@ def offsets_per_trigger(given: GivenOptions) -> tuple[int | None, int | None]:
     return most, least
 
 
-def _read_options(
-    options: Mapping[str, str], given: GivenOptions, *, streaming: bool
-) -> ReadOptions:
+def _read_options(given: GivenOptions, *, streaming: bool) -> ReadOptions:
     given.refuse_contradictions("stream" if streaming else "batch")
     chosen = _column_options(given)
     with zone_of(given["timeZone"]):
@@ -206,20 +204,20 @@ def _read_options(
     limits = Limits(
         given["maxBytesPerPartition"], given["maxRecordsPerPartition"], given["minPartitions"]
     )
-    return ReadOptions(chosen, _source(options, given, chosen), request, limits)
+    return ReadOptions(chosen, _source(given, chosen), request, limits)
 
 
-def _source(options: Mapping[str, str], given: GivenOptions, chosen: ColumnOptions) -> Source:
+def _source(given: GivenOptions, chosen: ColumnOptions) -> Source:
     """Return what ``path`` names: running brokers, or stores.
 
     Raises:
         UnsupportedFeatureError: an option is given that only the files of stores can answer.
     """
-    location = live_location(options, given)
+    location = live_location(given)
     if location is None:
         from pyspark_rmqstore.store_source import StoreSource
 
-        return StoreSource(parse_stores(options, given), given["msgKeyLimit"])
+        return StoreSource(parse_stores(given), given["msgKeyLimit"])
     from pyspark_rmqstore.broker_source import BrokerSource
 
     names = [name for name in _OF_FILES if name in given]

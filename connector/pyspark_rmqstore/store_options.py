@@ -18,7 +18,7 @@ from typing import Final
 
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_rmqstore.option_names import option_names, without_kafka_own
+from pyspark_rmqstore.option_names import SPARK_OWN, option_names, without_kafka_own
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.live.location import (
     SECRETS_OF_SERVERS,
@@ -27,7 +27,7 @@ from rmqstore.live.location import (
     is_live,
 )
 from rmqstore.query.arguments import FolderArguments
-from rmqstore.query.options import GivenOptions
+from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.times import time_zone
 from rmqstore.storage.broker.folders import names_by_path, read_brokers, root_for
 from rmqstore.storage.broker.store_config import read_conf, root_of
@@ -92,12 +92,10 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
             everyone. Or an option of the storage is unknown, which may be a secret whose name is
             misspelt.
     """
-    stated = storage_options(_lowered(options).get("storageoptions", "{}"))
-    is_named = {"path", "paths"} & _lowered(options).keys()
-    paths = stated_paths(options, "") if is_named else []
-    named = _lowered(options).get("brokers")
-    if named is not None:
-        paths += [path for stores in brokers(named).values() for path in stores]
+    given = GivenOptions(options, ALL_READ_OPTIONS, SPARK_OWN)
+    stated, paths = given["storageOptions"], given.paths
+    if "brokers" in given:
+        paths += [path for stores in brokers(given["brokers"]).values() for path in stores]
     if paths and all(map(is_live, paths)):
         secrets = sorted({*stated} & SECRETS_OF_SERVERS)
         elsewhere = (
@@ -152,42 +150,28 @@ def asks_for_view(options: Mapping[str, str]) -> bool:
     return _lowered(options).get("view", MESSAGES).strip().lower() != MESSAGES
 
 
-def stated_paths(options: Mapping[str, str], remedy: str) -> list[str]:
+def stated_paths(given: GivenOptions, remedy: str) -> list[str]:
     """Return the paths that the options name, at least one.
 
     Args:
-        options: the options as Spark passes them.
+        given: the options.
         remedy: what to do if no path is named, for the error.
 
     Raises:
         OptionError: no path is named.
     """
-    by_lower = {key.lower(): value for key, value in options.items()}
-    values = [by_lower["path"]] if by_lower.get("path") else []
-    value = by_lower.get("paths")
-    if value:
-        try:
-            paths = json.loads(value)
-        except json.JSONDecodeError as err:
-            raise OptionError(f"paths {value!r}: must be a JSON list of paths ({err})") from err
-        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-            raise OptionError(f"paths {value!r}: must be a JSON list of paths")
-        values += paths
-    if not values:
+    if not given.paths:
         raise OptionError(f"path is missing: {remedy}")
-    return values
+    return given.paths
 
 
-def paths_or_root(
-    options: Mapping[str, str], conf: BrokerSettings | None, remedy: str
-) -> list[str]:
+def paths_or_root(given: GivenOptions, conf: BrokerSettings | None, remedy: str) -> list[str]:
     """Return the paths that the options name, or else the root that a broker's file names.
 
     Raises as :func:`stated_paths` does.
     """
-    names_path = any(key.lower() in ("path", "paths") and value for key, value in options.items())
-    if conf is None or names_path:
-        return stated_paths(options, remedy)
+    if conf is None or given.paths:
+        return stated_paths(given, remedy)
     return [str(root_of(None, conf))]
 
 
@@ -210,21 +194,6 @@ def store_path(path: str) -> str:
 def brokers(value: str) -> dict[str, tuple[str, ...]]:
     """Return the paths of each broker's stores from a JSON object, or from a file that is named."""
     return read_brokers(value if value.lstrip().startswith("{") else absolute_path(value))
-
-
-def storage_options(text: str) -> dict[str, str]:
-    """Return how to reach the storage of a URI. An error does not show the text: it has secrets."""
-    try:
-        options = json.loads(text)
-    except json.JSONDecodeError:
-        options = None
-    if not isinstance(options, dict):
-        raise OptionError('storageOptions: must be a JSON object like {"region": "eu-west-1"}')
-    return {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in options.items()
-        if value is not None
-    }
 
 
 def zone_of(name: str | None) -> AbstractContextManager[None]:
@@ -262,33 +231,21 @@ class StoreRef:
         }
 
 
-def live_location(options: Mapping[str, str], given: GivenOptions) -> LiveLocation | None:
-    """Return the running brokers that ``path`` names, None if it names stores.
-
-    Args:
-        options: the options as Spark passes them.
-        given: the same, by their documented names.
-    """
-    path = _lowered(options).get("path", "")
-    if not is_live(path):
-        return None
-    return LiveLocation.parse(path, storage_options(given["storageOptions"]))
+def live_location(given: GivenOptions) -> LiveLocation | None:
+    """Return the running brokers that ``path`` names, None if it names stores."""
+    path = given["path"] or ""
+    return LiveLocation.parse(path, given["storageOptions"]) if is_live(path) else None
 
 
-def parse_stores(options: Mapping[str, str], given: GivenOptions) -> tuple[StoreRef, ...]:
-    """Return the stores that the options name.
-
-    Args:
-        options: the options as Spark passes them.
-        given: the same, by their documented names.
-    """
-    to_reach = storage_options(given["storageOptions"])
+def parse_stores(given: GivenOptions) -> tuple[StoreRef, ...]:
+    """Return the stores that the options name."""
+    to_reach = given["storageOptions"]
     conf = given_conf(given)
     if "brokers" in given:
-        names = _named_stores(options, given, to_reach)
+        names = _named_stores(given, to_reach)
         paths = [*names]
     else:
-        patterns = paths_or_root(options, conf, _NO_PATH)
+        patterns = paths_or_root(given, conf, _NO_PATH)
         paths = [path for pattern in patterns for path in _expand(pattern, to_reach)]
         names = _broker_names(given["brokerName"], paths)
     if len(set(paths)) < len(paths):
@@ -317,11 +274,9 @@ def parse_stores(options: Mapping[str, str], given: GivenOptions) -> tuple[Store
     )
 
 
-def _named_stores(
-    options: Mapping[str, str], given: GivenOptions, to_reach: Mapping[str, str]
-) -> dict[str, str]:
+def _named_stores(given: GivenOptions, to_reach: Mapping[str, str]) -> dict[str, str]:
     """Return the broker's name for the path of each store that option ``brokers`` names."""
-    others = [key for key in options if key.lower() in ("path", "paths", "brokername")]
+    others = [name for name in ("path", "paths", "brokerName") if name in given]
     if others:
         raise OptionError(
             f"brokers: it names the stores and their brokers, so leave out {', '.join(others)}"

@@ -87,7 +87,7 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
         columns = select_view_columns(view, (named,) if isinstance(named, str) else named)
     parsed = ViewOptions(
         view=view,
-        stores=parse_stores(options, given),
+        stores=parse_stores(given),
         columns=columns,
         has_named_columns=named is not None,
         limits=ViewLimits(given["maxBytesPerPartition"], given["minPartitions"]),

@@ -60,13 +60,13 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions | SendOption
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
     """
     given = GivenOptions(options, WRITE_OPTIONS, SPARK_OWN)
-    location = live_location(options, given)
+    location = live_location(given)
     if location is not None:
         return _send_options(given, location)
     if "storageOptions" in given:
         raise OptionError("storageOptions: for running brokers; a store is written to on a disk")
     conf = given_conf(given)
-    paths = paths_or_root(options, conf, _NO_PATH)
+    paths = paths_or_root(given, conf, _NO_PATH)
     if len(paths) != 1:
         raise OptionError(f"path: only one store can be written to, but {len(paths)} are named")
     app_id, version = given["txnAppId"], given["txnVersion"]

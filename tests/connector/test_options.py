@@ -608,7 +608,7 @@ _TEXTS = {
 
 
 @pytest.mark.parametrize(
-    "rule", CONTRADICTIONS, ids=lambda rule: "+".join((*sorted(rule.options), *rule.scope))
+    "rule", CONTRADICTIONS, ids=lambda rule: "+".join((*sorted(rule.options), *sorted(rule.scope)))
 )
 def test_options_that_do_not_go_together_are_refused(rule: Contradiction) -> None:
     options = {"path": "/tmp"}

@@ -2,8 +2,7 @@
 
 A row says how Spark's users spell an option, which argument of Python it stands for, where it may
 be given, how its text is parsed, its default and what it does. Parsing, refusals, names in errors,
-help texts and the manual use these tables. ``path`` and ``paths``, which Spark passes for what
-``load`` was given, are not in them.
+help texts and the manual use these tables.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class GivenOptions:
     def __init__(
         self, given: Mapping[str, str], table: Iterable[Option], ignored: Iterable[str] = ()
     ) -> None:
-        self._known = {option.name: option for option in table}
+        self._known = {option.name: option for option in (*PATH_OPTIONS, *table)}
         self._texts: dict[str, str] = {}  # as they were given
         spellings = {name.lower(): name for name in self._known}
         for key, value in given.items():
@@ -84,10 +83,9 @@ class GivenOptions:
             if name is not None:
                 self._texts[name] = value
             elif key.lower() not in ignored:
-                known = {"path": "path", **spellings}
-                close = get_close_matches(key.lower(), known, n=1)
-                suggestion = f", did you mean {known[close[0]]}?" if close else ";"
-                every = ", ".join(sorted(known.values()))
+                close = get_close_matches(key.lower(), spellings, n=1)
+                suggestion = f", did you mean {spellings[close[0]]}?" if close else ";"
+                every = ", ".join(sorted(self._known))
                 raise OptionError(f"unknown option {key!r}{suggestion} known options are: {every}")
 
     @cached_property
@@ -103,6 +101,11 @@ class GivenOptions:
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - as the option's parser returns it
         return self._values[name] if name in self._values else self._known[name].default_value
+
+    @property
+    def paths(self) -> list[str]:
+        """All paths that ``load`` was given."""
+        return [*filter(None, [self["path"]]), *(self["paths"] or ())]
 
     def text(self, name: str) -> str | None:
         """Return the text of an option as it was given; None if it was not."""
@@ -205,6 +208,32 @@ def one_or_many(name: str, text: str) -> str | list[str]:
     return list(values)
 
 
+def path_list(name: str, text: str) -> list[str]:
+    """Return the paths of a JSON list."""
+    try:
+        paths = json.loads(text or "[]")
+    except json.JSONDecodeError as err:
+        raise OptionError(f"{name} {text!r}: must be a JSON list of paths ({err})") from err
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise OptionError(f"{name} {text!r}: must be a JSON list of paths")
+    return paths
+
+
+def json_object(name: str, text: str) -> dict[str, str]:
+    """Return the texts of a JSON object. An error does not show the text, which may be secret."""
+    try:
+        options = json.loads(text)
+    except json.JSONDecodeError:
+        options = None
+    if not isinstance(options, dict):
+        raise OptionError(f'{name}: must be a JSON object like {{"region": "eu-west-1"}}')
+    return {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in options.items()
+        if value is not None
+    }
+
+
 BATCH: Final = frozenset[Scope](["batch"])
 STREAM: Final = frozenset[Scope](["stream"])
 READ: Final = frozenset[Scope](["batch", "stream"])
@@ -212,10 +241,18 @@ SOME_VIEWS: Final = frozenset[Scope]()
 ANY_READ: Final = frozenset[Scope](["batch", "stream", "view"])
 WRITE: Final = frozenset[Scope](["write"])
 
+ANYWHERE: Final = ANY_READ | WRITE
+
+# Spark passes them for what `load` was given; every source has them.
+PATH_OPTIONS: Final = (
+    Option("path", "", ANYWHERE, "what to read, or where to write"),
+    Option("paths", "", ANYWHERE, "several of them, as a JSON list", parse=path_list),
+)
 STORAGE_OPTIONS: Final = Option(
-    "storageOptions", "storage_options", frozenset[Scope](["batch", "stream", "view", "write"]),
+    "storageOptions", "storage_options", ANYWHERE,
     "how to reach the file system of a URI, or running brokers",
-    "a JSON object: [object storage](remote.md), [running brokers](live.md)", "{}", shown="none",
+    "a JSON object: [object storage](remote.md), [running brokers](live.md)", "{}", json_object,
+    shown="none",
 )  # fmt: skip
 
 READ_OPTIONS: Final = (

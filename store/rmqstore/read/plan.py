@@ -220,7 +220,7 @@ def _sampled_part(
     order, so a record after the last of these is no proof that it is newer.
     """
     slices = tuple(item.piece for item in sampled)
-    queues = SampledQueues(_sampled_evenly(store, sampled, limits))
+    queues = SampledQueues([*_sampled_evenly(store, sampled, limits)])
     log, end, is_newest = store.log, store.log_end, True
     if mark is None and end is not None and not log.is_remote:
         mark = LogMark.at(log, last_record_before(log, end.physical_offset))
