@@ -52,7 +52,8 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
 from rmqstore.inspect.cures import in_order
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
-from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray
+from rmqstore.inspect.verify_timers import timer_findings
+from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray, named_offsets
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.read.planning import n_written
 from rmqstore.spans import FOREVER, QueueKey, Span
@@ -80,7 +81,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_FINDINGS = 1000  # damaged records that are reported one by one
 _FILES_AT_ONCE = 64
-_MAX_RANGES = 5  # of queue offsets that one finding names
 _NONE = np.empty(0, np.int64)
 _RECOVERED_FILES = 3  # that a broker reads when it starts a store that was closed
 _MAX_SHIFTS = 8  # times that a broker starts or stops continuing at another place in a queue
@@ -156,6 +156,7 @@ def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
                 place, _, reason = text.partition(": ")
                 yield Finding("queue", place, reason)
     yield from index_findings(store.paths, keys, log.min_offset, gaps, broker)
+    yield from timer_findings(store)
 
 
 def _damaged_tables(store: MessageStore) -> Iterator[Finding]:
@@ -367,13 +368,13 @@ class _Tally:
             again = f"; a broker that starts gives out queue offsets from {following} on again"
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
-            text = f"{count} to a record of the queue: the log lost {_named(lost)}"
+            text = f"{count} to a record of the queue: the log lost {named_offsets(lost)}"
             yield Finding("queue", place, text + again, "lost" if self.n_given_again else "gone")
         if n_other:
             count = number_of(n_other, "unit does not point", "units do not point")
             yield Finding("queue", place, f"{count} to a record of the queue", "unit")
         if len(cut):
-            text = f"a broker that starts cuts off {_named(cut)}"
+            text = f"a broker that starts cuts off {named_offsets(cut)}"
             yield Finding("queue", place, text + again, "end")
         texts = []
         if self.n_missing:
@@ -381,7 +382,8 @@ class _Tally:
             count = number_of(self.n_missing, "record has no unit", "records have no unit")
             texts.append(f"{count}, the first at queue offset {first}")
         if len(unserved):
-            text = f"a broker that starts does not serve {_named(unserved)}, which the log has"
+            named = named_offsets(unserved)
+            text = f"a broker that starts does not serve {named}, which the log has"
             texts.append(text + again)
         if texts:
             kind = "unbuilt" if len(unserved) else ""
@@ -548,17 +550,6 @@ class _Tally:
             exists[inside] = sizes != 0
             is_same[inside] = same & (sizes != 0)
         return exists, is_same
-
-
-def _named(queue_offsets: NDArray[np.int64]) -> str:
-    """Return rising queue offsets in words."""
-    runs = np.split(queue_offsets, np.flatnonzero(np.diff(queue_offsets) != 1) + 1)
-    texts = [
-        f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:_MAX_RANGES]
-    ]
-    n_more = len(runs) - _MAX_RANGES
-    text = ", ".join(texts) + (f" and {n_more} more ranges" if n_more > 0 else "")
-    return f"queue offset{'s' if len(queue_offsets) > 1 else ''} {text}"
 
 
 class _Queues:
