@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import goldens
+from rmqstore.errors import Finding
 
 Row = dict[str, Any]
 
@@ -34,6 +36,9 @@ _PARTS = {"timers": TIMER_PARTS, "tiered": TIER_PARTS}
 _WITH_TWINS = ("commitlog", *TIER_PARTS)
 _OFFSET_DIGITS = 20
 _PAGE = 4096
+_UNSERVED = re.compile(
+    r"(?:log lost|does not serve|cuts off) queue offsets? (\d[\d, to]*?)(?:, which|;| and |$)"
+)
 
 
 class Case(NamedTuple):
@@ -143,3 +148,22 @@ def _shifted(name: str, by: int) -> str:
     """Return the name of the file that begins some bytes later."""
     digits = min(len(name), _OFFSET_DIGITS)
     return f"{name[:-digits]}{int(name[-digits:]) + by:0{digits}d}"
+
+
+def unserved(found: list[Finding]) -> dict[str, set[int]]:
+    """Return the queue offsets that no consumer gets any more, by queue, as the texts say."""
+    lost: dict[str, set[int]] = {}
+    for one in found:
+        for text in _UNSERVED.findall(one.text):
+            for run in text.split(", "):
+                first, _, last = run.partition(" to ")
+                offsets = range(int(first), int(last or first) + 1)
+                lost.setdefault(one.place, set()).update(offsets)
+    return lost
+
+
+def lost_of(row: Row) -> dict[str, set[int]]:
+    return {
+        queue: {offset for start, stop in spans for offset in range(start, stop)}
+        for queue, spans in row["lost"].items()
+    }

@@ -93,12 +93,9 @@ def test_without_its_files_the_real_wheel_is_filled_from_the_log(
     """What `verify` advises: log, wheel and checkpoint of the timer are moved away together."""
     root = tmp_path / "s"
     broken_stores.make(whole, Case("timers", "closed", "timerlog", place, "missing"), root)
-    shutil.rmtree(root / "timerlog")
-    (root / "timerwheel").unlink()
-    (root / "config/timercheck").unlink()
-    assert observe(rocketmq, root) == {"starts": True, "lost": [], "twice": []}
     # What was delivered before comes a second time.
-    shutil.rmtree(root / "timerlog")
-    (root / "timerwheel").unlink()
-    (root / "config/timercheck").unlink()
-    assert observe(rocketmq, root) == {"starts": True, "lost": [], "twice": [[0, N_MESSAGES]]}
+    for twice in ([], [[0, N_MESSAGES]]):
+        shutil.rmtree(root / "timerlog", ignore_errors=True)
+        (root / "timerwheel").unlink()
+        (root / "config/timercheck").unlink()
+        assert observe(rocketmq, root) == {"starts": True, "lost": [], "twice": twice}

@@ -127,12 +127,13 @@ _CURES = {
     ),
     "tier": Cure(
         "high",
-        "Messages in tiered storage cannot be read. A broker does not read a segment again once it "
-        "is uploaded, so it notices when consumers ask for them, and these get no further.",
+        "Messages in tiered storage cannot be read. A broker starts all the same. Consumers pass "
+        "over a hole in a COMMIT_LOG without an error, and stop for good before one in a "
+        "CONSUME_QUEUE.",
         "Get the segment from a backup, put it in its place under its whole name, and check again:",
         "rmqstore verify SOURCE",
-        "Without one they are lost but for those that the local store has. Set the groups that "
-        "stop there to the next queue offset; this reads all others:",
+        "Without one they are lost, but for those that the local store still has. Set groups that "
+        "stop there to the queue offset after them; this reads all others:",
         "rmqstore export SOURCE messages.parquet --mode DROPMALFORMED --ignore-data-loss",
     ),
     "timer": Cure(
@@ -177,8 +178,8 @@ _CURES = {
     ),
     "stray": Cure(
         "low",
-        "A broker does not read a file in tiered storage, because its notes have no segment of "
-        "that name.",
+        "The notes of the broker do not have a file in tiered storage, or its last bytes, so it "
+        "does not read them.",
         "If a segment is missing, this may be it: give it back its whole name, the digits before "
         "the offset included. Otherwise move it away.",
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from itertools import islice
 
@@ -52,10 +52,12 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
 from rmqstore.inspect.cures import in_order
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
+from rmqstore.inspect.verify_tier import tier_findings
 from rmqstore.inspect.verify_timers import timer_findings
 from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray, named_offsets
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.read.planning import n_written
+from rmqstore.read.store_parts import messages_elsewhere
 from rmqstore.spans import FOREVER, QueueKey, Span
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -72,6 +74,7 @@ from rmqstore.storage.queue.rocksdb_queue import (
     are_queues_unreadable,
     has_unreadable_queues,
 )
+from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import count_after, damage_met, find_log_end
 from rmqstore.storage.recovery.unit_checks import are_confirmed
@@ -91,10 +94,12 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
     These are missing files of the log, damaged records, wrong units and keys that cannot be found.
     Tables under ``config/`` that are damaged are findings of the part ``config``, and records that
-    a broker would lose when it starts are one of the part ``end``.
+    a broker would lose when it starts are one of the part ``end``. Timed messages that it would
+    not deliver are of the part ``timer``, and segments of tiered storage of the part ``tier``, if
+    the store was opened with it. What is not looked at is named by a warning.
 
     Args:
-        store: the store to check, opened for reading.
+        store: the store to check, opened for reading, or tiered storage alone.
         progress: called now and then with the bytes that are done, and their total, the size of
             the log. It is read twice, so a byte that was read once counts half.
 
@@ -105,7 +110,21 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
 
 def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
-    store.parts.require("verify")
+    tiers = [one.tier for one in store.parts.tiers if isinstance(one.tier, Tier)]
+    if not tiers:
+        store.parts.require("verify")
+    if store.parts.has_store:
+        unread = store.parts.kind().not_read
+        for text in messages_elsewhere(store.paths):
+            if text in unread:
+                logger.warning("%s: not looked at: %s", store.paths.root, text)
+        with MessageStore(store.parts.of_store_alone()) if tiers else nullcontext(store) as local:
+            yield from _found_in_store(local, progress)
+    for tier in tiers:
+        yield from tier_findings(store, tier)
+
+
+def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding]:
     yield from _damaged_tables(store)
     yield from misplaced_files(store.paths)
     yield from _after_end(store)
