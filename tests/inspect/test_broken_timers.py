@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import broken_stores
@@ -78,3 +79,16 @@ def test_the_second_is_named_from_which_on_a_broker_reads_in_a_circle(
     ((kind, cure, _),) = by_kind([found])
     assert (kind, cure.severity) == ("timer", "high")
     assert "timerlog, timerwheel and config/timercheck" in cure.advice
+
+
+def test_a_message_that_was_delivered_at_once_needs_no_slot(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    case, root = Case("timers", "closed", "timerlog", "first", "missing"), tmp_path / "s"
+    broken_stores.make(golden_store("timers"), case, root)
+    with rmqstore.open(root, mode="a") as writer:
+        row = {"topic": ["Timed"], "body": [b"7"], "msgId": [f"{7:032X}"]}
+        writer.append(pa.table(row | {"body": pa.array(row["body"], pa.binary())}))
+    with rmqstore.open(root) as store:
+        found = [one for one in verify(store) if one.part == "timer"]
+    assert undelivered(found) == [[0, 7], [8, 100]]

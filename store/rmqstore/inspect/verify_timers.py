@@ -22,7 +22,8 @@ from rmqstore.format.layout import TIMER_PRECISIONS_MS, TIMER_UNIT, Mask
 from rmqstore.format.topics import TIMER_TOPIC
 from rmqstore.inspect.broker_start import misplaced_timers
 from rmqstore.inspect.verify_units import named_offsets
-from rmqstore.read.pending import integers
+from rmqstore.read.pending import have_copies, integers, read_waiting_at
+from rmqstore.read.read_spec import DROPMALFORMED, ReadSpec, scan_schema
 from rmqstore.storage.broker.config_files import TimerProgress
 from rmqstore.storage.files.mapped_file_queue import MappedFileQueue, OpenFiles
 from rmqstore.storage.timer import LogScan, PendingSlots, find_wheel, read_slots
@@ -150,7 +151,8 @@ def _undelivered(
     if following is None:
         following = progress.queue_offset
     is_entered = waiting.queue_offsets < following
-    lost = waiting.queue_offsets[is_entered & ~np.isin(waiting.places, start.delivered)]
+    rows = np.flatnonzero(is_entered & ~np.isin(waiting.places, start.delivered))
+    lost = waiting.queue_offsets[rows[~_have_copies(store, waiting.places[rows])]]
     if len(lost):
         count = number_of(len(lost), "timed message is", "timed messages are")
         text = (
@@ -167,6 +169,25 @@ def _undelivered(
             "circle from then on, until its memory is full, and delivers no timed message any more"
         )
         yield Finding("timer", _PLACE, text)
+
+
+def _have_copies(store: MessageStore, places: NDArray[np.int64]) -> Mask:
+    """Return which timed messages (n,) lie in their real topic already.
+
+    A message that is due when the broker comes to it is delivered at once, and gets no slot.
+
+    Source: TimerMessageStore.java#putMessageToTimerWheel.
+    """
+    mask: Mask = np.zeros(len(places), np.bool_)
+    schema = scan_schema("topic", include_pending=False)
+    spec = ReadSpec(schema, DROPMALFORMED, fail_on_data_loss=False)
+    found = (
+        read_waiting_at(store.parts, TIMER_TOPIC, np.sort(places), spec) if len(places) else None
+    )
+    if found is not None:
+        are_copied = have_copies(store.parts, found, np.ones(len(found.places), np.bool_))
+        mask = np.isin(places, found.places[are_copied])
+    return mask
 
 
 def _waiting(store: MessageStore, progress: TimerProgress) -> _Messages:
