@@ -29,7 +29,7 @@ from rmqstore.read.reading import finder
 from rmqstore.read.record_filter import matched_groups
 from rmqstore.read.request import DEFAULTS, parse_request
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.store_queues import QueueInfo
+from rmqstore.read.store_queues import QueueInfo, QueueInfos
 from rmqstore.read.views.catalogue import read_view
 from rmqstore.read.views.schema import view_columns, view_spec
 from rmqstore.spans import LATEST_TIME
@@ -113,7 +113,7 @@ class MessageStore(Closing):
         parts, queue_ids = self.parts, self.queue_ids(topic)
         if queue_ids:
             parts.ranges.require_plain_queues()
-        return [parts.store_queues.info(topic, queue_id) for queue_id in queue_ids]
+        return QueueInfos(parts.store_queues.info(topic, queue_id) for queue_id in queue_ids)
 
     @retry_if_deleted
     def offset_at(
