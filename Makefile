@@ -30,12 +30,16 @@ $(READY): pyproject.toml conf/constraints.txt
 
 .PHONY: java
 java:
-	@command -v "$(JAVA)" >/dev/null || { echo "Spark needs Java 17 or later and none was found: install a JDK 17 (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"; exit 1; }
-	@"$(JAVA)" -version 2>&1 | awk -F'"' '/version/ {split($$2, v, "."); if (v[1] < 17) {print "Spark needs Java 17 or later, " $$2 " was found: install a JDK 17 or set JAVA_HOME"; exit 1}}'
+	@command -v "$(JAVA)" >/dev/null || { echo "Spark and RocketMQ need Java 17 or later and none was found: install a JDK 17 (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"; exit 1; }
+	@"$(JAVA)" -version 2>&1 | awk -F'"' '/version/ {split($$2, v, "."); if (v[1] < 17) {print "Spark and RocketMQ need Java 17 or later, " $$2 " was found: install a JDK 17 or set JAVA_HOME"; exit 1}}'
 
 .PHONY: demo
 demo: java env ## read a store that a real RocketMQ broker wrote, through Spark
 	$(BIN)/python examples/demo.py
+
+.PHONY: playground
+playground: java env ## start a real RocketMQ with messages to look at; Ctrl-C ends it
+	@$(BIN)/python examples/playground.py
 
 .PHONY: test
 test: java env ## run what any change may break, a few minutes (Java 17)
