@@ -190,8 +190,7 @@ def start_broker(gateway: JavaGateway, store: Path) -> str:
     """Start a name server and a broker over a new store; return the name server's address."""
     rocketmq = gateway.jvm.org.apache.rocketmq
     netty = rocketmq.remoting.netty
-    server_config = netty.NettyServerConfig()
-    server_config.setListenPort(free_port(9876))
+    server_config = listening_on(netty, free_port(9876))
     names = rocketmq.namesrv.NamesrvController(
         rocketmq.common.namesrv.NamesrvConfig(), server_config
     )
@@ -206,8 +205,7 @@ def start_broker(gateway: JavaGateway, store: Path) -> str:
     config.setNamesrvAddr(name_server)
     config.setWaitTimeMillsInSendQueue(20_000)
     config.setListenPort(free_port(10911, -2, 1))  # a broker also takes the port two below
-    server_config = netty.NettyServerConfig()
-    server_config.setListenPort(config.getListenPort())
+    server_config = listening_on(netty, config.getListenPort())
     store_config = rocketmq.store.config.MessageStoreConfig()
     store_config.setStorePathRootDir(str(store))
     store_config.setStorePathCommitLog(str(store / "commitlog"))
@@ -222,6 +220,14 @@ def start_broker(gateway: JavaGateway, store: Path) -> str:
     broker.start()
     broker.registerBrokerAll(True, False, True)  # noqa: FBT003 - Java has no names
     return name_server
+
+
+def listening_on(netty: Any, port: int) -> Any:  # noqa: ANN401 - objects of Java
+    """Return the configuration of a server that only this machine reaches."""
+    config = netty.NettyServerConfig()
+    config.setBindAddress("127.0.0.1")
+    config.setListenPort(port)
+    return config
 
 
 class Shop:
