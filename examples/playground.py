@@ -57,18 +57,19 @@ By path, beside the running broker:
 NEXT = """
 The shop is open: messages come until Ctrl-C. In another terminal, in this folder:
 
-  source .venv/bin/activate
+  source {activate}
 {by_path}
 Over the network, without the files:
 
   rmqstore dump {address} -t Payments --last 3 --columns queueId,queueOffset,tags,keys
 
-In Python, with what waits for its time and payments of which nobody knows:
+In Python{waiting}:
 
   import rmqstore
   with rmqstore.open("{place}") as store:
       scan = store.scan({pending}columns="topic,keys,tags,storeTimestamp")
-      print(scan.to_pandas().tail(10))
+      for row in scan.to_arrow().to_pylist()[-5:]:
+          print(row)
 
 In Spark, in pyspark:
 
@@ -129,13 +130,16 @@ def play(name_server: str | None, seconds: float) -> None:
 def what_next(name_server: str, store: Path | None) -> str:
     """Return what to type next."""
     address = f"rocketmq://{name_server}"
+    activate = os.path.relpath(Path(sys.prefix) / "bin" / "activate")
+    words = {"address": address, "activate": activate}
     if store is None:  # its files are elsewhere
-        return NEXT.format(by_path="", pending="", address=address, place=address)
+        return NEXT.format(by_path="", waiting="", pending="", place=address, **words)
     return NEXT.format(
         by_path=BY_PATH.format(store=store),
+        waiting=", with what waits for its time and payments of which nobody knows",
         pending="include_pending=True, ",
-        address=address,
         place=store,
+        **words,
     )
 
 
