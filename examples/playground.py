@@ -74,7 +74,7 @@ In Python{waiting}:
 In Spark, in pyspark:
 
   new = spark.readStream.format("rmqstore").option("subscribe", "Orders").load("{address}")
-  new.groupBy("tags").count().writeStream.outputMode("complete").format("console").start()
+  new.select("queueId", "queueOffset", "tags", "keys").writeStream.format("console").start()
 """
 
 
