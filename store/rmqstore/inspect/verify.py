@@ -117,16 +117,18 @@ def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
         for text in messages_elsewhere(store.paths):
             if text in unread:
                 logger.warning("%s: not looked at: %s", store.paths.root, text)
-        parts = store.parts
-        alone = StoreParts.of(
-            parts.paths,
-            broker_name=parts.given_name,
-            ignore_log_end=parts.ends.ignores_log_end,
-        )
-        with MessageStore(alone) if tiers else nullcontext(store) as local:
+        with _without_tiers(store.parts) if tiers else nullcontext(store) as local:
             yield from _found_in_store(local, progress)
     for tier in tiers:
         yield from tier_findings(store, tier)
+
+
+def _without_tiers(parts: StoreParts) -> MessageStore:
+    """Return the local store of one that is read with tiered storage."""
+    ignores = parts.ends.ignores_log_end
+    return MessageStore(
+        StoreParts.of(parts.paths, broker_name=parts.given_name, ignore_log_end=ignores)
+    )
 
 
 def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding]:
