@@ -97,6 +97,32 @@ def test_the_wheel_holds_each_page_that_the_code_refers_to(wheel: Path) -> None:
     assert {f"rmqstore/{page}" for page in pages} <= names
 
 
+def test_links_of_the_readme_and_of_all_pages_lead_on_in_the_unpacked_wheel(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """A clone is not needed to read on; the description leads into the package beside it."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    (description,) = tmp_path.glob("*.dist-info/METADATA")
+    package = tmp_path / "rmqstore"
+    readme = package / "README.md"
+    linked = {page for page in _links(readme) if page.suffix == ".md"}
+    assert {package / "docs" / "live.md", package / "store" / "FORMAT.md"} <= linked
+    assert linked == {page for page in _links(description) if page.suffix == ".md"}
+    pages = [description, *package.rglob("*.md")]
+    dead = [f"{page}: {link}" for page in pages for link in _links(page) if not link.exists()]
+    assert dead == []
+
+
+def _links(page: Path) -> list[Path]:
+    """Return the files that a page links to, outside of its code."""
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", re.sub(r"`[^`]*`", "", text))
+    return [Path(os.path.normpath(page.parent / link)) for link in links]
+
+
 def test_the_wheel_holds_the_licence_word_by_word(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("/LICENSE")]
