@@ -19,6 +19,8 @@ import pytest
 
 import goldens
 import rmqstore
+from rmqstore.errors import install
+from rmqstore.inspect.doctor import OPTIONAL
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {
@@ -149,6 +151,22 @@ def test_the_core_reads_every_body_without_an_extra_and_spark_is_one(wheel: Path
     assert {"spark", "cli", "fast", "rocksdb", "report", "kafka", "all", "test", "dev"} <= extras
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (metadata["Name"], metadata["Version"]) == (project["name"], rmqstore.__version__)
+
+
+def test_what_is_missing_is_installed_by_an_extra_that_there_is() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert install("report") == f"pip install '{project['name']}[report]'"
+    named, by_hand = set(), []
+    for path in (path for source in SOURCES.values() for path in source.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        named |= set(re.findall(r"""\binstall\(["']([a-z]+)["']\)""", text))
+        by_hand += [(path.name, name) for name in re.findall(r"pip install ([^'\s]+)", text)]
+    assert {"cli", "kafka", "metrics", "polars", "report", "rocksdb"} <= named <= set(extras)
+    # pandas is in no extra, and what the core needs came with it.
+    assert sorted(by_hand) == [("arrow_rows.py", 'pandas"'), ("doctor.py", '{name}")')]
+    for library, (extra, _) in OPTIONAL.items():
+        assert any(line.startswith(library) for line in extras[extra]), library
 
 
 def test_the_version_is_the_newest_of_the_changelog() -> None:

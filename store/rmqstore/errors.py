@@ -73,6 +73,11 @@ def spelled(text: str) -> str:
     return _renaming.get()(text)
 
 
+def install(extra: str) -> str:
+    """Return the command that installs what an extra of this package brings."""
+    return f"pip install 'pyspark-rmqstore[{extra}]'"
+
+
 # What reads the records after the end of a log that was not closed.
 READS_AFTER_END: Final = (
     "`ignore_log_end=True` with `mode=DROPMALFORMED` and `include_system_topics=True` reads them"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import goldens
 import rmqstore
 from reading import EVERY_COLUMN, by_queue, offsets, plain, read, state
 from rmqstore import MessageNotFoundError, OptionError, UnsupportedFeatureError
+from rmqstore.errors import install
 
 GoldenStore = Callable[[str], Path]
 
@@ -279,7 +281,7 @@ def test_rocksdb_queues_are_refused_without_the_library_with_the_way_round(
 ) -> None:
     monkeypatch.setitem(sys.modules, "rocksdict", None)
     with rmqstore.open(golden_store("rocksdb-cq")) as store:
-        cure = "RocksDB.*pip install rocksdict.*scan=commitlog"
+        cure = rf"RocksDB.*{re.escape(install('rocksdb'))}.*scan=commitlog"
         with pytest.raises(UnsupportedFeatureError, match=cure):
             read(store)
         with pytest.raises(UnsupportedFeatureError, match="RocksDB"):

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
+from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError, install
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-INSTALL_POLARS: Final = "Polars is not installed: pip install polars (extra polars)"
+INSTALL_POLARS: Final = f"Polars is not installed: {install('polars')}"
 INSTALL_PANDAS: Final = "pandas is not installed: pip install pandas"
 
 _MAX_CHARACTERS: Final = 60  # of a cell
