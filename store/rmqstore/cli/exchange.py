@@ -28,6 +28,7 @@ from rmqstore.cli.common import (
     ends_clearly,
     err_console,
     must_ask,
+    say,
     shows_progress,
 )
 from rmqstore.cli.messages import verbatim_records
@@ -262,13 +263,7 @@ def import_messages(
                 stack.enter_context(writer)
             else:
                 writer = stack.enter_context(created(path, spec=spec, conf=given.conf))
-        shown = counted(chain([first], batches), f"importing into {path}", total)
-        n_rows = _append(writer, shown, verbatim)
-        lines = done_append(path, n_rows, writer.taken_offsets())
-    if from_kafka and total is not None and total > n_rows:
-        lines.append(f"{total - n_rows:,} offsets of Kafka were left out: {_LEFT_OUT}")
-    for line in lines:
-        click.echo(line, err=True)
+        _append(path, writer, chain([first], batches), total, verbatim, from_kafka)
 
 
 def _question(
@@ -305,15 +300,24 @@ def _note(places: RowOrigins, records: pa.RecordBatch) -> None:
     places.note(f"{topic}-{partition}", "offset", [offsets])
 
 
-def _append(writer: StoreWriter, batches: Iterator[pa.RecordBatch], verbatim: bool) -> int:
-    """Append the batches, and return the number of their rows."""
+def _append(
+    path: Path,
+    writer: StoreWriter,
+    batches: Iterator[pa.RecordBatch],
+    total: int | None,
+    verbatim: bool,
+    from_kafka: bool,
+) -> None:
+    """Append the batches, and say what was appended."""
     n_rows = 0
-    for batch in batches:
+    for batch in counted(batches, f"importing into {path}", total):
         writer.append(batch, verbatim=verbatim, first_row=n_rows + 1)
         n_rows += len(batch)
     with err_console.status("building queues and index"):
         writer.flush()
-    return n_rows
+    say("\n".join(done_append(path, n_rows, writer.taken_offsets())))
+    if from_kafka and total is not None and total > n_rows:
+        say(f"{total - n_rows:,} offsets of Kafka were left out: {_LEFT_OUT}")
 
 
 _OF_KAFKA = (
