@@ -19,7 +19,7 @@ from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.s3a import _options, s3a_options
 from pyspark_rmqstore.schema import default_schema
 from pyspark_rmqstore.store_options import absolute_path, store_path
-from reading import EVERY_COLUMN
+from reading import TOLD_COLUMNS
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.options import json_object
 from s3_server import BUCKET, KEYS, S3Server
@@ -51,7 +51,7 @@ def test_a_store_in_s3_is_read_by_queue_by_log_and_as_a_view(
 def test_tasks_of_spark_read_a_store_in_s3(
     spark: SparkSession, s3: S3Server, golden_store: GoldenStore
 ) -> None:
-    options = {"columns": ",".join(EVERY_COLUMN), "includeSystemTopics": "true"}
+    options = {"columns": ",".join(TOLD_COLUMNS), "includeSystemTopics": "true"}
     found = _read(spark, s3, s3.upload(golden_store("one")), minPartitions="2", **options)
     assert sparkreads.in_queue_order(found) == sparkreads.messages("one")
 
