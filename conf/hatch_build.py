@@ -10,7 +10,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _CARRIED = (
-    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "docs/*.svg",
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "docs/*.ipynb", "docs/*.svg", "docs/*.png",
     "docs/decisions/*.md", "store/*.md", "examples/*", "examples/follow/*", "conf/*",
 )  # fmt: skip
 _LINK = re.compile(r"\]\((?!https?:|#)")
