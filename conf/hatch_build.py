@@ -10,8 +10,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _CARRIED = (
-    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "docs/*.ipynb", "docs/*.svg", "docs/*.png",
-    "docs/decisions/*.md", "store/*.md", "examples/*", "examples/follow/*", "conf/*",
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "docs/*.ipynb", "docs/*.svg",
+    "docs/*.png", "docs/decisions/*.md", "store/*.md", "examples/*", "examples/follow/*", "conf/*",
 )  # fmt: skip
 _LINK = re.compile(r"\]\((?!https?:|#)")
 _WHERE = """
