@@ -52,7 +52,7 @@ from rmqstore.storage.queue.tiered import (
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import PlannedEnds, StoreEnds
-from rmqstore.storage.rocksdb import can_read_rocksdb
+from rmqstore.storage.rocksdb import NEED_ROCKSDB, can_read_rocksdb
 
 logger = logging.getLogger(__name__)
 
@@ -110,10 +110,10 @@ def store_kind(paths: StorePaths) -> StoreKind:
     version = earliest_release(paths)
     not_read = messages_elsewhere(paths)
     if has_unreadable_queues(paths):
-        not_read.append(f"queues in {paths.rocksdb_queues}, which need the extra rocksdb")
+        not_read.append(f"queues in {paths.rocksdb_queues}, which {NEED_ROCKSDB}")
     if not can_read_rocksdb():
         for folder in BrokerConfig(paths).databases():
-            not_read.append(f"tables of the broker in {folder}, which need the extra rocksdb")
+            not_read.append(f"tables of the broker in {folder}, which {NEED_ROCKSDB}")
     return StoreKind(log, " and ".join(queues), version, tuple(not_read))
 
 
