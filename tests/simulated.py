@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes  # noqa: F401 - these look at the name of the system when they are imported
 import errno  # noqa: F401
 import importlib
+import importlib.util
 import mmap  # noqa: F401
 import os
 import pathlib
@@ -29,6 +30,7 @@ import tempfile
 import threading  # noqa: F401
 import tomllib
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from types import ModuleType
 from typing import Any, Final
 
@@ -85,7 +87,12 @@ _F_FULLFSYNC: Final = 51
 
 def _begin(system: str) -> None:
     assert "rmqstore" not in sys.modules, "the package was imported before its system was chosen"
-    linux = _linux() if system == "win32" else None
+    linux = None
+    if system == "win32":
+        linux = _linux()
+        for name in ("pandas", "polars"):  # which look at this computer when they are imported
+            if importlib.util.find_spec(name) is not None:
+                importlib.import_module(name)
     # The standard library noted at its import that it has these.
     tempfile._O_TMPFILE_WORKS = False
     shutil._copyxattr = lambda *_args, **_kwargs: None
@@ -161,6 +168,20 @@ def _flush_as_macos() -> None:
     fcntl.fcntl = asked  # type: ignore[assignment]
 
 
+def _listed() -> list[tuple[str, str]]:
+    """Return the patterns for this system, or for the simulated one, and their reasons."""
+    if SYSTEM not in NAMES:
+        return []
+    tables = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    reasons = tables[SYSTEM] if SIMULATED else tables[SYSTEM] | tables["real"]
+    return [(pattern, reason) for reason, patterns in reasons.items() for pattern in patterns]
+
+
+def folders_left_out() -> dict[str, str]:
+    """Return the folders in the table, with their reasons: their modules may not even import."""
+    return {pattern: reason for pattern, reason in _listed() if pattern.endswith("/")}
+
+
 def skip_what_does_not_hold(items: Iterable[pytest.Item], *, is_all: bool) -> None:
     """Skip the cases that ``simulated.toml`` names for this system, or for the simulated one.
 
@@ -171,24 +192,26 @@ def skip_what_does_not_hold(items: Iterable[pytest.Item], *, is_all: bool) -> No
     Raises:
         UsageError: a name in the table belongs to none of the cases.
     """
-    if SYSTEM not in NAMES:
-        return
-    reasons = tomllib.loads(TABLE.read_text(encoding="utf-8"))[SYSTEM]
-    listed = {name: reason for reason, names in reasons.items() for name in names}
-    unused, files = dict.fromkeys(listed), set()
+    listed = _listed()
+    unused, files = {pattern for pattern, _ in listed}, set()
     for item in items:
         name = item.nodeid.removeprefix("tests/")
-        file, test, folders = name.partition("::")[0], name.partition("[")[0], name.split("/")
-        files.add(file)
-        above = ("/".join(folders[:depth]) + "/" for depth in range(1, len(folders)))
-        for candidate in (name, test, file, *above):
-            if candidate in listed:
-                unused.pop(candidate, None)
-                item.add_marker(pytest.mark.skip(reason=f"{NAMES[SYSTEM]}: {listed[candidate]}"))
+        files.add(name.partition("::")[0])
+        for pattern, reason in listed:
+            if _names(pattern, name):
+                unused.discard(pattern)
+                item.add_marker(pytest.mark.skip(reason=f"{NAMES[SYSTEM]}: {reason}"))
                 break
-    stale = [name for name in unused if name.partition("::")[0] in files]
+    stale = sorted(pattern for pattern in unused if pattern.partition("::")[0] in files)
     if stale and is_all:
         raise pytest.UsageError(f"{TABLE.name}, {SYSTEM}: no such case: {', '.join(stale)}")
+
+
+def _names(pattern: str, case: str) -> bool:
+    """Return whether a pattern means a case: it is a file, a test, or has ``*`` in it."""
+    if "*" in pattern:
+        return fnmatchcase(case, pattern.replace("[", "[[]"))
+    return pattern in (case, case.partition("[")[0], case.partition("::")[0])
 
 
 if SIMULATED:
