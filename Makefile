@@ -14,13 +14,18 @@ SOAK_SECONDS ?= 3600
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 # test-core is part of test, and test of test-all; test-slow runs what is left.
 FAST := not thorough and not slow and not versions
+CORE := $(FAST) and not medium and not crash and not spark and not interop and not browser
+# Those of them that ask what the core does, and nothing about the project.
+PLATFORM_TESTS := --ignore=tests/kafkalog/connector $(addprefix tests/,cli equivalence following format inspect kafkalog live query read \
+	storage store systems write test_copy.py test_exchange.py test_hostile_files.py test_mutated_stores.py test_open_cluster.py \
+	test_remote_copy.py test_store.py)
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/)java
 
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help: ## print this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: env
 env: $(READY) ## set up .venv with everything that development needs
@@ -59,7 +64,16 @@ test: java env ## run what any change may break, a few minutes (Java 17)
 
 .PHONY: test-core
 test-core: env ## run a minute of tests that need no Spark, no RocketMQ and no browser
-	$(PYTEST) -m '$(FAST) and not medium and not crash and not spark and not interop and not browser'
+	$(PYTEST) -m '$(CORE)'
+
+# macOS and Windows by tests/simulated.py: what they lack is taken away, and tests/simulated.toml names what does not hold.
+.PHONY: test-platforms
+test-platforms: env ## run the tests of test-core as if this were macOS, then Windows
+	for system in darwin win32; do RMQSTORE_SIMULATE=$$system $(PYTEST) -m '$(CORE)' $(PLATFORM_TESTS) || exit 1; done
+
+.PHONY: test-here
+test-here: env ## run the same tests as they are, for a computer that is no Linux
+	$(PYTEST) -m '$(CORE)' $(PLATFORM_TESTS)
 
 .PHONY: test-interop
 test-interop: java env ## run all tests against the real RocketMQ and Kafka but the slow ones, or those of FILES

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+# isort: off
+import simulated  # first: it may take away what another system lacks
+
+# isort: on
 import json
 import os
 import sys
@@ -70,9 +74,19 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
     return ["two tables of rows are equal", *columns] if columns else None
 
 
-def pytest_report_header() -> str:
-    """Name the seed at the head of a run, so that it can be repeated."""
-    return f"SEED={tiers.FIRST_SEED}"
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out the folders that are not for this system, whose modules may not import."""
+    folders = (Path(__file__).parent / name for name in simulated.folders_left_out())
+    return any(collection_path.is_relative_to(folder) for folder in folders) or None
+
+
+def pytest_report_header() -> list[str]:
+    """Name the seed at the head of a run, so that it can be repeated, and what is left out."""
+    left_out = simulated.folders_left_out().items()
+    return [
+        f"SEED={tiers.FIRST_SEED}",
+        *(f"left out on {simulated.SYSTEM}: tests/{folder}: {why}" for folder, why in left_out),
+    ]
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
@@ -88,6 +102,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     file, and each worker has a JVM of its own.
     """
     config.stash[tiers.STALE] = tiers.mark(items)
+    is_all = not any("::" in argument for argument in config.args)
+    simulated.skip_what_does_not_hold(items, is_all=is_all)
     for item in items:
         kind = next((name for name in tiers.HEAVY if item.get_closest_marker(name)), None)
         if kind == "interop" and item.get_closest_marker("thorough"):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,16 @@ SIZES = StoreConfig(
 MODES = ("FAILFAST", "DROPMALFORMED", "PERMISSIVE")
 
 
+@contextmanager
+def _limited_memory() -> Iterator[None]:
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + MEMORY_BYTES, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+
 @pytest.fixture(autouse=True)
 def _limits() -> Iterator[None]:
     """A call that waits for another process, or uses more than a GiB of memory, fails instead."""
@@ -69,12 +80,10 @@ def _limits() -> Iterator[None]:
         raise TimeoutError(f"more than {SECONDS} s")
 
     before = signal.signal(signal.SIGALRM, late)
-    limits = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + MEMORY_BYTES, limits[1]))
     signal.alarm(SECONDS)
-    yield
+    with _limited_memory() if find_spec("resource") else nullcontext():  # not in a Windows
+        yield
     signal.alarm(0)
-    resource.setrlimit(resource.RLIMIT_DATA, limits)
     signal.signal(signal.SIGALRM, before)
 
 

@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import pytest
 
+import simulated
+
 pytestmark = pytest.mark.xdist_group("layers")  # they share what is parsed
 
 PROJECT = Path(__file__).parents[1]
@@ -83,8 +85,24 @@ LOOKS_AT_OTHER_FILES = {
     "rmqstore.cli.verify": "the page that is written, which must not be written into the store",
     "rmqstore.exchange.files": "files that are exported to and imported from",
     "rmqstore.inspect.doctor": "the programs that are asked what they are",
+    "rmqstore.platforms": "calls that only some systems have",
     "rmqstore.query.times": "the time zone of the computer",
     "rmqstore.storage.rocksdb": "the process that opens a database first, and the folder of links",
+}
+
+# What one of Linux, macOS and Windows lacks: `rmqstore.platforms` asks for it and has another way.
+# Here it is used where that system does not come, which each entry says.
+LACKED_MODULES = {"fcntl", "grp", "posix", "pwd", "resource", "termios", "ctypes"}
+USES_WHAT_IS_LACKED = {
+    "rmqstore.cli.common.os.set_blocking": "the signals that end `follow`, which is for Linux",
+    "rmqstore.replica.follower.select.POLLIN": "`follow` is for Linux",
+    "rmqstore.replica.follower.select.poll": "`follow` is for Linux",
+    "rmqstore.storage.files.disk.os.pwrite": "Windows changes no store",
+    "rmqstore.storage.files.lock.os.pwrite": "Windows changes no store",
+    "rmqstore.storage.rocksdb.os.pread": "Windows reads no RocksDB",
+    "rmqstore.storage.rocksdb_trial.resource": "Windows reads no RocksDB",
+    "rmqstore.storage.rocksdb_trial.sys.platform": "a program that imports nothing of ours",
+    "pyspark_rmqstore.worker.ctypes": "another C library than that of Linux is left as it is",
 }
 
 # How large things may become, counted in lines that hold code: no docstring, comment or blank line.
@@ -321,6 +339,44 @@ def test_only_storage_files_looks_at_a_file_system() -> None:
     assert_none(
         [*chain.from_iterable(others)]
         + [f"{name} need not be in LOOKS_AT_OTHER_FILES" for name in needless]
+    )
+
+
+def names_that_a_system_lacks() -> dict[str, set[str]]:
+    """Return the names that Linux, macOS or Windows does not have, by module."""
+    lacked = {"os": {"set_blocking", "name", "uname"}, "sys": {"platform"}, "platform": {"system"}}
+    for table in simulated.LACKS.values():
+        for module, names in table.items():
+            lacked.setdefault(module, set()).update(names)
+    return lacked
+
+
+def uses_of_what_a_system_lacks(module: Module) -> Iterator[tuple[str, str]]:
+    """Yield what a module uses, and where."""
+    lacked = names_that_a_system_lacks()
+    for node in module.nodes:
+        if isinstance(node, ast.Attribute):
+            of = getattr(node.value, "id", "")
+            if node.attr in lacked.get(of, ()):
+                yield f"{of}.{node.attr}", module.at(node.lineno)
+    for found in imports_of(module):
+        package, _, name = found.target.rpartition(".")
+        if found.target.partition(".")[0] in LACKED_MODULES:
+            yield found.target.partition(".")[0], module.at(found.line)
+        elif name in lacked.get(package, ()):
+            yield found.target, module.at(found.line)
+
+
+def test_only_one_module_knows_what_a_system_lacks() -> None:
+    found = {
+        f"{module.name}.{name}": place
+        for module in all_modules()
+        if module.name != "rmqstore.platforms"
+        for name, place in uses_of_what_a_system_lacks(module)
+    }
+    assert_none(
+        [f"{place}: {use}" for use, place in found.items() if use not in USES_WHAT_IS_LACKED]
+        + [f"{use} is not used" for use in USES_WHAT_IS_LACKED if use not in found]
     )
 
 

@@ -28,6 +28,7 @@ from typing import Final, NamedTuple, Self
 
 import orjson
 
+from rmqstore import platforms
 from rmqstore.errors import BrokerUnreachableError, MalformedBytesError, OptionError
 
 LENGTH_BYTES: Final = 4
@@ -53,8 +54,6 @@ TIMEOUT_SECONDS: Final = 15.0
 _NO_OFFSET: Final = b"\xff" * 8
 _BUFFER_BYTES: Final = 512 << 10  # of what came and was not taken; more only for a longer frame
 _MAX_PORT: Final = (1 << 16) - 1
-_TCP_INFO_BYTES: Final = 152  # of struct tcp_info
-_MIN_RTT_AT: Final = 148
 
 
 class RequestCode(IntEnum):
@@ -429,14 +428,8 @@ class RemotingClient:
         """Seconds of the quickest way there and back so far, without the time of any answer.
 
         It is what the system measures by acknowledgements; 0 if it does not say.
-
-        Source: struct tcp_info of Linux.
         """
-        with suppress(OSError, struct.error):
-            told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-            (microseconds,) = struct.unpack_from("=I", told, _MIN_RTT_AT)
-            return float(microseconds / 1e6)
-        return 0.0
+        return platforms.least_round_trip(self._socket)
 
     def request(
         self, code: int, fields: Mapping[str, str] | None = None, body: bytes = _NO_OFFSET

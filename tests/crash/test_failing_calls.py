@@ -7,7 +7,6 @@ and is sound, and the same job again makes its rows complete, each once.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import random
 import shutil
@@ -97,6 +96,8 @@ class FailingCalls(Calls):
 
 
 def _is_written(descriptor: int) -> bool:
+    import fcntl  # which a simulated Windows does not have; others take the class Calls from here
+
     return fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
 
 

@@ -8,7 +8,6 @@ Exit codes: 0 clean, 1 damage, 2 wrong usage or an error that ended the command,
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +32,7 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Column
 from rich.text import Text
 
+from rmqstore import platforms
 from rmqstore.cli.verbs import main
 from rmqstore.errors import (
     NotPermittedError,
@@ -157,6 +157,7 @@ def ends_clearly(command: Command) -> Command:
             reader, writer = os.pipe()
             os.close(reader)
             sys.stdout = os.fdopen(writer, "w")
+        platforms.write_alike(sys.stdout, sys.stderr)
         try:
             with argument_names(with_flags):
                 command(*args, **kwargs)
@@ -177,6 +178,10 @@ def ends_clearly(command: Command) -> Command:
             sys.exit(USAGE)
 
     return _tz_option(run)
+
+
+def _stays_open() -> bool:
+    return False
 
 
 def repeated(
@@ -204,16 +209,16 @@ def repeated(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, end)
-    reader = select.poll()
+    is_closed = _stays_open
     with suppress(OSError):  # what is printed goes to no file
-        reader.register(sys.stdout.fileno(), 0)  # only whether it was closed
+        is_closed = platforms.watch_of_pipe(sys.stdout.fileno())
     try:
         while not is_over.is_set():
             for batch in look():
                 yield batch
                 if is_over.is_set():
                     return
-            if reader.poll(0):
+            if is_closed():
                 raise BrokenPipeError
             is_over.wait(pause)
     finally:
@@ -225,7 +230,11 @@ def stopped_by_signals(stop: Event) -> Iterator[list[int]]:
     """Set an event at SIGINT and SIGTERM; yields the list that gets the number of the signal.
 
     A thread sets it. A handler could interrupt the main thread while that holds the event's lock.
+
+    Raises:
+        UnsupportedFeatureError: this is not Linux, where alone it is needed and was tried.
     """
+    platforms.require_linux("a live copy")
     received: list[int] = []
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

@@ -22,7 +22,6 @@ from rmqstore.errors import (
     RmqStoreError,
     StoreStateError,
     UnsupportedFeatureError,
-    install,
     marked,
     spelled,
 )
@@ -53,13 +52,12 @@ from rmqstore.storage.queue.tiered import (
 from rmqstore.storage.recovery.log_end import LogEnd
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import PlannedEnds, StoreEnds
-from rmqstore.storage.rocksdb import can_read_rocksdb
+from rmqstore.storage.rocksdb import NEED_ROCKSDB, can_read_rocksdb
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_NEED_ROCKSDB = f"which need the extra rocksdb: {install('rocksdb')}"
 _IN_TIER = "messages in tiered storage"
 
 # Requests that are answered wherever the messages are, and those that take the other files of a
@@ -112,10 +110,10 @@ def store_kind(paths: StorePaths) -> StoreKind:
     version = earliest_release(paths)
     not_read = messages_elsewhere(paths)
     if has_unreadable_queues(paths):
-        not_read.append(f"queues in {paths.rocksdb_queues}, {_NEED_ROCKSDB}")
+        not_read.append(f"queues in {paths.rocksdb_queues}, {NEED_ROCKSDB}")
     if not can_read_rocksdb():
         for folder in BrokerConfig(paths).databases():
-            not_read.append(f"tables of the broker in {folder}, {_NEED_ROCKSDB}")
+            not_read.append(f"tables of the broker in {folder}, {NEED_ROCKSDB}")
     return StoreKind(log, " and ".join(queues), version, tuple(not_read))
 
 

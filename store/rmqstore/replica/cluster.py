@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Unpack
 
+from rmqstore import platforms
 from rmqstore.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -367,7 +368,12 @@ def follow(
 
 
 def _local(target: str | os.PathLike[str]) -> Path:
-    """Return the folder of a copy; raises UnsupportedFeatureError if it is not a local one."""
+    """Return the folder of a copy.
+
+    Raises:
+        UnsupportedFeatureError: it is not a local one, or this system keeps no live copies.
+    """
+    platforms.require_linux("a live copy")
     path = Path(target)
     if is_uri(path):
         raise UnsupportedFeatureError(

@@ -28,6 +28,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from rmqstore import platforms
 from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError, install
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage
@@ -45,11 +46,19 @@ _MAX_FILES = 400  # all of them are open as long as the database is
 _MAX_COPIED_BYTES = 1 << 30
 _MAX_COPIED_MANIFEST = 64 << 20  # a longer one is linked
 _COPIED_AT_ONCE = 1 << 20
-_OPEN_FILES = Path("/proc/self/fd")
 
 Fingerprint = tuple[tuple[str, int, int], ...]
 
-INSTALL_ROCKSDB = f"to read it, {install('rocksdb')}"
+INSTALL_ROCKSDB = (
+    f"to read it, {install('rocksdb')}"
+    if platforms.CAN_READ_ROCKSDB
+    else f"on {platforms.NAME} it is not read (docs/install.md)"
+)
+NEED_ROCKSDB = (
+    f"which need RocksDB: {install('rocksdb')}"
+    if platforms.CAN_READ_ROCKSDB
+    else f"which are not read on {platforms.NAME} (docs/install.md)"
+)
 
 _TRIAL_SECONDS = 60
 _ATTEMPTS = 20  # to open a database that changes, which a busy computer may take many of
@@ -145,7 +154,7 @@ class Snapshot:
         path = self._storage.full_path(self._database / name)
         link = self.folder / name
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            descriptor = os.open(path, platforms.TO_READ)
         except FileNotFoundError:
             return False
         except OSError:  # too many open files
@@ -158,8 +167,8 @@ class Snapshot:
             with link.open("wb") as copy:
                 for start in range(0, size, _COPIED_AT_ONCE):
                     copy.write(os.pread(descriptor, min(_COPIED_AT_ONCE, size - start), start))
-        elif _OPEN_FILES.is_dir():
-            link.symlink_to(_OPEN_FILES / str(descriptor))
+        elif platforms.OPEN_FILES is not None and platforms.OPEN_FILES.is_dir():
+            link.symlink_to(platforms.OPEN_FILES / str(descriptor))
             self.open_files.append(descriptor)
         else:
             link.symlink_to(path)
@@ -196,8 +205,8 @@ def snapshot(folder: Path, storage: Storage) -> Iterator[Snapshot]:
 
 
 def can_read_rocksdb() -> bool:
-    """Return whether the library is installed: extra ``rocksdb``."""
-    return find_spec("rocksdict") is not None
+    """Return whether the library is installed, extra ``rocksdb``, on a system where it is used."""
+    return platforms.CAN_READ_ROCKSDB and find_spec("rocksdict") is not None
 
 
 class RocksDb:
@@ -389,7 +398,7 @@ def open_rocksdb(folder: Path, storage: Storage = LOCAL, small: Sequence[str] = 
 
 
 def require_rocksdb(folder: Path) -> None:
-    """Refuse a database if the library is not installed.
+    """Refuse a database if the library is not installed, or not used on this system.
 
     Raises:
         UnsupportedFeatureError: it is not.

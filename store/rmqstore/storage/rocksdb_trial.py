@@ -1,7 +1,8 @@
 """Opens a RocksDB database and reads the small families that say what it holds.
 
 This is the program of a child process: a database of unknown origin may end the process that opens
-it, or fill its memory. It imports nothing of this package, so that it starts quickly.
+it, or fill its memory. It imports nothing of this package, so that it starts quickly. macOS has no
+limit of memory that it keeps to, and says so in different ways.
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ _MAX_BYTES = 4 << 30
 _MAX_KEYS = 1 << 20
 
 
-def _main(folder: str, *small: str) -> None:
+def _limit_memory() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     most = _MAX_BYTES if hard == resource.RLIM_INFINITY else min(hard, _MAX_BYTES)
-    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    except (OSError, ValueError):
+        if sys.platform == "linux":
+            raise
+
+
+def _main(folder: str, *small: str) -> None:
+    _limit_memory()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from rocksdict import AccessType, Options, Rdict
 

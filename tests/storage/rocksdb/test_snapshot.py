@@ -14,6 +14,7 @@ import pytest
 from rocksdict import AccessType, Options, Rdict
 
 from reading import state
+from rmqstore import platforms
 from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
 from rmqstore.storage import rocksdb as database
 from rmqstore.storage import rocksdb as module
@@ -175,7 +176,7 @@ def test_a_write_ahead_log_that_is_gone_each_time_is_an_error(
 @pytest.mark.parametrize("how", ["no /proc", "no descriptor left", "a long manifest"])
 def test_other_ways_to_link(folder: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     if how == "no /proc":
-        monkeypatch.setattr(module, "_OPEN_FILES", folder / "nothing")
+        monkeypatch.setattr(platforms, "OPEN_FILES", folder / "nothing")
     elif how == "a long manifest":
         monkeypatch.setattr(module, "_MAX_COPIED_MANIFEST", 3)
     else:

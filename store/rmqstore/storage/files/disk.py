@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore import platforms
 from rmqstore.errors import StoreStateError
 from rmqstore.storage.files.regular import open_new, open_to_change
 
@@ -35,8 +36,6 @@ _WINDOW_BYTES = 4 << 20
 _OPEN_FILES = 64
 _FLUSH_THREADS = 16
 _ZEROS_AT_ONCE = 8 << 20
-# Errors of a system that cannot wait for the bytes of one write.
-_WITHOUT_WRITE_THROUGH = {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}
 
 
 def aligned_bytes(size: int) -> NDArray[np.uint8]:
@@ -78,9 +77,9 @@ class DirectWrites:
             OSError: the write before failed, or the file cannot be opened.
         """
         self.settle()
-        if self._direct is None:
+        if self._direct is None and platforms.DIRECT:
             try:
-                self._direct = open_to_change(path, os.O_DIRECT)
+                self._direct = open_to_change(path, platforms.DIRECT)
             except OSError as err:
                 if err.errno != errno.EINVAL:  # the file system has no direct writes
                     raise
@@ -205,7 +204,9 @@ class Disk:
 
         Raises:
             StoreStateError: the path is refused; nothing was changed.
+            UnsupportedFeatureError: this system does not write stores.
         """
+        platforms.require_writes()
         parts = path.parts
         depths = (len(base) for base in self._folders if parts[: len(base)] == base)
         depth = next(depths, None)
@@ -276,11 +277,9 @@ class Disk:
                 os.ftruncate(descriptor, size)
                 if content is not None:
                     write_all(descriptor, 0, content)
-                    os.fsync(descriptor)
+                    platforms.flush(descriptor)
             if not has_name:
-                # os.link follows the link in /proc only with a folder, despite the absolute path.
-                unnamed = f"/proc/self/fd/{descriptor}"
-                os.link(unnamed, path, src_dir_fd=descriptor, follow_symlinks=True)
+                platforms.name_unnamed(descriptor, path)
         except BaseException:  # raised again: whatever happened, the file is not to stay half made
             os.close(descriptor)
             if has_name:
@@ -295,7 +294,7 @@ class Disk:
         noticed before anything is written.
         """
         with _named(path):
-            os.posix_fallocate(self._open(path), position, size)
+            platforms.reserve(self._open(path), position, size)
 
     def shorten(self, path: Path, size: int) -> None:
         """Cut a file of our own to a size, which frees the space after it."""
@@ -318,12 +317,9 @@ class Disk:
 
         Other bytes of the file need not be; where the system cannot distinguish them, all are.
         """
-        try:
-            with _named(path):
-                os.pwritev(self._open(path), [data.data], position, os.RWF_DSYNC)
-        except OSError as err:
-            if err.errno not in _WITHOUT_WRITE_THROUGH:
-                raise
+        with _named(path):
+            is_written = platforms.write_through(self._open(path), data.data, position)
+        if not is_written:
             self.write(path, position, data)
             self.flush(path)
 
@@ -381,18 +377,19 @@ class Disk:
             view = np.ndarray((high - low - width + 1,), f"V{width}", mapped, 0, (1,))
             view[positions - low] = values
             del view
+            platforms.end_mapped_writes(mapped)
 
     def flush(self, path: Path) -> None:
         """Wait until a file's bytes are on the disk."""
         with _named(path):
-            os.fsync(self._open(path))
+            platforms.flush(self._open(path))
 
     def flush_folder(self, path: Path) -> None:
         """Wait until the names in a folder are on the disk."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(path, platforms.TO_FLUSH_FOLDER)
         try:
             with _named(path):
-                os.fsync(descriptor)
+                platforms.flush(descriptor)
         finally:
             os.close(descriptor)
 
@@ -404,16 +401,16 @@ class Disk:
         """
         self._settle()
         folders = {**dict.fromkeys(path.parent for path in paths), **self._unflushed_folders}
-        names = [(path, os.O_RDWR) for path in paths]
-        names += [(folder, os.O_RDONLY | os.O_DIRECTORY) for folder in folders]
+        names = [(path, platforms.TO_FLUSH) for path in paths]
+        names += [(folder, platforms.TO_FLUSH_FOLDER) for folder in folders]
 
         def flush_each(names: list[tuple[Path, int]]) -> None:
             for path, flags in names:
                 self._require_within(path)
-                descriptor = os.open(path, flags | os.O_CLOEXEC)
+                descriptor = os.open(path, flags)
                 try:
                     with _named(path):
-                        os.fsync(descriptor)
+                        platforms.flush(descriptor)
                 finally:
                     os.close(descriptor)
 

@@ -7,11 +7,9 @@ hole as zeros and allocate nothing.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
-import sys
 from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore import platforms
 from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.lock import is_held
 from rmqstore.storage.files.regular import (
@@ -39,20 +38,8 @@ from rmqstore.storage.files.storage import (
     StoredFile,
 )
 
-_TMPFS_MAGIC = 0x01021994
-_STATFS_BYTES = 256  # more than any Linux writes
-_STATED_BLOCK_BYTES = 512  # the unit of st_blocks
-_MAP_FIXED = 0x10
-_FAILED = ctypes.c_void_p(-1).value
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_mmap = ctypes.CFUNCTYPE(
-    ctypes.c_void_p,  # what it returns
-    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
-    use_errno=True,
-)(("mmap", _libc))  # fmt: skip
-
 _BLOCK_BYTES = 64 << 10
+_ZEROS = bytes(_BLOCK_BYTES)
 _MAX_BYTES = (1 << 31) - 1  # RocketMQ counts the bytes of a file in a Java int
 _FEW_PAGES = 8  # fewer pages are read as fast one after the other
 
@@ -60,17 +47,8 @@ _FEW_PAGES = 8  # fewer pages are read as fast one after the other
 def lacks_room_for_holes(descriptor: int) -> bool:
     """Return whether reading all holes of a file by a mapping could exhaust its file system."""
     status = os.fstat(descriptor)
-    missing = status.st_size - status.st_blocks * _STATED_BLOCK_BYTES
-    if missing <= 0:
-        return False
-    system = ctypes.create_string_buffer(_STATFS_BYTES)
-    if _libc.fstatfs(descriptor, system):
-        return False
-    kind = int.from_bytes(system.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder)
-    if kind != _TMPFS_MAGIC:
-        return False
-    room = os.fstatvfs(descriptor)
-    return room.f_bavail * room.f_frsize < missing + mmap.PAGESIZE
+    missing = status.st_size - platforms.allocated_bytes(status)
+    return missing > 0 and platforms.fills_memory(descriptor, missing)
 
 
 def map_without_holes(
@@ -86,15 +64,11 @@ def map_without_holes(
     Raises:
         OSError: the kernel refuses one of the mappings.
     """
-    mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
+    mapped = platforms.pages_to_map_over(size)
     base = int(np.frombuffer(mapped, np.uint8).ctypes.data)
     for start, stop in data_ranges:
         start -= start % mmap.PAGESIZE  # noqa: PLW2901 - the page that holds it
-        flags = mmap.MAP_SHARED | _MAP_FIXED
-        address = _mmap(base + start, stop - start, mmap.PROT_READ, flags, descriptor, start)
-        if address == _FAILED:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+        platforms.map_over(base + start, stop - start, descriptor, start)
     return mapped
 
 
@@ -178,7 +152,7 @@ class MappedFile(Closing):
             elif size:
                 mapped = mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)
                 if self._is_scattered:
-                    mapped.madvise(mmap.MADV_RANDOM)
+                    platforms.will_read_few(mapped)
             self._data = np.frombuffer(mapped, np.uint8)
         return self._data
 
@@ -214,9 +188,10 @@ class MappedFile(Closing):
             while end > start:
                 block = np.empty(min(_BLOCK_BYTES, end - start), np.uint8)
                 n_read = self.read_into(block, end - len(block))
-                n_written = len(block[:n_read].tobytes().rstrip(b"\0"))
-                if n_written:
-                    return end - len(block) + n_written
+                held = block[:n_read].tobytes()
+                # Where holes are not known most blocks are zeros, which compare at once.
+                if held != _ZEROS[: len(held)]:
+                    return end - len(block) + len(held.rstrip(b"\0"))
                 end -= len(block)
         return 0
 
@@ -234,28 +209,26 @@ class MappedFile(Closing):
         position = start
         while position < end:
             try:
-                position = os.lseek(self._descriptor, position, os.SEEK_DATA)
+                position = platforms.next_data(self._descriptor, position)
             except OSError as err:
                 if err.errno == errno.ENXIO:
                     return  # only a hole follows
-                yield position, end  # a file system that knows no holes
+                yield position, end  # a system or a file system that knows no holes
                 return
             if position >= end:
                 return
             stop = end
             with suppress(OSError):  # the file was cut in the meantime
-                stop = os.lseek(self._descriptor, position, os.SEEK_HOLE)
+                stop = platforms.next_hole(self._descriptor, position)
             yield position, min(stop, end)
             position = stop
 
     def want(self, starts: NDArray[np.int64], _size: int) -> None:
         """Start to read the pages at all starts, (n,), together; the kernel reads on from there."""
-        if len(starts) < _FEW_PAGES:
+        if len(starts) < _FEW_PAGES or not platforms.CAN_ADVISE:
             return
         for page in np.unique(starts // mmap.PAGESIZE).tolist():
-            os.posix_fadvise(
-                self._descriptor, page * mmap.PAGESIZE, mmap.PAGESIZE, os.POSIX_FADV_WILLNEED
-            )
+            platforms.will_read(self._descriptor, page * mmap.PAGESIZE, mmap.PAGESIZE)
 
     def read_ahead(self, _starts: NDArray[np.int64], _sizes: NDArray[np.int64]) -> None:
         """Do nothing: the kernel reads ahead by itself."""
@@ -264,7 +237,7 @@ class MappedFile(Closing):
         """Copy bytes from ``start`` on into a window; return their number, less only at the end."""
         done = 0
         while done < len(window):
-            count = os.preadv(self._descriptor, [window[done:].data], start + done)
+            count = platforms.read_at(self._descriptor, window[done:].data, start + done)
             if not count:
                 break
             done += count
@@ -276,7 +249,7 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
 
 
 def _content(status: os.stat_result) -> tuple[int, ...]:
-    return *_identity(status), status.st_blocks, status.st_mtime_ns
+    return *_identity(status), platforms.allocated_bytes(status), status.st_mtime_ns
 
 
 class LocalStorage:

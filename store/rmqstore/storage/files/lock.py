@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import struct
 import threading
 from contextlib import suppress
 from pathlib import Path
 
+from rmqstore import platforms
 from rmqstore.errors import StoreLockedError, StoreStateError, UnreadableFileError
 from rmqstore.storage.files.disk import named_os_errors
 from rmqstore.storage.files.regular import open_regular, open_to_change
 
 _CONTENT = b"rmqstore"  # in a file that no broker has made; a broker writes "lock" over it
-_FLOCK = "hhqqi4x"  # struct flock of Linux: type, whence, start, length, process
 
 # A POSIX lock belongs to a *process*: a second writer in the same process would get it too, and
 # closing any descriptor of the file would release it. So the process keeps its own list of held
@@ -29,6 +27,7 @@ class StoreLock:
     Raises:
         StoreLockedError: a broker or another writer holds the store, perhaps in this process.
         StoreStateError: the folder cannot be written to.
+        UnsupportedFeatureError: this system does not write stores.
         UnreadableFileError: the lock is a link, or not a regular file.
 
     Source: DefaultMessageStore.java#start locks the same byte with ``FileChannel.tryLock(0, 1)``.
@@ -36,6 +35,7 @@ class StoreLock:
 
     def __init__(self, path: Path) -> None:
         self._is_held = False
+        platforms.require_writes()
         with _guard:
             if path.exists() and self.identity(path.stat()) in _held:
                 raise StoreLockedError(
@@ -46,7 +46,7 @@ class StoreLock:
             except OSError as err:
                 raise StoreStateError(f"{path.parent} cannot be written to: {err}") from err
             try:
-                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+                platforms.lock_first_byte(self._descriptor)
             except OSError as err:
                 os.close(self._descriptor)
                 raise StoreLockedError(
@@ -93,10 +93,8 @@ def is_held(path: Path) -> bool:
         except (OSError, UnreadableFileError):
             return False
         try:
-            request = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
-            conflict = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, request))
+            return platforms.is_first_byte_locked(descriptor)
         except OSError:  # a file system without locks
             return False
         finally:
             os.close(descriptor)
-    return bool(conflict[0] != fcntl.F_UNLCK)

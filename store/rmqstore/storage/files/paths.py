@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from rmqstore import platforms
 from rmqstore.errors import StoreStateError
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage, is_folder, path_of
@@ -312,9 +313,7 @@ def segment_files(storage: Storage, folder: Path) -> list[Path]:
 
 def can_name_queues(topic: str) -> bool:
     """Return whether a topic, which comes from a record, can be the name of a folder."""
-    if topic in {"", ".", ".."} or "/" in topic or "\0" in topic:
-        return False
-    return len(os.fsencode(topic)) <= _MAX_NAME_BYTES
+    return platforms.can_name_file(topic) and len(os.fsencode(topic)) <= _MAX_NAME_BYTES
 
 
 def can_have_queue(topic: str, queue_id: int) -> bool:

@@ -7,12 +7,12 @@ more is read than a kind of file needs.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from contextlib import suppress
 from pathlib import Path
 
+from rmqstore import platforms
 from rmqstore.errors import NotPermittedError, UnreadableFileError
 from rmqstore.storage.files.storage import (
     A_DANGLING_LINK,
@@ -23,11 +23,6 @@ from rmqstore.storage.files.storage import (
     Status,
 )
 
-_BLOCK_BYTES = 512  # the unit of st_blocks
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_TO_CHANGE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-# Errors of a file system that has no unnamed files.
-_WITHOUT_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL}
 _KINDS = {
     stat.S_IFREG: A_FILE,
     stat.S_IFDIR: A_FOLDER,
@@ -49,7 +44,7 @@ def open_regular(path: AnyPath) -> tuple[int, os.stat_result]:
     try:
         # Checked first, because opening a device can have an effect.
         require_regular(path, os.stat(path))
-        descriptor = os.open(path, _FLAGS)
+        descriptor = os.open(path, platforms.TO_READ)
     except FileNotFoundError:
         raise
     except OSError as err:
@@ -70,7 +65,7 @@ def open_to_change(path: Path, flags: int = 0) -> int:
     """
     with suppress(FileNotFoundError):
         require_regular(path, path.lstat())
-    descriptor = os.open(path, _TO_CHANGE | flags, 0o644)
+    descriptor = os.open(path, platforms.TO_CHANGE | flags, 0o644)
     keep_regular(path, descriptor)
     return descriptor
 
@@ -78,14 +73,12 @@ def open_to_change(path: Path, flags: int = 0) -> int:
 def open_new(path: Path) -> tuple[int, bool]:
     """Open a new, empty file; return its descriptor, and whether it has its name already.
 
-    It has its name if the file system has no unnamed files.
+    It has its name if there are no unnamed files here.
     """
-    try:
-        return os.open(path.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o644), False
-    except OSError as err:
-        if err.errno not in _WITHOUT_UNNAMED_FILES:
-            raise
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), True
+    descriptor = platforms.open_unnamed(path.parent)
+    if descriptor is not None:
+        return descriptor, False
+    return os.open(path, platforms.TO_MAKE, 0o644), True
 
 
 def keep_regular(path: AnyPath, descriptor: int) -> os.stat_result:
@@ -147,7 +140,8 @@ def file_status(path: AnyPath) -> Status | None:
 
 def _status(status: os.stat_result) -> Status:
     kind = _KINDS[stat.S_IFMT(status.st_mode)]
-    return Status(kind, status.st_size, status.st_blocks * _BLOCK_BYTES, status.st_mtime_ns)
+    allocated = platforms.allocated_bytes(status)
+    return Status(kind, status.st_size, allocated, status.st_mtime_ns)
 
 
 def list_folder(folder: AnyPath) -> list[Entry]:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from pyarrow import ArrowException
 
+from rmqstore import platforms
 from rmqstore.errors import (
     OptionError,
     RemoteReadError,
@@ -332,6 +333,8 @@ def matching(pattern: str, options: Options | None = None) -> list[str]:
     A ``/`` is matched by itself only, and a dot at the beginning of a name by a dot. Raises as
     :func:`locate` does.
     """
+    if not is_uri(pattern):
+        pattern = platforms.with_slashes(pattern)
     first, *parts = pattern.rstrip("/").split("/")
     if is_uri(pattern):
         scheme, _, rest = pattern.rstrip("/").partition("://")
@@ -371,7 +374,7 @@ def local_path(path: Path) -> Path:
         if host not in ("", "localhost"):
             raise UnsupportedFeatureError(f"{uri[0]}: a file of another computer cannot be read")
         rest = slash + below
-    return unquote(rest)
+    return platforms.path_of_uri(unquote(rest))
 
 
 def _handed_over(text: str, filesystem: Any) -> tuple[Path, Storage]:  # noqa: ANN401

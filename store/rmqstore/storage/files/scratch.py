@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqstore import platforms
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.regular import open_regular
 from rmqstore.storage.files.storage import Closing
@@ -80,7 +81,7 @@ class ScratchFile(Closing):
         Raises:
             OSError: the file ends before.
         """
-        count = os.preadv(self._descriptor, [window.data], position)
+        count = platforms.read_at(self._descriptor, window.data, position)
         if count < len(window):
             raise OSError(f"{self.path} ends at {position + count}: the file was cut")
 
@@ -115,7 +116,8 @@ def can_replace(folder: Path, source: Path) -> bool:
         source.chmod(stat.S_IMODE(before.st_mode))
         after = source.stat()
         looks_alike = (before.st_uid, before.st_gid) == (after.st_uid, after.st_gid)
-        if not looks_alike or os.listxattr(folder) != os.listxattr(source):
+        attributes = platforms.extended_attributes
+        if not looks_alike or attributes(folder) != attributes(source):
             return False
         source.rename(folder)
     except OSError as err:

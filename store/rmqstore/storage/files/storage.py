@@ -8,17 +8,16 @@ file. Changes go through ``disk``, which is local.
 
 from __future__ import annotations
 
-import mmap
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterator
-from contextlib import suppress
-from pathlib import Path, PosixPath
+from pathlib import Path, PosixPath, PurePath
 from typing import Final, NamedTuple, Protocol, Self, TypeAlias
 
 from numpy import frombuffer, int64, uint8, void
 from numpy.typing import NDArray
 
+from rmqstore import platforms
 from rmqstore.errors import UnreadableFileError
 
 AnyPath: TypeAlias = Path | str
@@ -32,6 +31,10 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 
 class UriPath(PosixPath):
     """A name in a storage that is a URI, such as ``s3://bucket/store``."""
+
+    def __new__(cls, *names: AnyPath) -> Self:
+        """Make such a name on Windows too, where a local ``PosixPath`` cannot be."""
+        return PurePath.__new__(cls, *names)
 
     def __str__(self) -> str:
         return _SCHEME.sub(r"\1://", super().__str__(), count=1)
@@ -235,11 +238,7 @@ def empty_array(size: int, *, in_large_pages: bool = False) -> NDArray[uint8]:
     """
     if not size:
         return frombuffer(b"", uint8)
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if in_large_pages:
-        with suppress(OSError):  # the kernel was built without them
-            pages.madvise(mmap.MADV_HUGEPAGE)
-    return frombuffer(pages, uint8)
+    return frombuffer(platforms.empty_pages(size, in_large_pages=in_large_pages), uint8)
 
 
 def read_small(storage: Storage, path: AnyPath, max_bytes: int) -> bytes:
