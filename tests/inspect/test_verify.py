@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import goldens
@@ -14,6 +15,7 @@ import rmqstore
 import store_builder as build
 from rmqstore.errors import Finding
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.files.local import LocalStorage
 
 GoldenStore = Callable[[str], Path]
 
@@ -291,3 +293,20 @@ def test_records_after_the_end_of_a_log_are_a_finding(copied: GoldenStore) -> No
     assert first.text == (
         "54 records of 19337 bytes follow the end of the log; a broker that starts drops them"
     )
+
+
+def test_what_a_running_broker_writes_meanwhile_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queues and the index are read after the log, and may have newer messages by then."""
+    with rmqstore.create(tmp_path / "s") as writer:
+        rows = pa.table({"topic": ["T"] * 50, "body": [b"b"] * 50, "keys": ["k"] * 50})
+        writer.append(rows)
+        writer.flush()
+        (tmp_path / "s" / "abort").write_text("1")
+        monkeypatch.setattr(LocalStorage, "is_locked", lambda *_: True)
+        with rmqstore.open(tmp_path / "s") as store:
+            assert store.log_end is not None
+            writer.append(rows)
+            writer.flush()
+            assert list(verify(store)) == []

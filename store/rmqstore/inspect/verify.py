@@ -145,7 +145,10 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
     end = store.parts.log_slice().end
     log = store.parts.log
     broker = foresee(store.paths, log, store.parts.ends)
-    queues = _Queues(store.paths, log, broker)
+    # What a running broker has written since its log was looked at is not compared.
+    is_running = store.paths.has_abort and store.paths.storage.is_locked(store.paths.lock)
+    known_until = end if is_running else FOREVER
+    queues = _Queues(store.paths, log, broker, known_until)
     gaps: list[Span] = []
     batch_topics = store.paths.queue_folders.batch_topics()
     has_entries = bool(log.entry_segments)
@@ -163,6 +166,7 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
         queues.compare(read_requests(data, lmq_heads(data, with_units, batch_topics), rules))
         keys.add(requests, read_tag_keys(data, heads), heads.column("sys_flag"))
     second_pass(end - log.min_offset, end - log.min_offset)
+    gaps = [gap for gap in gaps if gap.start < known_until]
     if has_unreadable_queues(store.paths):
         logger.warning(
             "%s holds RocksDB queues, which are not compared with the log",
@@ -181,7 +185,7 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
             for text in islice(_corrupt(batches), _MAX_FINDINGS):
                 place, _, reason = text.partition(": ")
                 yield Finding("queue", place, reason)
-    yield from index_findings(store.paths, keys, log.min_offset, gaps, broker)
+    yield from index_findings(store.paths, keys, log.min_offset, gaps, broker, known_until)
     yield from timer_findings(store)
 
 
@@ -346,6 +350,7 @@ class _Tally:
         open_ext: Callable[[], ConsumeQueueExt],
         first_place: int,
         start: BrokerStart | None,
+        log_end: int,
         *,
         is_schedule: bool,
     ) -> None:
@@ -359,7 +364,9 @@ class _Tally:
         # physical offset from which on the queue may lack units, because they are flushed late
         self._flushed_until = flushed_until
         self._begin = self.queue.begin
-        self._end = self.queue.end()
+        self._end = queue.end()
+        if log_end < FOREVER:
+            self._end = queue.cut(self._begin, self._end, log_end)
         self._broker = start
         # queue offset after the last unit that a broker which starts keeps, and the queue offsets
         # of the records for which it builds units after that
@@ -579,8 +586,10 @@ class _Tally:
 
 
 class _Queues:
-    def __init__(self, paths: StorePaths, log: CommitLog, start: BrokerStart | None) -> None:
-        self._paths, self._log, self._start = paths, log, start
+    def __init__(
+        self, paths: StorePaths, log: CommitLog, start: BrokerStart | None, log_end: int
+    ) -> None:
+        self._paths, self._log, self._start, self._log_end = paths, log, start, log_end
         self._known_topics = frozenset(BrokerConfig(paths).topics())  # empty if they are not known
         self._tallies: dict[tuple[str, int], _Tally] = {}
         self._without_queue: Counter[tuple[str, int]] = Counter()
@@ -620,6 +629,7 @@ class _Queues:
             open_ext,
             first_place,
             self._start,
+            self._log_end,
             is_schedule=topic == SCHEDULE_TOPIC,
         )
         return self._tallies[key]

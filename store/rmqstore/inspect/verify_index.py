@@ -124,6 +124,7 @@ def index_findings(
     log_start: int,
     gaps: Iterable[Span],
     broker: BrokerStart | None,
+    log_end: int = FOREVER,
 ) -> Iterator[Finding]:
     """Yield the faults of the index.
 
@@ -133,6 +134,7 @@ def index_findings(
         log_start: physical offset where the log begins.
         gaps: the parts of the log in which no whole record lies.
         broker: what a broker that starts would do, None if it is not known.
+        log_end: physical offset from which on a running broker may still be adding keys.
     """
     opened, findings = _open(index_files(paths.index, paths.storage), paths.storage)
     yield from findings
@@ -146,9 +148,11 @@ def index_findings(
     # time, and the second item can be reached.
     pairs = _pairs(offsets, hashes)
     reachable = pairs[~np.concatenate(hidden)]
+    is_added = offsets >= log_end
     start = 0
     for file, mask in zip(opened, hidden, strict=True):
-        lost = pairs[start : start + len(mask)][mask]
+        rows = slice(start, start + len(mask))
+        lost = pairs[rows][mask & ~is_added[rows]]
         n_lost = int((~_are_among(lost, reachable)).sum()) if len(lost) else 0
         if n_lost:
             text = f"{n_lost} keys are not in the chain of their slot"
@@ -158,7 +162,7 @@ def index_findings(
     yield from _late(opened, pieces, stored, is_known)
     if broker is not None:
         yield from _deleted(paths, opened, pieces, is_known, broker)
-    inside = offsets >= log_start
+    inside = (offsets >= log_start) & ~is_added
     offsets, hashes = offsets[inside], hashes[inside]
     if not len(offsets):
         return
