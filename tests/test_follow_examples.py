@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,10 @@ def test_the_container_file_copies_what_there_is_and_runs_follow() -> None:
     for copied in steps["COPY"]:
         for source in copied.split()[:-1]:
             assert (ROOT / source).exists(), source
+    # The build of a wheel fails where a file is missing that it must include.
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    needed = {Path(name).parts[0] for name in build["targets"]["wheel"]["force-include"]}
+    assert needed <= {source for copied in steps["COPY"] for source in copied.split()[:-1]}
     assert json.loads(steps["ENTRYPOINT"][0]) == ["rmqstore", "follow"]
     words = json.loads(steps["CMD"][0])
     require_good(words)
