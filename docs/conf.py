@@ -25,9 +25,12 @@ exclude_patterns = ["_build", "_ext", "changelog.d"]
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 copybutton_remove_prompts = True
+copybutton_line_continuation_character = "\\"
 
 html_theme = "furo"
 html_title = f"rmqstore {release}"
+html_static_path = ["_static"]
+html_css_files = ["manual.css"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
