@@ -8,23 +8,37 @@ from __future__ import annotations
 
 import json
 import lzma
+import re
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import goldens
+from rmqstore.errors import Finding
 
 Row = dict[str, Any]
 
 STATES = ("closed", "crashed")
 PARTS = ("commitlog", "consumequeue", "index")
+TIMER_PARTS = ("timerlog", "timerwheel")
+TIER_PARTS = ("COMMIT_LOG", "CONSUME_QUEUE", "INDEX")
 PLACES = ("first", "middle", "newest")
+ALONE = "alone"  # the newest segment of a tier, whose first messages the local store has not
 DAMAGES = (
     "missing", "cut", "empty", "page", "tail", "long", "renamed", "suffixed", "twin", "stale-twin",
 )  # fmt: skip
 SECOND_LOG = "commitlog-2"  # the folder of a second disk
+TIER = Path("tieredstore/212d6b50_DefaultCluster/oracle")
 _QUEUES = {"live": "LivePlain/1", "basic": "TopicA/2", "crash": "CrashB/0"}
+# a queue of which the local store has what the newest segments hold, and one of which it has not
+_TIERED_QUEUE, _EXPIRED_QUEUE, _TIERED_INDEX = "TierA/2", "TierB/0", "rmq_sys_INDEX/0"
+_PARTS = {"timers": TIMER_PARTS, "tiered": TIER_PARTS}
+_WITH_TWINS = ("commitlog", *TIER_PARTS)
+_OFFSET_DIGITS = 20
 _PAGE = 4096
+_UNSERVED = re.compile(
+    r"(?:log lost|does not serve|cuts off) queue offsets? (\d[\d, to]*?)(?:, which|;| and |$)"
+)
 
 
 class Case(NamedTuple):
@@ -45,11 +59,19 @@ def cases(store: str) -> list[Case]:
     return [
         Case(store, state, part, place, damage)
         for state in STATES
-        for part in PARTS
-        for place in PLACES
+        for part in _PARTS.get(store, PARTS)
+        for place in _places(part)
         for damage in DAMAGES
-        if part == "commitlog" or not damage.endswith("twin")
+        if part in _WITH_TWINS or not damage.endswith("twin")
+        if part != "timerwheel" or damage != "renamed"
+        if part not in TIER_PARTS or damage != "stale-twin"
     ]
+
+
+def _places(part: str) -> tuple[str, ...]:
+    if part in ("COMMIT_LOG", "CONSUME_QUEUE"):
+        return (*PLACES, ALONE)
+    return PLACES if part != "timerwheel" else PLACES[-1:]  # it is one file
 
 
 def truth() -> dict[Case, Row]:
@@ -60,8 +82,8 @@ def truth() -> dict[Case, Row]:
 
 def folders(case: Case, root: Path) -> list[str]:
     """Return the folders of the log of a store that was made."""
-    second = [str(root / SECOND_LOG)] if case.damage.endswith("twin") else []
-    return [str(root / "commitlog"), *second]
+    has_second = case.part == "commitlog" and case.damage.endswith("twin")
+    return [str(root / "commitlog"), *([str(root / SECOND_LOG)] if has_second else [])]
 
 
 def make(whole: Path, case: Case, root: Path) -> Path:
@@ -72,13 +94,23 @@ def make(whole: Path, case: Case, root: Path) -> Path:
         abort.write_text("1")
     else:
         abort.unlink(missing_ok=True)
-    folder = root / case.part
-    if case.part == "consumequeue":
-        folder /= _QUEUES[case.store]
-    files = sorted(folder.iterdir())
-    path = files[{"first": 0, "middle": len(files) // 2, "newest": -1}[case.place]]
+    path = file_of(case, root)
     _break(path, case.damage)
     return path
+
+
+def file_of(case: Case, root: Path) -> Path:
+    """Return the file of a whole store that the case breaks."""
+    folder = root / case.part
+    if case.part == "timerwheel":
+        return folder
+    if case.part == "consumequeue":
+        folder /= _QUEUES[case.store]
+    elif case.part in TIER_PARTS:
+        queue = _EXPIRED_QUEUE if case.place == ALONE else _TIERED_QUEUE
+        folder = root / TIER / (_TIERED_INDEX if case.part == "INDEX" else queue) / case.part
+    files = sorted(folder.iterdir(), key=lambda file: file.name[-_OFFSET_DIGITS:])
+    return files[{"first": 0, "middle": len(files) // 2}.get(case.place, -1)]
 
 
 def _break(path: Path, damage: str) -> None:
@@ -99,12 +131,39 @@ def _break(path: Path, damage: str) -> None:
         with path.open("ab") as file:
             file.write(bytes(_PAGE))
     elif damage == "renamed":
-        path.rename(path.with_name(f"{int(path.name) + size // 2:0{len(path.name)}d}"))
+        path.rename(path.with_name(_shifted(path.name, size // 2)))
     elif damage == "suffixed":
         path.rename(path.with_name(f"{path.name}.bak"))
     else:
         twin = path.parents[1] / SECOND_LOG / path.name
-        twin.parent.mkdir()
+        if path.parent.name in TIER_PARTS:  # the digits before the offset are no part of it
+            twin = path.with_name("ffffffff" + path.name[-_OFFSET_DIGITS:])
+        twin.parent.mkdir(exist_ok=True)
         shutil.copy(path, twin)
         if damage == "stale-twin":
             _break(twin, "tail")
+
+
+def _shifted(name: str, by: int) -> str:
+    """Return the name of the file that begins some bytes later."""
+    digits = min(len(name), _OFFSET_DIGITS)
+    return f"{name[:-digits]}{int(name[-digits:]) + by:0{digits}d}"
+
+
+def unserved(found: list[Finding]) -> dict[str, set[int]]:
+    """Return the queue offsets that no consumer gets any more, by queue, as the texts say."""
+    lost: dict[str, set[int]] = {}
+    for one in found:
+        for text in _UNSERVED.findall(one.text):
+            for run in text.split(", "):
+                first, _, last = run.partition(" to ")
+                offsets = range(int(first), int(last or first) + 1)
+                lost.setdefault(one.place, set()).update(offsets)
+    return lost
+
+
+def lost_of(row: Row) -> dict[str, set[int]]:
+    return {
+        queue: {offset for start, stop in spans for offset in range(start, stop)}
+        for queue, spans in row["lost"].items()
+    }

@@ -33,10 +33,12 @@ _BLOCK = re.compile(
 )
 
 BROKEN = (  # stores of the page about crashed stores
-    ("lost", "commitlog", "newest", "missing"),
-    ("short", "commitlog", "newest", "cut"),
-    ("zeroed", "commitlog", "middle", "page"),
-    ("unbuilt", "consumequeue", "newest", "missing"),
+    ("lost", "live", "commitlog", "newest", "missing"),
+    ("short", "live", "commitlog", "newest", "cut"),
+    ("zeroed", "live", "commitlog", "middle", "page"),
+    ("unbuilt", "live", "consumequeue", "newest", "missing"),
+    ("timers", "timers", "timerlog", "middle", "missing"),
+    ("moved", "tiered", "COMMIT_LOG", "middle", "missing"),
 )
 
 
@@ -96,10 +98,10 @@ def make_places(golden_store: Callable[[str], Path], folder: Path) -> None:
     places = {"crashed": "crash", "batch": "batch-cq", "compacted": "compacted", "cut": "crash2"}
     for name, golden in places.items():
         shutil.copytree(golden_store(golden), folder / "data" / "rocketmq" / name)
-    for name, part, place, damage in BROKEN:
-        case = broken_stores.Case("live", "closed", part, place, damage)
+    for name, golden, part, place, damage in BROKEN:
+        case = broken_stores.Case(golden, "closed", part, place, damage)
         root = folder / "data" / "rocketmq" / name
-        broken_stores.make(golden_store("live"), case, root)
+        broken_stores.make(golden_store(golden), case, root)
     conf = f"storePathRootDir = {folder}/data/rocketmq/store\nbrokerName = broker-a\n"
     (folder / "data" / "rocketmq" / "broker.conf").write_text(conf, encoding="utf-8")
     kafka_logs.unpack("groups", folder / "data" / "kafka").rename(

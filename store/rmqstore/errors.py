@@ -323,7 +323,8 @@ class BrokerRefusedError(RmqStoreError):
 class Finding(NamedTuple):
     """One disagreement within a store, which a check lists instead of raising an error."""
 
-    part: str  # log, end, queue, index, config or check; other names for Kafka's logs
+    # log, end, queue, index, config, timer, tier or check; other names for Kafka's logs
+    part: str
     place: str
     text: str
     kind: str = ""  # what it means, a name in ``inspect.cures``; "" for that of its part

@@ -11,7 +11,7 @@ import pytest
 import broken_stores
 import goldens
 import rmqstore
-from broken_stores import Case, Row
+from broken_stores import Case, lost_of, unserved
 from rmqstore.errors import Finding
 from rmqstore.inspect.cures import kind_of
 from rmqstore.inspect.verify import verify
@@ -26,9 +26,6 @@ NOT_KNOWN = {
     *(("commitlog", place, "stale-twin") for place in broken_stores.PLACES),
     ("consumequeue", "newest", "renamed"),
 }
-UNSERVED = re.compile(
-    r"(?:log lost|does not serve|cuts off) queue offsets? (\d[\d, to]*?)(?:, which|;| and |$)"
-)
 NEXT = re.compile(r"gives out queue offsets from (\d+) on again")
 
 
@@ -36,25 +33,6 @@ def findings(whole: Path, case: Case, root: Path) -> list[Finding]:
     broken_stores.make(whole, case, root)
     with rmqstore.open(root, commitlogs=broken_stores.folders(case, root)) as store:
         return list(verify(store))
-
-
-def unserved(found: list[Finding]) -> dict[str, set[int]]:
-    """Return the queue offsets that no consumer gets any more, by queue, as the texts say."""
-    lost: dict[str, set[int]] = {}
-    for one in found:
-        for text in UNSERVED.findall(one.text):
-            for run in text.split(", "):
-                first, _, last = run.partition(" to ")
-                offsets = range(int(first), int(last or first) + 1)
-                lost.setdefault(one.place, set()).update(offsets)
-    return lost
-
-
-def lost_of(row: Row) -> dict[str, set[int]]:
-    return {
-        queue: {offset for start, stop in spans for offset in range(start, stop)}
-        for queue, spans in row["lost"].items()
-    }
 
 
 def in_damaged_part(case: Case, queue: str, offset: int) -> bool:

@@ -279,8 +279,12 @@ class RealStore:
         kind = "RocksDBMessageStore" if in_rocksdb else "DefaultMessageStore"
         self._default = getattr(rocketmq.store, kind)(*arguments)
         self.store = self._wrapped(self._default, arguments)
-        assert self.store.load(), f"the real {real.version} store does not load {root}"
+        assert self._load(), f"the real {real.version} store does not load {root}"
         self.store.start()
+
+    def _load(self) -> bool:
+        """Load the store, and whatever a broker loads with it."""
+        return bool(self.store.load())
 
     def _wrapped(self, store: Any, _arguments: list[Any]) -> Any:
         """Return what stands before the store, made with the arguments that it was made with."""

@@ -58,7 +58,9 @@ class RealTieringStore(RealStore):
 
     def begin(self, topic: str, queue_id: int) -> None:
         """Let the upload of a queue begin at its first message, however old that is."""
-        queue = self._real.rocketmq.common.message.MessageQueue(topic, "interop", queue_id)
+        queue = self._real.rocketmq.common.message.MessageQueue(
+            topic, self._settings["brokerName"], queue_id
+        )
         file = self._tiered.getFlatFileStore().computeIfAbsent(queue)
         file.initOffset(self._default.getMinOffsetInQueue(topic, queue_id))
 
@@ -68,9 +70,19 @@ class RealTieringStore(RealStore):
         until = time.monotonic() + _SECONDS
         while not self._is_uploaded():
             assert time.monotonic() < until, "the upload takes too long"
-            for file in self._tiered.getFlatFileStore().deepCopyFlatFileToList():
-                self._dispatcher().doScheduleDispatch(file, True).join()
+            self.dispatch()
             time.sleep(0.05)
+
+    def dispatch(self) -> None:
+        """Upload the next messages of all queues, as the store does from time to time."""
+        for file in self._tiered.getFlatFileStore().deepCopyFlatFileToList():
+            self._dispatcher().doScheduleDispatch(file, True).join()
+
+    def bytes_of(self, buffer: Any) -> bytes:
+        """Return what is left in a ByteBuffer."""
+        joined = self._real.java.nio.ByteBuffer.allocate(buffer.remaining())
+        joined.put(buffer)
+        return bytes(joined.array())
 
     def _dispatcher(self) -> Any:
         kind = self._tiered.getClass()

@@ -76,6 +76,15 @@ def misplaced_files(paths: StorePaths) -> Iterator[Finding]:
     yield from _twins(paths)
 
 
+def misplaced_timers(paths: StorePaths) -> Iterator[Finding]:
+    """Yield files of the timer log with a wrong length or name, as :func:`misplaced_files` does.
+
+    Source: TimerLog.java#load; BrokerController.java#recoverAndInitService.
+    """
+    for one in _refused("timer", paths, [paths.timer_log]):
+        yield one._replace(kind="timer")
+
+
 def _refused(part: str, paths: StorePaths, folders: Iterable[Path]) -> Iterator[Finding]:
     """Yield files of some folders that have another name or another length than a broker's.
 

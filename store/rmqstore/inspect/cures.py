@@ -5,6 +5,7 @@ A finding names its kind, or is of the kind of its part.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from shlex import quote
 from typing import Literal, NamedTuple, TypeAlias
@@ -20,22 +21,36 @@ class Cure(NamedTuple):
     severity: Severity
     effect: str
     advice: str
-    command: str = ""  # has PATH where the store is named
+    # has PATH where the store is named, SOURCE where its tiered storage is named as well
+    command: str = ""
     # What follows the first command, if that is not all, and the command for it.
     then: str = ""
     last_command: str = ""
 
-    def lines(self, path: str) -> list[str]:
+    def lines(self, path: str, tiered: str | None = None) -> list[str]:
         """Return the cure in words, with the commands for a store to type."""
+        source = quote(path) if tiered is None else f"{quote(path)} --tiered {quote(tiered)}"
+        names = {"PATH": quote(path), "SOURCE": source}
         steps = ((self.advice, self.command), (self.then, self.last_command))
         typed = [f"{text} {command}".strip() for text, command in steps if text]
-        return [self.effect, *(line.replace("PATH", quote(path)) for line in typed)]
+        named = (re.sub("PATH|SOURCE", lambda found: names[found[0]], line) for line in typed)
+        return [self.effect, *named]
 
 
 _REBUILD = "rmqstore rebuild PATH"
 
 # In the order in which they have to be dealt with: what is lost for good comes first.
 _CURES = {
+    "deletes": Cure(
+        "high",
+        "The newest units of a queue in tiered storage are gone. A broker that starts deletes all "
+        "other segments of that queue then, with messages that nothing else has.",
+        "Do not start the broker, and keep a copy of the tier. Copy the messages out:",
+        "rmqstore export SOURCE messages.parquet --mode DROPMALFORMED --ignore-data-loss",
+        "Get the newest segment of its CONSUME_QUEUE from a backup, put it in its place, and check "
+        "again:",
+        "rmqstore verify SOURCE",
+    ),
     "lost": Cure(
         "high",
         "Messages are gone from the log, and a broker that starts gives their queue offsets to "
@@ -110,6 +125,28 @@ _CURES = {
         "Do not start the broker yet. This builds the queues from the log, all of them:",
         _REBUILD,
     ),
+    "tier": Cure(
+        "high",
+        "Messages in tiered storage cannot be read. A broker starts all the same. Consumers pass "
+        "over a hole in a COMMIT_LOG without an error, and stop for good before one in a "
+        "CONSUME_QUEUE.",
+        "Get the segment from a backup, put it in its place under its whole name, and check again:",
+        "rmqstore verify SOURCE",
+        "Without one they are lost, but for those that the local store still has. Set groups that "
+        "stop there to the queue offset after them; this reads all others:",
+        "rmqstore export SOURCE messages.parquet --mode DROPMALFORMED --ignore-data-loss",
+    ),
+    "timer": Cure(
+        "high",
+        "Timed messages are not delivered, or the broker does not start, because of the files of "
+        "its timer wheel. The messages are in the log still, and no others are affected.",
+        "Do not start the broker yet. Move timerlog, timerwheel and config/timercheck out of the "
+        "store, all three of them: a broker that starts then enters all timed messages of the log "
+        "again. It delivers at once those that are past their time, so consumers get some of them "
+        "a second time. A backup of the three, made while the broker was stopped, avoids that. "
+        "Check again:",
+        "rmqstore verify PATH",
+    ),
     "unit": Cure(
         "medium",
         "Consumers, and reads by queue, come upon wrong messages.",
@@ -138,6 +175,20 @@ _CURES = {
         "The check ended early, so there may be more than is listed.",
         "Mend what it says, and check again:",
         "rmqstore verify PATH",
+    ),
+    "stray": Cure(
+        "low",
+        "The notes of the broker do not have a file in tiered storage, or its last bytes, so it "
+        "does not read them.",
+        "If a segment is missing, this may be it: give it back its whole name, the digits before "
+        "the offset included. Otherwise move it away.",
+    ),
+    "tierkeys": Cure(
+        "low",
+        "Queries by key at the broker miss messages in tiered storage. Nothing else is affected, "
+        "and look-ups of this package do not use that index.",
+        "Get the segment from a backup, put it in its place, and check again:",
+        "rmqstore verify SOURCE",
     ),
     "twin": Cure(
         "low",

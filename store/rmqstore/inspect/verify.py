@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from itertools import islice
 
@@ -52,8 +52,11 @@ from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.broker_start import BrokerStart, foresee, misplaced_files
 from rmqstore.inspect.cures import in_order
 from rmqstore.inspect.verify_index import KeysOfLog, index_findings, read_tag_keys
-from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray
+from rmqstore.inspect.verify_tier import tier_findings
+from rmqstore.inspect.verify_timers import timer_findings
+from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray, named_offsets
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.read.store_parts import messages_elsewhere
 from rmqstore.spans import FOREVER, QueueKey, Span
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -70,6 +73,7 @@ from rmqstore.storage.queue.rocksdb_queue import (
     are_queues_unreadable,
     has_unreadable_queues,
 )
+from rmqstore.storage.queue.tiered import Tier
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
 from rmqstore.storage.recovery.log_end import count_after, damage_met, find_log_end, n_written
 from rmqstore.storage.recovery.unit_checks import are_confirmed
@@ -79,7 +83,6 @@ logger = logging.getLogger(__name__)
 
 _MAX_FINDINGS = 1000  # damaged records that are reported one by one
 _FILES_AT_ONCE = 64
-_MAX_RANGES = 5  # of queue offsets that one finding names
 _NONE = np.empty(0, np.int64)
 _RECOVERED_FILES = 3  # that a broker reads when it starts a store that was closed
 _MAX_SHIFTS = 8  # times that a broker starts or stops continuing at another place in a queue
@@ -90,10 +93,12 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
     These are missing files of the log, damaged records, wrong units and keys that cannot be found.
     Tables under ``config/`` that are damaged are findings of the part ``config``, and records that
-    a broker would lose when it starts are one of the part ``end``.
+    a broker would lose when it starts are one of the part ``end``. Timed messages that it would
+    not deliver are of the part ``timer``, and segments of tiered storage of the part ``tier``, if
+    the store was opened with it. What is not looked at is named by a warning.
 
     Args:
-        store: the store to check, opened for reading.
+        store: the store to check, opened for reading, or tiered storage alone.
         progress: called now and then with the bytes that are done, and their total, the size of
             the log. It is read twice, so a byte that was read once counts half.
 
@@ -104,7 +109,21 @@ def verify(store: MessageStore, progress: Progress = ignore_progress) -> Iterato
 
 
 def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
-    store.parts.require("verify")
+    tiers = [one.tier for one in store.parts.tiers if isinstance(one.tier, Tier)]
+    if not tiers:
+        store.parts.require("verify")
+    if store.parts.has_store:
+        unread = store.parts.kind().not_read
+        for text in messages_elsewhere(store.paths):
+            if text in unread:
+                logger.warning("%s: not looked at: %s", store.paths.root, text)
+        with MessageStore(store.parts.of_store_alone()) if tiers else nullcontext(store) as local:
+            yield from _found_in_store(local, progress)
+    for tier in tiers:
+        yield from tier_findings(store, tier)
+
+
+def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding]:
     yield from _damaged_tables(store)
     yield from misplaced_files(store.paths)
     yield from _after_end(store)
@@ -155,6 +174,7 @@ def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
                 place, _, reason = text.partition(": ")
                 yield Finding("queue", place, reason)
     yield from index_findings(store.paths, keys, log.min_offset, gaps, broker)
+    yield from timer_findings(store)
 
 
 def _damaged_tables(store: MessageStore) -> Iterator[Finding]:
@@ -366,13 +386,13 @@ class _Tally:
             again = f"; a broker that starts gives out queue offsets from {following} on again"
         if len(lost):
             count = number_of(len(lost), "unit does not point", "units do not point")
-            text = f"{count} to a record of the queue: the log lost {_named(lost)}"
+            text = f"{count} to a record of the queue: the log lost {named_offsets(lost)}"
             yield Finding("queue", place, text + again, "lost" if self.n_given_again else "gone")
         if n_other:
             count = number_of(n_other, "unit does not point", "units do not point")
             yield Finding("queue", place, f"{count} to a record of the queue", "unit")
         if len(cut):
-            text = f"a broker that starts cuts off {_named(cut)}"
+            text = f"a broker that starts cuts off {named_offsets(cut)}"
             yield Finding("queue", place, text + again, "end")
         texts = []
         if self.n_missing:
@@ -380,7 +400,8 @@ class _Tally:
             count = number_of(self.n_missing, "record has no unit", "records have no unit")
             texts.append(f"{count}, the first at queue offset {first}")
         if len(unserved):
-            text = f"a broker that starts does not serve {_named(unserved)}, which the log has"
+            named = named_offsets(unserved)
+            text = f"a broker that starts does not serve {named}, which the log has"
             texts.append(text + again)
         if texts:
             kind = "unbuilt" if len(unserved) else ""
@@ -547,17 +568,6 @@ class _Tally:
             exists[inside] = sizes != 0
             is_same[inside] = same & (sizes != 0)
         return exists, is_same
-
-
-def _named(queue_offsets: NDArray[np.int64]) -> str:
-    """Return rising queue offsets in words."""
-    runs = np.split(queue_offsets, np.flatnonzero(np.diff(queue_offsets) != 1) + 1)
-    texts = [
-        f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:_MAX_RANGES]
-    ]
-    n_more = len(runs) - _MAX_RANGES
-    text = ", ".join(texts) + (f" and {n_more} more ranges" if n_more > 0 else "")
-    return f"queue offset{'s' if len(queue_offsets) > 1 else ''} {text}"
 
 
 class _Queues:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError, number_of
 from rmqstore.format.text import decode_text
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.queue import Queue
 
 MAX_LED_ASTRAY: Final = 1000  # units of a queue whose records are looked at
+_MAX_RANGES: Final = 5  # of queue offsets that one finding names
 
 
 class _Kind(NamedTuple):
@@ -76,3 +80,14 @@ def _kind_of(queue: Queue, key: tuple[str, int], place: int, log: CommitLog) -> 
         "messages that have another unit",
         "as a crash of a broker leaves them: a broker serves these messages twice",
     )
+
+
+def named_offsets(queue_offsets: NDArray[np.int64]) -> str:
+    """Return rising queue offsets in words."""
+    runs = np.split(queue_offsets, np.flatnonzero(np.diff(queue_offsets) != 1) + 1)
+    texts = [
+        f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:_MAX_RANGES]
+    ]
+    n_more = len(runs) - _MAX_RANGES
+    text = ", ".join(texts) + (f" and {n_more} more ranges" if n_more > 0 else "")
+    return f"queue offset{'s' if len(queue_offsets) > 1 else ''} {text}"

@@ -122,9 +122,10 @@ class GivenOptions:
         Raises:
             OptionError, UnsupportedFeatureError: what :data:`CONTRADICTIONS` says.
         """
+        values = self._values  # a value out of its domain is refused first
 
         def has(name: str, value: object) -> bool:
-            return name in self and (value is _GIVEN or self[name] == value)
+            return name in values and (value is _GIVEN or values[name] == value)
 
         for rule in CONTRADICTIONS:
             if not rule.scope.issuperset(scopes):
@@ -632,7 +633,7 @@ CONTRADICTIONS: Final = (
         for name, value in (_BY_LOG | _LOOK_UPS).items()
     ),
     *(
-        Contradiction({name: _GIVEN}, _FOR_LOOK_UPS.format(name), unless=_LOOK_UPS)
+        Contradiction({name: _GIVEN}, _FOR_LOOK_UPS.format(name), unless=_LOOK_UPS, scope=BATCH)
         for name in ("msgKeyLimit", "indexOnly")
     ),
     Contradiction(

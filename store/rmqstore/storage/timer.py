@@ -168,37 +168,44 @@ def pending_units(paths: StorePaths, progress: TimerProgress) -> TimerUnits | No
                 return None
             slots = read_slots(paths.storage, wheel.path, progress.read_time)
             flushed = progress.log_flushed if wheel.flushed is None else wheel.flushed
-            return _LogScan(log, slots, flushed, progress.read_time).units()
+            return LogScan(log, slots, flushed, progress.read_time).units()
     except (CorruptConfigError, UnreadableFileError, FileNotFoundError, FileDeletedError) as err:
         logger.warning("%s; the timer topic alone says which messages are timed", err)
         return None
 
 
-class _LogScan:
-    """One pass over the timer log, from the first unit that may be pending to its end."""
+class LogScan:
+    """One pass over the timer log.
+
+    Attributes:
+        entered_from: from here on a broker that starts enters units into the wheel again.
+        end: the position at which the log ends for it, once the units were read; 0 before.
+    """
 
     def __init__(
         self, log: MappedFileQueue, slots: PendingSlots, flushed: int, read_time: int
     ) -> None:
         self._files = log
+        self._segments = [segment for segment in log.segments if segment.size]
         self._slots = slots
         self._read_time = read_time
-        again_from = flushed - log.segments[-1].size
-        starts = [segment.start for segment in log.segments if segment.start <= again_from]
-        # from here on the broker enters units into the wheel again
-        self._entered_from = starts[-1] if starts else log.segments[0].start
+        # A broker deletes an empty file at the end.
+        again_from = flushed - (self._segments[-1].size if self._segments else 0)
+        starts = [segment.start for segment in self._segments if segment.start <= again_from]
+        self.entered_from = starts[-1] if starts else log.segments[0].start
+        self.end = 0
 
     def units(self) -> TimerUnits:
-        """Return the pending units."""
+        """Return the pending units, from the first one that may be."""
         slots = self._slots
-        start = min(self._entered_from, int(slots.firsts.min(initial=self._entered_from)))
+        start = min(self.entered_from, int(slots.firsts.min(initial=self.entered_from)))
         nothing = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
         parts = []
         last_place = -1
-        for positions, units in self._valid_units(start):
+        for positions, units in self.valid_units(start):
             seconds = (units["write_time"].astype(np.int64) + units["delay"]) // slots.precision
             is_pending = seconds >= self._read_time // slots.precision
-            is_covered = positions >= self._entered_from
+            is_covered = positions >= self.entered_from
             if len(slots.times):
                 rows = np.minimum(np.searchsorted(slots.times, seconds), len(slots.times) - 1)
                 is_covered |= (
@@ -217,15 +224,15 @@ class _LogScan:
         places, rows = np.unique(places, return_index=True)
         return TimerUnits(places, seconds[rows], are_rolled[rows], slots.precision, last_place)
 
-    def _valid_units(self, start: int) -> Iterator[tuple[Positions, NDArray[np.void]]]:
+    def valid_units(self, start: int) -> Iterator[tuple[Positions, NDArray[np.void]]]:
         """Yield positions and units from a position on, TIMER_UNIT (n,), never none.
 
         Among the units that the broker enters again, the first one that is not valid ends the log.
         """
-        for segment in self._files.segments:
+        for segment in self._segments:
             if segment.end <= start:
                 continue
-            is_checked = segment.start >= self._entered_from
+            is_checked = segment.start >= self.entered_from
             for position, units in self._windows(segment, max(start - segment.start, 0)):
                 is_valid = (units["size"] == _UNIT_BYTES) & (
                     (units["magic"] | _KNOWN_MAGIC) == _KNOWN_MAGIC
@@ -235,6 +242,8 @@ class _LogScan:
                     is_end |= ~is_valid
                 count = int(is_end.argmax()) if is_end.any() else len(units)
                 rows = np.flatnonzero(is_valid[:count])
+                if is_checked:
+                    self.end = segment.start + position + count * _UNIT_BYTES
                 if len(rows):
                     yield segment.start + position + rows * _UNIT_BYTES, units[rows]
                 if count < len(units):

@@ -74,6 +74,7 @@ _QUEUES: Final = "compactionCq"
 
 COMMIT_LOG: Final = "COMMIT_LOG"
 CONSUME_QUEUE: Final = "CONSUME_QUEUE"
+INDEX: Final = "INDEX"
 INDEX_TOPIC: Final = "rmq_sys_INDEX"  # its folder has files of the index in place of queues
 
 _HASH_DIGITS = 8
@@ -125,12 +126,13 @@ class TieredQueues:
     The listings are kept until :meth:`refresh`.
 
     Attributes:
+        tier: the files that they are in.
         folder: the folder that they are in.
         what: what is read, in words.
     """
 
     def __init__(self, tier: Tier | CompactedLogs) -> None:
-        self._tier, self.folder, self.what = tier, tier.folder, tier.what
+        self.tier, self.folder, self.what = tier, tier.folder, tier.what
         self._unit_files = OpenFiles(tier.storage, _FILES_AT_ONCE)
         self._log_files = OpenFiles(tier.storage, _FILES_AT_ONCE)
         self._open: OrderedDict[QueueKey, TieredQueue] = OrderedDict()
@@ -150,7 +152,7 @@ class TieredQueues:
         queue = self._open.get(key)
         if queue is None:
             files = (self._unit_files, self._log_files)
-            queue = self._open[key] = self._tier.open_queue(topic, queue_id, *files)
+            queue = self._open[key] = self.tier.open_queue(topic, queue_id, *files)
             if len(self._open) > _QUEUES_AT_ONCE:
                 self._open.popitem(last=False)[1].close()
         self._open.move_to_end(key)
@@ -167,12 +169,12 @@ class TieredQueues:
 
     def _queue_ids(self) -> dict[str, list[int]]:
         if self._ids is None:
-            self._ids = {topic: self._tier.queue_ids(topic) for topic in self._tier.topics()}
+            self._ids = {topic: self.tier.queue_ids(topic) for topic in self.tier.topics()}
         return self._ids
 
     def refresh(self) -> None:
         """List the files again."""
-        self._tier.storage.refresh()
+        self.tier.storage.refresh()
         self.close()
         self._ids = None
 
@@ -274,6 +276,20 @@ def hash_of(name: str) -> str:
     """
     digest = hashlib.md5(name.encode(), usedforsecurity=False)
     return digest.hexdigest()[:_HASH_DIGITS]
+
+
+def segment_name(start: int) -> str:
+    """Return the name of the file that begins at an offset.
+
+    Source: MessageStoreUtil.java#offset2FileName.
+    """
+    return f"{hash_of(str(start))}{start:020d}"
+
+
+def segment_start(name: str) -> int | None:
+    """Return the offset at which a file begins, None if its name is none of a segment."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def is_tier(path: str | os.PathLike[str], storage: Storage) -> bool:

@@ -92,7 +92,7 @@ class StoreEnds:
         self._paths = paths
         self._config = config
         self._log = log
-        self._ignore_log_end = ignore_log_end
+        self.ignores_log_end = ignore_log_end
         self.after_end = RecordsAfter(0, 0)  # once ``log_end`` was looked for
         if planned is not None:
             self.recovered = planned.recovered
@@ -102,7 +102,7 @@ class StoreEnds:
     @property
     def were_of_closed_store(self) -> bool:
         """Whether the files themselves show the ends; they may not, once a writer has the store."""
-        return not self._ignore_log_end and self.log_end is None
+        return not self.ignores_log_end and self.log_end is None
 
     def refresh(self) -> None:
         """List the files of the log again. The cached ends do not change."""
@@ -124,7 +124,7 @@ class StoreEnds:
         return retry(self._find_log_end, Deletions(self))
 
     def _find_log_end(self) -> LogEnd | None:
-        if self._ignore_log_end or not self._paths.has_abort:
+        if self.ignores_log_end or not self._paths.has_abort:
             return None
         append_start = read_intent(self._paths)
         scanned = find_log_end(self._log, read_checkpoint(self._paths))
@@ -274,7 +274,7 @@ class StoreEnds:
 
         It is the end of the log, or of what was written if the end is ignored.
         """
-        if not self._ignore_log_end:
+        if not self.ignores_log_end:
             return self.log_end or before_blank_of(self._log, self._scanned_end())
         scanned = find_log_end(self._log, read_checkpoint(self._paths))
         end = before_blank_of(self._log, scanned)

@@ -1,0 +1,218 @@
+"""Compares tiered storage with the notes of its broker, and foresees what a broker does with it.
+
+All of it was tried with RocketMQ 5.3.3; what it did with broken segments lies in
+``tests/golden/broken.json``.
+
+Source: FlatAppendFile.java#recover, #recoverFileSize, #readAsync; PosixFileSegment.java#createFile;
+MessageStoreDispatcherImpl.java#doScheduleDispatch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqstore.errors import CorruptConfigError, Finding
+from rmqstore.format.layout import QUEUE_UNIT
+from rmqstore.inspect.verify_units import named_offsets
+from rmqstore.read.store_parts import StoreParts
+from rmqstore.spans import QueueKey
+from rmqstore.storage.broker.config_files import integer, load_table, part_of
+from rmqstore.storage.files.paths import is_queue_id
+from rmqstore.storage.queue.tiered import (
+    COMMIT_LOG,
+    CONSUME_QUEUE,
+    INDEX,
+    INDEX_TOPIC,
+    Tier,
+    segment_name,
+    segment_start,
+)
+from rmqstore.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_METADATA: Final = "tieredStoreMetadata.json"
+_TABLES: Final = {
+    COMMIT_LOG: "commitLogFileSegmentTable",
+    CONSUME_QUEUE: "consumeQueueFileSegmentTable",
+    INDEX: "indexFileSegmentTable",
+}
+_INDEX_KEY: Final = (INDEX_TOPIC, 0)
+_Lengths = dict[int, int]  # of segments, by the offset at which each begins
+
+
+class _Segments(NamedTuple):
+    """The segments of one kind of a queue."""
+
+    folder: Path
+    there: _Lengths
+    noted: _Lengths | None  # as the broker noted them; None if it is not known
+    others: list[str]  # names of files that are no segments
+
+    @property
+    def end(self) -> int | None:
+        """The offset after the last one of those that the broker noted, as it takes it."""
+        if not self.noted:
+            return None
+        return max(self.noted) + self.there.get(max(self.noted), 0)
+
+
+def tier_findings(store: MessageStore, tier: Tier) -> Iterator[Finding]:
+    """Yield what is wrong with the segments of a broker in tiered storage.
+
+    Segments of the index are not read; only their names and lengths are looked at.
+
+    Args:
+        store: the store, opened with its tiered storage, or that alone.
+        tier: the files in tiered storage.
+    """
+    noted, is_closed = _noted(store, tier), not store.paths.has_abort
+    keys = {(topic, number) for topic in tier.topics() for number in tier.queue_ids(topic)}
+    keys |= {key for _, key in noted or () if key != _INDEX_KEY}
+    with MessageStore(StoreParts.of(None, tier)) as alone:
+        for key in sorted(keys):
+            kinds = (COMMIT_LOG, CONSUME_QUEUE)
+            parts = {kind: _segments(tier, key, kind, noted) for kind in kinds}
+            for part in parts.values():
+                yield from _of_files(part, is_closed=is_closed)
+            yield from _of_messages(store, alone, key, parts)
+    index = _segments(tier, _INDEX_KEY, INDEX, noted)
+    if index.there:
+        logger.warning("%s: not looked at: what the segments of the index hold", index.folder)
+    for one in _of_files(index, is_closed=is_closed):
+        yield one if one.kind else one._replace(kind="tierkeys")
+
+
+def _noted(store: MessageStore, tier: Tier) -> dict[tuple[str, QueueKey], _Lengths] | None:
+    """Return the segments that the broker noted, by kind and queue; None if that is not known.
+
+    Its notes lie in the local store.
+
+    Raises:
+        CorruptConfigError: neither the notes nor their copy can be read.
+    """
+    path = store.paths.config / _METADATA
+    table = load_table(store.paths.storage, path) if store.parts.has_store else {}
+    if not table:
+        return None
+    noted: dict[tuple[str, QueueKey], _Lengths] = {}
+    for kind, name in _TABLES.items():
+        for queue, segments in part_of(path, table, name).items():
+            broker, topic, number = queue.rsplit("/", 2) if queue.count("/") > 1 else ("", "", "")
+            if broker != tier.broker_name or not is_queue_id(number):
+                continue
+            try:
+                lengths = {integer(at): integer(one["size"]) for at, one in segments.items()}
+            except (AttributeError, KeyError, TypeError, ValueError) as err:
+                reason = f"the segments of {queue} are no table of lengths"
+                raise CorruptConfigError(str(path), 0, reason) from err
+            noted[kind, (topic, int(number))] = lengths
+    return noted
+
+
+def _segments(
+    tier: Tier, key: QueueKey, kind: str, noted: dict[tuple[str, QueueKey], _Lengths] | None
+) -> _Segments:
+    folder = tier.folder / key[0] / str(key[1]) / kind
+    there: _Lengths = {}
+    others = []
+    for entry in sorted(tier.storage.list_folder(folder)):
+        start = segment_start(entry.name)
+        path = folder / entry.name
+        # A broker opens a file by its full name, the digits before the offset included.
+        if start is None or entry.name != segment_name(start) or entry.is_folder:
+            others.append(entry.name)
+        else:
+            there[start] = tier.storage.size(path)
+    return _Segments(folder, there, None if noted is None else noted.get((kind, key), {}), others)
+
+
+def _of_files(part: _Segments, *, is_closed: bool) -> Iterator[Finding]:
+    """Yield segments that are missing or have another length, and files that are none."""
+    for name in part.others:
+        text = "no segment of tiered storage has this name: a broker does not read the file"
+        yield Finding("tier", str(part.folder / name), text, "stray")
+    if part.noted is None:
+        for before, after in pairwise(sorted(part.there)):
+            end = before + part.there[before]
+            if end != after:
+                text = f"the segment ends at {end}, and the next one begins at {after}"
+                yield Finding("tier", str(part.folder / segment_name(before)), text)
+        return
+    for start in sorted(part.there.keys() | part.noted.keys()):
+        path, size, noted = (
+            str(part.folder / segment_name(start)), part.there.get(start), part.noted.get(start)
+        )  # fmt: skip
+        if noted is None:
+            text = f"the broker has no note of this segment in {_METADATA}, and does not read it"
+            yield Finding("tier", path, text, "stray")
+        elif size is None:
+            text = (
+                f"the segment of {noted:,} bytes is missing: a broker that starts makes an empty "
+                "one in its place"
+            )
+            yield Finding("tier", path, text)
+        # The broker notes the length of the newest one now and then.
+        elif size < noted or (size > noted and (start != max(part.noted) or is_closed)):
+            text = f"the segment has {size:,} bytes, and {noted:,} by the notes of the broker"
+            yield Finding("tier", path, text, "stray" if size > noted else "")
+
+
+def _of_messages(
+    store: MessageStore, alone: MessageStore, key: QueueKey, parts: dict[str, _Segments]
+) -> Iterator[Finding]:
+    """Yield which messages of a queue cannot be read, and what a broker makes of the queue."""
+    place = f"{key[0]}-{key[1]}"
+    width = QUEUE_UNIT.itemsize
+    known, logged = (
+        part.there if part.noted is None else part.noted
+        for part in (parts[CONSUME_QUEUE], parts[COMMIT_LOG])
+    )
+    if not known:
+        return
+    begin, end = min(known) // width, (max(known) + known[max(known)]) // width
+    if logged and min(logged) > 0:  # retention deletes records and units each for itself
+        begin = max(begin, alone.parts.store_queues.range(*key)[0])
+    local = store.parts.queues.part(*key) if store.parts.has_store else None
+    local_start = local.start if local is not None and local.start < local.end else end
+    reached = parts[CONSUME_QUEUE].end
+    if local is not None and reached is not None and reached // width < local_start:
+        n_segments = sum(len(part.noted or ()) for part in parts.values())
+        text = (
+            f"a broker that starts deletes all {n_segments} segments of the queue: its units end "
+            f"at queue offset {reached // width}, and the local store begins at {local_start}; it "
+            f"does not serve {named_offsets(np.arange(begin, local_start))}"
+        )
+        yield Finding("tier", place, text, "deletes")
+        return
+    lost = np.setdiff1d(np.arange(begin, end), _sound(alone, key))
+    only_here, elsewhere = lost[lost < local_start], lost[lost >= local_start]
+    if len(only_here):
+        text = f"a broker does not serve {named_offsets(only_here)}, which only the tier had"
+        yield Finding("tier", place, text)
+    if len(elsewhere):
+        text = (
+            f"the tier lacks {named_offsets(elsewhere)}; a broker serves them until retention "
+            "deletes them in the local store"
+        )
+        yield Finding("tier", place, text)
+
+
+def _sound(alone: MessageStore, key: QueueKey) -> NDArray[np.int64]:
+    """Return the queue offsets of a queue whose messages can be read."""
+    found = [np.empty(0, np.int64)]
+    scan = alone.scan(
+        assign={key[0]: [key[1]]},
+        columns=["queueOffset", "body"],
+        mode="DROPMALFORMED",
+        fail_on_data_loss=False,
+    )
+    found += [batch.column("queueOffset").to_numpy() for batch in scan]
+    return np.concatenate(found)

@@ -1,0 +1,120 @@
+"""Of broken tiered storage `verify` says what the real RocketMQ then did with it, case by case."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import broken_stores
+import rmqstore
+from broken_stores import Case, lost_of, unserved
+from rmqstore.errors import Finding
+from rmqstore.inspect.cures import by_kind, kind_of
+from rmqstore.inspect.verify import verify
+
+GoldenStore = Callable[[str], Path]
+TRUTH = {case: row for case, row in broken_stores.truth().items() if case.store == "tiered"}
+_STEP = 4  # of the cases of a part, which are 27 or 36
+
+
+def findings(whole: Path, case: Case, root: Path) -> list[Finding]:
+    broken_stores.make(whole, case, root)
+    with rmqstore.open(root, tiered=root / "tieredstore") as store:
+        found = list(verify(store))
+    shutil.rmtree(root)
+    return found
+
+
+def check(whole: Path, case: Case, root: Path) -> None:
+    real, found = TRUTH[case], findings(whole, case, root)
+    said, lost = unserved(found), lost_of(real)
+    assert said.keys() == lost.keys(), case
+    for queue, offsets in lost.items():
+        # The end of a record may be zeros, or its first bytes: no checksum covers its properties.
+        tolerance = 1 if case.damage in ("page", "tail") else 0
+        assert len(said[queue] ^ offsets) <= tolerance, case
+    assert any("deletes all" in one.text for one in found) == ("deleted" in real), case
+    assert {*real.get("stops", {})} <= {one.place for one in found}, case
+    looked_at = case.part != "INDEX" or case.damage not in ("page", "tail")
+    assert {one.part for one in found} == ({"tier"} if looked_at else set()), case
+    if looked_at and case.damage in ("missing", "cut", "empty", "renamed", "suffixed"):
+        assert {kind_of(one) for one in found} - {"stray"}, case
+
+
+@pytest.mark.parametrize("part", broken_stores.TIER_PARTS)
+def test_it_says_what_the_real_broker_does(
+    golden_store: GoldenStore, tmp_path: Path, part: str
+) -> None:
+    of_part = [case for case in TRUTH if (case.state, case.part) == ("closed", part)]
+    for case in of_part[::_STEP]:
+        check(golden_store("tiered"), case, tmp_path / "s")
+
+
+@pytest.mark.slow
+def test_it_says_what_the_real_broker_does_in_every_case(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    for case in TRUTH:
+        check(golden_store("tiered"), case, tmp_path / "s")
+
+
+def test_the_worst_is_that_a_broker_deletes_what_nothing_else_has(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    case = Case("tiered", "closed", "CONSUME_QUEUE", "alone", "missing")
+    found = findings(golden_store("tiered"), case, tmp_path / "s")
+    assert found[0].place == "TierB-0"
+    assert found[0].text == (
+        "a broker that starts deletes all 5 segments of the queue: its units end at queue offset "
+        "50, and the local store begins at 55; it does not serve queue offsets 0 to 54"
+    )
+    kind, cure, _ = by_kind(found)[0]
+    assert kind == "deletes"
+    assert cure.lines("/s", "/t")[1].endswith(
+        "rmqstore export /s --tiered /t messages.parquet --mode DROPMALFORMED --ignore-data-loss"
+    )
+
+
+def test_what_the_local_store_still_has_is_named_too(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    case = Case("tiered", "closed", "COMMIT_LOG", "newest", "tail")
+    (found,) = findings(golden_store("tiered"), case, tmp_path / "s")
+    assert found.place == "TierA-2"
+    assert found.text == (
+        "the tier lacks queue offsets 111 to 120; a broker serves them until retention deletes "
+        "them in the local store"
+    )
+
+
+@pytest.mark.parametrize("name", ["tiered", "v55-tiered"])
+def test_a_whole_one_has_no_findings(
+    golden_store: GoldenStore, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = golden_store(name)
+    with rmqstore.open(root, tiered=root / "tieredstore") as store:
+        assert list(verify(store)) == []
+    with rmqstore.open(root / "tieredstore") as store:
+        assert list(verify(store)) == []
+    assert "not looked at: what the segments of the index hold" in caplog.text
+    assert "not looked at: messages in tiered storage" not in caplog.text
+    with rmqstore.open(root) as store:
+        assert list(verify(store)) == []
+    assert "not looked at: messages in tiered storage" in caplog.text
+
+
+def test_without_the_notes_of_the_broker_a_gap_is_named(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    root = tmp_path / "s"
+    case = Case("tiered", "closed", "COMMIT_LOG", "middle", "missing")
+    broken_stores.make(golden_store("tiered"), case, root)
+    with rmqstore.open(root / "tieredstore") as store:
+        found = list(verify(store))
+    assert [one.text for one in found] == [
+        "the segment ends at 15858, and the next one begins at 31581",
+        "a broker does not serve queue offsets 43 to 89, which only the tier had",
+    ]

@@ -1,0 +1,94 @@
+"""Of broken timer files `verify` says what the real RocketMQ then did with them, case by case."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import broken_stores
+import rmqstore
+from broken_stores import Case
+from rmqstore.errors import Finding
+from rmqstore.inspect.cures import by_kind
+from rmqstore.inspect.verify import verify
+
+GoldenStore = Callable[[str], Path]
+TRUTH = {case: row for case, row in broken_stores.truth().items() if case.store == "timers"}
+UNDELIVERED = re.compile(r"never delivers queue offsets? ([\d, to]+)$")
+
+
+def findings(whole: Path, case: Case, root: Path) -> list[Finding]:
+    broken_stores.make(whole, case, root)
+    with rmqstore.open(root) as store:
+        return list(verify(store))
+
+
+def undelivered(found: list[Finding]) -> list[list[int]]:
+    """Return the queue offsets in the timer topic that the texts name, as spans."""
+    runs = []
+    for one in found:
+        for text in UNDELIVERED.findall(one.text):
+            for run in text.split(", "):
+                first, _, last = run.partition(" to ")
+                runs.append([int(first), int(last or first) + 1])
+    return runs
+
+
+@pytest.mark.parametrize("state", broken_stores.STATES)
+def test_it_says_what_the_real_broker_does(
+    golden_store: GoldenStore, tmp_path: Path, state: str
+) -> None:
+    cases = [case for case in TRUTH if case.state == state]
+    for number, case in enumerate(cases):
+        real, root = TRUTH[case], tmp_path / str(number)
+        found = findings(golden_store("timers"), case, root)
+        (root / "timerwheel").unlink(missing_ok=True)  # 37 MB each
+        texts = [one.text for one in found]
+        assert any("does not start" in text for text in texts) == (not real["starts"]), case
+        if not real["starts"]:
+            continue
+        if case.damage == "renamed":  # what is read then is as chance has it
+            assert any("is not a multiple of 5,216" in text for text in texts), case
+            continue
+        in_circle = any("in a circle" in text for text in texts)
+        assert in_circle == real.get("stops", False), case
+        if not in_circle:
+            assert undelivered(found) == real["lost"], case
+        assert not real["lost"] or {one.part for one in found} == {"timer"}, case
+
+
+def test_a_whole_one_has_no_findings(golden_store: GoldenStore) -> None:
+    for name in ("timers", "live", "v55-live-lite", "v55-live-rocksdb"):
+        with rmqstore.open(golden_store(name)) as store:
+            assert [one for one in verify(store) if one.part == "timer"] == []
+
+
+def test_the_second_is_named_from_which_on_a_broker_reads_in_a_circle(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    case = Case("timers", "closed", "timerlog", "newest", "missing")
+    (found,) = findings(golden_store("timers"), case, tmp_path / "s")
+    assert found.text == (
+        "a broker that starts before 2026-11-28 02:51:56 UTC reads the timer log in a circle from "
+        "then on, until its memory is full, and delivers no timed message any more"
+    )
+    ((kind, cure, _),) = by_kind([found])
+    assert (kind, cure.severity) == ("timer", "high")
+    assert "timerlog, timerwheel and config/timercheck" in cure.advice
+
+
+def test_a_message_that_was_delivered_at_once_needs_no_slot(
+    golden_store: GoldenStore, tmp_path: Path
+) -> None:
+    case, root = Case("timers", "closed", "timerlog", "first", "missing"), tmp_path / "s"
+    broken_stores.make(golden_store("timers"), case, root)
+    with rmqstore.open(root, mode="a") as writer:
+        row = {"topic": ["Timed"], "body": [b"7"], "msgId": [f"{7:032X}"]}
+        writer.append(pa.table(row | {"body": pa.array(row["body"], pa.binary())}))
+    with rmqstore.open(root) as store:
+        found = [one for one in verify(store) if one.part == "timer"]
+    assert undelivered(found) == [[0, 7], [8, 100]]
