@@ -3,6 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# The playground takes .venv where it is there, and else less, which is installed in a third of the time.
+PLAY := .playground
+PLAY_EXTRAS := spark,cli
+PLAY_READY := $(if $(wildcard $(READY)),$(READY),$(PLAY)/.ready)
 WORKERS ?= 3
 SOAK_SECONDS ?= 3600
 # Tests that share a JVM or a browser stay in one process (conftest.py says which), and begin first; the others go to
@@ -21,21 +25,33 @@ help: ## print this list
 .PHONY: env
 env: $(READY) ## set up .venv with everything that development needs
 
-$(READY): pyproject.toml conf/constraints.txt
+# $(1): the folder of the environment; $(2): the extras that it has
+define environment
 	@command -v $(PYTHON) >/dev/null || { echo "rmqstore needs Python 3.11 or later: install it, or set PYTHON=/path/to/python3"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rmqstore needs Python 3.11 or later, $(PYTHON) is $$($(PYTHON) -V 2>&1): set PYTHON=/path/to/a newer python3"; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c conf/constraints.txt
+	$(PYTHON) -m venv --clear $(1)
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[$(2)]' -c conf/constraints.txt
 	@touch $@
+endef
+
+$(READY): pyproject.toml conf/constraints.txt
+	$(call environment,$(VENV),dev)
+
+$(PLAY)/.ready: pyproject.toml conf/constraints.txt
+	$(call environment,$(PLAY),$(PLAY_EXTRAS))
 
 .PHONY: java
 java:
-	@command -v "$(JAVA)" >/dev/null || { echo "Spark needs Java 17 or later and none was found: install a JDK 17 (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"; exit 1; }
-	@"$(JAVA)" -version 2>&1 | awk -F'"' '/version/ {split($$2, v, "."); if (v[1] < 17) {print "Spark needs Java 17 or later, " $$2 " was found: install a JDK 17 or set JAVA_HOME"; exit 1}}'
+	@command -v "$(JAVA)" >/dev/null || { echo "Spark and RocketMQ need Java 17 or later and none was found: install a JDK 17 (Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"; exit 1; }
+	@"$(JAVA)" -version 2>&1 | awk -F'"' '/version/ {split($$2, v, "."); if (v[1] < 17) {print "Spark and RocketMQ need Java 17 or later, " $$2 " was found: install a JDK 17 or set JAVA_HOME"; exit 1}}'
 
 .PHONY: demo
 demo: java env ## read a store that a real RocketMQ broker wrote, through Spark
 	$(BIN)/python examples/demo.py
+
+.PHONY: playground
+playground: java $(PLAY_READY) ## start a real RocketMQ with messages to look at; Ctrl-C ends it
+	@$(dir $(PLAY_READY))bin/python examples/playground.py
 
 .PHONY: test
 test: java env ## run what any change may break, a few minutes (Java 17)
@@ -98,4 +114,4 @@ bench-growth: java env ## repeat the measurements of docs/performance.md, and dr
 
 .PHONY: clean
 clean: ## remove what these commands made, .venv too
-	rm -rf $(VENV) .tutorial .versions .times .rocketmq .kafka .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse docs/_build lake report.html
+	rm -rf $(VENV) $(PLAY) .tutorial .versions .times .rocketmq .kafka .demo .mypy_cache .ruff_cache .pytest_cache spark-warehouse docs/_build lake report.html

@@ -210,11 +210,11 @@ def plan_time_window(stores: Stores) -> list[InputPartition]:
     """Plan a Spark job over one hundredth of the time."""
     with rmqstore.open(stores.roots[0]) as store:
         (info,) = (info for info in store.queues(topic(0)) if info.queue_id == 0)
-    first, last = info.first_store_timestamp or 0, info.last_store_timestamp or 0
+    first, last = info.first_store_timestamp, info.last_store_timestamp
+    assert first is not None
+    assert last is not None
     low = first + (last - first) * 2 // 5
-    bounds = [
-        datetime.fromtimestamp(time_ms / 1000, UTC) for time_ms in (low, low + (last - first) // 99)
-    ]
+    bounds = [low, low + (last - first) // 99]
     window = (
         GreaterThanOrEqual(("storeTimestamp",), bounds[0]),
         LessThan(("storeTimestamp",), bounds[1]),

@@ -127,17 +127,16 @@ def narrow_time(path: Path) -> None:
     """Count how much a read plans for a WHERE over one hundredth of a store's time."""
     with rmqstore.open(path) as store:
         queues = [queue for topic in store.topics() for queue in store.queues(topic)]
-        first = min(queue.first_store_timestamp or 0 for queue in queues)
-        last = max(queue.last_store_timestamp or 0 for queue in queues)
+        first = min(queue.first_store_timestamp for queue in queues if queue.n_bytes)
+        last = max(queue.last_store_timestamp for queue in queues if queue.n_bytes)
         parts = store.parts
         points = parts.sampler.log_points(parts.log_slice(), parts.sampler.log_heads)
         n_points = len(points.places)
     low = first + (last - first) * 2 // 5
     high = low + (last - first) // 100
-    times = [pa.scalar(bound * 1000, pa.timestamp("us", tz="UTC")).as_py() for bound in (low, high)]
     filters = [
-        GreaterThanOrEqual(("storeTimestamp",), times[0]),
-        LessThan(("storeTimestamp",), times[1]),
+        GreaterThanOrEqual(("storeTimestamp",), low),
+        LessThan(("storeTimestamp",), high),
     ]
     figures = {}
     for name, pushed in (("all", []), ("pushed", filters)):

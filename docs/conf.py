@@ -13,7 +13,7 @@ copyright = "The rmqstore authors; Apache License 2.0"  # noqa: A001 - Sphinx's 
 release = version = rmqstore.__version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",  # myst_parser, and notebooks
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
@@ -30,7 +30,11 @@ copybutton_line_continuation_character = "\\"
 html_theme = "furo"
 html_title = f"rmqstore {release}"
 html_static_path = ["_static"]
-html_css_files = ["manual.css"]
+html_css_files = ["manual.css", "notebook.css"]
+
+# A notebook is shown as it was committed; tests/test_tour.py runs it.
+nb_execution_mode = "off"
+nb_output_stderr = "remove"
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

@@ -1,4 +1,4 @@
-"""The real RocketMQ, driven from Python: jars by Spark's package resolution, classes by py4j.
+"""The real RocketMQ, driven from Python: its classes by py4j.
 
 It ends only processes that it started itself.
 """
@@ -6,13 +6,9 @@ It ends only processes that it started itself.
 from __future__ import annotations
 
 import base64
-import fcntl
 import json
-import logging
-import os
 import signal
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -20,49 +16,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-import pyspark
-from py4j.java_gateway import (
-    CallbackServerParameters,
-    GatewayParameters,
-    JavaGateway,
-    launch_gateway,
+from py4j.java_gateway import CallbackServerParameters
+
+sys.path.append(str(Path(__file__).parents[2] / "examples"))
+
+from rocketmq_jvm import (
+    JAVA_OPTIONS,
+    JarsUnavailableError,
+    resolve_jars,
+    start_jvm,
 )
 
-# Python still collects objects of a JVM that was killed, and py4j would log an error for each,
-# with a traceback, at any moment of a later test.
-logging.getLogger("py4j").setLevel(logging.CRITICAL)
+__all__ = ["JAVA_OPTIONS", "JarsUnavailableError", "resolve_jars"]
 
-PACKAGES = {
-    "5.3.3": (
-        "org.apache.rocketmq:rocketmq-broker:5.3.3",
-        "org.apache.rocketmq:rocketmq-namesrv:5.3.3",
-        "org.apache.rocketmq:rocketmq-client:5.3.3",
-    ),
-    # the newest store; the other modules of that release were not published
-    "5.5.1": ("org.apache.rocketmq:rocketmq-store:5.5.1",),
-    **{
-        version: (f"org.apache.rocketmq:rocketmq-store:{version}",)
-        for version in ("4.2.0", "4.7.1", "4.9.8", "5.1.4", "5.4.0")
-    },
-    **{  # those that have their brokers published as well
-        f"{version}-broker": (
-            f"org.apache.rocketmq:rocketmq-broker:{version}",
-            f"org.apache.rocketmq:rocketmq-namesrv:{version}",
-        )
-        for version in ("4.2.0", "4.7.1", "5.1.4", "5.4.0")
-    },
-    "5.3.3-proxy": ("org.apache.rocketmq:rocketmq-proxy:5.3.3",),
-}
-SPARK_HOME = Path(pyspark.__file__).parent
-JAVA_OPTIONS = [
-    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in (
-        "java.nio", "sun.nio.ch", "java.lang", "java.util", "java.net",
-    )),
-    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
-    "-Xmx512m",
-    "-XX:TieredStopAtLevel=1",  # tests put few messages: code that is compiled fast is enough
-    "-Drocketmq.client.rebalance.waitInterval=1000",  # a consumer waits 20 s for its queues else
-]  # fmt: skip
 PAGE = 32  # messages that one call asks for
 _DELETE_TRIES, _DELETE_SECONDS = 20, 0.05
 # told of offsets before the first that a queue still has
@@ -80,73 +46,14 @@ def _each(listed: Any) -> Iterator[Any]:
         yield listed.get(number)
 
 
-class JarsUnavailableError(Exception):
-    """The jars could not be had: no network, no repository."""
-
-
-def resolve_jars(version: str, folder: Path) -> Path:
-    """Return the folder with the jars of a version, which is resolved once for all processes."""
-    jars = folder / version / "jars"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{version}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / version / "ready").exists():
-            _resolve(version, folder, jars)
-    return jars
-
-
-def _resolve(version: str, folder: Path, jars: Path) -> None:
-    """Let Spark's package resolution fetch the jars of a version."""
-    nothing = folder / "nothing.py"
-    nothing.write_text("")
-    environment = os.environ | {"SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable}
-    command = [
-        str(SPARK_HOME / "bin" / "spark-submit"),
-        *("--master", "local[1]", "--packages", ",".join(PACKAGES[version])),
-        # native code of another name on each system, which a store does not need
-        *("--exclude-packages", "io.netty:netty-tcnative"),
-        *(
-            "--conf",
-            f"spark.jars.ivy={folder / version}",
-            "--conf",
-            "spark.ui.enabled=false",
-            str(nothing),
-        ),
-    ]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
-    if done.returncode or not list(jars.glob("*rocketmq-store*")):
-        raise JarsUnavailableError(
-            f"RocketMQ {version} could not be resolved: {done.stderr[-2000:]}"
-        )
-    (folder / version / "ready").touch()
-
-
 class RocketMQ:
     """A JVM with one version of RocketMQ in it."""
 
     def __init__(self, version: str, jars: Path, home: Path) -> None:
         self.version = version
-        py4j = next((SPARK_HOME / "jars").glob("py4j-*.jar"))
-        options = [*JAVA_OPTIONS, f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home}"]
         # a thread of py4j's writes to it until the JVM ends
         self._log = (home / "jvm.log").open("a")
-        port, token, self._process = launch_gateway(
-            jarpath=str(py4j),
-            classpath=f"{jars}/*",
-            javaopts=options,
-            die_on_exit=True,
-            enable_auth=True,
-            return_proc=True,
-            redirect_stdout=self._log,
-            redirect_stderr=self._log,
-            java_path=str(Path(os.environ["JAVA_HOME"], "bin", "java"))
-            if os.environ.get("JAVA_HOME")
-            else "java",
-        )
-        parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
-        self._gateway = JavaGateway(gateway_parameters=parameters)
+        self._gateway, self._process = start_jvm(jars, home, self._log)
         self.rocketmq = self._gateway.jvm.org.apache.rocketmq
         self.java = self._gateway.jvm.java
 

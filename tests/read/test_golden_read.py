@@ -14,6 +14,7 @@ import goldens
 import rmqstore
 from reading import EVERY_COLUMN, by_queue, offsets, plain, read, state
 from rmqstore import MessageNotFoundError, OptionError, UnsupportedFeatureError
+from rmqstore.format.record import from_millis
 
 GoldenStore = Callable[[str], Path]
 
@@ -118,7 +119,9 @@ def test_queue_info_has_times_and_bytes_of_the_messages(
         for (topic, queue_id), rows in goldens.queues(name).items():
             info = store.queues(topic)[store.queue_ids(topic).index(queue_id)]
             times = (
-                (rows[0]["storeTimestamp"], rows[-1]["storeTimestamp"]) if rows else (None, None)
+                tuple(from_millis(row["storeTimestamp"]) for row in (rows[0], rows[-1]))
+                if rows
+                else (None, None)
             )
             assert (info.first_store_timestamp, info.last_store_timestamp) == times
             assert info.n_bytes == sum(row["storeSize"] for row in rows)

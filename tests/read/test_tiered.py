@@ -29,6 +29,7 @@ from rmqstore.errors import (
     StoreFormatError,
     UnsupportedFeatureError,
 )
+from rmqstore.format.record import from_millis
 from rmqstore.format.schema import select_columns
 from rmqstore.query.conditions import Between, Pruning
 from rmqstore.query.selection import parse_selection
@@ -224,8 +225,8 @@ def test_topics_queues_and_offsets_can_be_chosen(golden_store: GoldenStore, name
         info = {queue.queue_id: queue for queue in store.queues("TierA")}
         rows = by_queue(read(store, subscribe="TierA"))["TierA", 1]
         assert info[1].n_bytes == sum(row["storeSize"] for row in rows)
-        assert info[1].first_store_timestamp == rows[0]["storeTimestamp"]
-        assert info[1].last_store_timestamp == rows[-1]["storeTimestamp"]
+        assert info[1].first_store_timestamp == from_millis(rows[0]["storeTimestamp"])
+        assert info[1].last_store_timestamp == from_millis(rows[-1]["storeTimestamp"])
 
 
 def test_any_storage_holds_a_tier(golden_store: GoldenStore, name: str) -> None:

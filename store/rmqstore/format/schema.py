@@ -9,6 +9,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from rmqstore.errors import OptionError
+from rmqstore.notebook import table
+
+_MAX_SHOWN: Final = 300  # characters of a value in a notebook
 
 WRITE_TYPES: Final[dict[str, pa.DataType]] = {
     "topic": pa.string(),
@@ -63,6 +66,11 @@ class Message(NamedTuple):
     storeSize: int
     brokerName: str | None
     offsetMsgId: str
+
+    def _repr_html_(self) -> str:
+        """Return the columns and their values as a table, for a notebook."""
+        rows = self._asdict().items()
+        return table(("column", "value"), rows, max_characters=_MAX_SHOWN)
 
 
 # Properties that are RocketMQ's own; a producer cannot set them as its own.

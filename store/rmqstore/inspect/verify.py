@@ -56,7 +56,7 @@ from rmqstore.inspect.verify_tier import tier_findings
 from rmqstore.inspect.verify_timers import timer_findings
 from rmqstore.inspect.verify_units import MAX_LED_ASTRAY, led_astray, named_offsets
 from rmqstore.progress import Progress, ignore_progress
-from rmqstore.read.store_parts import messages_elsewhere
+from rmqstore.read.store_parts import StoreParts, messages_elsewhere
 from rmqstore.spans import FOREVER, QueueKey, Span
 from rmqstore.storage.broker.broker_run import Checkpoint
 from rmqstore.storage.broker.config_files import BrokerConfig
@@ -117,10 +117,18 @@ def _found(store: MessageStore, progress: Progress) -> Iterator[Finding]:
         for text in messages_elsewhere(store.paths):
             if text in unread:
                 logger.warning("%s: not looked at: %s", store.paths.root, text)
-        with MessageStore(store.parts.of_store_alone()) if tiers else nullcontext(store) as local:
+        with _without_tiers(store.parts) if tiers else nullcontext(store) as local:
             yield from _found_in_store(local, progress)
     for tier in tiers:
         yield from tier_findings(store, tier)
+
+
+def _without_tiers(parts: StoreParts) -> MessageStore:
+    """Return the local store of one that is read with tiered storage."""
+    ignores = parts.ends.ignores_log_end
+    return MessageStore(
+        StoreParts.of(parts.paths, broker_name=parts.given_name, ignore_log_end=ignores)
+    )
 
 
 def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
+from rmqstore.notebook import line, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 INSTALL_POLARS: Final = "Polars is not installed: pip install polars (extra polars)"
 INSTALL_PANDAS: Final = "pandas is not installed: pip install pandas"
 
-_MAX_CHARACTERS: Final = 60  # of a cell
 _SHOWN_ROWS: Final = 5  # in a notebook
 
 
@@ -198,21 +197,6 @@ def _as_html(schema: pa.Schema, first: pa.Table | None, note: str) -> str:
         first: the first rows, None if they are not read.
         note: stands above the table.
     """
-    heads = "".join(
-        f"<th>{escape(field.name)}<br><small>{escape(str(field.type))}</small></th>"
-        for field in schema
-    )
-    rows = []
-    for row in () if first is None else first.to_pylist():
-        cells = []
-        for value in row.values():
-            if isinstance(value, bytes):
-                text = value[:_MAX_CHARACTERS].decode(errors="replace")
-            else:
-                text = str(value)
-            if len(text) >= _MAX_CHARACTERS:
-                text = f"{text[:_MAX_CHARACTERS]}\N{HORIZONTAL ELLIPSIS}"
-            cells.append(f"<td>{escape(text)}</td>")
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
-    return f"<div>Scan: {escape(note)}</div>{table}"
+    rows = () if first is None else (row.values() for row in first.to_pylist())
+    types = [str(field.type) for field in schema]
+    return line(f"Scan: {note}") + table(schema.names, rows, types=types)

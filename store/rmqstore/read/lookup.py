@@ -49,6 +49,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.record import parse_message_id
 from rmqstore.format.schema import Message, select_columns
+from rmqstore.notebook import MAX_ROWS, line, table
 from rmqstore.query.selection import KEY_SEPARATOR, Wanted, is_offset_id, parse_selection
 from rmqstore.read.assembler import Assembler, plain_pipeline
 from rmqstore.read.read_spec import DROPMALFORMED, READS_ON, ReadSpec
@@ -75,6 +76,10 @@ from rmqstore.storage.recovery.store_ends import StoreEnds
 logger = logging.getLogger(__name__)
 
 _RECORDS_TO_TRY = 64  # at the start of a file; some have no UNIQ_KEY, or are rollbacks
+# the columns of a message that a notebook shows
+_SHOWN: Final = (
+    "topic", "queueId", "queueOffset", "tags", "keys", "storeTimestamp", "reconsumeTimes", "body",
+)  # fmt: skip
 
 SMALL_GAPS: Final = 64 << 10  # bytes; uncovered parts of the log up to this total are always read
 
@@ -233,6 +238,11 @@ class QueryResult(Sequence[Message]):
         """Return how many messages there are: a notebook would show all bodies."""
         left_out = "" if self.is_complete else ", and the index does not cover all of the log"
         return f"QueryResult of {len(self)} messages{left_out}"
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook, with a table of the first messages."""
+        rows = [[getattr(message, name) for name in _SHOWN] for message in self.messages[:MAX_ROWS]]
+        return line(repr(self)) + table(_SHOWN, rows, n_left_out=len(self) - len(rows))
 
     def __len__(self) -> int:
         return len(self.messages)

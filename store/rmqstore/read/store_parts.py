@@ -217,11 +217,6 @@ class StoreParts(Closing):
             given_name=broker_name,
         )
 
-    def of_store_alone(self) -> Self:
-        """Return the parts of the local store, without tiered storage."""
-        ignores = self.ends.ignores_log_end
-        return self.of(self.paths, broker_name=self.given_name, ignore_log_end=ignores)
-
     @cached_property
     def ranges(self) -> QueueRanges:
         """The ranges of queues that selections name."""

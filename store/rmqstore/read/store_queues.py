@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Iterable, Iterator, Sequence
+from datetime import datetime
 from itertools import islice, pairwise
 from time import sleep
 from typing import Final, NamedTuple
@@ -16,6 +17,8 @@ from rmqstore.errors import (
     StoreFormatError,
     spelled,
 )
+from rmqstore.format.record import from_millis
+from rmqstore.notebook import MAX_ROWS, table
 from rmqstore.read.bounds import first_stored_at
 from rmqstore.read.read_spec import READS_ON, ReadSpec
 from rmqstore.spans import FOREVER, QueueKey, QueueSlice
@@ -40,8 +43,8 @@ class QueueInfo(NamedTuple):
         queue_id: queue id.
         min_offset: queue offset of the first message.
         max_offset: queue offset after the last message.
-        first_store_timestamp: store time (ms) of the first message; None for an empty queue.
-        last_store_timestamp: store time (ms) of the last message; None for an empty queue.
+        first_store_timestamp: store time of the first message, in UTC; None for an empty queue.
+        last_store_timestamp: store time of the last message, in UTC; None for an empty queue.
         n_bytes: bytes of all its records.
     """
 
@@ -49,9 +52,22 @@ class QueueInfo(NamedTuple):
     queue_id: int
     min_offset: int
     max_offset: int
-    first_store_timestamp: int | None
-    last_store_timestamp: int | None
+    first_store_timestamp: datetime | None
+    last_store_timestamp: datetime | None
     n_bytes: int
+
+    def _repr_html_(self) -> str:
+        """Return the queue as a table, for a notebook."""
+        return table(self._fields, [self])
+
+
+class QueueInfos(list[QueueInfo]):
+    """Queues, as a list that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        """Return a table of the first queues."""
+        rows = self[:MAX_ROWS]
+        return table(QueueInfo._fields, rows, n_left_out=len(self) - len(rows))
 
 
 class StoreQueues:
@@ -190,8 +206,8 @@ class StoreQueues:
             return QueueInfo(topic, queue_id, start, end, None, None, 0)
         # Where the newest messages are gone, the last time is that of the last one that is left.
         parts = self._cut((topic, queue_id), start, end)
-        first_time = parts[0].stored_at(start)
-        last_time = parts[-1].stored_at(parts[-1].end - 1)
+        first_time = from_millis(parts[0].stored_at(start))
+        last_time = from_millis(parts[-1].stored_at(parts[-1].end - 1))
         n_bytes = sum(part.n_bytes for part in parts)
         return QueueInfo(topic, queue_id, start, end, first_time, last_time, n_bytes)
 

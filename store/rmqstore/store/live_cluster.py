@@ -8,10 +8,11 @@ from typing import Any, Final, Unpack
 
 import pyarrow as pa
 
-from rmqstore.errors import StoreStateError
+from rmqstore.errors import RmqStoreError, StoreStateError
 from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import LiveLocation, require_served
 from rmqstore.live.parts import LivePart, plan_live
+from rmqstore.notebook import MAX_ROWS, line
 from rmqstore.progress import Advance, Progress, Tally, ignore_progress
 from rmqstore.query.arguments import ScanArguments, takes
 from rmqstore.query.selection import parse_selection
@@ -20,7 +21,7 @@ from rmqstore.read.request import DEFAULTS, ScanRequest, parse_request
 from rmqstore.read.rows import PLACE
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.storage import Closing
-from rmqstore.store.scan import Scan
+from rmqstore.store.scan import Scan, topic_table, users_first
 
 # Arguments that only the files of a store can answer.
 _OF_FILES: Final = (
@@ -49,6 +50,20 @@ class LiveCluster(Closing):
     def __repr__(self) -> str:
         """Return the name servers."""
         return f"LiveCluster({str(self.brokers.location)!r})"
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook, with a table of the first topics or why there is none."""
+        try:
+            topics = users_first(self.topics())
+            self.brokers.refresh()
+            routes = self.brokers.routes(topics[:MAX_ROWS])
+        except RmqStoreError as err:
+            return line(repr(self)) + line(str(err))
+        rows = []
+        for topic in topics[:MAX_ROWS]:
+            queues = routes[topic].queues.values() if topic in routes else ()
+            rows.append((topic, sum(counts.read for counts in queues)))
+        return line(repr(self)) + topic_table(rows, len(topics))
 
     def close(self) -> None:
         """Close the connections. Batches that were read stay valid."""

@@ -28,7 +28,7 @@ from rmqstore.read.reading import finder
 from rmqstore.read.record_filter import matched_groups
 from rmqstore.read.request import DEFAULTS, parse_request
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.store_queues import QueueInfo
+from rmqstore.read.store_queues import QueueInfo, QueueInfos
 from rmqstore.read.views.catalogue import read_view
 from rmqstore.read.views.schema import view_columns, view_spec
 from rmqstore.spans import LATEST_TIME
@@ -111,7 +111,7 @@ class MessageStore(Closing):
         if queue_ids:
             parts.ranges.require_plain_queues()
         info = parts.store_queues.info
-        return parts.retry(lambda: [info(topic, queue_id) for queue_id in queue_ids])
+        return parts.retry(lambda: QueueInfos(info(topic, queue_id) for queue_id in queue_ids))
 
     def offset_at(
         self,

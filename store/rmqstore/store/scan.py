@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from html import escape
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from rmqstore.errors import OptionError, RmqStoreError, StoreStateError
 from rmqstore.format.columns.property_decode import is_copy_topic, may_hold_copies
 from rmqstore.format.topics import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from rmqstore.notebook import MAX_ROWS, line, table
 from rmqstore.query.arrow_rows import ArrowRows, first_rows, require_positive
 from rmqstore.query.selection import Selection, nearest_topics, require_named
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.files.storage import Closing
-
-_MAX_TOPICS: Final = 20
 
 # Plans a reading, and returns the batches, which are read as they are taken.
 Plan: TypeAlias = Callable[[], Iterator[pa.RecordBatch]]
@@ -89,20 +87,22 @@ def as_html(parts: StoreParts) -> str:
     Topics of users come before those of the system. Folders are listed and no queue is opened, so
     the time hardly depends on the size of the store.
     """
-    line = f"<div>{escape(as_text(parts))}</div>"
+    shown = line(as_text(parts))
     with suppress(RmqStoreError, OSError):
-        topics = sorted(
-            parts.store_queues.topics(), key=lambda topic: (is_system_topic(topic), topic)
-        )
-        rows = [
-            f"<tr><td>{escape(topic)}</td><td>{len(parts.store_queues.ids(topic))}</td></tr>"
-            for topic in topics[:_MAX_TOPICS]
-        ]
-        if len(topics) > _MAX_TOPICS:
-            rows.append(f'<tr><td colspan="2">and {len(topics) - _MAX_TOPICS} more</td></tr>')
-        heading = "<thead><tr><th>topic</th><th>queues</th></tr></thead>"
-        return f"{line}<table>{heading}<tbody>{''.join(rows)}</tbody></table>"
-    return line
+        topics = users_first(parts.store_queues.topics())
+        rows = [(topic, len(parts.store_queues.ids(topic))) for topic in topics[:MAX_ROWS]]
+        shown += topic_table(rows, len(topics))
+    return shown
+
+
+def users_first(topics: Iterable[str]) -> list[str]:
+    """Return topics sorted, those of users before those of the system."""
+    return sorted(topics, key=lambda topic: (is_system_topic(topic), topic))
+
+
+def topic_table(rows: Sequence[tuple[str, object]], n_topics: int) -> str:
+    """Return a table of the first of some topics, each with its number of queues, as HTML."""
+    return table(["topic", "queues"], rows, n_left_out=n_topics - len(rows))
 
 
 class _Readings:

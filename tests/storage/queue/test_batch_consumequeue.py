@@ -27,6 +27,7 @@ from rmqstore.errors import (
     RmqStoreError,
     UnsupportedFeatureError,
 )
+from rmqstore.format.record import from_millis
 from rmqstore.format.schema import select_columns
 from rmqstore.inspect.verify import verify
 from rmqstore.query.selection import parse_selection
@@ -112,8 +113,8 @@ def test_queues_begin_and_end_where_those_of_rocketmq_do(golden_store: GoldenSto
             assert store.queue_range(*key) == (queue["minOffset"], queue["maxOffset"])
             assert (info.min_offset, info.max_offset) == (queue["minOffset"], queue["maxOffset"])
             assert info.n_bytes == sum(row["storeSize"] for row in rows)
-            assert info.first_store_timestamp == rows[0]["storeTimestamp"]
-            assert info.last_store_timestamp == rows[-1]["storeTimestamp"]
+            assert info.first_store_timestamp == from_millis(rows[0]["storeTimestamp"])
+            assert info.last_store_timestamp == from_millis(rows[-1]["storeTimestamp"])
 
 
 def test_offset_at_is_the_first_message_at_a_time(golden_store: GoldenStore) -> None:
