@@ -21,7 +21,7 @@ IDENTITY = ("queueId", "queueOffset", "msgId", "storeTimestamp", "day")
 
 def orders_of(messages: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Return the orders, and the messages whose body is none."""
-    text = sf.decode("body", "UTF-8")
+    text = sf.col("body").cast("string")  # bytes that are no UTF-8 are no JSON either
     order = sf.from_json(
         text, f"{ORDER}, bad STRING", {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "bad"}
     )

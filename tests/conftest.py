@@ -21,6 +21,7 @@ import kafka_logs
 import missing
 import tiers
 from connector.engine import Engine
+from reading import differing_columns
 from s3_server import S3Server, s3_server
 
 # Hundreds of processes import the packages: Python compiles them once, also where it is told to
@@ -61,6 +62,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Print the first internal error where the output of a run is read first: at its end."""
     if _internal_errors and not hasattr(config, "workerinput"):
         sys.stderr.write(f"\nThe first internal error:\n{_internal_errors[0][-4000:]}\n")
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Name the columns that differ where tables of rows do."""
+    columns = differing_columns(left, right) if op == "==" else []
+    return ["two tables of rows are equal", *columns] if columns else None
 
 
 def pytest_report_header() -> str:

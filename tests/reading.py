@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+import goldens
 from rmqstore import MessageStore
 from rmqstore.format.schema import ALL_COLUMNS
 
@@ -17,6 +18,9 @@ Row = dict[str, Any]
 QueuesOfBrokers = dict[tuple[str, str, int], list[Row]]
 EVERY_COLUMN: list[str] = ALL_COLUMNS.names
 LOG_COLUMNS: list[str] = [name for name in EVERY_COLUMN if name != "tagsCode"]
+# Those that RocketMQ's answers show, for reads that are compared with these.
+TOLD_COLUMNS = [name for name in EVERY_COLUMN if name in goldens.TOLD]
+TOLD_OF_LOG = [name for name in LOG_COLUMNS if name in goldens.TOLD]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -38,8 +42,8 @@ def plain(row: Row) -> Row:
 
 
 def read(store: MessageStore, **options: Any) -> list[Row]:
-    """Scan with every column of the scan unless ``columns`` is given."""
-    default = LOG_COLUMNS if options.get("scan") == "commitlog" else EVERY_COLUMN
+    """Scan with every column that RocketMQ's answers show unless ``columns`` is given."""
+    default = TOLD_OF_LOG if options.get("scan") == "commitlog" else TOLD_COLUMNS
     return rows(store.scan(**{"columns": default, "include_system_topics": True, **options}))
 
 
@@ -84,3 +88,33 @@ def _head_and_tail(path: Path) -> bytes:
         head = file.read(piece)
         file.seek(-piece, 2)
         return head + file.read()
+
+
+def differing_columns(left: object, right: object) -> list[str]:
+    """Return, in words, which columns of two tables of rows differ, each with its first place.
+
+    A table is a list of rows, or a dictionary of such lists. What else two values differ in is not
+    told, and of values that are no tables nothing is.
+    """
+    tables: list[tuple[str, object, object]] = [("row", left, right)]
+    if isinstance(left, dict) and isinstance(right, dict):
+        tables = [(f"{key!r}, row", left[key], right[key]) for key in left if key in right]
+    found: dict[str, str] = {}
+    for place, ours, theirs in tables:
+        if not (_is_table(ours) and _is_table(theirs)):
+            return []
+        for number, (one, other) in enumerate(zip(ours, theirs, strict=False)):  # type: ignore[call-overload]
+            for name in [*one, *(name for name in other if name not in one)]:
+                if name not in one or name not in other:
+                    side = "right" if name in other else "left"
+                    found.setdefault(name, f"column {name} is on the {side} only")
+                elif one[name] != other[name]:
+                    values = f"{one[name]!r} and {other[name]!r}"
+                    found.setdefault(name, f"column {name} differs, at {place} {number}: {values}")
+    return [*found.values()]
+
+
+def _is_table(value: object) -> bool:
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        return False
+    return all(isinstance(name, str) for row in value for name in row)

@@ -237,6 +237,29 @@ def test_example_counts_by_batch(
 
 
 @pytest.mark.spark
+def test_example_keeps_bodies_in_a_table_and_bad_ones_in_another(
+    run_spark: Run, tmp_path: Path
+) -> None:
+    root, lake = tmp_path / "store", tmp_path / "lake"
+    bodies = [json.dumps({"orderId": number, "amount": "1.50"}).encode() for number in range(30)]
+    bodies[::10] = [b"no json", b"{}", b"\xff"]
+    for known in (0, 30, 30):
+        with rmqstore.open(root, mode="a") if known else rmqstore.create(root) as writer:
+            if known < 30:
+                rows = {"topic": ["Orders"] * 30, "body": bodies, "queueId": [0, 1, 2] * 10}
+                types = pa.schema(
+                    {"topic": pa.string(), "body": pa.binary(), "queueId": pa.int32()}
+                )
+                writer.append(pa.table(rows, types))
+        shown = run_spark("18_bodies_to_table.py", root, "Orders", lake, "parquet")
+        assert "27 orders, 3 bad bodies, 0 queues with gaps or doubles" in shown
+    orders, bad = (pq.read_table(lake / name) for name in ("orders", "bad_orders"))
+    assert set(orders["orderId"].to_pylist()) == {n for n in range(30) if n % 10}
+    assert set(bad["body"].to_pylist()) == {b"no json", b"{}", b"\xff"}
+    assert len(set(orders["day"].to_pylist())) == 1
+
+
+@pytest.mark.spark
 def test_example_alerts_before_retention_wins(run_spark: Run, tmp_path: Path) -> None:
     root = goldens.unpack("live", tmp_path)
     arguments = ("06_stream_to_parquet.py", root, tmp_path / "archive", tmp_path / "checkpoint")

@@ -19,6 +19,8 @@ import pytest
 
 import goldens
 import rmqstore
+from rmqstore.errors import install
+from rmqstore.inspect.doctor import OPTIONAL
 
 ROOT = Path(__file__).parents[1]
 SOURCES = {
@@ -97,6 +99,32 @@ def test_the_wheel_holds_each_page_that_the_code_refers_to(wheel: Path) -> None:
     assert {f"rmqstore/{page}" for page in pages} <= names
 
 
+def test_links_of_the_readme_and_of_all_pages_lead_on_in_the_unpacked_wheel(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """A clone is not needed to read on; the description leads into the package beside it."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    (description,) = tmp_path.glob("*.dist-info/METADATA")
+    package = tmp_path / "rmqstore"
+    readme = package / "README.md"
+    linked = {page for page in _links(readme) if page.suffix == ".md"}
+    assert {package / "docs" / "live.md", package / "store" / "FORMAT.md"} <= linked
+    assert linked == {page for page in _links(description) if page.suffix == ".md"}
+    pages = [description, *package.rglob("*.md")]
+    dead = [f"{page}: {link}" for page in pages for link in _links(page) if not link.exists()]
+    assert dead == []
+
+
+def _links(page: Path) -> list[Path]:
+    """Return the files that a page links to, outside of its code."""
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    links = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", re.sub(r"`[^`]*`", "", text))
+    return [Path(os.path.normpath(page.parent / link)) for link in links]
+
+
 def test_the_wheel_holds_the_licence_word_by_word(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("/LICENSE")]
@@ -123,6 +151,22 @@ def test_the_core_reads_every_body_without_an_extra_and_spark_is_one(wheel: Path
     assert {"spark", "cli", "fast", "rocksdb", "report", "kafka", "all", "test", "dev"} <= extras
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (metadata["Name"], metadata["Version"]) == (project["name"], rmqstore.__version__)
+
+
+def test_what_is_missing_is_installed_by_an_extra_that_there_is() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert install("report") == f"pip install '{project['name']}[report]'"
+    named, by_hand = set(), []
+    for path in (path for source in SOURCES.values() for path in source.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        named |= set(re.findall(r"""\binstall\(["']([a-z]+)["']\)""", text))
+        by_hand += [(path.name, name) for name in re.findall(r"pip install ([^'\s]+)", text)]
+    assert {"cli", "kafka", "metrics", "polars", "report", "rocksdb"} <= named <= set(extras)
+    # pandas is in no extra, and what the core needs came with it.
+    assert sorted(by_hand) == [("arrow_rows.py", 'pandas"'), ("doctor.py", '{name}")')]
+    for library, (extra, _) in OPTIONAL.items():
+        assert any(line.startswith(library) for line in extras[extra]), library
 
 
 def test_the_version_is_the_newest_of_the_changelog() -> None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import documented
 import rmqstore
 import store_builder as build
 from reading import offsets, read
@@ -33,12 +34,7 @@ from rmqstore import (
     errors,
 )
 from rmqstore.format.compression import decompress
-
-DEFAULT_COLUMNS = [  # written out by hand, as docs/columns.md has them
-    "topic", "queueId", "queueOffset", "body", "tags", "keys", "msgId", "properties",
-    "bornTimestamp", "storeTimestamp", "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes",
-    "bodyCRC", "preparedTransactionOffset", "commitLogOffset", "storeSize", "brokerName",
-]  # fmt: skip
+from rmqstore.format.schema import ALL_COLUMNS
 
 
 def _write(root: Path, *records: build.Record, tags: list[str] | None = None) -> build.Store:
@@ -54,19 +50,11 @@ def test_default_columns_come_in_the_documented_order_and_types(tmp_path: Path) 
     with rmqstore.open(tmp_path / "s") as store:
         schema = store.scan().schema
         permissive = store.scan(mode="PERMISSIVE", column_name_of_corrupt_record="_bad").schema
-    assert schema.names == DEFAULT_COLUMNS
-    assert permissive.names == [*DEFAULT_COLUMNS, "_bad"]
-    kinds = {
-        "queueId": pa.int32(),
-        "queueOffset": pa.int64(),
-        "body": pa.binary(),
-        "tags": pa.string(),
-    }
-    kinds |= {
-        "storeTimestamp": pa.timestamp("us", tz="UTC"),
-        "properties": pa.map_(pa.string(), pa.string()),
-    }
-    assert {name: schema.field(name).type for name in kinds} == kinds
+    assert schema.names == documented.DEFAULT
+    assert permissive.names == [*documented.DEFAULT, "_bad"]
+    kinds = {name: documented.ARROW[documented.COLUMNS[name].sql] for name in schema.names}
+    assert {name: schema.field(name).type for name in schema.names} == kinds
+    assert [*documented.COLUMNS] == ALL_COLUMNS.names
 
 
 def test_message_has_what_the_record_holds(tmp_path: Path) -> None:
@@ -102,7 +90,7 @@ def test_message_has_what_the_record_holds(tmp_path: Path) -> None:
     assert (message.preparedTransactionOffset, message.commitLogOffset) == (99, 0)
     assert message.storeSize == 88 + 12 + 4 + 1 + 5 + 2 + len(record.properties)
     assert message.brokerName == "s"
-    assert {name: row[name] for name in DEFAULT_COLUMNS if name != "properties"} == {
+    assert {name: row[name] for name in documented.DEFAULT if name != "properties"} == {
         name: value
         for name, value in message._asdict().items()
         if name not in ("properties", "offsetMsgId")
@@ -382,7 +370,7 @@ def test_batches_may_be_left_unread(tmp_path: Path) -> None:
     _write(tmp_path / "s", *[build.Record()] * 3)
     with rmqstore.open(tmp_path / "s") as opened:
         reader = opened.scan()
-    assert reader.schema.names == DEFAULT_COLUMNS
+    assert reader.schema.names == documented.DEFAULT
 
 
 def test_offset_at_refuses_an_unknown_boundary(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from kafkalog.exchange import RECORDS, as_messages
-from kafkalog.opening import LogDirs
+from kafkalog.opening import LISTED, LogDirs
 from kafkalog.partition import optional_millis
 from kafkalog.renamed import renamed
 from kafkalog.scan import IsolationLevel
@@ -123,9 +123,8 @@ def _names_in_store(
     chosen = match_topics(topics, own, include_system_topics=True) if topics else own
     missing = [topic for topic in chosen if topic not in known]
     if missing:
-        raise OptionError(
-            f"`subscribe`: there is no topic {missing[0]}; {nearest_topics(missing, own)}"
-        )
+        nearest = nearest_topics(missing, own, listed=LISTED)
+        raise OptionError(f"`subscribe`: there is no topic {missing[0]}; {nearest}")
     if target is not None:
         if len(chosen) != 1:
             raise OptionError(

@@ -45,6 +45,7 @@ from rmqstore.storage.files.storage import Closing, Storage
 
 logger = logging.getLogger(__name__)
 
+LISTED: Final = "rmqstore kafka stat"  # all topics, for errors
 NO_BROKER: Final = ""  # a log directory does not have the name of its broker
 # The committed offset of each partition of a consumer group, by the name of the group.
 Committed: TypeAlias = Mapping[str, Mapping[TopicPartition, int]]
@@ -452,7 +453,7 @@ class LogDirs(Closing):
         known = self.topics()
         missing = sorted({*(selection.subscribe or ()), *(selection.assign or {})} - {*known})
         if missing:
-            nearest = nearest_topics(missing, known)
+            nearest = nearest_topics(missing, known, listed=LISTED)
             raise OptionError(f"`{name}`: {where} has no {', '.join(missing)}; {nearest}")
         for topic, numbers in (selection.assign or {}).items():
             for number in sorted(numbers):

@@ -14,12 +14,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, NamedTuple, Self
 
+_TYPED_TICK: Final = "\ue060"  # stands for a backtick that marks no argument; of no script
 _MARKED: Final = re.compile(r"`([a-z][A-Za-z0-9_]*)(?:=([^`]*))?`")
 
 
 def marked(names: Iterable[str]) -> str:
     """Return the names of arguments, each of them marked, joined by "and"."""
     return " and ".join(f"`{name}`" for name in names)
+
+
+def as_typed(text: str) -> str:
+    """Return what a user typed as a part of a text, in which its backticks mark no argument."""
+    return text.replace("`", _TYPED_TICK)
 
 
 def rename_arguments(text: str, spell: Callable[[str, str | None], str]) -> str:
@@ -70,7 +76,12 @@ def number_of(count: int, one: str, many: str = "") -> str:
 
 def spelled(text: str) -> str:
     """Return a text for a log, with arguments named as :func:`argument_names` says around it."""
-    return _renaming.get()(text)
+    return _renaming.get()(text).replace(_TYPED_TICK, "`")
+
+
+def install(extra: str) -> str:
+    """Return the command that installs what an extra of this package brings."""
+    return f"pip install 'pyspark-rmqstore[{extra}]'"
 
 
 # What reads the records after the end of a log that was not closed.

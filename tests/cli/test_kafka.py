@@ -377,9 +377,16 @@ def test_import_keeps_topics_partitions_and_order(only_committed: bool, tmp_path
     others = [] if only_committed else ["--isolation-level", "read_uncommitted"]
     done = run_import(tmp_path / "s", logs, "--from-kafka", *others)
     assert done.exit_code == 0, done.output
-    assert queues(tmp_path / "s") == values(logs, only_committed=only_committed)
+    found = queues(tmp_path / "s")
+    assert found == values(logs, only_committed=only_committed)
     with rmqstore.open(tmp_path / "s") as store:
         assert not list(verify_store(store))
+    n_rows = sum(map(len, found.values()))
+    assert f"{tmp_path / 's'}: {n_rows} rows were appended" in done.stderr
+    with kafkalog.open(logs) as opened:
+        ranges = [part.offsets_between(None, None) for part in opened.default_partitions.values()]
+    left_out = sum(end - start for start, end in ranges) - n_rows
+    assert f"\n{left_out} offsets of Kafka were left out: " in done.stderr
 
 
 def test_import_makes_a_queue_for_each_partition(logs: Path, tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ from pyspark_rmqstore.batch_reader import RmqStoreReader
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.s3a import _options, s3a_options
 from pyspark_rmqstore.schema import default_schema
-from pyspark_rmqstore.store_options import absolute_path, storage_options, store_path
-from reading import EVERY_COLUMN
+from pyspark_rmqstore.store_options import absolute_path, store_path
+from reading import TOLD_COLUMNS
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.query.options import json_object
 from s3_server import BUCKET, KEYS, S3Server
 
 
@@ -50,7 +51,7 @@ def test_a_store_in_s3_is_read_by_queue_by_log_and_as_a_view(
 def test_tasks_of_spark_read_a_store_in_s3(
     spark: SparkSession, s3: S3Server, golden_store: GoldenStore
 ) -> None:
-    options = {"columns": ",".join(EVERY_COLUMN), "includeSystemTopics": "true"}
+    options = {"columns": ",".join(TOLD_COLUMNS), "includeSystemTopics": "true"}
     found = _read(spark, s3, s3.upload(golden_store("one")), minPartitions="2", **options)
     assert sparkreads.in_queue_order(found) == sparkreads.messages("one")
 
@@ -134,12 +135,12 @@ def test_settings_of_s3a_are_read_as_hadoop_does() -> None:
 
 def test_options_of_a_storage_are_text_and_not_shown() -> None:
     stated = {"storageOptions": '{"anonymous": true, "secret_key": "hidden"}'}
-    assert storage_options(stated["storageOptions"]) == {
+    assert json_object("storageOptions", stated["storageOptions"]) == {
         "anonymous": "true",
         "secret_key": "hidden",
     }
     with pytest.raises(OptionError, match="must be a JSON object") as error:
-        storage_options("{hidden")
+        json_object("storageOptions", "{hidden")
     assert "hidden" not in str(error.value)
     options = parse_read_options({"path": "s3://bucket/store/", **stated})
     assert options.source.stores[0].path == "s3://bucket/store"

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     DataType,
     DateType,
     DecimalType,
@@ -23,45 +24,26 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+import documented
 from pyspark_rmqstore.options import ColumnOptions, parse_column_options
 from pyspark_rmqstore.schema import arrow_schema, default_schema
 from rmqstore.errors import OptionError
 
 TEXT_MAP = MapType(StringType(), StringType())
-# Written out by hand as docs/columns.md has them, not taken from the code.
-DOCUMENTED: dict[str, DataType] = {
-    "topic": StringType(),
-    "queueId": IntegerType(),
-    "queueOffset": LongType(),
-    "body": BinaryType(),
-    "tags": StringType(),
-    "keys": StringType(),
-    "msgId": StringType(),
-    "properties": TEXT_MAP,
-    "bornTimestamp": TimestampType(),
-    "storeTimestamp": TimestampType(),
-    "bornHost": StringType(),
-    "storeHost": StringType(),
-    "flag": IntegerType(),
-    "sysFlag": IntegerType(),
-    "reconsumeTimes": IntegerType(),
-    "bodyCRC": IntegerType(),
-    "preparedTransactionOffset": LongType(),
-    "commitLogOffset": LongType(),
-    "storeSize": IntegerType(),
-    "brokerName": StringType(),
+SPARK: dict[str, DataType] = {
+    "STRING": StringType(),
+    "INT": IntegerType(),
+    "BIGINT": LongType(),
+    "BOOLEAN": BooleanType(),
+    "BINARY": BinaryType(),
+    "TIMESTAMP": TimestampType(),
+    "MAP<STRING,STRING>": TEXT_MAP,
 }
-ON_REQUEST: dict[str, DataType] = {"offsetMsgId": StringType(), "tagsCode": LongType()}
-EVERY = DOCUMENTED | ON_REQUEST
-NEVER_NULL = [name for name in EVERY if name not in ("tags", "keys", "bornTimestamp")]
-ARROW: dict[DataType, pa.DataType] = {
-    StringType(): pa.string(),
-    IntegerType(): pa.int32(),
-    LongType(): pa.int64(),
-    BinaryType(): pa.binary(),
-    TimestampType(): pa.timestamp("us", tz="UTC"),
-    TEXT_MAP: pa.map_(pa.string(), pa.string()),
-}
+EVERY = {name: SPARK[column.sql] for name, column in documented.COLUMNS.items()}
+DOCUMENTED = {name: EVERY[name] for name in documented.DEFAULT}
+MAY_BE_NULL = [name for name, column in documented.COLUMNS.items() if column.may_be_null]
+NEVER_NULL = [name for name in EVERY if name not in MAY_BE_NULL]
+ARROW = {SPARK[sql]: kind for sql, kind in documented.ARROW.items()}
 
 
 def options(**given: str) -> ColumnOptions:
@@ -130,7 +112,7 @@ def test_a_column_that_is_never_null_may_be_declared_so(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["tags", "keys", "bornTimestamp"])
+@pytest.mark.parametrize("name", MAY_BE_NULL)
 def test_a_column_that_may_be_null_cannot_be_not_null(name: str) -> None:
     with pytest.raises(OptionError, match=f"{name}.*NOT NULL"):
         one(name, EVERY[name], nullable=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import sys
 import time
@@ -17,7 +18,7 @@ from following.fake_master import FakeMaster, log_of, more
 from following.followers import TIMING, Following, follow_once, following, require_exact, wait_for
 from following.replicas import asking, decide, streaming
 from following.test_reconnecting import closed_port
-from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError
+from rmqstore.errors import OptionError, StoreStateError, UnsupportedFeatureError, install
 from rmqstore.remoting import Address
 from rmqstore.replica.broker import TopicKinds
 from rmqstore.replica.broker_requests import LogBounds
@@ -206,7 +207,7 @@ def test_metrics_are_served_and_written(tmp_path: Path) -> None:
 
 def test_metrics_without_the_library_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(UnsupportedFeatureError, match="pip install prometheus-client"):
+    with pytest.raises(UnsupportedFeatureError, match=re.escape(install("metrics"))):
         FollowMetrics()
 
 

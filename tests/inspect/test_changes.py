@@ -22,13 +22,15 @@ from rmqstore.errors import (
     StoreStateError,
 )
 from rmqstore.format.layout import QUEUE_UNIT
-from rmqstore.inspect.changes import planned_append, planned_rebuild
+from rmqstore.inspect.changes import done_append, planned_append, planned_rebuild
+from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.lock import StoreLock
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.repairer import CLEARED, plan_rebuild
 
 Golden = Callable[[str], Path]
+QUEUE = ("LivePlain", 1)
 
 
 def run(*arguments: object) -> Result:
@@ -127,6 +129,37 @@ def test_a_dry_import_counts_what_the_import_appends(golden_store: Golden, tmp_p
     new = run("import", tmp_path / "new", source, "--dry-run")
     assert new.stdout.startswith(f"{tmp_path / 'new'}: a new store is made\n")
     assert not (tmp_path / "new").exists()
+
+
+def test_an_import_says_what_it_did(golden_store: Golden, tmp_path: Path) -> None:
+    root = shutil.copytree(golden_store("live"), tmp_path / "store")
+    source = tmp_path / "rows.jsonl"
+    source.write_text(
+        '{"topic": "LivePlain", "queueId": 1, "body": "x"}\n'
+        '{"topic": "New", "queueId": 0, "body": "x"}\n' * 2
+    )
+    with rmqstore.open(root) as store:
+        end = store.view("queues").to_arrow().to_pylist()
+        (last,) = [one["maxOffset"] for one in end if (one["topic"], one["queueId"]) == QUEUE]
+    for times in range(2):
+        done = run("import", root, source)
+        assert done.exit_code == 0, done.output
+        first, new = last + 2 * times, 2 * times
+        assert done.stdout == ""
+        assert done.stderr.splitlines() == [
+            f"{root}: 4 rows were appended",
+            f"LivePlain: 2 messages in 1 queue: 1 (offsets {first} to {first + 1})",
+            f"New: 2 messages in 1 queue: 0 (offsets {new} to {new + 1})",
+        ]
+
+
+def test_an_import_into_many_queues_is_told_in_a_few_lines() -> None:
+    taken = [QueueSlice(f"T{topic:02}", queue, 7, 8) for topic in range(20) for queue in range(9)]
+    said = done_append("store", 1234, taken)
+    assert said[0] == "store: 1,234 rows were appended"
+    assert said[1].startswith("T00: 9 messages in 9 queues: 0 (offset 7), 1 (offset 7), 2 ")
+    assert said[1].endswith("7 (offset 7), and 1 more queue")
+    assert said[8:] == [said[1].replace("T00", "T07"), "and 12 more topics"]
 
 
 @pytest.fixture

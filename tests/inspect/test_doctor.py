@@ -117,7 +117,8 @@ def test_a_broken_package_that_hides_all_sources_is_named(
 def test_missing_packages_have_a_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_version", lambda name: "" if name in ("lz4", "isal") else "1")
     assert found("lz4") == Check("lz4", WRONG, "-", "pip install lz4")
-    assert found("isal") == Check("isal", MISSING, "-", "pip install isal, for quicker checksums")
+    cure = "pip install 'pyspark-rmqstore[fast]', for quicker checksums"
+    assert found("isal") == Check("isal", MISSING, "-", cure)
 
 
 def test_a_path_that_is_missing_is_called_missing(tmp_path: Path) -> None:

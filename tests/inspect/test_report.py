@@ -383,7 +383,7 @@ def test_report_says_what_to_install_where_a_library_is_missing(
     monkeypatch.setitem(sys.modules, "jinja2", None)
     shown = run("report", golden_store("one"), "-o", tmp_path / "r.html")
     assert shown.exit_code == 2
-    assert "pip install jinja2" in shown.stderr
+    assert "pip install 'pyspark-rmqstore[report]'" in shown.stderr
     assert not (tmp_path / "r.html").exists()
 
 

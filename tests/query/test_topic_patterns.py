@@ -50,5 +50,11 @@ def test_an_unknown_topic_is_told_from_those_there_are() -> None:
     assert nearest_topics(["Order"], KNOWN) == f"it has: {', '.join(KNOWN)}"
     assert nearest_topics(["Order"], []) == "it has: none"
     many = [f"Orders{number}" for number in range(16_000)]
-    assert nearest_topics(["Orders9999x"], many).startswith("it has 16,000 topics, the nearest")
-    assert nearest_topics(["something else"], many) == "it has 16,000 topics"
+    assert nearest_topics(["Orders9999x"], many).startswith(
+        "it has 16,000 topics, which the view topics lists; the nearest: Orders9999, "
+    )
+    assert nearest_topics(["something else"], many) == (
+        "it has 16,000 topics, which the view topics lists"
+    )
+    assert nearest_topics(["x"], many, "consumer groups").endswith("which the view groups lists")
+    assert nearest_topics(["x"], many, listed="topics()").endswith("which topics() lists")

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 import tiers
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, argument_names, rename_arguments
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.query.conditions import NO_PRUNING, Between, Pruning
 from rmqstore.query.where import Joined, Where, negated, parse, parse_where
@@ -186,6 +186,25 @@ def test_an_expression_that_cannot_be_taken_apart_names_its_columns(
 def test_what_is_refused_and_why(condition: Any, reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         where(condition)
+
+
+@pytest.mark.parametrize(
+    ("condition", "quoted"),
+    [
+        ("`topic` = 'A'", "\"`topic` = 'A'\", character 1: expected a column or a value"),
+        ("""topic = 'A' OR tags = "B" """, """ "topic = 'A' OR tags = "B" ", character 23: """),
+        ("topic = 'A\n\x1b", "\"topic = 'A\\n\\x1b\", character 9: "),
+        ("x = 1" + " OR x = 2" * 99, "'" + ("x = 1" + " OR x = 2" * 99)[:200] + "…', character 1:"),
+        ("flag = 1" + " OR flag = 1" * 99 + " OR x = 2", "flag = 1 OR x = 2', character 1201: "),
+    ],
+)  # fmt: skip
+def test_an_error_quotes_a_condition_as_it_was_typed(condition: str, quoted: str) -> None:
+    """Also where another front end renames the arguments that a text marks."""
+    names = argument_names(lambda text: rename_arguments(text, lambda *_: "--X"))
+    with pytest.raises(OptionError) as caught, names:
+        parse(condition, ALL_COLUMNS)
+    assert quoted.strip() in str(caught.value)
+    assert str(caught.value).startswith("--X ")
 
 
 @pytest.mark.parametrize("nothing", [None, "", "  \n"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import polars as pl
 import pytest
 
 import rmqstore
-from rmqstore.errors import NotAStoreError, OptionError, UnsupportedFeatureError
+from rmqstore.errors import NotAStoreError, OptionError, UnsupportedFeatureError, install
 from rmqstore.format.schema import MESSAGE
 from rmqstore.polars import condition_of
 from rmqstore.query.conditions import NO_PRUNING
@@ -155,7 +156,7 @@ def test_without_polars_the_error_says_what_to_install(
     golden_store: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
-    with pytest.raises(UnsupportedFeatureError, match="pip install polars"):
+    with pytest.raises(UnsupportedFeatureError, match=re.escape(install("polars"))):
         rmqstore.polars.scan(golden_store("one"))
 
 

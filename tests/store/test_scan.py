@@ -207,16 +207,20 @@ def test_what_a_scan_holds_open_goes_with_it(golden_store: Golden) -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "read"),
-    [("polars", "to_polars"), ("pandas", "to_pandas"), ("pandas", "read_pandas")],
+    ("module", "read", "cure"),
+    [
+        ("polars", "to_polars", "pip install 'pyspark-rmqstore[polars]'"),
+        ("pandas", "to_pandas", "pip install pandas"),
+        ("pandas", "read_pandas", "pip install pandas"),
+    ],
 )
 def test_a_missing_library_is_named_with_what_installs_it(
-    golden_store: Golden, monkeypatch: pytest.MonkeyPatch, module: str, read: str
+    golden_store: Golden, monkeypatch: pytest.MonkeyPatch, module: str, read: str, cure: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with (
         rmqstore.open(golden_store("one")) as store,
-        pytest.raises(RmqStoreError, match=f"pip install {module}"),
+        pytest.raises(RmqStoreError, match=re.escape(cure)),
     ):
         getattr(store.scan(), read)()
 

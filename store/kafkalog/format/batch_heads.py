@@ -26,7 +26,7 @@ from kafkalog.format.layout import (
     RECORDS_AT,
     Attribute,
 )
-from rmqstore.errors import UnsupportedFeatureError
+from rmqstore.errors import UnsupportedFeatureError, install
 from rmqstore.format.columns.buffers import windows
 
 Data: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
@@ -169,7 +169,7 @@ def crc32c() -> Callable[[memoryview], int]:
     try:
         from crc32c import crc32c as function
     except ImportError as err:
-        needed = "checksums of Kafka's batches need crc32c: pip install crc32c (extra kafka)"
+        needed = f"checksums of Kafka's batches need crc32c: {install('kafka')}"
         raise UnsupportedFeatureError(needed) from err
     checked: Callable[[memoryview], int] = function
     return checked

@@ -28,6 +28,7 @@ from rmqstore.cli.common import (
     ends_clearly,
     err_console,
     must_ask,
+    say,
     shows_progress,
 )
 from rmqstore.cli.messages import verbatim_records
@@ -48,7 +49,7 @@ from rmqstore.exchange.files import (
     read_parquet,
 )
 from rmqstore.exchange.json_input import read_json_lines
-from rmqstore.inspect.changes import NO_ROWS, planned_append
+from rmqstore.inspect.changes import NO_ROWS, done_append, planned_append
 from rmqstore.query.options import help_of
 from rmqstore.storage.broker.store_config import ROOT_KEY, root_of, sizes_of
 from rmqstore.storage.files.local import LOCAL
@@ -59,6 +60,9 @@ from rmqstore.write.messages import SELECTORS, WriteSpec
 from rmqstore.write.writer import StoreWriter
 
 _STDIO = Path("-")
+_LEFT_OUT = (
+    "their records are gone, end a transaction, or belong to one that was aborted or is open"
+)
 
 
 def target_and_sources(command: Command) -> Command:
@@ -216,6 +220,7 @@ def import_messages(
     files, or - for JSON Lines from stdin. With --from-kafka sources are the log directories of one
     Kafka broker, and partitions become queues. Rows keep their order. The store is made if it does
     not exist. No broker may run on it meanwhile. On a terminal it says what will change, and asks.
+    What was appended, and which queue offsets it got, is said on stderr.
     """
     _require_consistent(_OF_FILES if from_kafka else _OF_KAFKA, from_kafka=from_kafka)
     given = given_options()
@@ -258,7 +263,7 @@ def import_messages(
                 stack.enter_context(writer)
             else:
                 writer = stack.enter_context(created(path, spec=spec, conf=given.conf))
-        _append(writer, counted(chain([first], batches), f"importing into {path}", total), verbatim)
+        _append(path, writer, chain([first], batches), total, verbatim, from_kafka)
 
 
 def _question(
@@ -295,13 +300,24 @@ def _note(places: RowOrigins, records: pa.RecordBatch) -> None:
     places.note(f"{topic}-{partition}", "offset", [offsets])
 
 
-def _append(writer: StoreWriter, batches: Iterator[pa.RecordBatch], verbatim: bool) -> None:
+def _append(
+    path: Path,
+    writer: StoreWriter,
+    batches: Iterator[pa.RecordBatch],
+    total: int | None,
+    verbatim: bool,
+    from_kafka: bool,
+) -> None:
+    """Append the batches, and say what was appended."""
     n_rows = 0
-    for batch in batches:
+    for batch in counted(batches, f"importing into {path}", total):
         writer.append(batch, verbatim=verbatim, first_row=n_rows + 1)
         n_rows += len(batch)
     with err_console.status("building queues and index"):
         writer.flush()
+    say("\n".join(done_append(path, n_rows, writer.taken_offsets())))
+    if from_kafka and total is not None and total > n_rows:
+        say(f"{total - n_rows:,} offsets of Kafka were left out: {_LEFT_OUT}")
 
 
 _OF_KAFKA = (

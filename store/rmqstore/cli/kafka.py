@@ -26,7 +26,7 @@ from kafkalog.format.consumer_offsets import (
     decode_group_record,
     decode_transaction_record,
 )
-from kafkalog.opening import LogDirs, open_log_dirs, places_in_storage
+from kafkalog.opening import LISTED, LogDirs, open_log_dirs, places_in_storage
 from kafkalog.partition import Partition
 from kafkalog.scan import Mode
 from kafkalog.storage.names import (
@@ -103,7 +103,7 @@ def _choose(
     known_topics = opened.topics()
     missing = sorted({*topics} - {*known_topics})
     if missing:
-        known = nearest_topics(missing, known_topics)
+        known = nearest_topics(missing, known_topics, listed=LISTED)
         raise OptionError(f"-t/--topic: there is no topic {', '.join(missing)}; {known}")
     of_topics = opened.partitions if with_system else opened.default_partitions
     if topics:

@@ -12,12 +12,14 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from rmqstore.errors import install
+
 try:
     import click
     from rich.text import Text
     from rich_click import RichGroup, RichHelpConfiguration
 except ImportError as err:  # pragma: no cover - the message is the point
-    needed = "the command line needs click, rich and rich-click: pip install rich-click (extra cli)"
+    needed = f"the command line needs click, rich and rich-click: {install('cli')}"
     print(f"{needed} ({err})", file=sys.stderr)  # noqa: T201
     raise SystemExit(2) from err
 

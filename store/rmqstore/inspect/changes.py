@@ -8,16 +8,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from itertools import groupby, islice
 from threading import get_ident
 from typing import Final, Unpack
 
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import RmqStoreError
+from rmqstore.errors import RmqStoreError, number_of
 from rmqstore.format.columns.encode import RecordColumns, require_room
 from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.query.arguments import FolderArguments
+from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.broker.store_config import StoreConfig, sizes_of
 from rmqstore.storage.broker.topic_table import queue_nums
@@ -35,6 +37,7 @@ from rmqstore.write.messages import MessageMaker, WriteSpec
 from rmqstore.write.repairer import plan_rebuild
 from rmqstore.write.verbatim import verbatim_columns
 
+_FEW: Final = 8  # topics, and queues of a topic, of which more are not listed
 NO_ROWS: Final = "there are no rows, so nothing changes"
 
 
@@ -155,6 +158,37 @@ def planned_append(
     if not rows.count:
         return [f"{path}: {NO_ROWS}"]
     return [*lines, f"{rows.count:,} rows of {len(rows.by_topic):,} topics"]
+
+
+def done_append(
+    path: str | os.PathLike[str], n_rows: int, taken: Iterable[QueueSlice]
+) -> list[str]:
+    """Return what an append of rows did: a line for the store, and one for each of a few topics.
+
+    Args:
+        path: the store.
+        n_rows: how many rows were appended.
+        taken: the queue offsets that they took, by topic.
+    """
+    topics = {topic: [*ones] for topic, ones in groupby(taken, lambda one: one.topic)}
+    lines = [f"{path}: {n_rows:,} {'row was' if n_rows == 1 else 'rows were'} appended"]
+    for topic, queues in islice(topics.items(), _FEW):
+        places = [f"{one.queue_id} ({_offsets(one)})" for one in queues[:_FEW]]
+        if len(queues) > _FEW:
+            places.append(f"and {number_of(len(queues) - _FEW, 'more queue')}")
+        n_messages = sum(one.end - one.start for one in queues)
+        messages = f"{n_messages:,} {'message' if n_messages == 1 else 'messages'}"
+        count = number_of(len(queues), "queue")
+        lines.append(f"{topic}: {messages} in {count}: {', '.join(places)}")
+    if len(topics) > _FEW:
+        lines.append(f"and {number_of(len(topics) - _FEW, 'more topic')}")
+    return lines
+
+
+def _offsets(taken: QueueSlice) -> str:
+    if taken.end - taken.start == 1:
+        return f"offset {taken.start}"
+    return f"offsets {taken.start} to {taken.end - 1}"
 
 
 class _Rows:

@@ -15,7 +15,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Final, NamedTuple
 
-from rmqstore.errors import NotAStoreError, RmqStoreError, number_of
+from rmqstore.errors import NotAStoreError, RmqStoreError, install, number_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.store.opening import open_for
@@ -26,14 +26,15 @@ _JAVA: Final = 17  # the least that Spark 4 takes
 _WORKERS: Final = "PYSPARK_PYTHON"
 _SECONDS: Final = 60  # for another program to answer
 _CORE: Final = ("numpy", "pyarrow", "lz4", "zstandard", "mmh3", "orjson", "javaproperties")
-_OPTIONAL: Final = {
-    "pyspark": "the data source",
-    "rocksdict": "queues and an index in RocksDB",
-    "isal": "quicker checksums",
-    "crc32c": "kafkalog",
-    "polars": "rmqstore.polars",
-    "jinja2": "rmqstore report",
-    "prometheus-client": "metrics of rmqstore follow",
+# The extra that brings a library, and what that is for.
+OPTIONAL: Final = {
+    "pyspark": ("spark", "the data source"),
+    "rocksdict": ("rocksdb", "queues and an index in RocksDB"),
+    "isal": ("fast", "quicker checksums"),
+    "crc32c": ("kafka", "kafkalog"),
+    "polars": ("polars", "rmqstore.polars"),
+    "jinja2": ("report", "rmqstore report"),
+    "prometheus-client": ("metrics", "metrics of rmqstore follow"),
 }
 
 
@@ -70,9 +71,9 @@ def examine(
     for name in _CORE:
         found = _version(name)
         yield Check(name, OK, found) if found else Check(name, WRONG, "-", f"pip install {name}")
-    for name, purpose in _OPTIONAL.items():
+    for name, (extra, purpose) in OPTIONAL.items():
         found = _version(name)
-        cure = f"pip install {name}, for {purpose}"
+        cure = f"{install(extra)}, for {purpose}"
         yield Check(name, OK, found) if found else Check(name, MISSING, "-", cure)
     if _version("pyspark"):
         yield _java()

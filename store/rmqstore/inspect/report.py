@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rmqstore.errors import Finding, RmqStoreError, UnsupportedFeatureError
+from rmqstore.errors import Finding, RmqStoreError, UnsupportedFeatureError, install
 from rmqstore.format.schema import TIMESTAMP
 from rmqstore.format.topics import is_system_topic
 from rmqstore.inspect.charts import (
@@ -250,7 +250,7 @@ def require_libraries() -> None:
         import jinja2  # noqa: F401
     except ImportError as err:
         raise UnsupportedFeatureError(
-            f"a report needs jinja2: pip install jinja2, extra report ({err})"
+            f"a report needs jinja2: {install('report')} ({err})"
         ) from err
 
 

@@ -538,7 +538,7 @@ class LiveBrokers(Closing):
             with suppress(BrokerRefusedError, BrokerUnreachableError):
                 others = choose_topics(Selection(), self.topics())
                 known |= {topic: set() for topic in others if topic not in missing}
-        require_named(selection, known, str(self.location))
+        require_named(selection, known, str(self.location), "LiveCluster.topics() in Python")
 
     def _refuse_unreadable(self, name: str, topic: str, *, is_error: bool) -> None:
         """Refuse a topic that a broker lets nobody read, or warn of it.

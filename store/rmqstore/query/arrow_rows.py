@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
+from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError, install
 from rmqstore.notebook import line, table
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-INSTALL_POLARS: Final = "Polars is not installed: pip install polars (extra polars)"
+INSTALL_POLARS: Final = f"Polars is not installed: {install('polars')}"
 INSTALL_PANDAS: Final = "pandas is not installed: pip install pandas"
 
 _SHOWN_ROWS: Final = 5  # in a notebook

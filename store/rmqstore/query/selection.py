@@ -77,19 +77,23 @@ def match_topics(
     return tuple(topics)
 
 
-def nearest_topics(missing: Iterable[str], known: Collection[str], what: str = "topics") -> str:
+def nearest_topics(
+    missing: Iterable[str], known: Collection[str], what: str = "topics", listed: str = ""
+) -> str:
     """Return, in words, the topics that there are: all if they are few, else those nearest.
 
     Args:
         missing: names that no topic has.
         known: all topics.
         what: what the names are of.
+        listed: what lists all of them, in words; by default the view of that name.
     """
     if len(known) <= _FEW_NAMES:
         return f"it has: {', '.join(sorted(known)) or 'none'}"
     near = dict.fromkeys(one for name in missing for one in get_close_matches(name, known, 5))
-    nearest = f", the nearest {', '.join(near)}" if near else ""
-    return f"it has {len(known):,} {what}{nearest}"
+    nearest = f"; the nearest: {', '.join(near)}" if near else ""
+    listed = listed or f"the view {what.rsplit(maxsplit=1)[-1]}"
+    return f"it has {len(known):,} {what}, which {listed} lists{nearest}"
 
 
 def regular_expression(names: Iterable[str], *, include_system_topics: bool) -> str:
@@ -437,20 +441,23 @@ def _require_span(start: Bound, end: Bound) -> None:
         )
 
 
-def require_named(selection: Selection, known: Mapping[str, set[int]], where: str) -> None:
+def require_named(
+    selection: Selection, known: Mapping[str, set[int]], where: str, listed: str = ""
+) -> None:
     """Refuse a selection that names topics or queues that do not exist.
 
     Args:
         selection: the selection to check.
         known: the queues of each existing topic.
         where: name of the store or stores, for the error.
+        listed: what lists all topics; see :func:`nearest_topics`.
 
     Raises:
         OptionError: a topic or queue does not exist; the error names those that do.
     """
     missing = sorted(selection.named_topics - set(known))
     if missing:
-        existing = nearest_topics(missing, known)
+        existing = nearest_topics(missing, known, listed=listed)
         raise OptionError(f"no topic {', '.join(missing)} in {where}; {existing}")
     for topic, queues in selection.named_queues.items():
         missing_ids = sorted(queues - known[topic])

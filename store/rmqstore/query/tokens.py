@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from typing import ClassVar, Final, NamedTuple
 
-from rmqstore.errors import OptionError
+from rmqstore.errors import OptionError, as_typed
 
 END: Final = "end"  # the kind of the token after the last one
 
@@ -85,9 +85,24 @@ class Tokens(ABC):
 
     def _place(self, start: int) -> str:
         """Return the text and a position in it, as errors name them."""
-        return f"{self._SUBJECT} {shortened(self._text)!r}, character {start + 1}"
+        return f"{self._SUBJECT} {_quoted(self._text, start)}, character {start + 1}"
 
 
 def shortened(text: str) -> str:
     """Return a text as an error repeats it."""
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return as_typed(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
+
+
+def _quoted(text: str, position: int) -> str:
+    """Return a text in quotes as it was typed, of a long one the part around a position.
+
+    What a terminal would not show stands in escapes.
+    """
+    start = 0
+    if len(text) > _LONGEST_SHOWN:
+        start = min(max(position - _LONGEST_SHOWN // 2, 0), len(text) - _LONGEST_SHOWN)
+    end = start + _LONGEST_SHOWN
+    quote = '"' if "'" in text else "'"
+    shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text[start:end])
+    before, after = "…" if start else "", "…" if end < len(text) else ""
+    return as_typed(f"{quote}{before}{shown}{after}{quote}")

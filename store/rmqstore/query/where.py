@@ -435,6 +435,8 @@ class _Parser(Tokens):
             )
         if _NUMBER.match(self._text, start):
             return "columns hold integers only; write a number without a fraction"
+        if first == "`":
+            return "expected a column or a value, found a backtick; columns stand without quotes"
         return f"{first!r} has no place in a condition"
 
     # Grammar, from what binds least to what binds most

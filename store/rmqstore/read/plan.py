@@ -12,6 +12,7 @@ import numpy as np
 from rmqstore.errors import spelled
 from rmqstore.format.layout import Positions
 from rmqstore.query.selection import BY_LOG, LATEST, Bound
+from rmqstore.read.empty_window import warn_of_empty_window
 from rmqstore.read.limits import Limits
 from rmqstore.read.log_mark import LogMark
 from rmqstore.read.parts import (
@@ -91,6 +92,7 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
     parts: list[Part] = []
     if request.where is not None and request.last is None:
         slices = [*store.ranges.resolve(request.selection, spec, pruning)]
+        is_empty = not slices
         pruned = StorePruner(store, pruning).queues(slices)
         n_single = 0 if pruned.single is None else len(pruned.single.physical_offsets)
         logger.info(
@@ -105,6 +107,7 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
         slices = []
     elif limits is None:
         slices = [*store.ranges.resolve(request.selection, spec, pruning)]
+        is_empty = not slices
         parts.append(queues_part(store, slices, limits))
     else:
         # The samples of a queue are taken while its file is open.
@@ -113,7 +116,10 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
             for piece in store.ranges.resolve(request.selection, spec)
         ]
         slices = [item.piece for item in sampled]
+        is_empty = not slices
         parts.append(_sampled_part(store, sampled, limits))
+    if is_empty:
+        warn_of_empty_window(store, request.selection, pruning)
     lost = find_lost(store, slices, spec)
     if lost:
         parts.append(LostPart(tuple(lost)))

@@ -22,6 +22,7 @@ from rmqstore.errors import (
     RmqStoreError,
     StoreStateError,
     UnsupportedFeatureError,
+    install,
     marked,
     spelled,
 )
@@ -58,6 +59,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_NEED_ROCKSDB = f"which need the extra rocksdb: {install('rocksdb')}"
 _IN_TIER = "messages in tiered storage"
 
 # Requests that are answered wherever the messages are, and those that take the other files of a
@@ -110,10 +112,10 @@ def store_kind(paths: StorePaths) -> StoreKind:
     version = earliest_release(paths)
     not_read = messages_elsewhere(paths)
     if has_unreadable_queues(paths):
-        not_read.append(f"queues in {paths.rocksdb_queues}, which need the extra rocksdb")
+        not_read.append(f"queues in {paths.rocksdb_queues}, {_NEED_ROCKSDB}")
     if not can_read_rocksdb():
         for folder in BrokerConfig(paths).databases():
-            not_read.append(f"tables of the broker in {folder}, which need the extra rocksdb")
+            not_read.append(f"tables of the broker in {folder}, {_NEED_ROCKSDB}")
     return StoreKind(log, " and ".join(queues), version, tuple(not_read))
 
 

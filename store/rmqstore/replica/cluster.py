@@ -23,6 +23,7 @@ from rmqstore.errors import (
     RmqStoreError,
     StoreStateError,
     UnsupportedFeatureError,
+    install,
 )
 from rmqstore.remoting import Address, Endpoint
 from rmqstore.replica.broker_requests import RegisteredBroker, registered_brokers
@@ -454,8 +455,7 @@ class FollowMetrics:
             from prometheus_client import CollectorRegistry
         except ImportError as err:
             raise UnsupportedFeatureError(
-                "metrics need prometheus-client: pip install prometheus-client, "
-                f"extra metrics ({err})"
+                f"metrics need prometheus-client: {install('metrics')} ({err})"
             ) from err
         self._progress = ClusterProgress({}, {})
         self._registry = CollectorRegistry()

@@ -28,7 +28,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError
+from rmqstore.errors import CorruptDatabaseError, UnsupportedFeatureError, install
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.storage import Storage
 
@@ -49,7 +49,7 @@ _OPEN_FILES = Path("/proc/self/fd")
 
 Fingerprint = tuple[tuple[str, int, int], ...]
 
-INSTALL_ROCKSDB = "to read it, pip install rocksdict (extra rocksdb)"
+INSTALL_ROCKSDB = f"to read it, {install('rocksdb')}"
 
 _TRIAL_SECONDS = 60
 _ATTEMPTS = 20  # to open a database that changes, which a busy computer may take many of

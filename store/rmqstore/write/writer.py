@@ -32,6 +32,7 @@ from rmqstore.format.columns.lmq import require_plain_parents
 from rmqstore.format.layout import SCHEDULE_TOPIC
 from rmqstore.format.topics import SYSTEM_TOPICS
 from rmqstore.progress import Progress, ignore_progress
+from rmqstore.spans import QueueSlice
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.broker.topic_table import queue_nums, register_topics
 from rmqstore.storage.files.disk import Disk, named_os_errors
@@ -385,6 +386,13 @@ class StoreWriter:
     def queue_nums(self) -> dict[str, int]:
         """Return the number of write queues of each topic."""
         return queue_nums(self.paths)
+
+    def taken_offsets(self) -> list[QueueSlice]:
+        """Return the queue offsets that rows took in each queue, also before a flush.
+
+        They are of all rows since the writer was opened, rebuilt the queues or discarded rows.
+        """
+        return self._offsets.taken()
 
     def done_version(self, app_id: str) -> int | None:
         """Return the newest version of an application's writes that is in the store, or None."""

@@ -16,7 +16,7 @@ import pytest
 import goldens
 import rmqstore
 import tiers
-from reading import EVERY_COLUMN, by_queue, read
+from reading import TOLD_COLUMNS, by_queue, read
 from rmqstore.errors import CorruptQueueError, RmqStoreError
 from rmqstore.format.hashing import bit_positions
 from rmqstore.inspect.verify import verify
@@ -64,7 +64,7 @@ def test_messages_have_every_column_that_rocketmq_gives(golden_store: GoldenStor
         for key, rows in goldens.queues(NAME).items()
     }
     with rmqstore.open(golden_store(NAME), broker_name="b") as store:
-        assert by_queue(read(store, columns=EVERY_COLUMN)) == expected
+        assert by_queue(read(store, columns=TOLD_COLUMNS)) == expected
 
 
 def test_groups_are_matched_by_the_bits_of_the_unit(golden_store: GoldenStore) -> None:

@@ -16,6 +16,7 @@ from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.dispatch_requests import order_by_queue
 from rmqstore.format.columns.encode import TopicColumn
 from rmqstore.format.layout import Mask
+from rmqstore.spans import QueueSlice
 
 _NEW = -1  # the next offset of a queue that is not there yet
 
@@ -35,6 +36,7 @@ class NextOffsets:
         """Forget all offsets, so that they are read from the store again."""
         self._numbers: dict[str, int] = {}  # of topics, in the order of their first record
         self._queues = np.empty(0, np.int64)  # topic number and queue id in one, rising
+        self._first = np.empty(0, np.int64)  # of each queue, when it was met
         self._next = np.empty(0, np.int64)  # of each queue
         self._marked = np.empty(0, np.int64)  # the same at the mark, or when the queue was met
 
@@ -75,7 +77,8 @@ class NextOffsets:
         counts = np.diff(starts, append=len(order))
         given = offsets[rows[order]]
         known = self._next[places]
-        firsts = np.where(known == _NEW, given[starts], known)
+        is_new = known == _NEW
+        firsts = np.where(is_new, given[starts], known)
         expected = np.arange(len(order)) + np.repeat(firsts - starts, counts)
         wrong = np.flatnonzero(given != expected)
         if len(wrong):
@@ -86,6 +89,7 @@ class NextOffsets:
                 f"row {number}: queue offset {int(offsets[row])} of {topic}-{queue_id}, "
                 f"the next one is {int(expected[wrong[0]])}; nothing was written"
             )
+        self._first[places[is_new]] = firsts[is_new]
         self._next[places] = firsts + counts
 
     def _group(
@@ -113,10 +117,19 @@ class NextOffsets:
             by_queue = np.argsort(new)
             places = np.searchsorted(self._queues, new[by_queue])
             self._queues = np.insert(self._queues, places, new[by_queue])
+            self._first = np.insert(self._first, places, np.maximum(offsets[by_queue], 0))
             self._next = np.insert(self._next, places, offsets[by_queue])
             self._marked = np.insert(self._marked, places, offsets[by_queue])
             places = np.searchsorted(self._queues, queues)
         return order, starts, places
+
+    def taken(self) -> list[QueueSlice]:
+        """Return the offsets that rows took in each queue, by topic and queue."""
+        names = [*self._numbers]
+        places = np.flatnonzero(self._next > self._first)
+        columns = (self._queues >> 32, self._queues & 0xFFFFFFFF, self._first, self._next)
+        slices = zip(*(column[places].tolist() for column in columns), strict=True)
+        return sorted(QueueSlice(names[number], *rest) for number, *rest in slices)
 
     @contextmanager
     def undone_on_error(self) -> Iterator[None]:
