@@ -25,11 +25,12 @@ exclude_patterns = ["_build", "_ext", "changelog.d"]
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 copybutton_remove_prompts = True
+copybutton_line_continuation_character = "\\"
 
 html_theme = "furo"
 html_title = f"rmqstore {release}"
 html_static_path = ["_static"]
-html_css_files = ["notebook.css"]
+html_css_files = ["manual.css", "notebook.css"]
 
 # A notebook is shown as it was committed; tests/test_tour.py runs it.
 nb_execution_mode = "off"

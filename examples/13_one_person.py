@@ -6,7 +6,7 @@ KEY is a message key, such as the number of a customer. Their messages go to the
 EXTRACT. In the new store TARGET each of them is still there with its queue offset, so that the
 offsets of consumers stay valid, but its body, its keys and its own properties are gone.
 
-A log forgets nothing in place: this program only makes a store that does not have the words. The
+A log forgets nothing in place: this program only makes a store without these messages. The
 page docs/howto.md says where else they are.
 """
 
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import rmqstore
 from rmqstore.inspect.verify import verify
 
-# Properties by which the broker handles a message. All others are the producer's words.
+# Properties by which the broker handles a message. All others are the producer's.
 OF_THE_BROKER = {
     "UNIQ_KEY", "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT", "DELAY", "REAL_TOPIC", "REAL_QID",
     "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "TRAN_MSG", "PGROUP", "TIMER_OUT_MS", "TIMER_DELAY_MS",
@@ -53,7 +53,7 @@ def main(path: str, extract: str, target: str, *keys: str) -> None:
     with rmqstore.open(target) as store:
         findings = [*verify(store)]
         left = len(messages_of(store, keys))
-    print(f"{len(places)} records of {target} have no words; {left} messages are found by the keys")
+    print(f"{len(places)} records of {target} are empty now; {left} messages are found by the keys")
     raise SystemExit(1 if left or findings else 0)
 
 
@@ -73,7 +73,7 @@ def traces_of(store: rmqstore.MessageStore, keys: tuple[str, ...]) -> list[int]:
 
 
 def without_words(batch: pa.RecordBatch, places: set[int]) -> pa.RecordBatch:
-    """Return records in which those at some physical offsets have no body and no words."""
+    """Return records in which those at some physical offsets have no body, keys or tags."""
     is_theirs = pc.is_in(batch["commitLogOffset"], pa.array(sorted(places), pa.int64()))
     if not pc.any(is_theirs).as_py():
         return batch

@@ -126,7 +126,8 @@ def run_python(snippet: Snippet, page: Path, folder: Path, names: dict[str, Any]
 
 def run_console(snippet: Snippet, folder: Path) -> None:
     """Run a block's commands and compare the output with the page; `…` stands for anything."""
-    for block in re.split(r"^\$ ", snippet.code, flags=re.MULTILINE)[1:]:
+    code = re.sub(r"\\\n *", "", snippet.code)  # a command may continue on the next line
+    for block in re.split(r"^\$ ", code, flags=re.MULTILINE)[1:]:
         command, *shown = block.splitlines()
         expected = int(found[1]) if (found := re.search(r"# exit (\d+)$", command)) else 0
         printed, code = _run_pipe(shlex.split(placed(command, folder), comments=True))

@@ -155,6 +155,18 @@ def test_the_page_of_views_documents_every_view_and_column() -> None:
     assert "`brokerName`" in text
 
 
+def test_the_answers_have_the_words_that_people_search_for() -> None:
+    text = (DOCS / "faq.md").read_text(encoding="utf-8")
+    for word in (
+        "PyPI", "macOS", "Windows", "licence", "license", "memory", "fast", "security", "ACL",
+        "upgraded", "Docker", "Airflow", "Glue", "EMR", "Databricks", "Hudi", "Iceberg",
+    ):  # fmt: skip
+        assert re.search(rf"\b{word}", text, flags=re.IGNORECASE), word
+    questions = re.findall(r"^### (.+)$", text, flags=re.MULTILINE)
+    assert all(question.endswith("?") for question in questions)
+    assert len(questions) >= 20
+
+
 def test_the_readme_stays_a_front_page() -> None:
     assert len((manual.ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 140
 

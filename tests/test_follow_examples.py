@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,13 @@ def test_the_container_file_copies_what_there_is_and_runs_follow() -> None:
     for copied in steps["COPY"]:
         for source in copied.split()[:-1]:
             assert (ROOT / source).exists(), source
+    # The build of a wheel fails without the file of its hooks.
+    hatch = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
+    hooks = [hatch["build"]["targets"]["wheel"]["hooks"], hatch["metadata"]["hooks"]]
+    sources = [source for copied in steps["COPY"] for source in copied.split()[:-1]]
+    for hook in hooks:
+        path = Path(hook["custom"]["path"])
+        assert any(path.is_relative_to(source) for source in sources), path
     assert json.loads(steps["ENTRYPOINT"][0]) == ["rmqstore", "follow"]
     words = json.loads(steps["CMD"][0])
     require_good(words)

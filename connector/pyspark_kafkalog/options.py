@@ -132,7 +132,7 @@ OPTIONS: Final = (
     ),
     Option(
         "mode", "mode", READ,
-        "what is done with damaged batches: an error, left out, or a row with the reason",
+        "damaged batches: an error, left out, or a row with the reason",
         "`FAILFAST`, `DROPMALFORMED` with a warning, or `PERMISSIVE`", FAILFAST, one_of(*MODES),
     ),
     Option(

@@ -564,7 +564,7 @@ def test_a_table_is_sorted_filtered_and_printed_whole(
 
 
 @pytest.mark.browser
-def test_a_burst_is_drawn_on_a_logarithmic_scale(browser: Any, tmp_path: Path) -> None:
+def test_bars_are_linear_until_the_other_scale_is_asked_for(browser: Any, tmp_path: Path) -> None:
     store = build.Store()
     times = [*(build.T0 + 60_000 * n for n in range(50)), *(build.T0 + n for n in range(2000))]
     for number, time_of in enumerate(sorted(times)):
@@ -576,9 +576,9 @@ def test_a_burst_is_drawn_on_a_logarithmic_scale(browser: Any, tmp_path: Path) -
         "return [...document.querySelectorAll('.plot')]"
         ".filter(plot => plot.offsetHeight).map(plot => plot.classList[1])"
     )
-    assert browser.execute_script(shown) == ["logarithmic"]
-    browser.find_element("css selector", "input[value=linear]").click()
     assert browser.execute_script(shown) == ["linear"]
+    browser.find_element("css selector", "input[value=logarithmic]").click()
+    assert browser.execute_script(shown) == ["logarithmic"]
 
 
 @pytest.mark.browser

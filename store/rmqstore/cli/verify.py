@@ -122,7 +122,7 @@ _COLUMNS = pa.schema([(name, pa.string()) for name in Check._fields])
 def doctor(path: str | None, columns: str | None, output: Output) -> None:
     """Look for what reading and writing takes: Python, packages, Java, Spark, and the store PATH.
 
-    What is wrong or missing has its cure beside it. The exit code is 2 if something is wrong.
+    Column cure says how to repair each problem. The exit code is 2 if something is wrong.
     """
     given = given_options()
     checks = list(examine(path, given.conf, given.storage_options))

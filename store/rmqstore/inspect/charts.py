@@ -44,7 +44,6 @@ WIDTHS_MS: Final = (
 _SHOWN = 15  # rows of a chart
 _TIME_TICKS, _VALUE_TICKS = 5, 5
 _MAX_DECADES = 6  # of a logarithmic scale
-_BURST = 30  # times the median rate, from which on a logarithmic scale shows more
 _DOT_PLACES = 200  # that can be distinguished
 
 
@@ -159,7 +158,6 @@ class RateChart(NamedTuple):
     times: list[Tick]
     linear: Scale
     logarithmic: Scale
-    prefers_logarithmic: bool
 
 
 class Bar(NamedTuple):
@@ -192,7 +190,6 @@ def draw_rates(rates: Rates | None) -> RateChart | None:
     topics = list(rates.counts)
     values = np.stack(list(rates.counts.values())) * 1000 / rates.width_ms
     totals = values.sum(axis=0)
-    usual = float(np.median(totals[totals > 0])) if totals.any() else 0.0
     width = 100 / len(totals)
     bins = []
     for row, start in enumerate(rates.starts.tolist()):
@@ -212,7 +209,6 @@ def draw_rates(rates: Rates | None) -> RateChart | None:
             [Tick(100 * tick / ticks[-1], number(tick)) for tick in ticks],
         ),
         logarithmic=_logarithmic(values, totals),
-        prefers_logarithmic=bool(totals.max() > _BURST * usual),
     )
 
 

@@ -321,10 +321,10 @@ READ_OPTIONS: Final = (
         "false", boolean,
     ),
     Option(
-        "scan", "scan", READ, "what queues lead to, or every record of the log in its order",
+        "scan", "scan", READ, "the records of queues, or every record of the log in its order",
         "`commitlog` gives every valid record in physical order, also those whose queue is gone or "
-        "never was; topics are matched with what the records say. The log is read as it is: where "
-        "no topic is selected, system topics are included whatever `includeSystemTopics` says",
+        "never was; topics are those that records name. The log is read as it is: if no topic is "
+        "selected, system topics are included whatever `includeSystemTopics` says",
         "queue", one_of("queue", "commitlog"),
     ),
     Option(
@@ -342,9 +342,9 @@ READ_OPTIONS: Final = (
     ),
     Option(
         "mode", "mode", READ,
-        "what is done with damaged records: an error, left out, or kept as rows",
+        "damaged records: an error, left out, or kept as rows",
         "`FAILFAST` raises an error with path and offset, `DROPMALFORMED` leaves the record out, "
-        "`PERMISSIVE` gives a row that keeps what is known and says what is wrong",
+        "`PERMISSIVE` gives a row with the columns that are known and the reason",
         "FAILFAST", one_of("FAILFAST", "DROPMALFORMED", "PERMISSIVE"),
     ),
     Option(
@@ -359,7 +359,7 @@ READ_OPTIONS: Final = (
     Option(
         "failOnDataLoss", "fail_on_data_loss", READ,
         "fail if requested messages are gone, as retention deletes them",
-        "`false` warns and continues with what is left", "true", boolean,
+        "`false` warns and continues with the rest", "true", boolean,
     ),
     Option(
         "brokerName", "broker_name", ANY_READ, "the name of the broker",
@@ -400,7 +400,7 @@ READ_OPTIONS: Final = (
     ),
     Option(
         "ignoreLogEnd", "ignore_log_end", ANY_READ,
-        "read on after the end of a log that was not closed", "", "false", boolean,
+        "also read records after the end of a log that was not closed", "", "false", boolean,
     ),
     Option(
         "timeZone", "time_zone", ANY_READ, "the zone of times that name none",
@@ -408,7 +408,8 @@ READ_OPTIONS: Final = (
         "zone of its session", shown="UTC",
     ),
     Option(
-        "view", "view", ANY_READ, "what a store is made of, as rows", "[views](views.md)",
+        "view", "view", ANY_READ, "a part of the store as rows, such as queues, groups or files",
+        "[views](views.md)",
         "messages",
     ),
 )  # fmt: skip

@@ -111,7 +111,7 @@ class Connected(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The connection failed, was closed, or sent what cannot follow: an offset, a size, a state."""
+    """The connection failed, was closed, or sent an offset, a size or a state out of order."""
 
     reason: str
 

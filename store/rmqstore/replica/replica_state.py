@@ -32,9 +32,9 @@ class Phase(Enum):
     """What a replica is about."""
 
     ASKING = "the broker is asked for its settings, its tables and the bounds of its log"
-    CONNECTING = "it is found out from where on to compare, and a connection is made"
-    COMPARING = "what comes is compared with the copy"
-    APPENDING = "what comes is appended"
+    CONNECTING = "the follower finds the place to compare from, and connects"
+    COMPARING = "bytes that come are compared with the copy"
+    APPENDING = "bytes that come are appended"
     PAUSING = "the next connection has to wait"
     CLOSING = "the copy is completed"
     ENDED = "nothing more is done"
