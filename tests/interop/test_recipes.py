@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import rmqstore
+from interop.broker import RealBroker
 from interop.rocketmq import RocketMQ
 
 pytestmark = pytest.mark.interop
@@ -17,12 +19,16 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 WINDOW = ("2026-11-21T02:17:02.400", "2026-11-21T02:17:02.600")
 
 
-def run(script: str, *arguments: object) -> None:
-    subprocess.run(
+def run(script: str, *arguments: object) -> str:
+    """Run an example; return what it prints."""
+    done = subprocess.run(
         [sys.executable, str(EXAMPLES / script), *map(str, arguments)],
         check=True,
         capture_output=True,
+        text=True,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
     )
+    return done.stdout
 
 
 @pytest.mark.parametrize("recipe", ["dead letters", "one person", "window"])
@@ -53,3 +59,20 @@ def test_the_real_store_serves_what_a_recipe_wrote(
                 for key in (row["keys"] or "").split()[:1]:
                     assert row["commitLogOffset"] in real.query(topic, key)
                 assert message.get("keys") == row["keys"]
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_bodies_of_a_real_broker_become_a_table_once(
+    rocketmq: RocketMQ, tmp_path: Path, *, is_live: bool
+) -> None:
+    root, lake = tmp_path / "s", tmp_path / "lake"
+    sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000}
+    with RealBroker(rocketmq, root, sizes) as broker:
+        broker.set_queues("Orders", 3)
+        source = f"rocketmq://{broker.namesrv_address}" if is_live else root
+        for n_sent in (20, 40):
+            orders = [b'{"orderId": %d}' % number for number in range(n_sent - 20, n_sent)]
+            broker.send("Orders", [*orders, b"no order"])
+            shown = run("18_bodies_to_table.py", source, "Orders", lake, "parquet")
+            n_bad = n_sent // 20
+            assert f"{n_sent} orders, {n_bad} bad bodies, 0 queues with gaps" in shown
