@@ -11,7 +11,8 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _CARRIED = (
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "docs/*.ipynb", "docs/*.svg",
-    "docs/*.png", "docs/decisions/*.md", "store/*.md", "examples/*", "examples/follow/*", "conf/*",
+    "docs/*.png", "docs/decisions/*.md", "store/*.md", "examples/*", "examples/follow/*",
+    "examples/cluster/*", "conf/*",
 )  # fmt: skip
 _LINK = re.compile(r"\]\((?!https?:|#)")
 _WHERE = """

@@ -1,9 +1,10 @@
-"""The unit of systemd and the container file that run a follower are what their programs take."""
+"""The unit of systemd and the container files are what their programs take."""
 
 from __future__ import annotations
 
 import configparser
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -92,3 +93,23 @@ def test_the_container_file_copies_what_there_is_and_runs_follow() -> None:
     assert parsed(words)["source"] == steps["VOLUME"][0]
     assert parsed(words)["metrics"].endswith(f":{steps['EXPOSE'][0]}")
     assert "[cli,metrics]" in steps["RUN"][0]
+
+
+def test_the_image_for_a_cluster_is_made_of_what_there_is() -> None:
+    """The commands run where there is no container either: in a fresh environment, see cluster."""
+    text = (ROOT / "examples" / "cluster" / "Dockerfile").read_text(encoding="utf-8")
+    lines = text.replace("\\\n", " ").splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith("COPY ")]
+    sources = [name for names in copied for name in names if not name.startswith("--")]
+    of_stage = {"/uv"}
+    assert {name for name in sources if not (ROOT / name).exists()} == of_stage
+    # What the build of the wheel reads, which tests/test_packaging.py tries.
+    assert {"pyproject.toml", "README.md", "conf", "docs", "examples", "store"} <= {*sources}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (extra,) = re.findall(r'"/build\[(\w+)\]"', text)
+    assert extra in project["optional-dependencies"]
+    (minor,) = re.findall(r"--python 3\.(\d+) ", text)
+    assert f">=3.{minor}" >= project["requires-python"]
+    manual = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    (python,) = re.findall(r"PYSPARK_PYTHON=(\S+)", text)
+    assert f"driverEnv.PYSPARK_PYTHON={python} " in manual
