@@ -28,7 +28,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Run:
         result = CliRunner().invoke(main, [str(argument) for argument in arguments])
         assert result.exit_code in (0, 1), result.output
         lines = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()))
-        return result, next((line for line in reversed(lines) if line.strip()), "")
+        return result, next((line for line in reversed(lines) if "%" in line), "")
 
     return run
 

@@ -107,7 +107,7 @@ def test_wrong_brokers_are_refused(options: dict[str, str], text: str) -> None:
 
 
 def test_tables_keep_their_brokers() -> None:
-    options = {"brokers": '{"a": "/x"}', "provider": "rmqstore"}
+    options = {"brokers": '{"a": "/x"}'}
     kept = keep_options(SCHEMA, options)
     assert options_of_read({}, kept)["brokers"] == options["brokers"]
     assert "path" in options_of_read({"path": "/y"}, kept)

@@ -55,7 +55,7 @@ INSTALL_ROCKSDB = (
     else f"on {platforms.NAME} it is not read (docs/install.md)"
 )
 NEED_ROCKSDB = (
-    f"which need RocksDB: {install('rocksdb')}"
+    f"which need the extra rocksdb: {install('rocksdb')}"
     if platforms.CAN_READ_ROCKSDB
     else f"which are not read on {platforms.NAME} (docs/install.md)"
 )
