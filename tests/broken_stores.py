@@ -74,10 +74,11 @@ def _places(part: str) -> tuple[str, ...]:
     return PLACES if part != "timerwheel" else PLACES[-1:]  # it is one file
 
 
-def truth() -> dict[Case, Row]:
-    """Return what the real store did with each case; see ``interop/test_broken_stores.py``."""
+def truth(*stores: str) -> dict[Case, Row]:
+    """Return what the real store did with each case of some golden stores; see ``interop``."""
     with lzma.open(goldens.FOLDER / "broken.json.xz", "rt", encoding="utf-8") as file:
-        return {Case(*key.split("/")): row for key, row in json.load(file).items()}
+        rows = {Case(*key.split("/")): row for key, row in json.load(file).items()}
+    return {case: row for case, row in rows.items() if case.store in stores}
 
 
 def folders(case: Case, root: Path) -> list[str]:

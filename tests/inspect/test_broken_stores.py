@@ -17,7 +17,7 @@ from rmqstore.inspect.cures import kind_of
 from rmqstore.inspect.verify import verify
 
 GoldenStore = Callable[[str], Path]
-TRUTH = broken_stores.truth()
+TRUTH = broken_stores.truth("live", "crash")
 # A first file that is gone looks as if retention had deleted it. What a broker reads of a file with
 # the name of another place, and of two files of one name, is as its arithmetic has it.
 NOT_KNOWN = {

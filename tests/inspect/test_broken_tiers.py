@@ -16,7 +16,7 @@ from rmqstore.inspect.cures import by_kind, kind_of
 from rmqstore.inspect.verify import verify
 
 GoldenStore = Callable[[str], Path]
-TRUTH = {case: row for case, row in broken_stores.truth().items() if case.store == "tiered"}
+TRUTH = broken_stores.truth("tiered")
 _STEP = 4  # of the cases of a part, which are 27 or 36
 
 

@@ -17,7 +17,7 @@ from rmqstore.inspect.cures import by_kind
 from rmqstore.inspect.verify import verify
 
 GoldenStore = Callable[[str], Path]
-TRUTH = {case: row for case, row in broken_stores.truth().items() if case.store == "timers"}
+TRUTH = broken_stores.truth("timers")
 UNDELIVERED = re.compile(r"never delivers queue offsets? ([\d, to]+)$")
 
 

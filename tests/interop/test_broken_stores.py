@@ -19,7 +19,7 @@ from broken_stores import Case, Row
 from interop.rocketmq import RealStore, RocketMQ
 
 GoldenStore = Callable[[str], Path]
-TRUTH = broken_stores.truth()
+TRUTH = broken_stores.truth("live", "crash")
 MAGICS = {-626843481, -626843477}  # of records, as Java has them
 _HEAD_BYTES = 36
 SAMPLE = [

@@ -20,7 +20,7 @@ from interop.tiered import RealTieringStore
 
 GoldenStore = Callable[[str], Path]
 Served = dict[str, dict[int, bytes]]
-TRUTH = {case: row for case, row in broken_stores.truth().items() if case.store == "tiered"}
+TRUTH = broken_stores.truth("tiered")
 SAMPLE = [
     Case("tiered", "closed", "COMMIT_LOG", "first", "cut"),
     Case("tiered", "closed", "COMMIT_LOG", "newest", "missing"),

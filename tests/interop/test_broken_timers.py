@@ -20,7 +20,7 @@ from interop.rocketmq import RocketMQ
 from interop.test_broken_stores import spans
 from interop.timers import N_MESSAGES, RealTimerStore
 
-TRUTH = {case: row for case, row in broken_stores.truth().items() if case.store == "timers"}
+TRUTH = broken_stores.truth("timers")
 TAME = [case for case, row in TRUTH.items() if not row.get("stops")]
 SAMPLE = [
     Case("timers", "closed", "timerlog", "first", "missing"),
