@@ -11,7 +11,6 @@ import json
 import logging
 import pickle
 import socket
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +25,7 @@ import pyarrow.compute as pc
 from pyspark.sql import datasource as source_api
 
 import rmqstore
+from connector.engine import pushdown_worker
 from pyspark_rmqstore.source import RmqStoreDataSource
 from recorder_cases import (
     AVAILABLE_NOW,
@@ -54,7 +54,6 @@ _OF_OPEN = {"broker_name", "tiered", "ignore_log_end", "storage_options"}
 _OF_OPEN |= FolderArguments.__annotations__.keys()
 _IN_COMMAS = ("commitlogs", "dledger_logs")
 # Of Spark's worker that pushes filters down: the source asks whether it is imported.
-_PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 # What a file takes on the disk depends on the disk.
 _NOT_COMPARED = ("allocated",)
 _SHORT = 200
@@ -254,7 +253,7 @@ class Recorder:
         source = RmqStoreDataSource(options)
         schema = source.schema()
         outcome["schema"] = _names_and_types(schema)
-        with _pushdown_worker(is_running=bool(filters)):
+        with pushdown_worker(is_running=bool(filters)):
             reader: Any = source.reader(schema)
         if filters:
             pushed = [self._filter(name) for name in filters]
@@ -440,14 +439,3 @@ def _logged() -> Iterator[list[str]]:
         yield lines
     finally:
         logging.getLogger().removeHandler(handler)
-
-
-@contextmanager
-def _pushdown_worker(*, is_running: bool) -> Iterator[None]:
-    """Be in the worker of Spark that pushes filters down, or in another one."""
-    if is_running:
-        sys.modules[_PUSHDOWN_WORKER] = sys.modules[__name__]
-    try:
-        yield
-    finally:
-        sys.modules.pop(_PUSHDOWN_WORKER, None)

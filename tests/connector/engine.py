@@ -210,7 +210,7 @@ class Plan:
 def _plan(frame: Frame) -> Plan:
     source = _unpickled(frame.source)
     pushes = bool(frame.filters) and frame.is_pushing
-    with _pushdown_worker(is_running=pushes):
+    with pushdown_worker(is_running=pushes):
         reader = source.reader(frame.schema)
     assert isinstance(reader, source_api.DataSourceReader)
     left = frame.filters
@@ -230,7 +230,7 @@ def _plan(frame: Frame) -> Plan:
 
 
 @contextmanager
-def _pushdown_worker(*, is_running: bool) -> Iterator[None]:
+def pushdown_worker(*, is_running: bool) -> Iterator[None]:
     """Be in the worker that pushes filters down, or in the one that does not."""
     before = sys.modules.pop(_PUSHDOWN_WORKER, None)
     if is_running:
