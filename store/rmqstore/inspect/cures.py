@@ -27,14 +27,21 @@ class Cure(NamedTuple):
     then: str = ""
     last_command: str = ""
 
-    def lines(self, path: str, tiered: str | None = None) -> list[str]:
-        """Return the cure in words, with the commands for a store to type."""
+    def steps(self, path: str, tiered: str | None = None) -> list[tuple[str, str]]:
+        """Return what to do, each step in words and as a command for a store; "" for none."""
         source = quote(path) if tiered is None else f"{quote(path)} --tiered {quote(tiered)}"
         names = {"PATH": quote(path), "SOURCE": source}
         steps = ((self.advice, self.command), (self.then, self.last_command))
-        typed = [f"{text} {command}".strip() for text, command in steps if text]
-        named = (re.sub("PATH|SOURCE", lambda found: names[found[0]], line) for line in typed)
-        return [self.effect, *named]
+        return [
+            (text, re.sub("PATH|SOURCE", lambda found: names[found[0]], command))
+            for text, command in steps
+            if text
+        ]
+
+    def lines(self, path: str, tiered: str | None = None) -> list[str]:
+        """Return the cure in words, with the commands for a store to type."""
+        steps = self.steps(path, tiered)
+        return [self.effect, *(f"{text} {command}".strip() for text, command in steps)]
 
 
 _REBUILD = "rmqstore rebuild PATH"

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -270,7 +269,7 @@ def render(stores: Sequence[StoreFacts], made_at: datetime) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(count=count, size=size, time=time, span=span, quote=quote)
+    environment.filters.update(count=count, size=size, time=time, span=span)
     return environment.get_template("page.html.j2").render(
         stores=stores,
         made_at=in_current_zone(made_at),
