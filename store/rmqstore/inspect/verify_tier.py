@@ -30,6 +30,7 @@ from rmqstore.storage.queue.tiered import (
     CONSUME_QUEUE,
     INDEX,
     INDEX_TOPIC,
+    METADATA,
     Tier,
     segment_name,
     segment_start,
@@ -38,7 +39,6 @@ from rmqstore.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-_METADATA: Final = "tieredStoreMetadata.json"
 _TABLES: Final = {
     COMMIT_LOG: "commitLogFileSegmentTable",
     CONSUME_QUEUE: "consumeQueueFileSegmentTable",
@@ -98,7 +98,7 @@ def _noted(store: MessageStore, tier: Tier) -> dict[tuple[str, QueueKey], _Lengt
     Raises:
         CorruptConfigError: neither the notes nor their copy can be read.
     """
-    path = store.paths.config / _METADATA
+    path = store.paths.config / METADATA
     table = load_table(store.paths.storage, path) if store.parts.has_store else {}
     if not table:
         return None
@@ -151,7 +151,7 @@ def _of_files(part: _Segments, *, is_closed: bool) -> Iterator[Finding]:
             str(part.folder / segment_name(start)), part.there.get(start), part.noted.get(start)
         )  # fmt: skip
         if noted is None:
-            text = f"the broker has no note of this segment in {_METADATA}, and does not read it"
+            text = f"the broker has no note of this segment in {METADATA}, and does not read it"
             yield Finding("tier", path, text, "stray")
         elif size is None:
             text = (

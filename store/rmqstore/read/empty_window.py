@@ -34,7 +34,6 @@ def warn_of_empty_window(store: StoreParts, selection: Selection, pruning: Pruni
         (topic, queue_id)
         for topic, queue_ids in store.ranges.choose(selection, pruning).items()
         for queue_id in queue_ids
-        if pruning.keeps(topic, queue_id)
     )
     for topic, queue_id in islice(queues, _MOST_QUEUES):
         with suppress(RmqStoreError, OSError):

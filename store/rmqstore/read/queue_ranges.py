@@ -169,7 +169,7 @@ class QueueRanges:
         return Counter({topic: count for topic, count in counts.items() if topic not in in_files})
 
     def choose(self, selection: Selection, pruning: Pruning = NO_PRUNING) -> dict[str, list[int]]:
-        """Return the chosen topics and their queues, without topics that pruning rules out.
+        """Return the chosen topics and their queues, without those that pruning rules out.
 
         A topic that only another store of the same read has is not an error here; see
         ``StoreQueues.known_topics``.
@@ -182,10 +182,12 @@ class QueueRanges:
         topics = choose_topics(selection, queues.known_topics())
         chosen = {topic: queues.ids(topic) for topic in topics if pruning.keeps_topic(topic)}
         assign = selection.assign
-        if not assign:
-            return chosen
         return {
-            topic: [queue_id for queue_id in queue_ids if queue_id in assign[topic]]
+            topic: [
+                queue_id
+                for queue_id in queue_ids
+                if (not assign or queue_id in assign[topic]) and pruning.keeps(topic, queue_id)
+            ]
             for topic, queue_ids in chosen.items()
         }
 
@@ -302,7 +304,6 @@ class QueueRanges:
             (topic, queue_id)
             for topic, queue_ids in self.choose(selection, pruning).items()
             for queue_id in queue_ids
-            if pruning.keeps(topic, queue_id)
         )
         parts_of: dict[QueueKey, list[QueuePart]] = {}
 

@@ -157,7 +157,7 @@ def find_lost(store: StoreParts, slices: Iterable[QueueSlice], spec: ReadSpec) -
 
     Queues that were recovered from a damaged log may lack messages for which there is no unit.
     """
-    is_reported = spec.mode != FAILFAST and not spec.tags  # their units have no tags
+    is_reported = spec.is_tolerant and not spec.tags  # their units have no tags
     return store.ends.lost(slices if is_reported else ())
 
 

@@ -42,6 +42,7 @@ from rmqstore.storage.files.storage import Closing, Entry, Storage, is_folder, p
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.rocksdb_queue import has_unreadable_queues
 from rmqstore.storage.queue.tiered import (
+    METADATA,
     CompactedLogs,
     Tier,
     TieredQueues,
@@ -127,7 +128,7 @@ def tiered_kind(kind: StoreKind, tier: str) -> StoreKind:
 def messages_elsewhere(paths: StorePaths) -> list[str]:
     """Return where else a store has messages, of which reads know nothing."""
     texts: list[str] = []
-    tier = paths.config / "tieredStoreMetadata.json"
+    tier = paths.config / METADATA
     if paths.storage.exists(tier):
         texts.append(
             f"{_IN_TIER} ({tier.name} names their files): what is older than the local log "

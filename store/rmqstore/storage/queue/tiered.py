@@ -75,6 +75,7 @@ _QUEUES: Final = "compactionCq"
 COMMIT_LOG: Final = "COMMIT_LOG"
 CONSUME_QUEUE: Final = "CONSUME_QUEUE"
 INDEX: Final = "INDEX"
+METADATA: Final = "tieredStoreMetadata.json"  # the notes of a broker, in its own config folder
 INDEX_TOPIC: Final = "rmq_sys_INDEX"  # its folder has files of the index in place of queues
 
 _HASH_DIGITS = 8
