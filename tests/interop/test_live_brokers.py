@@ -168,14 +168,20 @@ def test_messages_that_a_broker_keeps_to_itself_are_told(
         rocketmq, tmp_path / "s", SIZES | {"mappedFileSizeConsumeQueue": 20_000}
     ) as one:
         uri = f"rocketmq://{one.namesrv_address}"
-        for topic, count in (("Orders", 4), ("Many", 1), ("Few", 1)):
+        for topic, count in (("Orders", 4), ("Many", 1), ("Few", 1), ("Gone", 1)):
             one.set_queues(topic, count)
         with rmqstore.open(uri, "a") as writer:
-            writer.append(pa.table({"topic": ["Few"], "body": [b"first of the log"]}))
-            writer.append(pa.table({"topic": ["Orders"] * 200, "body": [b"x"] * 200}))
+            # What waits to be sent may overtake messages of other topics.
+            def send(topic: str, bodies: list[bytes]) -> None:
+                writer.append(pa.table({"topic": [topic] * len(bodies), "body": bodies}))
+                writer.flush()
+
+            send("Few", [b"first of the log"])
+            send("Gone", [b"x"])
+            send("Orders", [b"x"] * 200)
             for number in range(12):
-                writer.append(pa.table({"topic": ["Many"] * 1000, "body": [b"x" * 9] * 1000}))
-                writer.append(pa.table({"topic": ["Few"] * 3, "body": [b"%d" % number] * 3}))
+                send("Many", [b"x" * 9] * 1000)
+                send("Few", [b"%d" % number] * 3)
 
         one.set_queues("Orders", 2)
         with rmqstore.open(uri) as cluster:
@@ -199,6 +205,8 @@ def test_messages_that_a_broker_keeps_to_itself_are_told(
                 topic: cluster.scan(subscribe=topic, columns=columns).to_arrow()
                 for topic in ("Few", "Many")
             }
+            assert store.getMaxOffsetInQueue("Gone", 0) == 1
+            assert cluster.count(subscribe="Gone") == 0
             for topic, table in found.items():
                 first = min(table["storeTimestamp"].to_pylist())
                 assert cluster.count(subscribe=topic, starting_timestamp=first) == len(table)
