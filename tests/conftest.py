@@ -4,6 +4,7 @@ from __future__ import annotations
 
 # isort: off
 import simulated  # first: it may take away what another system lacks
+import wings  # and this one parts of the packages
 
 # isort: on
 import json
@@ -75,7 +76,9 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out the folders that are not for this system, whose modules may not import."""
+    """Leave out what is not for this system, and tests of wings that are gone: it cannot import."""
+    if wings.is_of_wing(collection_path):
+        return True
     folders = (Path(__file__).parent / name for name in simulated.folders_left_out())
     return any(collection_path.is_relative_to(folder) for folder in folders) or None
 
@@ -102,6 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     file, and each worker has a JVM of its own.
     """
     config.stash[tiers.STALE] = tiers.mark(items)
+    wings.without_verbs(items)
     is_all = not any("::" in argument for argument in config.args)
     simulated.skip_what_does_not_hold(items, is_all=is_all)
     for item in items:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,19 +16,17 @@ from pyspark_rmqstore.option_names import SPARK_OWN, option_names, without_kafka
 from pyspark_rmqstore.store_options import (
     MESSAGES,
     absolute_path,
-    live_location,
     parse_stores,
     zone_of,
 )
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
-from rmqstore.live.location import require_served
 from rmqstore.query.arguments import ScanArguments
 from rmqstore.query.options import ALL_READ_OPTIONS, KAFKA, GivenOptions
 from rmqstore.read.limits import Limits
 from rmqstore.read.request import ScanRequest, parse_request
 from rmqstore.read.views.schema import ALLOWED
-from rmqstore.storage.files.remote_location import is_uri
+from rmqstore.storage.files.remote_location import is_live, is_uri
 
 if TYPE_CHECKING:
     from pyspark_rmqstore.stream_snapshot import FollowedSource
@@ -35,12 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Options of which the files of a store are needed.
-_OF_FILES = (
-    "brokers", "brokerName", "storePathCommitLog", "storePathConsumeQueue", "storePathIndex",
-    "storePathDLedgerCommitLog", "dLegerSelfId", "tiered", "conf", "ignoreLogEnd", "msgKey",
-    "msgId", "msgTags", "msgKeyLimit", "indexOnly", "maxBytesPerTrigger", "consumerOffsetFile",
-)  # fmt: skip
 # Options of Spark's Kafka source for streams, which it ignores in a batch.
 _TRIGGERS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 
@@ -213,20 +206,13 @@ def _source(given: GivenOptions, chosen: ColumnOptions) -> Source:
     Raises:
         UnsupportedFeatureError: an option is given that only the files of stores can answer.
     """
-    location = live_location(given)
-    if location is None:
-        from pyspark_rmqstore.store_source import StoreSource
+    if is_live(given["path"]):
+        live = import_module("pyspark_rmqstore.live.source")
+        source: Source = live.parse_source(given, chosen)
+        return source
+    from pyspark_rmqstore.store_source import StoreSource
 
-        return StoreSource(parse_stores(given), given["msgKeyLimit"])
-    from pyspark_rmqstore.broker_source import BrokerSource
-
-    names = [name for name in _OF_FILES if name in given]
-    if given["scan"] == "commitlog":
-        names.append("scan=commitlog")
-    if chosen.include_pending:
-        names.append("includePending")
-    require_served(names, chosen.columns or ())
-    return BrokerSource(location)
+    return StoreSource(parse_stores(given), given["msgKeyLimit"])
 
 
 def _is_kafka(given: GivenOptions) -> bool:

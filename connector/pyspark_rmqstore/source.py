@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -73,7 +74,7 @@ class RmqStoreDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a batch writer of these columns. Runs on the driver."""
         from pyspark_rmqstore.sink import RmqStoreWriter
-        from pyspark_rmqstore.write_options import SendOptions, parse_write_options
+        from pyspark_rmqstore.write_options import WriteOptions, parse_write_options
 
         if overwrite:
             from rmqstore.errors import UnsupportedFeatureError
@@ -82,11 +83,11 @@ class RmqStoreDataSource(DataSource):
                 'a store is a log, which can only be appended to: write with mode("append")'
             )
         options = parse_write_options(self.options)
-        if isinstance(options, SendOptions):
-            from pyspark_rmqstore.live_sink import RmqLiveWriter
-
-            return RmqLiveWriter(schema, options)
-        return RmqStoreWriter(schema, options)
+        if isinstance(options, WriteOptions):
+            return RmqStoreWriter(schema, options)
+        live = import_module("pyspark_rmqstore.live.sink")
+        writer: DataSourceArrowWriter = live.RmqLiveWriter(schema, options)
+        return writer
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """Return a writer of one micro-batch of these columns. Runs on the driver."""

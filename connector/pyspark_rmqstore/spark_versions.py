@@ -7,17 +7,17 @@ class of stream writers that take Arrow batches.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_rmqstore.live_sink import RmqLiveStreamWriter
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.sink import RmqStoreStreamWriter
 from pyspark_rmqstore.stream_reader import RmqStoreStreamReader
-from pyspark_rmqstore.write_options import SendOptions, WriteOptions
+from pyspark_rmqstore.write_options import Sending, WriteOptions
 from rmqstore.errors import UnsupportedFeatureError
 
 try:
@@ -91,18 +91,6 @@ class OlderStreamWriter(  # type: ignore[misc]
     """
 
 
-if TYPE_CHECKING or HAS_ARROW_STREAM_WRITERS:
-
-    class ArrowLiveStreamWriter(RmqLiveStreamWriter, datasource.DataSourceStreamArrowWriter):
-        """A stream writer to running brokers that takes Arrow batches."""
-
-
-class OlderLiveStreamWriter(  # type: ignore[misc]
-    RmqLiveStreamWriter, datasource.DataSourceArrowWriter, datasource.DataSourceStreamWriter
-):
-    """The same for PySpark 4.0; see :class:`OlderStreamWriter`."""
-
-
 def stream_reader(schema: StructType, options: StreamOptions) -> datasource.DataSourceStreamReader:
     """Return a reader of micro-batches, with limits from PySpark 4.2 on.
 
@@ -114,11 +102,12 @@ def stream_reader(schema: StructType, options: StreamOptions) -> datasource.Data
 
 
 def stream_writer(
-    schema: StructType, options: WriteOptions | SendOptions
+    schema: StructType, options: WriteOptions | Sending
 ) -> datasource.DataSourceStreamWriter:
     """Return a writer of micro-batches that takes Arrow batches."""
-    if isinstance(options, SendOptions):
-        live = ArrowLiveStreamWriter if HAS_ARROW_STREAM_WRITERS else OlderLiveStreamWriter
-        return live(schema, options)
+    if not isinstance(options, WriteOptions):
+        live = import_module("pyspark_rmqstore.live.stream_sink")
+        writer: datasource.DataSourceStreamWriter = live.live_stream_writer(schema, options)
+        return writer
     kind = ArrowStreamWriter if HAS_ARROW_STREAM_WRITERS else OlderStreamWriter
     return kind(schema, options)

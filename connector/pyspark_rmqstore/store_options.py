@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -20,12 +21,6 @@ from pyspark.sql.types import StructField, StructType
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names, without_kafka_own
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.live.location import (
-    SECRETS_OF_SERVERS,
-    WHO_ASKS,
-    LiveLocation,
-    is_live,
-)
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.times import time_zone
@@ -35,6 +30,7 @@ from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.remote_location import (
     SECRETS,
+    is_live,
     is_uri,
     local_path,
     matching,
@@ -97,14 +93,8 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
     if "brokers" in given:
         paths += [path for stores in brokers(given["brokers"]).values() for path in stores]
     if paths and all(map(is_live, paths)):
-        secrets = sorted({*stated} & SECRETS_OF_SERVERS)
-        elsewhere = (
-            "leave the secret to the environment variable ROCKETMQ_SECRET_KEY, or give a query all "
-            "storageOptions: SELECT … FROM t WITH (storageOptions = …)"
-        )
-        left = {name: value for name, value in stated.items() if name not in WHO_ASKS}
-        for path in paths:
-            LiveLocation.parse(path, left)  # refuses what is unknown
+        live = import_module("pyspark_rmqstore.live.source")
+        secrets, elsewhere = live.secrets_in_table(paths, stated)
     else:
         options_by_path(paths, stated)  # refuses what is unknown
         secrets = sorted(set(stated) & set(SECRETS))
@@ -229,12 +219,6 @@ class StoreRef:
             "dledger_self_id": self.dledger_self_id,
             "conf": self.conf,
         }
-
-
-def live_location(given: GivenOptions) -> LiveLocation | None:
-    """Return the running brokers that ``path`` names, None if it names stores."""
-    path = given["path"] or ""
-    return LiveLocation.parse(path, given["storageOptions"]) if is_live(path) else None
 
 
 def parse_stores(given: GivenOptions) -> tuple[StoreRef, ...]:

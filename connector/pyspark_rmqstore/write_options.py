@@ -9,21 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names
-from pyspark_rmqstore.store_options import absolute_path, given_conf, live_location, paths_or_root
-from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.live.location import LiveLocation
+from pyspark_rmqstore.store_options import absolute_path, given_conf, paths_or_root
+from rmqstore.errors import OptionError
 from rmqstore.query.options import WRITE_OPTIONS, GivenOptions
 from rmqstore.storage.broker.store_config import StoreConfig, sizes_of
 from rmqstore.storage.files.paths import BrokerSettings
+from rmqstore.storage.files.remote_location import is_live
 from rmqstore.write.messages import WriteSpec
 
 _SIZES = (
     "mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum",
     "messageIndexEnable",
 )  # fmt: skip
-_OF_LIVE = ("topic", "queueSelector", "compression", "uniqKey", "storageOptions")
 _NO_PATH = (
     "name the root of the store, the folder that holds commitlog/: save('/path/to/store'). "
     "Spark does not pass the options of a table to a Python data source that is written to: "
@@ -44,25 +45,24 @@ class WriteOptions:
     broker_stopped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SendOptions:
-    """The options of one write to running brokers, validated."""
+class Sending(Protocol):
+    """The options of a write to running brokers, as ``live.sink`` has them."""
 
-    location: LiveLocation
-    spec: WriteSpec
+    @property
+    def spec(self) -> WriteSpec: ...
 
 
 @option_names()
-def parse_write_options(options: Mapping[str, str]) -> WriteOptions | SendOptions:
+def parse_write_options(options: Mapping[str, str]) -> WriteOptions | Sending:
     """Parse the options of a batch write.
 
     Raises:
         OptionError: a key is unknown, a value out of its domain, or two contradict each other.
     """
     given = GivenOptions(options, WRITE_OPTIONS, SPARK_OWN)
-    location = live_location(given)
-    if location is not None:
-        return _send_options(given, location)
+    if is_live(given["path"]):
+        sending: Sending = import_module("pyspark_rmqstore.live.sink").parse_send_options(given)
+        return sending
     if "storageOptions" in given:
         raise OptionError("storageOptions: for running brokers; a store is written to on a disk")
     conf = given_conf(given)
@@ -96,30 +96,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions | SendOption
     )
 
 
-def _send_options(given: GivenOptions, location: LiveLocation) -> SendOptions:
-    """Return the options of a write to running brokers.
-
-    Raises:
-        UnsupportedFeatureError: an option is of stores.
-    """
-    of_stores = [option.name for option in WRITE_OPTIONS if option.name in given]
-    of_stores = [name for name in of_stores if name not in _OF_LIVE]
-    if of_stores:
-        raise UnsupportedFeatureError(
-            f"{', '.join(of_stores)}: running brokers take none of it; see docs/live.md"
-        )
-    return SendOptions(
-        location,
-        WriteSpec(
-            topic=given["topic"] or None,
-            queue_selector=given["queueSelector"],
-            compression=given["compression"],
-            make_uniq_key=given["uniqKey"] == "make",
-        ),
-    )
-
-
-def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions | SendOptions:
+def parse_stream_write_options(options: Mapping[str, str]) -> WriteOptions | Sending:
     """Parse the options of a streaming write; raises as :func:`parse_write_options` does."""
     parsed = parse_write_options(options)
     if isinstance(parsed, WriteOptions) and parsed.txn is not None:

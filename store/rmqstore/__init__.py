@@ -32,15 +32,16 @@ if TYPE_CHECKING:
     from rmqstore import polars
     from rmqstore.copying.copier import copy
     from rmqstore.format.schema import Message
+    from rmqstore.live.live_cluster import LiveCluster
+    from rmqstore.live.opening import open_live
     from rmqstore.live.writer import LiveWriter
     from rmqstore.read.store_queues import QueueInfo
     from rmqstore.replica.cluster import ClusterProgress, follow, follow_cluster
     from rmqstore.replica.state import FollowProgress, follow_cluster_status, follow_status
     from rmqstore.storage.broker.store_config import StoreConfig, read_properties
     from rmqstore.store.cluster import StoreCluster
-    from rmqstore.store.live_cluster import LiveCluster
     from rmqstore.store.message_store import MessageStore
-    from rmqstore.store.opening import create, open_cluster, open_live
+    from rmqstore.store.opening import create, open_cluster
     from rmqstore.store.opening import open_for as open  # noqa: A004 - `rmqstore.open(path)` reads as it should
     from rmqstore.store.scan import Scan
     from rmqstore.write.messages import WriteSpec
@@ -98,7 +99,7 @@ __all__ = [
 _HOMES = {
     "ClusterProgress": "replica.cluster:ClusterProgress",
     "FollowProgress": "replica.state:FollowProgress",
-    "LiveCluster": "store.live_cluster:LiveCluster",
+    "LiveCluster": "live.live_cluster:LiveCluster",
     "LiveWriter": "live.writer:LiveWriter",
     "Message": "format.schema:Message",
     "MessageStore": "store.message_store:MessageStore",
@@ -116,7 +117,7 @@ _HOMES = {
     "follow_status": "replica.state:follow_status",
     "open": "store.opening:open_for",
     "open_cluster": "store.opening:open_cluster",
-    "open_live": "store.opening:open_live",
+    "open_live": "live.opening:open_live",
     "polars": "polars",
     "read_properties": "storage.broker.store_config:read_properties",
 }

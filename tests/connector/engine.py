@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pyarrow as pa
@@ -48,16 +49,19 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
-from pyspark_kafkalog.source import KafkaLogDataSource
-from pyspark_rmqstore.source import RmqStoreDataSource
-
-SOURCES: dict[str, type[DataSource]] = {
-    "rmqstore": RmqStoreDataSource,
-    "kafkalog": KafkaLogDataSource,
+SOURCES = {
+    "rmqstore": "pyspark_rmqstore.source:RmqStoreDataSource",
+    "kafkalog": "pyspark_kafkalog.source:KafkaLogDataSource",
 }
 MAX_ROWS_A_BATCH = 10_000  # spark.sql.execution.arrow.maxRecordsPerBatch
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 _pickler = CloudPickleSerializer()
+
+
+def _source(name: str) -> type[DataSource]:
+    """Return the data source of a format, whose package is imported now."""
+    source: type[DataSource] = resolve_name(SOURCES[name])
+    return source
 
 
 @contextmanager
@@ -310,7 +314,7 @@ class _Stated:
 
     def _made(self, path: str | Sequence[str] | None) -> tuple[bytes, StructType]:
         with _worker():
-            source = SOURCES[self.source](options=self._with_path(path))
+            source = _source(self.source)(options=self._with_path(path))
             schema = source.schema() if self.schema_ is None else self.schema_
             assert isinstance(schema, StructType)
             return _pickled(source), schema
@@ -370,7 +374,7 @@ class FrameWriter(_Stated):
     def save(self, path: str | None = None) -> None:
         """Run the job: a task for each part, then the commit, or abort if a task failed."""
         with _worker():
-            source = SOURCES[self.source](options=self._with_path(path))
+            source = _source(self.source)(options=self._with_path(path))
             writer = source.writer(self._rows, self._mode == "overwrite")
             assert isinstance(writer, source_api.DataSourceWriter)
             pickled = _pickled(writer)
@@ -473,7 +477,7 @@ class StreamWriter(_Stated):
         if self._function is not None:
             sink: Sink = _Function(self._function)
         elif self.source in SOURCES:
-            sink = _SourceSink(SOURCES[self.source], options, self._frame.schema)
+            sink = _SourceSink(_source(self.source), options, self._frame.schema)
         else:
             assert self.source == "json"
             sink = _JsonFolder(Path(options["path"]))

@@ -13,7 +13,7 @@ import rmqstore
 from connector.streams import SIZES, put
 from connector.test_stream_read import failure
 from live.fake_cluster import FakeCluster, one_queue
-from pyspark_rmqstore.broker_source import BrokerSource
+from pyspark_rmqstore.live.source import BrokerSource
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.source import RmqStoreDataSource
 from pyspark_rmqstore.store_options import keep_options, options_of_read, stated_options

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from rmqstore.live.live_cluster import LiveCluster
 from rmqstore.live.location import LiveLocation
 from rmqstore.live.writer import LiveWriter
-from rmqstore.store.live_cluster import LiveCluster
 from store_builder import Record, Store, java_hash, pack, properties
 
 Key = tuple[str, int]  # topic and queue id

@@ -16,10 +16,10 @@ import rmqstore
 from live.fake_cluster import FakeCluster, fill, one_queue
 from rmqstore.cli import main
 from rmqstore.errors import OptionError, UnsupportedFeatureError
+from rmqstore.live.live_cluster import LiveCluster
 from rmqstore.live.location import LiveLocation
+from rmqstore.live.opening import open_live
 from rmqstore.remoting import Address, Credentials
-from rmqstore.store.live_cluster import LiveCluster
-from rmqstore.store.opening import open_live
 from store_builder import Store
 
 

@@ -11,7 +11,7 @@ import pytest
 from live.fake_cluster import FakeCluster, one_queue
 from rmqstore.errors import CorruptRecordError, StoreFormatError
 from rmqstore.live import pulls, reading
-from rmqstore.store.live_cluster import LiveCluster
+from rmqstore.live.live_cluster import LiveCluster
 
 N, DAMAGED = 100, 40
 

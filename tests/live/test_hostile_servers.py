@@ -20,8 +20,8 @@ from rmqstore.errors import (
     RmqStoreError,
 )
 from rmqstore.live import patience, pulls
+from rmqstore.live.live_cluster import LiveCluster
 from rmqstore.live.location import LiveLocation
-from rmqstore.store.live_cluster import LiveCluster
 from store_builder import Store
 
 N = 500

@@ -17,7 +17,7 @@ from rmqstore.errors import (
     UnsupportedFeatureError,
 )
 from rmqstore.live import pulls
-from rmqstore.store.live_cluster import LiveCluster
+from rmqstore.live.live_cluster import LiveCluster
 from store_builder import Record, java_hash, pack, properties
 
 N = 200

@@ -37,9 +37,9 @@ from rmqstore.errors import (
 from rmqstore.live import cluster as cluster_module
 from rmqstore.live import patience, pulls
 from rmqstore.live.broker import LiveBroker
+from rmqstore.live.live_cluster import LiveCluster
 from rmqstore.remoting import Address, RemotingClient
 from rmqstore.spans import QueueSlice
-from rmqstore.store.live_cluster import LiveCluster
 from store_builder import T0, Record, Store, java_hash, properties
 
 COUNTS = {

@@ -25,9 +25,8 @@ from rmqstore.query.selection import (
 from rmqstore.read.request import parse_request
 from rmqstore.read.tailing import TailingScan
 from rmqstore.store.cluster import StoreCluster
-from rmqstore.store.live_cluster import LiveCluster
 from rmqstore.store.message_store import MessageStore
-from rmqstore.store.scan import Scan
+from rmqstore.store.scan import Messages, Scan
 
 TIMES: Final = "epoch ms, ISO-8601 or -1h"
 _PAUSE, _REMOTE_PAUSE = 0.5, 5.0  # seconds between two looks at a store that is followed
@@ -113,7 +112,7 @@ def some_messages(command: Command) -> Command:
 
 
 def scan(
-    store: MessageStore | StoreCluster | LiveCluster,
+    store: Messages,
     *,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
@@ -245,7 +244,7 @@ def offsets_from(
 
 
 def topic_arguments(
-    store: MessageStore | StoreCluster | LiveCluster,
+    store: Messages,
     topics: tuple[str, ...],
     queue_ids: tuple[int, ...],
     with_system: bool,
@@ -270,11 +269,11 @@ def topic_arguments(
     elif by_log:
         chosen["subscribe_pattern"] = regular_expression(topics, include_system_topics=with_system)
     else:
-        if isinstance(store, LiveCluster):
-            known = {*store.topics()}
-        else:
+        if isinstance(store, MessageStore | StoreCluster):
             parts = [one.parts for one in each_store(store)]
             known = {topic for one in parts for topic in one.store_queues.known_topics()}
+        else:
+            known = {*store.topics()}
         chosen["subscribe"] = match_topics(topics, sorted(known), include_system_topics=with_system)
     return chosen
 
@@ -318,7 +317,7 @@ def some_bodies(command: Command) -> Command:
     return with_body(with_charset(run))
 
 
-def columns_of_tables(store: MessageStore | StoreCluster | LiveCluster, columns: str) -> str:
+def columns_of_tables(store: Messages, columns: str) -> str:
     """Return the columns of a table, with the broker's name if there may be several."""
     return columns if isinstance(store, MessageStore) else f"brokerName,{columns}"
 

@@ -56,9 +56,8 @@ from rmqstore.progress import Progress, ignore_progress
 from rmqstore.query.selection import Selection, parse_selection
 from rmqstore.read.read_spec import FAILFAST
 from rmqstore.store.cluster import StoreCluster
-from rmqstore.store.live_cluster import LiveCluster
 from rmqstore.store.message_store import MessageStore
-from rmqstore.store.scan import Scan
+from rmqstore.store.scan import Messages, Scan
 
 _COLUMNS = "topic,queueId,queueOffset,storeTimestamp,tags,keys,body"  # of a table
 
@@ -203,7 +202,7 @@ def dump(
             columns = columns_of_tables(store, _COLUMNS)
         choice["columns"] = columns_to_read(columns, bodies)
         if follow:
-            if isinstance(store, LiveCluster):
+            if not isinstance(store, MessageStore | StoreCluster):
                 raise UnsupportedFeatureError(
                     "--follow reads the files of a store; a stream of Spark follows running brokers"
                 )
@@ -212,7 +211,10 @@ def dump(
         else:
             progress: Progress = ignore_progress
             if not output.is_on_terminal:
-                name = paths[0] if isinstance(store, LiveCluster) else _names(each_store(store))
+                if isinstance(store, MessageStore | StoreCluster):
+                    name = _names(each_store(store))
+                else:
+                    name = str(paths[0])
                 unit = SCAN_UNITS[choice["scan_by"]] if output.limit is None else "messages"
                 progress = stack.enter_context(progress_bar(f"reading {name}", unit))
                 if output.limit is None:
@@ -241,7 +243,7 @@ class _DamagedRows:
 
 
 def _show_all(
-    store: MessageStore | StoreCluster | LiveCluster,
+    store: Messages,
     output: Output,
     bodies: BodyForm | None,
     choice: dict[str, Any],

@@ -14,19 +14,24 @@ import click
 
 from rmqstore.cli.common import Command, with_flags
 from rmqstore.errors import OptionError, UnsupportedFeatureError
-from rmqstore.live.location import is_live
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.options import help_of
 from rmqstore.storage.broker.folders import names_by_path, read_brokers
 from rmqstore.storage.broker.store_config import read_conf, root_of
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
-from rmqstore.storage.files.remote_location import is_pattern, is_uri, local_path, options_by_path
+from rmqstore.storage.files.remote_location import (
+    is_live,
+    is_pattern,
+    is_uri,
+    local_path,
+    options_by_path,
+)
 from rmqstore.storage.files.storage import path_of
 from rmqstore.store.cluster import StoreCluster
-from rmqstore.store.live_cluster import LiveCluster
 from rmqstore.store.message_store import MessageStore
-from rmqstore.store.opening import expanded, open_for, open_live
+from rmqstore.store.opening import expanded, open_for
+from rmqstore.store.scan import Messages
 
 _META = "rmqstore."
 _OF_BROKERS = ("dump", "export")  # the verbs that read running brokers too
@@ -367,7 +372,7 @@ def open_as_one(
 @contextmanager
 def open_any(
     paths: Sequence[Path], brokers: str | None, *, ignore_log_end: bool
-) -> Iterator[MessageStore | StoreCluster | LiveCluster]:
+) -> Iterator[Messages]:
     """Do the same for a command that also reads running brokers."""
     if len(paths) != 1 or brokers is not None or not is_live(paths[0]):
         with open_as_one(paths, brokers, ignore_log_end=ignore_log_end) as store:
@@ -376,7 +381,7 @@ def open_any(
     given = given_options()
     if ignore_log_end or given.confs or given.for_one_store:
         raise OptionError(f"{paths[0]}: options of stores have no meaning with running brokers")
-    with open_live(str(paths[0]), storage_options=given.storage_options) as cluster:
+    with open_for(str(paths[0]), storage_options=given.storage_options) as cluster:
         yield cluster
 
 

@@ -35,13 +35,6 @@ WHO_ASKS: Final = SECRETS_OF_SERVERS | {"access_key"}
 _COLUMNS_OF_FILES: Final = frozenset({"tagsCode"})
 
 
-def is_live(path: object) -> bool:
-    """Return whether a path is the address of name servers."""
-    return isinstance(path, str | os.PathLike) and os.fspath(path).lower().startswith(
-        f"{RUNNING_BROKERS}:"
-    )
-
-
 def require_served(asked: Iterable[str] = (), columns: Iterable[str] = ()) -> None:
     """Refuse what only the files of a store can answer.
 

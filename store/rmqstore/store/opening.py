@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Literal, TypeAlias, Unpack, overload
@@ -14,10 +15,7 @@ from rmqstore.errors import (
     OptionError,
     StoreStateError,
     UnsupportedFeatureError,
-    marked,
 )
-from rmqstore.live.location import LiveLocation, is_live
-from rmqstore.live.writer import LiveWriter
 from rmqstore.query.arguments import FolderArguments, takes
 from rmqstore.query.selection import require_arguments
 from rmqstore.read.store_parts import open_parts
@@ -33,6 +31,7 @@ from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL
 from rmqstore.storage.files.paths import BrokerSettings
 from rmqstore.storage.files.remote_location import (
+    is_live,
     is_pattern,
     is_uri,
     locate,
@@ -42,7 +41,6 @@ from rmqstore.storage.files.remote_location import (
 )
 from rmqstore.storage.files.storage import Storage
 from rmqstore.store.cluster import StoreCluster
-from rmqstore.store.live_cluster import LiveCluster
 from rmqstore.store.message_store import MessageStore
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
@@ -110,7 +108,7 @@ def open_for(
     storage_options: Mapping[str, object] | None = None,
     filesystem: object = None,
     **folders: Unpack[FolderArguments],
-) -> MessageStore | StoreCluster | StoreWriter | LiveCluster | LiveWriter:
+) -> object:
     """Open the store at ``path``: to read (``mode="r"``) or to append to (``mode="a"``).
 
     Several stores, named by a list, are read as one.
@@ -119,7 +117,7 @@ def open_for(
         path: the folder that holds ``commitlog/``, or the DLedger log ``dledger-*/data``. A reader
             also takes the URI of a folder in object storage or HDFS, such as ``s3://bucket/store``.
             A folder of tiered storage is read alone. The address of name servers, such as
-            ``rocketmq://ns1:9876;ns2:9876``, opens running brokers (:func:`open_live`). A list of
+            ``rocketmq://ns1:9876;ns2:9876``, opens running brokers (``open_live``). A list of
             paths and patterns such as ``/data/*/store``, or a table of them by broker name, is for
             :func:`open_cluster`. It may be left out with ``conf``.
         mode: a reader changes nothing and may be opened beside a running broker. A writer holds the
@@ -163,7 +161,8 @@ def open_for(
         _require_reads(mode, [name for name, value in of_one.items() if value])
         return open_cluster(path, ignore_log_end=ignore_log_end, storage_options=storage_options)
     if path is not None and is_live(path):
-        return _open_brokers(path, mode, spec, storage_options, {
+        brokers = import_module("rmqstore.live.opening")
+        return brokers.open_brokers(path, mode, spec, storage_options, {
             "broker_name": broker_name, "ignore_log_end": ignore_log_end, "tiered": tiered,
             "filesystem": filesystem, "config": config, "truncate": truncate,
             "check_log": check_log, "broker_stopped": broker_stopped, **folders,
@@ -197,39 +196,6 @@ def open_for(
         check_log=check_log,
         broker_stopped=broker_stopped,
     )
-
-
-def _open_brokers(
-    path: AnyPath,
-    mode: str,
-    spec: WriteSpec | None,
-    storage_options: Mapping[str, object] | None,
-    of_stores: Mapping[str, object],
-) -> LiveCluster | LiveWriter:
-    """Open running brokers, to read or to send.
-
-    Raises:
-        OptionError: it is no mode, or one of the arguments of stores is given.
-    """
-    if given := [name for name, value in of_stores.items() if value]:
-        raise OptionError(f"{marked(given)}: running brokers take none of it")
-    if mode not in ("r", "a"):
-        raise OptionError(f"mode {mode!r}: must be 'r' to read or 'a' to append")
-    location = LiveLocation.parse(os.fspath(path), storage_options)
-    return LiveWriter(location, spec) if mode == "a" else LiveCluster(location)
-
-
-def open_live(path: str, *, storage_options: Mapping[str, object] | None = None) -> LiveCluster:
-    """Open the running brokers of a cluster for reading; :func:`open_for` does so too.
-
-    Args:
-        path: the address of its name servers, such as ``rocketmq://ns1:9876;ns2:9876``.
-        storage_options: how they are talked to, such as ``access_key``; see ``docs/live.md``.
-
-    Raises:
-        OptionError: it is not such an address, or an option is unknown.
-    """
-    return LiveCluster(LiveLocation.parse(path, storage_options))
 
 
 def _require_appendable(path: AnyPath, mode: str, tiered: str | os.PathLike[str] | None) -> None:

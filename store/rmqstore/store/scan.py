@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -124,6 +124,13 @@ class _Readings:
         for batch in batches if limit is None else first_rows(batches, limit):
             yield batch
             self._require_open()
+
+
+class Messages(Protocol):
+    """Messages that can be scanned: of a store, of several, or of running brokers."""
+
+    def scan(self, *args: Any, **options: Any) -> Scan: ...  # noqa: ANN401 - as each has it
+    def topics(self) -> Sequence[str]: ...
 
 
 class Scan(ArrowRows, Closing):

@@ -187,6 +187,13 @@ def is_uri(path: Path) -> bool:
     return uri[1].lower() in _MAKERS or (len(uri[2]) > 1 and uri[1].lower() != "file")
 
 
+def is_live(path: object) -> bool:
+    """Return whether a path is the address of the name servers of running brokers."""
+    return isinstance(path, str | os.PathLike) and os.fspath(path).lower().startswith(
+        f"{RUNNING_BROKERS}:"
+    )
+
+
 def require_known(path: Path, options: Options | None = None) -> None:
     """Refuse a URI of a file system that is not known, or with credentials, and unknown options.
 

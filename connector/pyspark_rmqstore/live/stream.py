@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
-from pyspark_rmqstore.broker_tasks import BrokerTask
+from pyspark_rmqstore.live.tasks import BrokerTask
 from pyspark_rmqstore.offsets import Key, StreamOffset, Weight
 from pyspark_rmqstore.stream_snapshot import StreamSnapshot
 from rmqstore.errors import BrokerUnreachableError, UnsupportedFeatureError

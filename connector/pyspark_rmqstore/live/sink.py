@@ -15,20 +15,61 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.option_names import option_names
-from pyspark_rmqstore.sink import micro_batch, require_columns
+from pyspark_rmqstore.sink import require_columns
 from pyspark_rmqstore.worker import settle_worker
-from pyspark_rmqstore.write_options import SendOptions
-from rmqstore.errors import BrokerUnreachableError
+from rmqstore.errors import BrokerUnreachableError, UnsupportedFeatureError
 from rmqstore.format.schema import ASSIGNED
+from rmqstore.live.location import LiveLocation
 from rmqstore.live.writer import OF_BROKERS, LiveWriter, RepeatableKeys
+from rmqstore.query.options import WRITE_OPTIONS, GivenOptions
+from rmqstore.write.messages import WriteSpec
 
 logger = logging.getLogger(__name__)
 
 _PREFIX_BYTES = 8
+# The options of writes that running brokers take too.
+_TAKEN = ("topic", "queueSelector", "compression", "uniqKey", "storageOptions")
+
+
+@dataclass(frozen=True, slots=True)
+class SendOptions:
+    """The options of one write to running brokers, validated."""
+
+    location: LiveLocation
+    spec: WriteSpec
+
+
+def parse_send_options(given: GivenOptions) -> SendOptions:
+    """Return the options of a write to running brokers.
+
+    Raises:
+        OptionError: the path is no address of name servers, or an option says in vain how to reach
+            them.
+        UnsupportedFeatureError: an option is of stores.
+    """
+    location = LiveLocation.parse(given["path"], given["storageOptions"])
+    of_stores = [option.name for option in WRITE_OPTIONS if option.name in given]
+    of_stores = [name for name in of_stores if name not in _TAKEN]
+    if of_stores:
+        raise UnsupportedFeatureError(
+            f"{', '.join(of_stores)}: running brokers take none of it; see docs/live.md"
+        )
+    return SendOptions(
+        location,
+        WriteSpec(
+            topic=given["topic"] or None,
+            queue_selector=given["queueSelector"],
+            compression=given["compression"],
+            make_uniq_key=given["uniqKey"] == "make",
+        ),
+    )
 
 
 @dataclass
@@ -100,34 +141,14 @@ class RmqLiveWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log how many messages are stored. Runs on the driver."""
-        _log(messages)
+        log_stored(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Log how many messages are stored although the job failed. Runs on the driver."""
-        _log(messages)
+        log_stored(messages)
 
 
-class RmqLiveStreamWriter:
-    """Sends the rows of micro-batches to running brokers; a repeated one is sent again."""
-
-    def __init__(self, schema: StructType, options: SendOptions) -> None:
-        self._sink = LiveSink(schema, options)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Send the rows of one task. Runs in a task; stateless."""
-        return self._sink.send(iterator, ":".join(micro_batch()))
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Log what is not sent, once. Runs on the driver."""
-        if batchId == 0:
-            self._sink.warn_ignored()
-        _log(messages)
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's name
-        """Log how many messages are stored. Runs on the driver."""
-        _log(messages)
-
-
-def _log(messages: Sequence[WriterCommitMessage | None]) -> None:
+def log_stored(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Log how many messages the tasks of a job have stored."""
     total = sum(message.n_messages for message in messages if isinstance(message, Sent))
     logger.info("%d messages are stored", total)

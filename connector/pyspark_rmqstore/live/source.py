@@ -1,0 +1,92 @@
+"""The running brokers that a read names, as a source of tasks, and the options that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark_rmqstore.live.stream import FollowedBrokers
+from pyspark_rmqstore.live.tasks import BrokerTask
+from pyspark_rmqstore.options import ColumnOptions
+from rmqstore.live.cluster import LiveBrokers
+from rmqstore.live.location import SECRETS_OF_SERVERS, WHO_ASKS, LiveLocation, require_served
+from rmqstore.live.parts import plan_live, sampled_part
+from rmqstore.query.options import GivenOptions
+from rmqstore.read.limits import Limits
+from rmqstore.read.request import ScanRequest
+
+# Options of which the files of a store are needed.
+_OF_FILES = (
+    "brokers", "brokerName", "storePathCommitLog", "storePathConsumeQueue", "storePathIndex",
+    "storePathDLedgerCommitLog", "dLegerSelfId", "tiered", "conf", "ignoreLogEnd", "msgKey",
+    "msgId", "msgTags", "msgKeyLimit", "indexOnly", "maxBytesPerTrigger", "consumerOffsetFile",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class BrokerSource:
+    """The running brokers of a cluster."""
+
+    location: LiveLocation
+
+    def __str__(self) -> str:
+        """Return the address of the name servers."""
+        return str(self.location)
+
+    def plan(self, request: ScanRequest, _: Limits) -> list[BrokerTask]:
+        """Return what a request asks of all brokers, one after the other.
+
+        Raises:
+            OptionError: no broker has a topic or queue that is named.
+            UnsupportedFeatureError: only the files of a store have a column.
+            BrokerUnreachableError, BrokerRefusedError: a server does not answer, or refuses.
+        """
+        require_served(columns=request.schema.names)
+        with LiveBrokers(self.location) as brokers:
+            parts = plan_live(brokers, request)
+            return [
+                BrokerTask.of(brokers.opened(name), sampled_part(brokers.opened(name), part.slices))
+                for name, part in parts.items()
+            ]
+
+    def follow(self, request: ScanRequest) -> FollowedBrokers:
+        """Return the brokers as a stream follows them.
+
+        Raises:
+            UnsupportedFeatureError: only the files of a store have a column.
+        """
+        require_served(columns=request.schema.names)
+        return FollowedBrokers(self.location, request)
+
+
+def parse_source(given: GivenOptions, chosen: ColumnOptions) -> BrokerSource:
+    """Return the running brokers that ``path`` names.
+
+    Raises:
+        OptionError: it is no address of name servers, or an option says in vain how to reach them.
+        UnsupportedFeatureError: an option is given that only the files of stores can answer.
+    """
+    names = [name for name in _OF_FILES if name in given]
+    if given["scan"] == "commitlog":
+        names.append("scan=commitlog")
+    if chosen.include_pending:
+        names.append("includePending")
+    location = LiveLocation.parse(given["path"], given["storageOptions"])
+    require_served(names, chosen.columns or ())
+    return BrokerSource(location)
+
+
+def secrets_in_table(paths: Sequence[str], stated: Mapping[str, str]) -> tuple[list[str], str]:
+    """Return the secrets among the storage options of a table, and where they belong instead.
+
+    Raises:
+        OptionError: an option is unknown, or an address is malformed.
+    """
+    left = {name: value for name, value in stated.items() if name not in WHO_ASKS}
+    for path in paths:
+        LiveLocation.parse(path, left)
+    elsewhere = (
+        "leave the secret to the environment variable ROCKETMQ_SECRET_KEY, or give a query all "
+        "storageOptions: SELECT … FROM t WITH (storageOptions = …)"
+    )
+    return sorted({*stated} & SECRETS_OF_SERVERS), elsewhere
