@@ -255,6 +255,17 @@ def test_the_architecture_page_shows_the_layers_of_the_contract() -> None:
     assert [int(number) for number, _ in rows] == [*range(1, 9)]
 
 
+def test_the_index_of_helpers_names_each_of_them() -> None:
+    tests = PROJECT / "tests"
+    text = (tests / "README.md").read_text(encoding="utf-8")
+    indexed = re.findall(r"^\| `([\w/]+)` \|", text, flags=re.MULTILINE)
+    helpers = [file.relative_to(tests).with_suffix("") for file in tests.rglob("*.py")]
+    others = ("test_", "conftest", "__init__")
+    assert sorted(indexed) == sorted(
+        str(helper) for helper in helpers if not helper.name.startswith(others)
+    )
+
+
 def test_modules_of_formats_open_no_file() -> None:
     """What they must not import for it stands in a contract."""
     assert_none(

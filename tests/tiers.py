@@ -3,8 +3,10 @@
 ``make test-core``, ``make test`` and ``make test-all`` each run what the one before runs, and more;
 ``make test-slow`` runs what these leave out. A case that is marked ``slow`` says so beside the
 test: it belongs to a long table of which the others take a sample. Which of the others are too
-long for the two fast tiers is measured: ``tiers.toml`` names, of each test with such cases, those
-that the tier does run, by their numbers in the order of collection. ``make tiers`` measures anew.
+long for the two fast tiers is measured: ``tiers.toml`` has the seconds that all cases of a test
+take, where these are more than the rest. Of such a test a tier takes a share that fits into its
+seconds. Which cases these are follows from a hash of their ids, so a new parameter changes nothing
+for the others, and moves no case to another tier. ``make tiers`` measures anew.
 """
 
 from __future__ import annotations
@@ -12,17 +14,28 @@ from __future__ import annotations
 import itertools
 import os
 import tomllib
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 # What needs a JVM or a browser; conftest.py says which of it shares one.
 HEAVY = ("spark", "interop", "browser")
 TABLE = Path(__file__).with_name("tiers.toml")
-# The markers of what a tier leaves out, each with its part of the table.
-MARKERS = {"thorough": "test", "medium": "test-core"}
+
+
+class Budget(NamedTuple):
+    """The seconds that a tier has for a test that takes long."""
+
+    test: float  # for all of its cases
+    case: float  # for its only case, or for one of many
+
+
+# By the marker of what a tier leaves out: of `make test`, and of `make test-core`.
+BUDGETS = {"thorough": Budget(0.6, 2.0), "medium": Budget(0.1, 0.1)}
 # What `make test` asks the real RocketMQ 5.3.3: whether it serves what we write, repair, rebuild
 # and copy, whether we read what it writes meanwhile and what it serves, and whether both answer
 # alike.
@@ -50,48 +63,67 @@ SMOKE = {
 FIRST_SEED = int(os.environ.get("SEED", "0"))
 
 
-# Names in ``SMOKE`` and ``tiers.toml`` that no case of this run has; ``test_tiers.py`` asks.
+# Names in ``SMOKE`` and ``tiers.toml`` that no test of this run has; ``test_tiers.py`` asks.
 STALE = pytest.StashKey[list[str]]()
 
 
-def mark(items: Iterable[pytest.Item]) -> list[str]:
+def mark(items: Sequence[pytest.Item]) -> list[str]:
     """Mark the cases that the fast tiers leave out.
 
     Returns:
         The names in ``SMOKE`` and ``tiers.toml`` that belong to a file of these cases, or to none,
         and that no case has.
     """
-    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    numbers: dict[str, int] = {}
+    cases: dict[str, list[pytest.Item]] = defaultdict(list)
     smoke = dict.fromkeys(SMOKE, 0)
-    files = set()
     for item in items:
-        name = name_of(item.nodeid)
-        number = numbers.get(name, 0)
-        numbers[name] = number + 1
-        files.add(name.partition("::")[0])
         if item.get_closest_marker("interop"):
             case = f"{item.path.name}::{item.name}"
             if case in smoke:
                 smoke[case] += 1
             else:
                 item.add_marker("thorough")
-        for marker, tier in MARKERS.items():
-            kept = table[tier].get(name)
-            if kept is not None and number not in kept:
-                item.add_marker(marker)
+        if not item.get_closest_marker("slow"):
+            cases[name_of(item.nodeid)].append(item)
     named = [
         (f"interop/{case.partition('::')[0]}", f"SMOKE: {case}")
         for case, count in smoke.items()
         if count != 1
     ]
-    named += [
-        (name.partition("::")[0], f"{TABLE.name}, {tier}: {name} {kept}")
-        for tier, tests in table.items()
-        for name, kept in tests.items()
-        if max(kept, default=0) >= numbers.get(name, 0)
-    ]
+    for file, tests in tomllib.loads(TABLE.read_text(encoding="utf-8")).items():
+        for test, seconds in tests.items():
+            of_test = cases.get(f"{file}::{test}")
+            if of_test is None:
+                named.append((file, f"{TABLE.name}: {file}::{test}"))
+                continue
+            for marker, budget in BUDGETS.items():
+                kept = chosen([item.nodeid for item in of_test], seconds, budget)
+                for item in of_test:
+                    if item.nodeid not in kept:
+                        item.add_marker(marker)
+    files = {name.partition("::")[0] for name in map(name_of, (item.nodeid for item in items))}
     return [text for file, text in named if file in files or not (TABLE.parent / file).exists()]
+
+
+def chosen(cases: list[str], seconds: float, budget: Budget) -> set[str]:
+    """Return the cases of a test that a tier takes.
+
+    Args:
+        cases: the ids of all of them.
+        seconds: what they take together.
+        budget: what the tier has for them; it takes one case at least if that is not too long.
+    """
+    share = budget.test / seconds
+    kept = {case for case in cases if place_of(case) < share}
+    if not kept and seconds / len(cases) <= budget.case:
+        kept = {min(cases, key=place_of)}
+    return kept
+
+
+def place_of(case: str) -> float:
+    """Return a number in [0, 1) that only the id of a case determines."""
+    digest = blake2b(case.removeprefix("tests/").encode(), digest_size=8).digest()
+    return int.from_bytes(digest) / 2**64
 
 
 def name_of(nodeid: str) -> str:

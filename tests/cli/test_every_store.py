@@ -1,15 +1,17 @@
-"""Every verb on every golden store in every format: no traceback, and the same rows in each."""
+"""Every verb on golden stores: no traceback, and what was found.
+
+`make test-slow` takes all stores; the other tiers take two for each verb. `test_output.py` asks
+what the formats give.
+"""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 from pyarrow import parquet
@@ -19,7 +21,7 @@ import rmqstore
 from rmqstore.cli import main
 from rmqstore.exchange.json_rows import jsonable
 from rmqstore.read.views.schema import VIEWS
-from tiers import spread
+from tiers import sampled, spread
 
 Golden = Callable[[str], Path]
 
@@ -66,53 +68,24 @@ def command(root: Path, verb: str) -> list[object]:
     return [name, root, *(ids if name == "get" else ids[-1:])]
 
 
-def from_csv(text: str) -> list[dict[str, Any]]:
-    return [
-        {name: value for name, value in row.items() if value != ""}
-        for row in csv.DictReader(io.StringIO(text, newline=""))
-    ]
-
-
-def as_text(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (dict, list)):
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return str(value)
-
-
-@pytest.mark.parametrize(("name", "verb"), spread(29, STORES, VERBS))
-def test_every_verb_gives_the_same_rows_in_every_format(
-    golden_store: Golden, name: str, verb: str
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("n_stores", sampled(2, len(STORES)))
+def test_a_verb_ends_well_with_every_store_and_scans_give_what_the_core_gives(
+    golden_store: Golden, verb: str, n_stores: int
 ) -> None:
-    arguments = command(golden_store(name), verb)
-    shown = {
-        form: run(*arguments, "--format", form)
-        for form in ("jsonl", "json", "csv", "parquet", "pretty", "table")
-    }
-    codes = {result.exit_code for result in shown.values()}
-    assert len(codes) == 1
-    if codes == {2} and not shown["jsonl"].stdout:
-        assert "error: " in shown["jsonl"].stderr or "not found" in shown["jsonl"].stderr
-        return
-    if codes == {1}:
-        assert all("damage: " in result.stderr for result in shown.values())
-        if not shown["json"].stdout:  # damage ended the plan of the read
-            return
-    rows = [json.loads(line) for line in shown["jsonl"].stdout.split("\n") if line]
-    assert json.loads(shown["json"].stdout or "[]") == rows
-    assert from_csv(shown["csv"].stdout) == [
-        {key: as_text(value) for key, value in row.items() if value not in (None, "")}
-        for row in rows
-    ]
-    stored = parquet.read_table(pa.BufferReader(shown["parquet"].stdout_bytes))
-    assert len(stored) == len(rows)
-    assert shown["pretty"].stdout.count("\n}\n") == len(rows)
-    assert bool(shown["table"].stdout) or not rows
-    if verb in SCANS:
-        mode = {"mode": "DROPMALFORMED"} if codes == {1} else {}
-        expected = known(golden_store(name), mode | SCANS[verb])
-        assert rows == (expected[: len(rows)] if mode else expected), "damage may end the read"
+    for name in Random(verb).sample(STORES, n_stores):
+        root = golden_store(name)
+        shown = run(*command(root, verb), "--format", "jsonl")
+        rows = [json.loads(line) for line in shown.stdout.split("\n") if line]
+        if shown.exit_code == 2 and not rows:
+            assert "error: " in shown.stderr or "not found" in shown.stderr
+            continue
+        if shown.exit_code == 1:
+            assert "damage: " in shown.stderr, name
+        if verb in SCANS:
+            mode = {"mode": "DROPMALFORMED"} if shown.exit_code == 1 else {}
+            expected = known(root, mode | SCANS[verb])
+            assert rows == (expected[: len(rows)] if mode else expected), "damage may end the read"
 
 
 def known(root: Path, arguments: dict[str, Any]) -> list[dict[str, Any]]:
@@ -125,16 +98,18 @@ def known(root: Path, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize(("name", "suffix"), spread(11, STORES, ["parquet", "jsonl.gz", "csv"]))
-def test_every_store_is_exported_into_every_format(
-    golden_store: Golden, tmp_path: Path, name: str, suffix: str
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl.gz", "csv"])
+@pytest.mark.parametrize("n_stores", sampled(2, len(STORES)))
+def test_every_store_is_exported(
+    golden_store: Golden, tmp_path: Path, suffix: str, n_stores: int
 ) -> None:
-    root, target = golden_store(name), tmp_path / f"rows.{suffix}"
-    shown = run("export", root, target, "--all", "--mode", "DROPMALFORMED")
-    assert target.exists() == (shown.exit_code == 0)
-    if suffix == "parquet" and shown.exit_code == 0:
-        lines = run("dump", root, "--all", "--mode", "DROPMALFORMED").stdout.splitlines()
-        assert parquet.read_metadata(target).num_rows == len(lines)
+    for name in Random(suffix).sample(STORES, n_stores):
+        root, target = golden_store(name), tmp_path / f"{name}.{suffix}"
+        shown = run("export", root, target, "--all", "--mode", "DROPMALFORMED")
+        assert target.exists() == (shown.exit_code == 0)
+        if suffix == "parquet" and shown.exit_code == 0:
+            lines = run("dump", root, "--all", "--mode", "DROPMALFORMED").stdout.splitlines()
+            assert parquet.read_metadata(target).num_rows == len(lines)
 
 
 @pytest.mark.parametrize("name", list(spread(9, STORES)))
