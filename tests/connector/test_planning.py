@@ -328,12 +328,12 @@ def test_a_range_with_units_that_could_not_be_sampled_is_planned_whole(
 ) -> None:
     """Where a queue file is missing, a store has no point of the queue to give."""
     poor = SampledSlice(QueueSlice("T", 0, 0, 100), samples)
-    sound = SampledSlice(
+    valid = SampledSlice(
         QueueSlice("T", 1, 7, 107), [Sample(7 + at, 200 * at, 100.0) for at in (0, 50, 99)]
     )
     for limits in (Limits(UNLIMITED), Limits(2000), Limits(UNLIMITED, 7, 9)):
         assert_exact(plan_queues([poor], limits), [poor.piece])
-        assert_exact(plan_queues([sound, poor], limits), [sound.piece, poor.piece])
+        assert_exact(plan_queues([valid, poor], limits), [valid.piece, poor.piece])
 
 
 def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[QueueSlice, ...]]:

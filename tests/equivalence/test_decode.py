@@ -16,7 +16,7 @@ import tiers
 from equivalence.random_logs import random_log, random_properties, uniform_properties
 from reading import plain
 from rmqstore.errors import MalformedBytesError
-from rmqstore.format.columns.checks import inflate_bodies, sound_crcs, sound_topics
+from rmqstore.format.columns.checks import inflate_bodies, valid_crcs, valid_topics
 from rmqstore.format.columns.decode import DECODED_COLUMNS, decode_columns, stored_bodies
 from rmqstore.format.columns.heads import check_heads, read_heads
 from rmqstore.format.columns.property_decode import parse_entries, property_column, property_map
@@ -121,10 +121,10 @@ def test_masks_are_false_exactly_where_the_reference_refuses(seed: int, *, check
     damaged = bytes(damaged)
     buf = as_array(damaged)
     heads, whole = read_heads(buf, np.array(places, np.int64))
-    sound = whole & check_heads(heads, BASE)
+    valid = whole & check_heads(heads, BASE)
     if check_crc:
-        sound &= sound_crcs(buf, heads, stored_bodies(buf, heads))
-    assert sound.tolist() == _verdicts(damaged, places, None, check_crc=check_crc)
+        valid &= valid_crcs(buf, heads, stored_bodies(buf, heads))
+    assert valid.tolist() == _verdicts(damaged, places, None, check_crc=check_crc)
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(60))
@@ -144,14 +144,14 @@ def test_masks_agree_with_the_reference_on_what_queue_units_say(seed: int) -> No
         place = int(part.fixed["queue_offset"]) + rng.choice((0, 0, 0, -1, 1))
         expected.append(Expected(name, fields[0], place, fields[1]))
     buf = as_array(data)
-    heads, sound = read_heads(buf, np.array(starts, np.int64))
-    sound &= check_heads(heads, BASE)
-    sound &= heads.column("queue_id") == np.array([record.queue_id for record in expected])
-    sound &= heads.column("queue_offset") >= np.array([record.queue_offset for record in expected])
-    sound &= heads.column("total_size") == np.array([record.size for record in expected])
-    sound &= sound_topics(buf, heads, names, np.array(codes))[0]
+    heads, valid = read_heads(buf, np.array(starts, np.int64))
+    valid &= check_heads(heads, BASE)
+    valid &= heads.column("queue_id") == np.array([record.queue_id for record in expected])
+    valid &= heads.column("queue_offset") >= np.array([record.queue_offset for record in expected])
+    valid &= heads.column("total_size") == np.array([record.size for record in expected])
+    valid &= valid_topics(buf, heads, names, np.array(codes))[0]
     verdicts = _verdicts(data, starts, expected, check_crc=False)
-    assert sound.tolist() == verdicts
+    assert valid.tolist() == verdicts
     assert len(set(verdicts)) == 2
 
 

@@ -109,7 +109,7 @@ def test_any_portions_give_the_same_files(
     assert files(tmp_path) == content(log)
 
 
-def test_what_is_sound_before_a_wrong_record_is_written(tmp_path: Path) -> None:
+def test_what_is_valid_before_a_wrong_record_is_written(tmp_path: Path) -> None:
     log = log_of(20)
     bad = log.placed[30].physical_offset
     data = bytearray(joined(log))

@@ -94,7 +94,7 @@ def begin(kind: type[World], decide: Decide, *, is_complete: bool, **settings: A
 @pytest.mark.parametrize("is_complete", [False, True])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("depth", [FAST, pytest.param(6, marks=pytest.mark.slow)])
-def test_every_order_of_events_leaves_a_sound_copy(
+def test_every_order_of_events_leaves_a_valid_copy(
     depth: int, scenario: str, is_complete: bool
 ) -> None:
     kind, names = SCENARIOS[scenario]
@@ -104,7 +104,7 @@ def test_every_order_of_events_leaves_a_sound_copy(
 
 @pytest.mark.parametrize("kind", [World, ControlledWorld])
 @pytest.mark.parametrize("n_orders", tiers.sampled(150, 4000))
-def test_random_orders_of_all_events_leave_a_sound_copy(n_orders: int, kind: type[World]) -> None:
+def test_random_orders_of_all_events_leave_a_valid_copy(n_orders: int, kind: type[World]) -> None:
     names = (
         sorted({*ALL_NAMES, "switch", "begin_epoch"} - {"fork"})
         if kind is ControlledWorld

@@ -79,17 +79,17 @@ def test_a_torn_record_is_damage_of_one_record_and_not_the_end(
     golden_store: GoldenStore, name: str
 ) -> None:
     root = golden_store(name)
-    sound = [row["physicalOffset"] for row in goldens.records(name)]
+    valid = [row["physicalOffset"] for row in goldens.records(name)]
     (torn,) = (row for row in goldens.lines(name, "commitlog") if row.get("error"))
     with pytest.raises(CorruptRecordError, match=f"physical offset {torn['physicalOffset']}"):
         by_log(root)
-    assert by_log(root, mode="DROPMALFORMED") == sound
+    assert by_log(root, mode="DROPMALFORMED") == valid
     with rmqstore.open(root) as store:
         found = read(store, scan="commitlog", columns="commitLogOffset", mode="PERMISSIVE")
         assert store.log_end is not None
         assert store.log_end.physical_offset == goldens.summary(name)["maxPhyOffset"]
         assert not store.log_end.reason
-    assert sorted(offsets(found)) == sorted([*sound, torn["physicalOffset"]])
+    assert sorted(offsets(found)) == sorted([*valid, torn["physicalOffset"]])
     assert [row["commitLogOffset"] for row in found if row["_corrupt_record"]] == [
         torn["physicalOffset"]
     ]

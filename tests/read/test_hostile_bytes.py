@@ -247,7 +247,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 def _run(judge: Judge, file: str, cases: list[tuple[str, bytes]]) -> None:
     path = judge.root / file
-    sound, wrong = path.read_bytes(), []
+    valid, wrong = path.read_bytes(), []
     try:
         for name, data in cases:
             _replace(path, data)
@@ -258,7 +258,7 @@ def _run(judge: Judge, file: str, cases: list[tuple[str, bytes]]) -> None:
                         for text in judge.complaints(scan=scan, mode=mode)
                     ]
     finally:
-        _replace(path, sound)
+        _replace(path, valid)
     assert not wrong, f"{len(wrong)} complaints in {len(cases)} damages of {file}\n{_digest(wrong)}"
 
 

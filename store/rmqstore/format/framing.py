@@ -74,7 +74,7 @@ class Framing(Protocol):
         blank_magic: the magic of a blank.
         min_bytes: size of the smallest frame.
         keeps_torn_records: whether a recovery keeps a record whose body is torn. The frame is
-            sound, and the record is in no queue.
+            valid, and the record is in no queue.
         clears_blanks: whether all bytes of a blank are written, so that no old record is in them.
     """
 

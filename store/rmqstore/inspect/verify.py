@@ -25,7 +25,7 @@ from rmqstore.errors import (
     number_of,
     spelled,
 )
-from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
 from rmqstore.format.columns.dispatch_requests import (
     DispatchRequests,
@@ -282,8 +282,8 @@ def _whole_heads(
     log = store.parts.log
     for part in join_spans(log, log.min_offset, end):
         if isinstance(part, JoinedWindow) and part.has_true_sizes():
-            for _, heads, is_sound in part.heads():
-                yield from _sound_heads(part.data, heads, is_sound)
+            for _, heads, is_valid in part.heads():
+                yield from _valid_heads(part.data, heads, is_valid)
             progress(part.end - log.min_offset, end - log.min_offset)
             continue
         for span in part.spans if isinstance(part, JoinedWindow) else (part,):
@@ -308,13 +308,13 @@ def _heads_of_span(
         for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
             heads, whole = read_heads(data, starts[rows])
             places = starts[rows] + segment.start
-            is_sound = whole & (heads.column("physical_offset") == places)
+            is_valid = whole & (heads.column("physical_offset") == places)
             stops = places + sizes[rows]
             gaps += [
                 Span(int(places[row]), int(stops[row]))
-                for row in np.flatnonzero(~is_sound)[:_MAX_FINDINGS].tolist()
+                for row in np.flatnonzero(~is_valid)[:_MAX_FINDINGS].tolist()
             ]
-            yield from _sound_heads(data, heads, is_sound)
+            yield from _valid_heads(data, heads, is_valid)
         if window.damage is None:
             continue
         # The log of a store that was closed may end where a walk ended.
@@ -325,8 +325,8 @@ def _heads_of_span(
     return None
 
 
-def _sound_heads(data: Bytes, heads: Heads, is_sound: Mask) -> Iterator[tuple[Bytes, Heads]]:
-    rows = np.flatnonzero(is_sound)
+def _valid_heads(data: Bytes, heads: Heads, is_valid: Mask) -> Iterator[tuple[Bytes, Heads]]:
+    rows = np.flatnonzero(is_valid)
     if len(rows) == len(heads):
         yield data, heads
     elif len(rows):
@@ -578,7 +578,7 @@ class _Tally:
             in_ext = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
             if len(in_ext):
                 ext_units = self._ext().units(codes[in_ext])
-                has_code[in_ext] = ext_units.sound & (ext_units.tags_codes == of_records[in_ext])
+                has_code[in_ext] = ext_units.valid & (ext_units.tags_codes == of_records[in_ext])
             same &= has_code
             exists[inside] = sizes != 0
             is_same[inside] = same & (sizes != 0)
@@ -656,7 +656,7 @@ class _Queues:
 
         A DLedger log keeps them, and a broker gives them no unit.
         """
-        keeps = sound_crcs(data, heads, stored_bodies(data, heads))
+        keeps = valid_crcs(data, heads, stored_bodies(data, heads))
         for row in np.flatnonzero(~keeps):
             torn = heads.take(np.array([row]))
             topic = topic_names(topics(data, torn).dictionary_encode())[0]

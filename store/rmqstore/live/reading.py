@@ -107,10 +107,10 @@ class LiveScan:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of some answers."""
         walked = _walk(window)
-        if walked.is_sound.all():
+        if walked.is_valid.all():
             yield from self._rows(slices, walked)
             return
-        number = int(np.argmin(walked.is_sound))
+        number = int(np.argmin(walked.is_valid))
         yield from self._pass_damage(slices, window[: number + 1])
         if number + 1 < len(window):
             yield from self._decode(slices, window[number + 1 :])
@@ -192,7 +192,7 @@ class LiveScan:
         covered = np.array([pulled.following for pulled in window], np.int64) - first_offsets
         firsts = np.cumsum(counts) - counts
         by_number = (first_offsets - firsts)[walked.answers] + np.arange(len(walked.starts))
-        is_counted = (counts == covered) | ~walked.is_sound
+        is_counted = (counts == covered) | ~walked.is_valid
         is_counted[walked.answers[inner]] = False
         if is_counted.all():
             return by_number, n_held
@@ -325,7 +325,7 @@ class _Walked(NamedTuple):
         starts: where the records begin.
         answers: the number of the answer that each record is in.
         counts: how many records each answer holds, (k,).
-        is_sound: whether the records of each answer reach to its end, (k,).
+        is_valid: whether the records of each answer reach to its end, (k,).
         fixed: the fixed parts of the records; fields after the first host may be shifted.
         inner: the numbers of the records that hold inner batches.
     """
@@ -335,7 +335,7 @@ class _Walked(NamedTuple):
     starts: Positions
     answers: NDArray[np.int64]
     counts: NDArray[np.int64]
-    is_sound: Mask
+    is_valid: Mask
     fixed: NDArray[np.void]
     inner: NDArray[np.int64]
 

@@ -85,16 +85,16 @@ class Pipeline:
             rest = LogBytes(source.data, source.bases(left))
             rows = self.check(rest, starts[left], units.take(left) if units else None)
             for step in self.steps:
-                if origin is None and not rows.sound.all():
+                if origin is None and not rows.valid.all():
                     break
                 rows = step(rows)
             if origin is not None:
                 batch = self._decode_and_report(rows, origin)
-            elif rows.flaws or not rows.sound.all():
+            elif rows.flaws or not rows.valid.all():
                 break
             else:
                 batch = decode(rows, self.spec, self._decoded)
-            n_read += len(rows.sound)  # bodies that inflate hugely end a batch early
+            n_read += len(rows.valid)  # bodies that inflate hugely end a batch early
             del rows  # while the caller works on the batch
             if batch.num_rows:
                 yield batch

@@ -78,18 +78,18 @@ class TimeSearch:
         first_units = np.array([first for _, _, first, _ in self._searches], np.int64)
         low = np.zeros(len(times), np.int64)
         high = np.array(self._lengths, np.int64)
-        is_sound = np.ones(len(times), np.bool_)
-        while len(rows := np.flatnonzero((low < high) & is_sound)):
+        is_valid = np.ones(len(times), np.bool_)
+        while len(rows := np.flatnonzero((low < high) & is_valid)):
             middle = (low[rows] + high[rows]) // 2
             places = physical_offsets[first_units[rows] + middle]
-            stored, is_sound[rows] = self._log.store_timestamps(places)
+            stored, is_valid[rows] = self._log.store_timestamps(places)
             is_late = stored >= times[rows]
             high[rows] = np.where(is_late, middle, high[rows])
             low[rows] = np.where(is_late, low[rows], middle + 1)
         return {
             (key, time): start + row
             for (key, time, _, start), row, is_found in zip(
-                self._searches, low.tolist(), is_sound.tolist(), strict=True
+                self._searches, low.tolist(), is_valid.tolist(), strict=True
             )
             if is_found
         }

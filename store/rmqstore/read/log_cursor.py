@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, check_heads
 from rmqstore.format.framing import FrameNumbers, StopKind
@@ -133,17 +133,17 @@ class LogCursor:
         for _, heads, whole in window.heads():
             mask = whole & check_heads(heads, window.segment.start)
             good = heads.take(mask)
-            mask[mask] = sound_crcs(window.data, good, stored_bodies(window.data, good))
+            mask[mask] = valid_crcs(window.data, good, stored_bodies(window.data, good))
             masks.append(mask)
             store_times.append(heads.column("store_timestamp"))
-        sound = np.concatenate(masks)  # those that are whole and have the right CRC
+        valid = np.concatenate(masks)  # those that are whole and have the right CRC
         times = np.concatenate(store_times)
-        confirming = np.flatnonzero(sound & (times >= run_started))
+        confirming = np.flatnonzero(valid & (times >= run_started))
         is_confirmed = len(confirming) > 0 or (
             self.newest is not None and self.newest.store_timestamp >= run_started
         )
         first = int(confirming[-1]) + 1 if len(confirming) else 0
-        refused = np.flatnonzero(~sound[first:] | is_confirmed)
+        refused = np.flatnonzero(~valid[first:] | is_confirmed)
         if not len(refused):
             return window
         row = first + int(refused[0])

@@ -531,7 +531,7 @@ def slices_within(
         spans: the parts of the log, rising.
         log_end: physical offset where the log ends.
     """
-    parts = _sound_within(queue, piece, spans, log_end)
+    parts = _valid_within(queue, piece, spans, log_end)
     if parts is not None:
         return parts
 
@@ -541,7 +541,7 @@ def slices_within(
                 queue, queue_offset, piece.start, piece.end, log_end
             )
             if estimate is None:
-                raise CorruptQueueError(*queue.place(queue_offset), "no unit around is sound")
+                raise CorruptQueueError(*queue.place(queue_offset), "no unit around is valid")
             return estimate >= physical_offset
 
         return find_first(start, piece.end, is_reached)
@@ -567,10 +567,10 @@ def slices_within(
     return parts
 
 
-def _sound_within(
+def _valid_within(
     queue: Queue, piece: QueueSlice, spans: Sequence[Span], log_end: int
 ) -> list[QueueSlice] | None:
-    """Return the parts of a short range in parts of the log; None unless all units are sound."""
+    """Return the parts of a short range in parts of the log; None unless all units are valid."""
     units = short_units(queue, (piece.start, piece.end))
     if units is None or not units.may_be_right(log_end).all():
         return None

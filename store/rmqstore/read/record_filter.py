@@ -44,7 +44,7 @@ OpenExt = Callable[[str, int], ConsumeQueueExt]
 
 
 def resolve_codes(units: UnitRows, open_ext: OpenExt) -> NDArray[np.int64]:
-    """Return the tags codes (n,) of units; an address that leads to no sound unit stays."""
+    """Return the tags codes (n,) of units; an address that leads to no valid unit stays."""
     codes = units.tags_codes
     rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
     if not len(rows):
@@ -57,7 +57,7 @@ def resolve_codes(units: UnitRows, open_ext: OpenExt) -> NDArray[np.int64]:
         own = rows[queues == queue]
         ext = open_ext(units.topics[queue >> 32], int(units.queue_ids[own[0]]))
         ext_units = ext.units(codes[own])
-        codes[own[ext_units.sound]] = ext_units.tags_codes[ext_units.sound]
+        codes[own[ext_units.valid]] = ext_units.tags_codes[ext_units.valid]
     return codes
 
 

@@ -171,7 +171,7 @@ class Sampler:
     def log_points(self, whole: LogSlice, heads: Callable[[], Iterable[int]]) -> StoreTimes:
         """Return records of the log with their store times.
 
-        They are all records of a short, sound log, else those at ``heads``.
+        They are all records of a short, valid log, else those at ``heads``.
         """
         points = self._every_record(whole)
         if points is not None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import MalformedBytesError
-from rmqstore.format.columns.checks import sound_topics
+from rmqstore.format.columns.checks import valid_topics
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
 from rmqstore.format.columns.inner_batch import (
     InnerMessages,
@@ -90,14 +90,14 @@ def check_records(
     firsts = np.flatnonzero(_begin_records(physical_offsets, units))
     heads, whole = read_heads(source.data, starts[firsts])
     first_units = units.take(firsts)
-    has_topic, _ = sound_topics(source.data, heads, first_units.topics, first_units.topic_codes)
-    sound = whole & check_heads(heads, source.bases(firsts), any_time=keeps_parts)
-    sound &= heads.column("total_size") == first_units.sizes
+    has_topic, _ = valid_topics(source.data, heads, first_units.topics, first_units.topic_codes)
+    valid = whole & check_heads(heads, source.bases(firsts), any_time=keeps_parts)
+    valid &= heads.column("total_size") == first_units.sizes
     is_of_queue = has_topic & (heads.column("queue_id") == first_units.queue_ids)
-    sound &= _are_lmq(first_units) | is_of_queue
+    valid &= _are_lmq(first_units) | is_of_queue
     every = np.ones(len(starts), np.bool_)
     rows = Rows(source.data, physical_offsets, units, every, {}, {}, heads, {}, firsts)
-    rows = rows.drop_damaged(sound)
+    rows = rows.drop_damaged(valid)
     return note_times(rows) if keeps_parts else rows
 
 
@@ -111,14 +111,14 @@ def expand(
     records = _unwrap(rows.data, rows.heads, _are_batches(record_units, batch_topics))
     # Bodies that inflate to too much are left for the next batch.
     unwrapped = rows.end_after(len(records.heads))
-    # If a record is damaged, ``sound`` is unset for the first of its rows, which stands for all.
-    n = len(unwrapped.sound)
+    # If a record is damaged, ``valid`` is unset for the first of its rows, which stands for all.
+    n = len(unwrapped.valid)
     begins = _begin_records(rows.offsets[:n], rows.units.take(slice(n)))
-    is_sound = unwrapped.sound[begins]  # of every record
+    is_valid = unwrapped.valid[begins]  # of every record
     every_record_of = np.cumsum(begins) - 1
-    places = np.flatnonzero(is_sound[every_record_of])  # whose record is still in the batch
-    sound_before = np.cumsum(is_sound) - 1
-    record_of = sound_before[every_record_of[places]]
+    places = np.flatnonzero(is_valid[every_record_of])  # whose record is still in the batch
+    valid_before = np.cumsum(is_valid) - 1
+    record_of = valid_before[every_record_of[places]]
     units = rows.units.take(places)
     rank = units.queue_offsets - records.heads.column("queue_offset")[record_of]
     is_batch = _are_batches(units, batch_topics)
@@ -139,14 +139,14 @@ def expand(
     reasons = {
         int(places[row]): records.reason(int(record_of[row]), units.expected(row)) for row in absent
     }
-    sound = np.zeros(len(unwrapped.sound), np.bool_)
-    sound[places[is_there]] = True
+    valid = np.zeros(len(unwrapped.valid), np.bool_)
+    valid[places[is_there]] = True
     units = units.take(is_there)
     topics = pa.array(units.topics, pa.string()).take(pa.array(units.topic_codes))
     return replace(
         unwrapped,
         data=records.data,
-        sound=sound,
+        valid=valid,
         reasons=reasons,
         flaws=_flaws_of_messages(unwrapped, places[is_there], record_of[is_there]),
         heads=records.messages(record_of[is_there], rank[is_there], units),
@@ -201,13 +201,13 @@ def _unwrap(data: Bytes, heads: Heads, is_batch: Mask) -> _Records:
     firsts = np.zeros(len(heads), np.int64)
     counts[wrapped] = inner.counts
     firsts[wrapped] = np.cumsum(inner.counts) - inner.counts
-    for row in wrapped[~inner.sound].tolist():
+    for row in wrapped[~inner.valid].tolist():
         broken.setdefault(row, "the body is no chain of whole inner messages")
     return _Records(data, heads, is_wrapped, counts, firsts, inner, broken)
 
 
 class _Records(NamedTuple):
-    """Sound records, (r,) each, and the messages of those that hold an inner batch."""
+    """Valid records, (r,) each, and the messages of those that hold an inner batch."""
 
     # All positions are in these bytes. If bodies were inflated, the records were read from others.
     data: Bytes

@@ -1,6 +1,6 @@
 """The steps from records to a batch: check, choose, verify, inflate, decode.
 
-Each is a function of one frozen value. A damaged record is unset in :attr:`Rows.sound`, and
+Each is a function of one frozen value. A damaged record is unset in :attr:`Rows.valid`, and
 ``faults`` handles it; one that is only left out by a filter leaves no trace. ``shared_records`` has
 one more step, for records that several messages share.
 """
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from rmqstore.errors import OffsetOutOfRangeError, number_of, spelled
 from rmqstore.format.columns.buffers import in_calendar, mask_of, numbers, texts
-from rmqstore.format.columns.checks import inflate_bodies, rows_with_crc, sound_crcs, sound_topics
+from rmqstore.format.columns.checks import inflate_bodies, rows_with_crc, valid_crcs, valid_topics
 from rmqstore.format.columns.decode import (
     decode_columns,
     property_values,
@@ -64,10 +64,10 @@ class Rows:
     data: Bytes  # the bytes that the positions of the heads are in
     offsets: Positions  # (n,) physical offsets
     units: UnitRows | None  # (n,) what queues say of them; None in a read by log
-    sound: Mask  # (k,) which rows are not damaged; k < n where a step ended the batch early
+    valid: Mask  # (k,) which rows are not damaged; k < n where a step ended the batch early
     # What is wrong with a row, where a step knows better than the reference codec.
     reasons: Mapping[int, str]
-    # Why a column of a row has no value although the rest of its record is sound, by the column
+    # Why a column of a row has no value although the rest of its record is valid, by the column
     # and the row.
     flaws: Mapping[str, Mapping[int, str]]
     heads: Heads  # (m,)
@@ -87,16 +87,16 @@ class Rows:
             columns={name: column.take(numbers(rows)) for name, column in self.columns.items()},
         )
 
-    def drop_damaged(self, is_sound: Mask, reasons: Mapping[int, str] = _NO_REASONS) -> Rows:
+    def drop_damaged(self, is_valid: Mask, reasons: Mapping[int, str] = _NO_REASONS) -> Rows:
         """Return the rows without those of the m that are damaged, (m,); ``reasons`` by number."""
-        if is_sound.all():
+        if is_valid.all():
             return self
         places = self.all_places()
-        sound = self.sound.copy()
-        sound[places[~is_sound]] = False
+        valid = self.valid.copy()
+        valid[places[~is_valid]] = False
         more_reasons = {int(places[row]): reason for row, reason in reasons.items()}
-        narrowed = self.narrow(np.flatnonzero(is_sound))
-        return replace(narrowed, sound=sound, reasons={**self.reasons, **more_reasons})
+        narrowed = self.narrow(np.flatnonzero(is_valid))
+        return replace(narrowed, valid=valid, reasons={**self.reasons, **more_reasons})
 
     def lose(self, column: str, reasons: Mapping[int, str]) -> Rows:
         """Return the rows without the column of some of the m, by number, and with the reasons."""
@@ -114,7 +114,7 @@ class Rows:
         if count == len(self.heads):
             return self
         end = int(self.all_places()[count])
-        return replace(self.narrow(np.arange(count)), sound=self.sound[:end])
+        return replace(self.narrow(np.arange(count)), valid=self.valid[:end])
 
     def with_column(self, name: str, column: pa.Array) -> Rows:
         """Return the rows with a column (m,) that a later step need not make again."""
@@ -129,7 +129,7 @@ def check(
     keeps_parts: bool = False,
     repeated: RepeatedUnits | None = None,
 ) -> Rows:
-    """Read the heads of records, and keep those that are sound but for their checksums.
+    """Read the heads of records, and keep those that are valid but for their checksums.
 
     Args:
         source: the bytes.
@@ -140,13 +140,13 @@ def check(
     """
     topic = units.topics[0].encode() if units is not None and len(units.topics) == 1 else None
     heads, whole = read_heads(source.data, starts, topic)
-    sound = whole & check_heads(heads, source.base, any_time=keeps_parts)
+    valid = whole & check_heads(heads, source.base, any_time=keeps_parts)
     columns: dict[str, pa.Array] = {}
     if units is not None:
-        sound &= heads.column("total_size") == units.sizes
-        sound &= heads.column("queue_id") == units.queue_ids
-        same, expected = sound_topics(source.data, heads, units.topics, units.topic_codes)
-        sound &= same
+        valid &= heads.column("total_size") == units.sizes
+        valid &= heads.column("queue_id") == units.queue_ids
+        same, expected = valid_topics(source.data, heads, units.topics, units.topic_codes)
+        valid &= same
         if expected is not None:
             columns["topic"] = expected
         # The place of a unit is the queue offset of its message. That of the record may be higher:
@@ -154,17 +154,17 @@ def check(
         # queue come one place too early, until the broker is started again. It is lower if the
         # unit is of before a cut of the log. Source: ConsumeQueue.java#putMessagePositionInfo.
         stored = heads.column("queue_offset")
-        sound &= stored >= units.queue_offsets
+        valid &= stored >= units.queue_offsets
         is_moved = stored != units.queue_offsets
         if is_moved.any():
             if repeated is not None:
-                moved = np.flatnonzero(sound & is_moved)
+                moved = np.flatnonzero(valid & is_moved)
                 repeated.note(units.take(moved), stored[moved])
             heads = heads.placed(units.queue_ids, units.queue_offsets)
     every = np.ones(len(starts), np.bool_)
     physical_offsets = starts + source.base
     rows = Rows(source.data, physical_offsets, units, every, _NO_REASONS, _NO_FLAWS, heads, columns)
-    rows = rows.drop_damaged(sound)
+    rows = rows.drop_damaged(valid)
     return note_times(rows) if keeps_parts else rows
 
 
@@ -214,9 +214,9 @@ def verify_properties(rows: Rows) -> Rows:
     """
     numbers = rows_with_crc(rows.data, rows.heads)
     heads = rows.heads.take(numbers)
-    sound = np.ones(len(rows.heads), np.bool_)
-    sound[numbers] = sound_crcs(rows.data, heads, stored_bodies(rows.data, heads))
-    return rows.drop_damaged(sound)
+    valid = np.ones(len(rows.heads), np.bool_)
+    valid[numbers] = valid_crcs(rows.data, heads, stored_bodies(rows.data, heads))
+    return rows.drop_damaged(valid)
 
 
 def choose(rows: Rows, spec: ReadSpec, wanted: LogFilter | None) -> Rows:
@@ -245,18 +245,18 @@ def verify_crc(rows: Rows, *, of_records: bool = True, keeps_parts: bool = False
         keeps_parts: whether a record is kept, without its body, if only that has a wrong CRC.
     """
     bodies = stored_bodies(rows.data, rows.heads)
-    sound = sound_crcs(rows.data, rows.heads, bodies, of_records=of_records)
+    valid = valid_crcs(rows.data, rows.heads, bodies, of_records=of_records)
     checked = rows.with_column("body", bodies)
-    if keeps_parts and not sound.all():
+    if keeps_parts and not valid.all():
         stored = rows.heads.column("body_crc")
         reasons = {}
-        for row in np.flatnonzero(~sound).tolist():
+        for row in np.flatnonzero(~valid).tolist():
             found = body_crc(bodies[row].as_py())
             if found != stored[row]:
                 reasons[row] = f"CRC of the body is {found}, not {int(stored[row])}"
-        sound[[*reasons]] = True
+        valid[[*reasons]] = True
         checked = checked.lose("body", reasons)
-    return checked.drop_damaged(sound)
+    return checked.drop_damaged(valid)
 
 
 def inflate(rows: Rows, *, keeps_parts: bool = False) -> Rows:
@@ -280,9 +280,9 @@ def inflate(rows: Rows, *, keeps_parts: bool = False) -> Rows:
     inflated = rows.end_after(count).with_column("body", bodies)
     if keeps_parts:
         return inflated.lose("body", broken) if broken else inflated
-    sound = np.ones(count, np.bool_)
-    sound[list(broken)] = False
-    return inflated.drop_damaged(sound, broken)
+    valid = np.ones(count, np.bool_)
+    valid[list(broken)] = False
+    return inflated.drop_damaged(valid, broken)
 
 
 def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
@@ -308,7 +308,7 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
     born = columns.get("bornTimestamp")
     if born is not None and born.null_count:
         # Their clients gave them others. RocketMQ looks at this time nowhere, so such a message is
-        # as sound as any.
+        # as valid as any.
         stored = numbers(rows.heads.column("born_timestamp")).cast(pa.string())
         text = "bornTimestamp: the client's time is not in the years 1 to 9999: "
         given = pc.binary_join_element_wise(stored, "ms", " ")

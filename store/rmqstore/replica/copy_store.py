@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from rmqstore.errors import StoreStateError
-from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.dispatch_requests import read_requests
 from rmqstore.format.columns.heads import Heads
@@ -67,7 +67,7 @@ _MOST_TOPICS_NAMED: Final = 10
 def reserve_spare(disk: Disk, path: Path) -> None:
     """Take space that is given back when the disk is full, so that the state can be written.
 
-    A state that lags behind the log would make the next follower move sound bytes aside, for
+    A state that lags behind the log would make the next follower move valid bytes aside, for
     which a full disk has no space either.
 
     Raises:
@@ -161,9 +161,9 @@ def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
                 break
             for window in walk_forward(log, segment, low, high):
                 for starts, heads, whole in window.heads():
-                    sound = whole & _are_sound(window, heads)
-                    if not sound.all():
-                        return segment.start + int(starts[sound.argmin()])
+                    valid = whole & _are_valid(window, heads)
+                    if not valid.all():
+                        return segment.start + int(starts[valid.argmin()])
                 end = window.stopped
                 if window.damage is not None:
                     return end
@@ -173,16 +173,16 @@ def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
         log.close()
 
 
-def _are_sound(window: Window, heads: Heads) -> Mask:
+def _are_valid(window: Window, heads: Heads) -> Mask:
     """Return which records stand at their place, with the body that they had, and a written end."""
     data = window.data
-    has_its_body = sound_crcs(data, heads, stored_bodies(data, heads), of_records=False)
+    has_its_body = valid_crcs(data, heads, stored_bodies(data, heads), of_records=False)
     ends = heads.starts + heads.column("total_size")
     # Nothing guards the properties. Of one write, a system may have done a part.
     is_written = (heads.property_lengths == 0) | (data[np.minimum(ends, len(data)) - 1] != 0)
     is_at_its_place = know_their_places(data, heads.starts, window.segment.start)
-    sound: Mask = has_its_body & is_at_its_place & is_written
-    return sound
+    valid: Mask = has_its_body & is_at_its_place & is_written
+    return valid
 
 
 def warn_of_cut(

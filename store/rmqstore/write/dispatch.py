@@ -218,13 +218,13 @@ class Dispatcher:
         for window in self._walk(self._log, segment, start, end):
             for starts, heads, whole in window.heads(self._topic, _BATCH_ROWS):
                 places = starts + segment.start
-                sound = whole & (heads.column("physical_offset") == places)
-                for physical_offset in places[~sound].tolist():
+                valid = whole & (heads.column("physical_offset") == places)
+                for physical_offset in places[~valid].tolist():
                     reason = "not a whole record with this physical offset"
                     self._report_damage(path, physical_offset, reason)
-                sound_heads = heads if sound.all() else heads.take(np.flatnonzero(sound))
-                if len(sound_heads):
-                    self._put_records(window.data, sound_heads)
+                valid_heads = heads if valid.all() else heads.take(np.flatnonzero(valid))
+                if len(valid_heads):
+                    self._put_records(window.data, valid_heads)
             reach(min(window.stopped, end))
             if window.damage is not None:
                 self._report_damage(path, window.stopped, window.damage)

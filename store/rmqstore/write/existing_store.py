@@ -321,10 +321,10 @@ class BrokerRelease:
             end = segment.start + self._log.file_of(segment).written_end(segment.size)
             for window in walk_back(self._log, segment, end):
                 for _, heads, whole in window.heads():
-                    sound = heads.take(whole)
-                    if (sound.column("magic") == MESSAGE_MAGIC_V2).any():
+                    valid = heads.take(whole)
+                    if (valid.column("magic") == MESSAGE_MAGIC_V2).any():
                         seen = max(seen, _LONG_TOPICS)
-                    if (sound.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)).any():
+                    if (valid.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)).any():
                         seen = max(seen, _IPV6_HOSTS)
                 return seen
         return seen

@@ -35,7 +35,7 @@ from rmqstore.format.record import recorded_crc
 _INFLATED_BYTES = 64 << 20
 
 
-def sound_topics(
+def valid_topics(
     buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.int32]
 ) -> tuple[Mask, pa.Array | None]:
     """Return a mask (n,) of the records that have their expected topic, and these topics.
@@ -52,14 +52,14 @@ def sound_topics(
     if heads.common_topic is not None and expected == [heads.common_topic]:
         return np.full(len(heads), fill_value=True), None
     lengths = np.array([len(name) for name in expected])
-    sound: Mask = heads.topic_lengths == lengths[codes]
+    valid: Mask = heads.topic_lengths == lengths[codes]
     stored = gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.binary())
     topics = texts(names).take(numbers(codes))
-    sound &= mask_of(pc.equal(stored, topics.view(pa.binary())))
-    return sound, topics
+    valid &= mask_of(pc.equal(stored, topics.view(pa.binary())))
+    return valid, topics
 
 
-def sound_crcs(buf: Bytes, heads: Heads, bodies: pa.Array, *, of_records: bool = True) -> Mask:
+def valid_crcs(buf: Bytes, heads: Heads, bodies: pa.Array, *, of_records: bool = True) -> Mask:
     """Return a mask (n,) of the records whose CRCs are right.
 
     Every record has a CRC of its body; some hold one of the whole record in their properties.
@@ -70,19 +70,19 @@ def sound_crcs(buf: Bytes, heads: Heads, bodies: pa.Array, *, of_records: bool =
         bodies: their bodies as stored, binary (n,).
         of_records: whether to compare CRCs of whole records.
     """
-    sound: Mask = body_crcs(bodies.to_pylist()) == heads.column("body_crc")
+    valid: Mask = body_crcs(bodies.to_pylist()) == heads.column("body_crc")
     if not of_records:
-        return sound
+        return valid
     rows = rows_with_crc(buf, heads)
     tails = heads.property_starts[rows] + heads.property_lengths[rows] - CRC_PROPERTY_BYTES
     sizes = heads.column("total_size")
     for row, tail in zip(rows.tolist(), tails.tolist(), strict=True):
         recorded = recorded_crc(buf[tail : tail + CRC_PROPERTY_BYTES].tobytes())
-        if recorded is not None and sound[row]:
+        if recorded is not None and valid[row]:
             start = int(heads.starts[row])
             end = start + int(sizes[row]) - CRC_PROPERTY_BYTES
-            sound[row] = body_crc(buf[start:end].data) == recorded
-    return sound
+            valid[row] = body_crc(buf[start:end].data) == recorded
+    return valid
 
 
 def rows_with_crc(buf: Bytes, heads: Heads) -> Positions:

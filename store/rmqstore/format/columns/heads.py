@@ -261,7 +261,7 @@ def check_heads(heads: Heads, physical_base: int | Positions, *, any_time: bool 
         physical_base: physical offset of the buffer's first byte; (n,) if it is another for each
             record.
     """
-    sound: Mask = heads.column("physical_offset") == heads.starts + physical_base
+    valid: Mask = heads.column("physical_offset") == heads.starts + physical_base
     if not any_time:
-        sound &= in_calendar(heads.column("store_timestamp"))
-    return sound
+        valid &= in_calendar(heads.column("store_timestamp"))
+    return valid

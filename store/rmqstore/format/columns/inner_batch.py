@@ -40,8 +40,8 @@ _SIZE: Final = struct.Struct(">i")
 class InnerMessages(NamedTuple):
     """The m messages of r inner batches; positions are those in the buffer of the bodies."""
 
-    counts: NDArray[np.int64]  # (r,) number of messages of each batch, 0 if it is not sound
-    sound: Mask  # (r,) whether the body consists of whole messages, one after the other
+    counts: NDArray[np.int64]  # (r,) number of messages of each batch, 0 if it is not valid
+    valid: Mask  # (r,) whether the body consists of whole messages, one after the other
     flags: NDArray[np.int32]  # (m,)
     body_starts: Positions
     body_lengths: Positions
@@ -70,17 +70,17 @@ def find_inner_messages(buf: Bytes, starts: Positions, lengths: Positions) -> In
     high = buf[property_starts - 2].view(np.int8).astype(np.int64) << 8
     property_lengths = high | buf[property_starts - 1]
     fits &= property_lengths == sizes - _MIN_BYTES - body_lengths
-    sound = stops == ends
-    sound[rows[~fits]] = False
-    is_sound = sound[rows]
+    valid = stops == ends
+    valid[rows[~fits]] = False
+    is_valid = valid[rows]
     return InnerMessages(
-        np.bincount(rows[is_sound], minlength=len(starts)).astype(np.int64),
-        sound,
-        fixed["flag"].astype(np.int32)[is_sound],
-        heads[is_sound] + _HEAD,
-        body_lengths[is_sound],
-        property_starts[is_sound],
-        property_lengths[is_sound],
+        np.bincount(rows[is_valid], minlength=len(starts)).astype(np.int64),
+        valid,
+        fixed["flag"].astype(np.int32)[is_valid],
+        heads[is_valid] + _HEAD,
+        body_lengths[is_valid],
+        property_starts[is_valid],
+        property_lengths[is_valid],
     )
 
 

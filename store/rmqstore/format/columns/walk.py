@@ -42,13 +42,13 @@ class Walks(NamedTuple):
         starts: int64 (n,), where the records begin, range by range.
         sizes: int64 (n,), the distance of each to the frame that follows it.
         counts: int64 (k,), the number of records in each range.
-        is_sound: (k,) which ranges end properly; the records of the others mean nothing.
+        is_valid: (k,) which ranges end properly; the records of the others mean nothing.
     """
 
     starts: Positions
     sizes: NDArray[np.int64]
     counts: NDArray[np.int64]
-    is_sound: Mask
+    is_valid: Mask
 
 
 def walk_each(
@@ -61,7 +61,7 @@ def walk_each(
 ) -> Walks:
     """Walk several ranges side by side.
 
-    A walk over one of them alone is the same if it is sound, which means that it ends at the end of
+    A walk over one of them alone is the same if it is valid, which means that it ends at the end of
     the file or at a blank.
 
     Args:
@@ -101,20 +101,20 @@ def walk_each(
     is_blank = np.array(
         [*map(framing.is_blank, magics, sizes, (limits - stops).tolist())], np.bool_
     )
-    is_sound = (stops == ends) & (ends == limits)
-    is_sound |= is_blank & (stops + FRAME_HEAD.itemsize <= ends)
-    is_sound &= ~np.isin(np.arange(len(starts)), ranges[~is_last & (last != bounds)])
+    is_valid = (stops == ends) & (ends == limits)
+    is_valid |= is_blank & (stops + FRAME_HEAD.itemsize <= ends)
+    is_valid &= ~np.isin(np.arange(len(starts)), ranges[~is_last & (last != bounds)])
     counts = np.bincount(ranges, chain_counts, len(starts)).astype(np.int64)
     ends_of_ranges = np.cumsum(counts)
     if framing.head_bytes:  # a record without a frame is refused by its size and magic alone
         firsts = (ends_of_ranges - counts)[counts > 0]
         range_of_rows = np.repeat(np.arange(len(starts)), counts)
         bases = physical_bases[range_of_rows]
-        is_sound[range_of_rows[framing.refused_rows(buf, frames, bases, firsts)]] = False
+        is_valid[range_of_rows[framing.refused_rows(buf, frames, bases, firsts)]] = False
     nexts = np.append(frames[1:], 0)
     nexts[ends_of_ranges[counts > 0] - 1] = stops[counts > 0]
     records = frames + framing.head_bytes
-    return Walks(records, nexts - records, counts, is_sound)
+    return Walks(records, nexts - records, counts, is_valid)
 
 
 class Walk(NamedTuple):

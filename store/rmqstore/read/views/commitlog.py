@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from rmqstore.errors import MalformedBytesError, OffsetOutOfRangeError, RmqStoreError
 from rmqstore.format.columns.buffers import valid_text
-from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
 from rmqstore.format.columns.heads import Heads, check_heads, read_heads
 from rmqstore.format.columns.walk import cut_batches
@@ -177,16 +177,16 @@ class _LogView:
         self, segment: Segment, data: Bytes, starts: Positions
     ) -> Iterator[pa.RecordBatch]:
         heads, whole = read_heads(data, starts)
-        sound = whole & check_heads(heads, segment.start)
+        valid = whole & check_heads(heads, segment.start)
         if self._spec.check_crc:
             whole_heads = heads if whole.all() else heads.take(whole)
-            sound[whole] &= sound_crcs(data, whole_heads, stored_bodies(data, whole_heads))
+            valid[whole] &= valid_crcs(data, whole_heads, stored_bodies(data, whole_heads))
         mask = self._wanted.keep(data, heads)
         mask = np.ones(len(heads), np.bool_) if mask is None else mask | ~whole
         if self._spec.mode == DROPMALFORMED:
-            mask &= sound
+            mask &= valid
         if not mask.all():
-            heads, whole, sound = heads.take(mask), whole[mask], sound[mask]
+            heads, whole, valid = heads.take(mask), whole[mask], valid[mask]
         n = len(heads)
         if not n:
             return
@@ -195,8 +195,8 @@ class _LogView:
             "commitLogOffset": lambda: heads.starts + segment.start,
             "storeSize": lambda: heads.column("total_size").astype(np.int64),
             "kind": lambda: pa.repeat(pa.scalar(RECORD), n),
-            "isValid": lambda: sound,
-            "reason": lambda: self._reasons(segment, data, heads, sound),
+            "isValid": lambda: valid,
+            "reason": lambda: self._reasons(segment, data, heads, valid),
             "topic": lambda: _null_where(valid_text(topics(data, heads)), broken),
             "storeTimestamp": lambda: _null_where(times(heads.column("store_timestamp")), broken),
             "bornTimestamp": lambda: _null_where(times(heads.column("born_timestamp")), broken),
@@ -213,12 +213,12 @@ class _LogView:
             columns["magic"] = digits.take(pa.array(codes))
         yield to_batch(self._spec, self._source, columns, n)
 
-    def _reasons(self, segment: Segment, data: Bytes, heads: Heads, sound: Mask) -> pa.Array:
+    def _reasons(self, segment: Segment, data: Bytes, heads: Heads, valid: Mask) -> pa.Array:
         """Return what the reference codec says is wrong with each damaged record, string (n,)."""
-        if sound.all():
+        if valid.all():
             return pa.nulls(len(heads), pa.string())
         texts: list[str | None] = [None] * len(heads)
-        for row in np.flatnonzero(~sound).tolist():
+        for row in np.flatnonzero(~valid).tolist():
             position = int(heads.starts[row])
             physical_offset = segment.start + position
             try:

@@ -120,7 +120,7 @@ class Broker:
         """All its stores, the one that is read first."""
         return (self.chosen, *self.replicas)
 
-    def require_sound(self) -> None:
+    def require_valid(self) -> None:
         """Refuse stores of one name that are not replicas of each other.
 
         Raises:

@@ -9,7 +9,7 @@ a walk that ends at the damage does not pay for the search.
 
 A window costs some hundred microseconds however few records it has. So small files that follow one
 another are copied into one buffer, and their chains of records are followed side by side. Only
-files whose chain is sound to the end go into a joined window; all others are walked one by one,
+files whose chain is valid to the end go into a joined window; all others are walked one by one,
 which shows what is wrong with them.
 """
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import FileDeletedError, UnreadableFileError
 from rmqstore.format.columns.buffers import GATHER_SLACK
-from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.columns.search import find_frames, search_blocks
@@ -58,7 +58,7 @@ _WINDOWS_AHEAD: Final = 3  # that a remote storage fetches while one is walked
 
 @dataclass(frozen=True)
 class JoinedWindow:
-    """All records of some files that follow one another, whose chains are sound to the end."""
+    """All records of some files that follow one another, whose chains are valid to the end."""
 
     spans: Sequence[SegmentSpan]
     data: Bytes  # uint8 (nbytes,)
@@ -76,7 +76,7 @@ class JoinedWindow:
 
         If so, no total size led the walk over another record.
         """
-        return all(is_sound.all() for _, _, is_sound in self.heads())
+        return all(is_valid.all() for _, _, is_valid in self.heads())
 
     def cut(self) -> Iterator[JoinedWindow]:
         """Yield the records batch by batch."""
@@ -85,9 +85,9 @@ class JoinedWindow:
             yield JoinedWindow(self.spans, self.data, *columns)
 
     def heads(self) -> Iterator[tuple[Positions, Heads, Mask]]:
-        """Yield the records in batches: physical offsets, heads, mask of the sound ones.
+        """Yield the records in batches: physical offsets, heads, mask of the valid ones.
 
-        A sound record is whole, and has the physical offset where it lies.
+        A valid record is whole, and has the physical offset where it lies.
         """
         for part in self.cut():
             heads, whole = read_heads(part.data, part.starts)
@@ -147,7 +147,7 @@ def _walked_bytes(log: CommitLog, span: SegmentSpan) -> int | None:
 def _join(
     log: CommitLog, spans: Sequence[SegmentSpan], sizes: Sequence[int]
 ) -> Iterator[SegmentSpan | JoinedWindow]:
-    """Yield spans, with those whose chain is sound in windows."""
+    """Yield spans, with those whose chain is valid in windows."""
     if len(spans) < 2:
         yield from spans
         return
@@ -172,12 +172,12 @@ def _join(
     framing = _framing(log, spans[0])
     assert framing is not None
     walks = walk_each(data, firsts, ends, left, bases, framing)
-    is_sound = walks.is_sound & is_read
+    is_valid = walks.is_valid & is_read
     row_bounds = np.concatenate(([0], np.cumsum(walks.counts)))
-    changes = np.flatnonzero(np.diff(is_sound)) + 1
+    changes = np.flatnonzero(np.diff(is_valid)) + 1
     for run in np.split(np.arange(len(spans)), changes):
         low, high = int(run[0]), int(run[-1]) + 1
-        if not is_sound[low]:
+        if not is_valid[low]:
             yield from spans[low:high]
             continue
         rows = slice(int(row_bounds[low]), int(row_bounds[high]))
@@ -247,9 +247,9 @@ class Window:
         if not self.log.framing(self.segment).keeps_torn_records:
             return whole
         whole_heads = heads.take(whole)
-        sound = whole.copy()
-        sound[whole] = sound_crcs(data, whole_heads, stored_bodies(data, whole_heads))
-        return sound
+        valid = whole.copy()
+        valid[whole] = valid_crcs(data, whole_heads, stored_bodies(data, whole_heads))
+        return valid
 
     def rejoined(self) -> tuple[Bytes, Positions, NDArray[np.int64]]:
         """Return all records, also those that the walk stepped over because of a wrong total size.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmqstore.errors import MalformedBytesError
-from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.search import find_blanks, know_their_places, knows_its_place
 from rmqstore.format.columns.walk import Walk
@@ -167,7 +167,7 @@ def _scan(
                 times = heads.column("store_timestamp")[whole]
                 last_timestamp = int(times[-1]) if len(times) else last_timestamp
                 continue
-            has_its_body = sound_crcs(data, heads, stored_bodies(data, heads), of_records=False)
+            has_its_body = valid_crcs(data, heads, stored_bodies(data, heads), of_records=False)
             refused = np.flatnonzero(~(whole & has_its_body))
             times = heads.column("store_timestamp")
             if len(refused):

@@ -267,8 +267,8 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
             log, segment, segment.start + log.file_of(segment).written_end(segment.size)
         ):
             for _, heads, whole in reversed(list(window.heads())):
-                sound = window.without_torn(window.data, heads, whole)
-                rows = np.flatnonzero(sound & have_units(heads.column("sys_flag")))
+                valid = window.without_torn(window.data, heads, whole)
+                rows = np.flatnonzero(valid & have_units(heads.column("sys_flag")))
                 if len(rows):
                     is_built = _is_built(window.data, heads.take(rows[-1:]), open_queue)
                     if is_built and window.stopped < window.end and window.damage is not None:
@@ -372,15 +372,15 @@ class _Recovery:
                 continue
             is_lacking = (ends[rows] > tail.reach) & (physical_offsets[rows] >= tail.since)
             lacking = heads.take(rows[is_lacking])
-            sound = window.without_torn(data, lacking, np.ones(len(lacking), np.bool_))
-            if not sound.all():
+            valid = window.without_torn(data, lacking, np.ones(len(lacking), np.bool_))
+            if not valid.all():
                 # A broker puts these records into no queue.
                 sizes = lacking.column("total_size")
-                for row in np.flatnonzero(~sound)[:_MAX_LOST].tolist():
+                for row in np.flatnonzero(~valid)[:_MAX_LOST].tolist():
                     start = int(lacking.starts[row])
                     end = start + int(sizes[row])
                     self._lose_bytes(window.segment, start, end, "a torn body")
-                lacking = lacking.take(sound)
+                lacking = lacking.take(valid)
             if tail.is_batch:
                 lacking = message_heads(data, lacking)
             lacking = tail.of_newest_topic(lacking, has_older=bool(tail.n_seen))

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
-from rmqstore.format.columns.checks import sound_topics
+from rmqstore.format.columns.checks import valid_topics
 from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.lmq import name_queues
 from rmqstore.format.layout import LMQ_PREFIX, PRE_BLANK_SIZE, Mask
@@ -168,7 +168,7 @@ def are_confirmed(
         if topic.startswith(LMQ_PREFIX):
             confirmed[rows] = name_queues(data, heads, pa.repeat(topic, len(heads)), expected)
             continue
-        matches, _ = sound_topics(data, heads, [topic], np.zeros(len(heads), np.int32))
+        matches, _ = valid_topics(data, heads, [topic], np.zeros(len(heads), np.int32))
         # The first queue offset of a batch may be lower, because its record holds several
         # messages. That of another record may be higher, because a broker continues one place too
         # early in a queue after a record that it could not dispatch; it is lower if the unit is of
