@@ -145,7 +145,7 @@ MISTAKES: Final = (
         "store/rmqstore/replica/ha.py",
         "n_come += connection.receive(buffer[n_come:], _POLL_SECONDS)",
         "n_come = connection.receive(buffer, _POLL_SECONDS)",
-        "a greeting that comes in two pieces ends the connection",
+        "a handshake that comes in two pieces ends the connection",
         "following/test_controller_stream.py",
     ),
     Mistake(

@@ -221,8 +221,8 @@ DEFECTS: dict[str, Callable[[Decide], Decide]] = {
     "epoch ignored": on_event(events.EpochsReported, lambda *_: None),
     "epochs of the handshake ignored": on_event(
         events.Connected,
-        lambda _, it: it._replace(greeting=it.greeting and it.greeting._replace(
-            epochs=it.greeting.epochs[:1]
+        lambda _, it: it._replace(handshake=it.handshake and it.handshake._replace(
+            epochs=it.handshake.epochs[:1]
         )),
     ),
     "state before log": on_action(events.WriteState, state_of_all),

@@ -76,17 +76,19 @@ def parse_source(given: GivenOptions, chosen: ColumnOptions) -> BrokerSource:
     return BrokerSource(location)
 
 
-def secrets_in_table(paths: Sequence[str], stated: Mapping[str, str]) -> tuple[list[str], str]:
+def secrets_in_table(
+    paths: Sequence[str], storage_options: Mapping[str, str]
+) -> tuple[list[str], str]:
     """Return the secrets among the storage options of a table, and where they belong instead.
 
     Raises:
         OptionError: an option is unknown, or an address is malformed.
     """
-    left = {name: value for name, value in stated.items() if name not in WHO_ASKS}
+    left = {name: value for name, value in storage_options.items() if name not in WHO_ASKS}
     for path in paths:
         LiveLocation.parse(path, left)
     elsewhere = (
         "leave the secret to the environment variable ROCKETMQ_SECRET_KEY, or give a query all "
         "storageOptions: SELECT … FROM t WITH (storageOptions = …)"
     )
-    return sorted({*stated} & SECRETS_OF_SERVERS), elsewhere
+    return sorted({*storage_options} & SECRETS_OF_SERVERS), elsewhere

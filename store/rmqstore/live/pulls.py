@@ -50,7 +50,7 @@ _MOST_MESSAGES: Final = 1024
 _FILTERED_COUNT: Final = 4096  # messages that a broker looks at for a request with a filter
 _HELD_BYTES: Final = 64 << 20  # of answers that wait for those before them
 _PAUSE_SECONDS: Final = 0.1  # after answers that say nothing
-_FRUITLESS_SECONDS: Final = 3.0  # of answers that say nothing, before the read fails
+_EMPTY_SECONDS: Final = 3.0  # of answers that say nothing, before the read fails
 
 
 class Pulled(NamedTuple):
@@ -89,7 +89,7 @@ class _Range:
         count: how many messages the next request asks for.
         again: spans that have to be asked for once more, a heap.
         arrived: answers by their first offset, until those before them have come.
-        fruitless_since: when answers began to say nothing, None if the last one did.
+        empty_since: when answers began to say nothing, None if the last one did.
         cut: everything from this queue offset on is known to be cut off.
         is_filtered: whether the broker leaves out messages with other tags. It looks further then
             than it is asked to, so one request follows the other.
@@ -103,7 +103,7 @@ class _Range:
     count: int
     again: list[tuple[int, int]] = field(default_factory=list)
     arrived: dict[int, Pulled] = field(default_factory=dict)
-    fruitless_since: float | None = None
+    empty_since: float | None = None
     cut: int = 1 << 63
     is_filtered: bool = False
     patience: Patience = field(default_factory=Patience)
@@ -114,7 +114,7 @@ class _Range:
         Returns:
             How many bytes are held more.
         """
-        self.fruitless_since = None
+        self.empty_since = None
         self.patience.renew()
         n_given_up = self._cut_off(pulled.start) if pulled.loss and pulled.end > until else 0
         self.arrived[pulled.start] = pulled
@@ -168,12 +168,12 @@ class _Range:
             self.head = pulled.end
             yield pulled
 
-    def is_hopeless(self) -> bool:
+    def gives_up(self) -> bool:
         """Return whether answers have said nothing for long; called after one more did."""
         now = time.monotonic()
-        if self.fruitless_since is None:
-            self.fruitless_since = now
-        return now - self.fruitless_since > _FRUITLESS_SECONDS
+        if self.empty_since is None:
+            self.empty_since = now
+        return now - self.empty_since > _EMPTY_SECONDS
 
     def begin_again(self) -> None:
         """Ask again for all whose answers were lost with a connection."""
@@ -221,7 +221,7 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
         BrokerRefusedError: it refuses.
     """
     found: dict[int, RecordHead | None] = {}
-    missing, patience = [*range(len(wanted))], Patience(_FRUITLESS_SECONDS)
+    missing, patience = [*range(len(wanted))], Patience(_EMPTY_SECONDS)
     while True:
         records, unclear = first_answers(broker, [wanted[number] for number in missing])
         found |= {missing[at]: record for at, record in records.items()}
@@ -366,7 +366,7 @@ class Pulls:
         self._n_held = 0  # bytes of answers that wait for others
         self._patience = Patience()
         self._is_held = False  # until no request is on its way, and then for a pause
-        self._is_fruitless = False  # whether the last answer said nothing
+        self._was_empty = False  # whether the last answer said nothing
         self._refused = ""  # why the broker answers none for now
 
     def __iter__(self) -> Iterator[Pulled]:
@@ -451,7 +451,7 @@ class Pulls:
         """Return how many requests may be on their way."""
         if self._broker.is_behind_proxy is not False or not self._most_bytes:
             return 1
-        if self._is_fruitless:  # brokers log each, and those of 4.x store a message about it
+        if self._was_empty:  # brokers log each, and those of 4.x store a message about it
             return 1
         round_trip = self._broker.client().round_trip
         by_distance = min(int(round_trip * _REQUESTS_PER_SECOND), _MOST_AT_ONCE)
@@ -474,14 +474,14 @@ class Pulls:
                 raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         else:
             pulled = self._pulled(answer, each, start, until)
-            if pulled is None and each.is_hopeless():
+            if pulled is None and each.gives_up():
                 raise BrokerRefusedError(
                     str(self._broker),
                     answer.code,
                     f"{answer.remark}: pulls of {each.piece.topic}-{each.piece.queue_id} from "
                     f"{start} on give nothing, and do not say why",
                 )
-        self._is_fruitless = pulled is None
+        self._was_empty = pulled is None
         if pulled is None:
             each.ask_again(start, until)
             self._is_held = True
@@ -550,11 +550,11 @@ def _lost(
         text = f"they are deleted: the queue begins at {first} now"
         return Pulled(each.number, start, end, end, loss=text)
     # A broker may not have brought the queue back yet after its start.
-    if start >= last and each.is_hopeless():
+    if start >= last and each.gives_up():
         text = f"they are cut off: the queue ends at {last} now ({status})"
         return Pulled(each.number, start, each.piece.end, each.piece.end, loss=text)
     # A unit that cannot be read. The broker passes over the rest of its file.
-    if start < min(following, last) and each.is_hopeless():
+    if start < min(following, last) and each.gives_up():
         end = min(following, until) if following <= last else start + 1
         return Pulled(each.number, start, end, end, loss=f"unreadable ({status})")
     return None

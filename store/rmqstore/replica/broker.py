@@ -284,7 +284,7 @@ class Facts(NamedTuple):
         return self._replace(tables=tables, kinds=TopicKinds(batch, frozenset(are_batch) - batch))
 
 
-Informant = OrdinaryPort | ReplicaPort  # where a follower learns about its broker
+BrokerPort = OrdinaryPort | ReplicaPort  # where a follower learns about its broker
 
 
 class Source(NamedTuple):

@@ -20,7 +20,7 @@ from rmqstore.replica.agreement import OVERLAP_BYTES
 from rmqstore.replica.broker import (
     MAX_FILE_BYTES,
     MIN_FILE_BYTES,
-    Informant,
+    BrokerPort,
     OrdinaryPort,
     ReplicaPort,
 )
@@ -237,7 +237,7 @@ def credentials_of(arguments: FollowArguments) -> Credentials | None:
     return None
 
 
-def informant_of(endpoint: Endpoint, settings: FollowSettings, known_size: int | None) -> Informant:
+def port_of(endpoint: Endpoint, settings: FollowSettings, known_size: int | None) -> BrokerPort:
     """Return where a broker is asked.
 
     Args:

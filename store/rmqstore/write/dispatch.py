@@ -160,7 +160,7 @@ class Dispatcher:
         batch_topics: the topics whose queues are BatchConsumeQueues.
         known_topics: those whose kind is known; None if all others have plain queues.
         is_tolerant: skip damage and report it in :attr:`findings`. Queues that do not fit the log
-            are listed in :attr:`misfits`, and nothing more is appended to them.
+            are listed in :attr:`mismatches`, and nothing more is appended to them.
         walk: finds the records of a part of one file.
     """
 
@@ -186,7 +186,7 @@ class Dispatcher:
         self._waiting = UnitBuffer()
         self._topic: bytes | None = None  # of all records before; most likely of those after
         self.findings: list[Finding] = []
-        self.misfits: dict[tuple[str, int], CorruptQueueError] = {}
+        self.mismatches: dict[tuple[str, int], CorruptQueueError] = {}
 
     def dispatch(self, start: int, end: int, progress: Progress = ignore_progress) -> None:
         """Build the missing units and items of the records in ``[start, end)``.
@@ -319,7 +319,7 @@ class Dispatcher:
         if units is None:
             return
         for key, rows in units.by_queue():
-            if key in self.misfits:
+            if key in self.mismatches:
                 continue
             if self._is_tolerant and not can_have_queue(*key):
                 for physical_offset in units.units["physical_offset"][rows].tolist():
@@ -337,7 +337,7 @@ class Dispatcher:
             except CorruptQueueError as err:
                 if not self._is_tolerant:
                     raise
-                self.misfits[key] = err
+                self.mismatches[key] = err
 
     def write(self) -> None:
         """Write the units that wait, which :meth:`flush` brings to the disk."""

@@ -111,10 +111,10 @@ def find_light_queues(
     """
     if not maps.mentions(_INNER):
         return None
-    stated = maps.column(PROPERTY_INNER_NUM)
-    if stated is not None and stated.null_count < len(stated):
+    explicit = maps.column(PROPERTY_INNER_NUM)
+    if explicit is not None and explicit.null_count < len(explicit):
         reason = f"property {PROPERTY_INNER_NUM} is that of an inner batch, which is not written"
-        refuse(int(np.argmax(mask_of(stated.is_valid()))), "MESSAGE_ILLEGAL", reason)
+        refuse(int(np.argmax(mask_of(explicit.is_valid()))), "MESSAGE_ILLEGAL", reason)
     named = maps.column(PROPERTY_MULTI_DISPATCH)
     if named is None:
         return None

@@ -307,9 +307,9 @@ class Repairer:
             )
             dispatcher.dispatch(start, end, progress)
             dispatcher.flush()
-            if not dispatcher.misfits:
+            if not dispatcher.mismatches:
                 break
-            for err in dispatcher.misfits.values():
+            for err in dispatcher.mismatches.values():
                 logger.warning("%s; the queue is built again from the log", err)
                 self.queues.empty(Path(err.path))
             start = self._log.min_offset

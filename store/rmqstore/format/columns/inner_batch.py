@@ -178,7 +178,7 @@ def count_messages(buf: Bytes, heads: Heads) -> NDArray[np.int64]:
     return _counts(parse_entries(buf, heads.property_starts, heads.property_lengths), is_batch)
 
 
-def stated_counts(strings: pa.BinaryArray, is_batch: Mask) -> NDArray[np.int64]:
+def explicit_counts(strings: pa.BinaryArray, is_batch: Mask) -> NDArray[np.int64]:
     """Return the number of messages of n records by their property strings, binary (n,).
 
     It is 1 for records that are not inner batches, by ``is_batch``, (n,).
@@ -188,9 +188,9 @@ def stated_counts(strings: pa.BinaryArray, is_batch: Mask) -> NDArray[np.int64]:
 
 
 def _counts(entries: Entries, is_batch: Mask) -> NDArray[np.int64]:
-    stated = property_column(entries, PROPERTY_INNER_NUM)
-    is_number = pc.fill_null(pc.match_substring_regex(stated, _NUMBER), fill_value=False)
-    numbers = pc.if_else(is_number, stated, pa.scalar("1")).cast(pa.int64()).to_numpy()
+    explicit = property_column(entries, PROPERTY_INNER_NUM)
+    is_number = pc.fill_null(pc.match_substring_regex(explicit, _NUMBER), fill_value=False)
+    numbers = pc.if_else(is_number, explicit, pa.scalar("1")).cast(pa.int64()).to_numpy()
     counts: NDArray[np.int64] = np.where(is_batch & (numbers <= MAX_BATCH), numbers, 1)
     return counts
 

@@ -131,8 +131,8 @@ class RemoteRequests:
         def opened() -> tuple[Any, Version]:
             file = self.filesystem.open_input_file(key)
             size = file.size()
-            stated = file.metadata() or {}
-            mark = stated.get("ETag") or stated.get(b"ETag")
+            metadata = file.metadata() or {}
+            mark = metadata.get("ETag") or metadata.get(b"ETag")
             if mark:
                 return file, Version(size, mark.decode() if isinstance(mark, bytes) else mark)
             info = self.filesystem.get_file_info(key)
