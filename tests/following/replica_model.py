@@ -32,6 +32,7 @@ from rmqstore.replica.broker import Facts, TopicKinds
 from rmqstore.replica.broker_requests import LogBounds, ServedSettings
 from rmqstore.replica.events import Action, Asked, Event, Happened, Question
 from rmqstore.replica.ha import NEVER, Handshake
+from rmqstore.replica.maintenance import state_to_leave
 from rmqstore.replica.replica_state import (
     STREAMING,
     Cutting,
@@ -45,7 +46,6 @@ from rmqstore.replica.replica_state import (
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowState, epochs_within
-from rmqstore.replica.upkeep import state_to_leave
 from rmqstore.storage.broker.epochs import Epoch
 
 RECORD = 10

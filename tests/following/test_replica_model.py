@@ -24,7 +24,7 @@ from following.replica_model import (
     World,
     decide_as_it_is,
 )
-from rmqstore.replica import decisions, events, upkeep
+from rmqstore.replica import decisions, events, maintenance
 from rmqstore.replica.events import Question
 from rmqstore.replica.replica_state import Phase, ReplicaState
 
@@ -199,7 +199,7 @@ def swapped(steps: tuple[Any, ...], first: Any, second: Any) -> tuple[Any, ...]:
 def state_of_all(state: Any, action: Any) -> Any:
     if state.change is not None:
         return action
-    return action._replace(saved=upkeep.replace(action.saved, end=state.copy.end))
+    return action._replace(saved=maintenance.replace(action.saved, end=state.copy.end))
 
 
 def late_answers_taken(decide: Decide) -> Decide:
@@ -257,12 +257,12 @@ DEFECTS: dict[str, Callable[[Decide], Decide]] = {
 }  # fmt: skip
 # The same by an exchange of steps, which no wrapper can make.
 EXCHANGED = {
-    "log cut before state": (decisions, "CUT", upkeep._note_cut, upkeep._cut_log),
+    "log cut before state": (decisions, "CUT", maintenance._note_cut, maintenance._cut_log),
     "files deleted before state": (
-        decisions, "RETAIN", upkeep._note_retention, upkeep._delete_old_files
+        decisions, "RETAIN", maintenance._note_retention, maintenance._delete_old_files
     ),
     "closed before the state says so": (
-        decisions, "COMPLETE", upkeep._close_state, upkeep._mark_closed
+        decisions, "COMPLETE", maintenance._close_state, maintenance._mark_closed
     ),
 }  # fmt: skip
 

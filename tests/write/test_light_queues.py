@@ -36,7 +36,7 @@ def rows_of(root: Path) -> list[dict[str, Any]]:
 
 
 def light(root: Path) -> dict[str, list[tuple[int, bytes]]]:
-    """Return queue offset and body of the messages of each light queue."""
+    """Return queue offset and body of the messages of each LMQ."""
     found: dict[str, list[tuple[int, bytes]]] = {}
     for row in rows_of(root):
         if row["topic"].startswith("%LMQ%"):
@@ -74,7 +74,7 @@ SOME = ("%LMQ%a", None, "%LMQ%a,%LMQ%b", "%LMQ%b,%LMQ%sub_1", None, "%LMQ%a")
 
 
 def check_some(root: Path, ends: dict[str, int]) -> None:
-    """The rows of SOME are in their light queues, after what was there."""
+    """The rows of SOME are in their LMQs, after what was there."""
     found = light(root)
     expected = {"%LMQ%a": [0, 2, 5], "%LMQ%b": [2, 3], "%LMQ%sub_1": [3]}
     for name, numbers in expected.items():

@@ -22,7 +22,7 @@ from rmqstore.read.faults import (
     merge_faults,
     tell_flaws,
 )
-from rmqstore.read.read_ahead import Reach, announce_nothing
+from rmqstore.read.read_ahead import Reach, prefetch_nothing
 from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.repeated_units import RepeatedUnits
@@ -156,7 +156,7 @@ class Assembler:
         log: CommitLog,
         segment: Segment,
         pipeline: Pipeline,
-        reach: Reach = announce_nothing,
+        reach: Reach = prefetch_nothing,
     ) -> None:
         """Open the file.
 
@@ -164,7 +164,7 @@ class Assembler:
             log: the log of the store.
             segment: the file.
             pipeline: how records become batches.
-            reach: announces what follows the place that the read has reached.
+            reach: prefetches what follows the place that the read has reached.
 
         Raises:
             FileDeletedError: it was deleted since it was listed.

@@ -1,7 +1,7 @@
 """The ranges of queues that a selection names, and their parts in parts of the log.
 
-With combineCQUseRocksdbForLmq the broker keeps plain queues in files, and light queues in a RocksDB
-database in a folder of its own, so only the log shows which light queues there are.
+With combineCQUseRocksdbForLmq the broker keeps plain queues in files, and LMQs in a RocksDB
+database in a folder of its own, so only the log shows which LMQs there are.
 
 Source: CombineConsumeQueueStore.java.
 """
@@ -70,7 +70,7 @@ def _committed(config: BrokerConfig, group: str) -> Mapping[QueueKey, int]:
 
 
 def count_light_messages(log: CommitLog, end: int, batch_topics: Collection[str]) -> Counter[str]:
-    """Return the number of messages in each light queue that records before ``end`` name.
+    """Return the number of messages in each LMQ that records before ``end`` name.
 
     Reads the whole log.
     """
@@ -88,7 +88,7 @@ def count_light_messages(log: CommitLog, end: int, batch_topics: Collection[str]
 
 
 def describe_light_queues(counts: Counter[str], names: Collection[str]) -> str:
-    """Describe light queues in words: how many messages they have, and the first few names."""
+    """Describe LMQs in words: how many messages they have, and the first few names."""
     total = sum(counts[name] for name in names)
     listed = sorted(names)[:_MAX_NAMES]
     others = f" and {len(names) - len(listed)} others" if len(names) > len(listed) else ""
@@ -254,7 +254,7 @@ class QueueRanges:
     def indexed_topics(self, topics: Iterable[str]) -> set[str]:
         """Return those topics whose messages the index knows by their own keys.
 
-        The index knows records, not the messages of inner batches, nor light queues, which show
+        The index knows records, not the messages of inner batches, nor LMQs, which show
         other queues' records.
         """
         batch_topics = set(self._queues.batch_topics())
@@ -308,7 +308,7 @@ class QueueRanges:
         parts_of: dict[QueueKey, list[QueuePart]] = {}
 
         def spans() -> Iterator[tuple[QueueKey, tuple[int, int]]]:
-            for key in queues.announced(keys):
+            for key in queues.prefetched(keys):
                 parts = parts_of[key] = queues.parts(*key)
                 yield key, (parts[0].start, parts[-1].end)
 

@@ -236,7 +236,7 @@ class StoreQueues:
             but: queues that are left out.
         """
         ends = [-1]
-        for key in self.announced(key for key in self._queues.plain() if key not in but):
+        for key in self.prefetched(key for key in self._queues.plain() if key not in but):
             queue = self._queues.open(*key)
             ends.append(reach(queue, queue.end()))
         return max(ends)
@@ -248,7 +248,7 @@ class StoreQueues:
         """
         return -1 if self._queues.lack_records else self.end_in_log()
 
-    def announced(self, keys: Iterable[QueueKey]) -> Iterator[QueueKey]:
+    def prefetched(self, keys: Iterable[QueueKey]) -> Iterator[QueueKey]:
         """Yield queues; the ends of some of them are fetched together from a remote storage."""
         left = iter(keys)
         while together := list(islice(left, _QUEUES_TOGETHER)):

@@ -538,7 +538,7 @@ class StoreTail:
             (topic, queue_id)
             for topic, queue_id in missing
             if self._deleted.get((topic, queue_id), 0) > reached[topic, queue_id]
-            # Light queues are in no table, and a copy may have none.
+            # LMQs are in no table, and a copy may have none.
             or (listed and topic not in known and not topic.startswith(LMQ_PREFIX))
         }
 

@@ -2,7 +2,7 @@
 
 :func:`decide` opens no file and no socket, and reads no clock. The loop in ``follower`` performs
 the actions that it returns, whose results are events again. What concerns the disk of the copy only
-is in ``upkeep``: flushes, the state, queues, old files, the steps of a cut and those of the end.
+is in ``maintenance``: flushes, the state, queues, old files, the steps of a cut and of the end.
 
 A master that comes back with a shorter log shows it by bytes that differ, or by a heartbeat before
 the end of the copy (:func:`_take_heartbeat`). Both lead to :func:`_on_differed`, which decides that
@@ -37,6 +37,24 @@ from rmqstore.replica.agreement import (
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Action, Asked, Happened, Question
 from rmqstore.replica.ha import Handshake
+from rmqstore.replica.maintenance import (
+    BEGIN_AGAIN,
+    COMPLETE,
+    CUT,
+    HANDLERS,
+    PERIODIC_TASKS,
+    RETAIN,
+    RETAIN_UNBUILT,
+    Step,
+    ask,
+    build_if_due,
+    end_with,
+    flush_if_due,
+    pause,
+    report_if_due,
+    settle_kinds,
+    stop_with,
+)
 from rmqstore.replica.replica_state import (
     LONG_AGO,
     STREAMING,
@@ -59,24 +77,6 @@ from rmqstore.replica.replica_state import (
     patience,
 )
 from rmqstore.replica.state import epochs_within, first_state, require_same_source
-from rmqstore.replica.upkeep import (
-    BEGIN_AGAIN,
-    COMPLETE,
-    CUT,
-    HANDLERS,
-    PERIODIC_TASKS,
-    RETAIN,
-    RETAIN_UNBUILT,
-    Step,
-    ask,
-    build_if_due,
-    end_with,
-    flush_if_due,
-    pause,
-    report_if_due,
-    settle_kinds,
-    stop_with,
-)
 
 _END_SECONDS: Final = 1.0  # between two questions whether the log of the broker ends
 _RETRY_SECONDS: Final = 1.0

@@ -39,11 +39,11 @@ from rmqstore.replica.ha import (
     Piece,
     shake_hands,
 )
+from rmqstore.replica.maintenance import state_to_leave
 from rmqstore.replica.replica_state import Phase, Place, first_replica_state, progress_of, wait_of
 from rmqstore.replica.retention import OldFiles
 from rmqstore.replica.settings import FollowSettings, port_of
 from rmqstore.replica.state import FollowProgress, copy_paths, read_state
-from rmqstore.replica.upkeep import state_to_leave
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 

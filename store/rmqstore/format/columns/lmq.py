@@ -174,7 +174,7 @@ def _split_values(entries: Entries, name: str) -> _CommaValues:
 
 
 def is_dispatched(topic: bytes) -> bool:
-    """Return whether the broker dispatches records of a topic to the light queues that they name.
+    """Return whether the broker dispatches records of a topic to the LMQs that they name.
 
     Source: MixAll.java#topicAllowsLMQ.
     """

@@ -345,11 +345,11 @@ def walk_forward(
         FileDeletedError: the file was deleted since it was listed.
     """
     size = min(WINDOW_BYTES, log.storage.window_bytes)
-    announced = 0  # position in the file up to which bytes were announced
+    prefetched = 0  # position in the file up to which bytes were prefetched
     n_windows = 0
     if log.is_remote and is_scan:
         n_windows, first = 2, start - segment.start
-        announced = _read_ahead(log, segment, first, min(first + 2 * size, end - segment.start))
+        prefetched = _read_ahead(log, segment, first, min(first + 2 * size, end - segment.start))
     while start < end:
         window = window_at(log, segment, start, end, size, after)
         if log.is_remote and window.damage is None and window.records.kind is not StopKind.BLANK:
@@ -357,7 +357,7 @@ def walk_forward(
             n_windows = min(n_windows + 1, _WINDOWS_AHEAD)
             position = window.records.position
             stop = min(position + n_windows * size, end - segment.start)
-            announced = _read_ahead(log, segment, max(position, announced), stop)
+            prefetched = _read_ahead(log, segment, max(position, prefetched), stop)
         yield window
         if window.records.kind is StopKind.BLANK:
             return
@@ -366,7 +366,7 @@ def walk_forward(
 
 
 def _read_ahead(log: CommitLog, segment: Segment, start: int, stop: int) -> int:
-    """Announce what is written in a range of positions; return where what was announced ends."""
+    """Announce what is written in a range of positions; return where what was prefetched ends."""
     for low, high in log.file_of(segment).data_spans(start, stop, is_appended=True):
         reach = high - low + _REACH_BYTES
         log.file_of(segment).read_ahead(np.array([low], np.int64), np.array([reach], np.int64))
