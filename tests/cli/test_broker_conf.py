@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,8 +41,9 @@ def conf(golden_store: Golden, tmp_path: Path) -> Path:
     ids=lambda words: words[0],
 )  # fmt: skip
 def test_a_verb_takes_the_file_instead_of_the_path(
-    golden_store: Golden, conf: Path, words: list[str]
+    golden_store: Golden, conf: Path, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)  # as doctor wants it
     verb, *others = words
     done = run(verb, "-c", conf, *others)
     assert done.exit_code == 0, done.output

@@ -37,10 +37,11 @@ def test_a_shifted_queue_is_read_as_the_real_store_serves_it(
     with rmqstore.open(root) as store:
         assert _read(store) == [(at, parts.body) for at, parts in served]
         parts = [(one.part, one.text) for one in verify(store)]
-    assert [part for part, _ in parts if part != "index"] == ["end", "log", "queue"]
-    texts = dict(parts)
-    assert texts["end"].startswith("7 records")
-    assert "7 units stand at another queue offset than their record names" in texts["queue"]
+    (end, cut, _log, shifted) = (text for part, text in parts if part != "index")
+    assert end.startswith("7 records")
+    assert cut.startswith("a broker that starts cuts off queue offsets 4 to 10;")
+    assert cut.endswith("a broker that starts gives out queue offsets from 4 on again")
+    assert shifted.startswith("7 units stand at another queue offset than their record names")
     with rocketmq.open(root, **SIZES) as real:  # its recovery ends the log at that record
         assert real.put("T", 0, b"restarted", keys="k").getLogicsOffset() == 4
         real.wait()

@@ -543,16 +543,19 @@ class _Tally:
         expected: NDArray[np.void],
     ) -> None:
         """Note what a broker that starts does with records whose units it does not keep."""
-        self._last = max(self._last, int(offsets.max()))
+        # A consumer knows a message by the place of its unit. A broker builds by the record.
+        served = np.where(exists, places, offsets)
+        self._last = max(self._last, int(served.max()))
         dropped = np.flatnonzero(~exists | (places >= self._kept))
         if not len(dropped):
             return
         offsets, physical_offsets = offsets[dropped], expected["physical_offset"][dropped]
+        served = served[dropped]
         is_cut = physical_offsets >= broker.log_end
         is_built = ~is_cut & (physical_offsets >= broker.built_from) & (offsets >= self._kept)
         self._built.append(offsets[is_built])
-        self._cut.append(offsets[is_cut])
-        self._unbuilt.append(offsets[~is_cut & ~is_built])
+        self._cut.append(served[is_cut])
+        self._unbuilt.append(served[~is_cut & ~is_built])
 
     def _compare_at(
         self, places: NDArray[np.int64], expected: NDArray[np.void]
