@@ -693,14 +693,14 @@ def put_number(root: Path, rng: random.Random) -> None:
     files = files_of(root, "commitlog", "consumequeue", "index", "checkpoint")
     path = rng.choice(files)
     data = bytearray(path.read_bytes()[:4096])
-    heads = [
+    headers = [
         at for at in range(max(len(data) - 100, 0)) if data[at + 4 : at + 8] == b"\xda\xa3\x20\xa7"
     ]
     for _ in range(rng.randrange(1, 4)):
         at, form = rng.randrange(0, 60, 4), rng.choice((">i", ">q"))
-        if heads:
+        if headers:
             at, form = FIELDS[rng.choice(sorted(FIELDS))]
-            at += rng.choice(heads)
+            at += rng.choice(headers)
         number = rng.choice(NUMBERS)
         if form == ">i":
             number = (number + (1 << 31)) % (1 << 32) - (1 << 31)

@@ -114,7 +114,7 @@ LONG_FUNCTIONS = {
     "rmqstore.cli.exchange.import_messages": 61,
     "rmqstore.cli.follow.follow_brokers": 97,
     "rmqstore.copying.copier.copy": 69,
-    "rmqstore.format.columns.heads.read_heads": 68,
+    "rmqstore.format.columns.record_headers.read_headers": 68,
 }
 LARGE_CLASSES = {
     "kafkalog.partition.Partition": 19,

@@ -156,9 +156,9 @@ def test_known_starts_are_those_of_a_walk(
                 for window in copy.starts.windows(copy.log, segment, low, high):
                     assert window.damage is None
                     known.append(window.records.starts)
-                    for _, heads, whole in window.heads():
+                    for _, headers, whole in window.headers():
                         assert whole.all()
-                        assert len(heads)
+                        assert len(headers)
                 assert np.concatenate(known).tolist() == np.concatenate(walked).tolist()
                 found += (np.concatenate(known) + segment.start).tolist()
         assert found == offsets

@@ -262,18 +262,18 @@ def test_parts_of_the_log_are_read_by_time_and_by_place(tmp_path: Path) -> None:
             assert sorted(offsets(rows(by_time))) == late
 
 
-def test_heads_where_the_log_is_cut_are_those_of_entries(tmp_path: Path) -> None:
+def test_headers_where_the_log_is_cut_are_those_of_entries(tmp_path: Path) -> None:
     store = a_store(60, divide=2 * SEGMENT)
     root = store.write(tmp_path / "s")
     plain = {at.physical_offset for at in store.placed if at.physical_offset < 2 * SEGMENT}
     entries = {frame_of(at) for at in store.placed if at.physical_offset >= 2 * SEGMENT}
     with open_parts(root) as parts:
-        heads = parts.sampler.log_heads()
-        assert {*heads} <= plain | entries
-        assert len({*heads} & plain) > 2
-        assert len({*heads} & entries) > 2
+        headers = parts.sampler.log_headers()
+        assert {*headers} <= plain | entries
+        assert len({*headers} & plain) > 2
+        assert len({*headers} & entries) > 2
         whole = parts.log_slice()
-        for low, high in zip(heads, [*heads[1:], whole.end], strict=True):
+        for low, high in zip(headers, [*headers[1:], whole.end], strict=True):
             piece = whole._replace(start=low, end=high)
             part = offsets(
                 row

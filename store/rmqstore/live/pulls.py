@@ -25,7 +25,7 @@ import numpy as np
 
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, MalformedBytesError
 from rmqstore.format.columns.buffers import GATHER_SLACK
-from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.layout import FIXED_PART_V4, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
 from rmqstore.live.broker import WITHOUT_MESSAGES, LiveBroker
 from rmqstore.live.patience import Patience, is_passing
@@ -186,7 +186,7 @@ class _Range:
         self.asked = at
 
 
-class RecordHead(NamedTuple):
+class RecordHeader(NamedTuple):
     """What a record says of itself, and at which place of a queue it was found.
 
     Attributes:
@@ -210,7 +210,7 @@ class RecordHead(NamedTuple):
         return LogMark(self.physical_offset, self.store_timestamp)
 
 
-def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[RecordHead | None]:
+def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[RecordHeader | None]:
     """Return the first record that a broker has from the start of each of some ranges on.
 
     It may lie after the range, because a broker passes over messages whose files are deleted. None
@@ -220,7 +220,7 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
         BrokerUnreachableError: the broker does not answer, or not with a record.
         BrokerRefusedError: it refuses.
     """
-    found: dict[int, RecordHead | None] = {}
+    found: dict[int, RecordHeader | None] = {}
     missing, patience = [*range(len(wanted))], Patience(_EMPTY_SECONDS)
     while True:
         records, unclear = first_answers(broker, [wanted[number] for number in missing])
@@ -239,13 +239,13 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
 
 def first_answers(
     broker: LiveBroker, wanted: Sequence[QueueSlice]
-) -> tuple[dict[int, RecordHead | None], dict[int, Answer]]:
+) -> tuple[dict[int, RecordHeader | None], dict[int, Answer]]:
     """Return what :func:`first_records` does, by number, and the answers that say nothing."""
-    records: dict[int, RecordHead | None] = {}
+    records: dict[int, RecordHeader | None] = {}
     unclear: dict[int, Answer] = {}
     for answered in broker.pull([piece._replace(end=piece.start + 1) for piece in wanted]):
-        heads = _record_heads([answer.body for _, answer in answered])
-        for (number, answer), head in zip(answered, heads, strict=True):
+        headers = _record_headers([answer.body for _, answer in answered])
+        for (number, answer), head in zip(answered, headers, strict=True):
             start = wanted[number].start
             if answer.code == ResponseCode.SUCCESS and head is not None:
                 records[number] = _placed(broker, answer, head, start)
@@ -257,8 +257,8 @@ def first_answers(
 
 
 def _placed(
-    broker: LiveBroker, answer: Answer, head: tuple[RecordHead, bool], start: int
-) -> RecordHead:
+    broker: LiveBroker, answer: Answer, head: tuple[RecordHeader, bool], start: int
+) -> RecordHeader:
     """Return the record in the answer to a pull of one message, with its place.
 
     Raises:
@@ -302,7 +302,7 @@ def _is_deleted(answer: Answer, queue_offset: int) -> bool:
         return False
 
 
-def record_at(broker: LiveBroker, physical_offset: int) -> RecordHead | None:
+def record_at(broker: LiveBroker, physical_offset: int) -> RecordHeader | None:
     """Return the record at a physical offset; None, or another one, if none begins there.
 
     Source: QueryMessageProcessor.java#viewMessageById.
@@ -315,11 +315,11 @@ def record_at(broker: LiveBroker, physical_offset: int) -> RecordHead | None:
     )
     if answer.code != ResponseCode.SUCCESS:
         return None
-    (head,) = _record_heads([answer.body])
+    (head,) = _record_headers([answer.body])
     return None if head is None else head[0]
 
 
-def _record_heads(bodies: Sequence[bytes]) -> list[tuple[RecordHead, bool] | None]:
+def _record_headers(bodies: Sequence[bytes]) -> list[tuple[RecordHeader, bool] | None]:
     """Return the head of the record that each answer begins with, None if there is no whole one.
 
     And whether it is a record of several messages.
@@ -327,13 +327,13 @@ def _record_heads(bodies: Sequence[bytes]) -> list[tuple[RecordHead, bool] | Non
     lengths = np.array([len(body) for body in bodies], np.int64)
     starts = np.cumsum(lengths) - lengths
     buffer = np.frombuffer(b"".join([*bodies, bytes(GATHER_SLACK)]), np.uint8)
-    heads, is_whole = read_heads(buffer, starts)
-    is_whole &= heads.column("total_size") <= lengths
+    headers, is_whole = read_headers(buffer, starts)
+    is_whole &= headers.column("total_size") <= lengths
     names = ("total_size", "physical_offset", "store_timestamp", "queue_offset")
-    rows = zip(*(heads.column(name).tolist() for name in names), strict=True)
-    is_batch = (heads.column("sys_flag") & SysFlag.INNER_BATCH) != 0
+    rows = zip(*(headers.column(name).tolist() for name in names), strict=True)
+    is_batch = (headers.column("sys_flag") & SysFlag.INNER_BATCH) != 0
     return [
-        (RecordHead(*row), batch) if whole else None
+        (RecordHeader(*row), batch) if whole else None
         for row, batch, whole in zip(rows, is_batch.tolist(), is_whole, strict=True)
     ]
 

@@ -19,8 +19,8 @@ from rmqstore.errors import (
     spelled,
 )
 from rmqstore.format.columns.buffers import GATHER_SLACK, windows
-from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.inner_batch import count_messages
+from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.columns.walk import follow_chains
 from rmqstore.format.layout import (
     BATCH_BYTES,
@@ -186,8 +186,8 @@ class LiveScan:
         window, counts, inner = walked.window, walked.counts, walked.inner
         n_held = np.ones(len(walked.starts), np.int64)
         if len(inner):
-            heads, _ = read_heads(walked.buffer, walked.starts[inner])
-            n_held[inner] = np.maximum(count_messages(walked.buffer, heads), 1)
+            headers, _ = read_headers(walked.buffer, walked.starts[inner])
+            n_held[inner] = np.maximum(count_messages(walked.buffer, headers), 1)
         first_offsets = np.array([pulled.start for pulled in window], np.int64)
         covered = np.array([pulled.following for pulled in window], np.int64) - first_offsets
         firsts = np.cumsum(counts) - counts
@@ -259,7 +259,7 @@ class LiveScan:
         mark, units = self._spec.mark, rows.units
         if mark is None or units is None:
             return False
-        if (rows.heads.column("store_timestamp") <= mark.store_timestamp).all():
+        if (rows.headers.column("store_timestamp") <= mark.store_timestamp).all():
             return False
         places = zip(units.topic_codes.tolist(), units.queue_ids.tolist(), strict=True)
         queues = {(units.topics[code], queue_id) for code, queue_id in places}

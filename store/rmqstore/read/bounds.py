@@ -29,7 +29,7 @@ _NEIGHBOURS = 256  # messages tried after a damaged one for a store time
 class TimeSearch:
     """Bisects queues for store times, one step of all searches at a time.
 
-    So each step reads the heads of many records in the order of the log. It takes the same steps as
+    So each step reads the headers of many records in the order of the log. The steps are those of
     ``QueueRanges.at_time``, which decides where a record on the way cannot be read.
 
     An example: a queue has messages of the times 10, 20, 20 and 30, and queue offset 5 is the

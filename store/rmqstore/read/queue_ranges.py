@@ -27,7 +27,7 @@ from rmqstore.errors import (
 )
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import have_units
-from rmqstore.format.columns.lmq import lmq_heads
+from rmqstore.format.columns.lmq import lmq_headers
 from rmqstore.format.layout import LMQ_PREFIX, Mask
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import (
@@ -79,9 +79,9 @@ def count_light_messages(log: CommitLog, end: int, batch_topics: Collection[str]
         if segment is None:
             continue
         for window in walk_forward(log, segment, start, stop):
-            for _, heads, whole in window.heads():
-                delivered = heads.take(whole & have_units(heads.column("sys_flag")))
-                light = lmq_heads(window.data, delivered, batch_topics)
+            for _, headers, whole in window.headers():
+                delivered = headers.take(whole & have_units(headers.column("sys_flag")))
+                light = lmq_headers(window.data, delivered, batch_topics)
                 if len(light):
                     counts.update(topics(window.data, light).to_pylist())
     return counts

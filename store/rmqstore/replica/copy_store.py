@@ -24,7 +24,7 @@ from rmqstore.errors import StoreStateError
 from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.dispatch_requests import read_requests
-from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.columns.search import know_their_places
 from rmqstore.format.layout import Bytes, Mask
 from rmqstore.replica import events
@@ -160,8 +160,8 @@ def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
             if segment is None:
                 break
             for window in walk_forward(log, segment, low, high):
-                for starts, heads, whole in window.heads():
-                    valid = whole & _are_valid(window, heads)
+                for starts, headers, whole in window.headers():
+                    valid = whole & _are_valid(window, headers)
                     if not valid.all():
                         return segment.start + int(starts[valid.argmin()])
                 end = window.stopped
@@ -173,14 +173,14 @@ def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
         log.close()
 
 
-def _are_valid(window: Window, heads: Heads) -> Mask:
+def _are_valid(window: Window, headers: RecordHeaders) -> Mask:
     """Return which records stand at their place, with the body that they had, and a written end."""
     data = window.data
-    has_its_body = valid_crcs(data, heads, stored_bodies(data, heads), of_records=False)
-    ends = heads.starts + heads.column("total_size")
+    has_its_body = valid_crcs(data, headers, stored_bodies(data, headers), of_records=False)
+    ends = headers.starts + headers.column("total_size")
     # Nothing guards the properties. Of one write, a system may have done a part.
-    is_written = (heads.property_lengths == 0) | (data[np.minimum(ends, len(data)) - 1] != 0)
-    is_at_its_place = know_their_places(data, heads.starts, window.segment.start)
+    is_written = (headers.property_lengths == 0) | (data[np.minimum(ends, len(data)) - 1] != 0)
+    is_at_its_place = know_their_places(data, headers.starts, window.segment.start)
     valid: Mask = has_its_body & is_at_its_place & is_written
     return valid
 
@@ -214,8 +214,8 @@ def _messages_from(log: CommitLog, start: int, end: int) -> Counter[str]:
         if segment is None:
             continue
         for window in walk_forward(log, segment, low, high):
-            for _, heads, whole in window.heads():
-                units = read_requests(window.data, heads.take(whole.nonzero()[0])).units
+            for _, headers, whole in window.headers():
+                units = read_requests(window.data, headers.take(whole.nonzero()[0])).units
                 for code, topic in enumerate(units.topics):
                     counts[topic] += int((units.topic_codes == code).sum())
             if window.damage is not None:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
-from typing import Literal, TypeAlias, Unpack, overload
+from typing import Final, Literal, TypeAlias, Unpack, overload
 
 from rmqstore.errors import (
     NotAStoreError,
@@ -45,6 +45,7 @@ from rmqstore.store.message_store import MessageStore
 from rmqstore.write.messages import WriteSpec
 from rmqstore.write.writer import StoreWriter
 
+_BROKERS: Final = "rmqstore.live.opening"  # found by name: the core works without it
 AnyPath: TypeAlias = str | os.PathLike[str]
 # not Sequence[str], which a single path is too
 Several: TypeAlias = (
@@ -161,8 +162,7 @@ def open_for(
         _require_reads(mode, [name for name, value in of_one.items() if value])
         return open_cluster(path, ignore_log_end=ignore_log_end, storage_options=storage_options)
     if path is not None and is_live(path):
-        brokers = import_module("rmqstore.live.opening")
-        return brokers.open_brokers(path, mode, spec, storage_options, {
+        return import_module(_BROKERS).open_brokers(path, mode, spec, storage_options, {
             "broker_name": broker_name, "ignore_log_end": ignore_log_end, "tiered": tiered,
             "filesystem": filesystem, "config": config, "truncate": truncate,
             "check_log": check_log, "broker_stopped": broker_stopped, **folders,

@@ -320,8 +320,8 @@ class BrokerRelease:
         for segment in reversed(self._log.segments):
             end = segment.start + self._log.file_of(segment).written_end(segment.size)
             for window in walk_back(self._log, segment, end):
-                for _, heads, whole in window.heads():
-                    valid = heads.take(whole)
+                for _, headers, whole in window.headers():
+                    valid = headers.take(whole)
                     if (valid.column("magic") == MESSAGE_MAGIC_V2).any():
                         seen = max(seen, _LONG_TOPICS)
                     if (valid.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)).any():

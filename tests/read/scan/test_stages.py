@@ -64,7 +64,7 @@ def _records(n: int = 5, **fields: object) -> list[build.Record]:
 
 
 def _queue_offsets(rows: Rows) -> list[int]:
-    return rows.heads.column("queue_offset").tolist()
+    return rows.headers.column("queue_offset").tolist()
 
 
 def test_valid_records_are_all_kept() -> None:
@@ -134,7 +134,7 @@ def test_a_wrong_checksum_is_damage_only_to_those_who_look_at_the_body() -> None
     assert rows.valid.all()
     assert _queue_offsets(verify_crc(rows)) == [0, 1, 2, 4]
     unread = choose(rows, SPEC, LogFilter(queues={"U": None}))
-    assert (len(unread.heads), verify_crc(unread).valid.all()) == (0, True)
+    assert (len(unread.headers), verify_crc(unread).valid.all()) == (0, True)
 
 
 def test_a_record_with_a_crc_of_its_own_is_verified_before_its_properties_choose() -> None:

@@ -27,13 +27,13 @@ from rmqstore.errors import FileDeletedError, UnreadableFileError
 from rmqstore.format.columns.buffers import GATHER_SLACK
 from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies
-from rmqstore.format.columns.heads import Heads, read_heads
+from rmqstore.format.columns.record_headers import RecordHeaders, read_headers
 from rmqstore.format.columns.search import find_frames, search_blocks
 from rmqstore.format.columns.walk import (
     Walk,
     cut_batches,
     have_true_sizes,
-    heads_of,
+    headers_of,
     rejoin,
     total_sizes,
     walk,
@@ -76,7 +76,7 @@ class JoinedWindow:
 
         If so, no total size led the walk over another record.
         """
-        return all(is_valid.all() for _, _, is_valid in self.heads())
+        return all(is_valid.all() for _, _, is_valid in self.headers())
 
     def cut(self) -> Iterator[JoinedWindow]:
         """Yield the records batch by batch."""
@@ -84,15 +84,15 @@ class JoinedWindow:
             columns = self.starts[rows], self.sizes[rows], self.bases[rows]
             yield JoinedWindow(self.spans, self.data, *columns)
 
-    def heads(self) -> Iterator[tuple[Positions, Heads, Mask]]:
-        """Yield the records in batches: physical offsets, heads, mask of the valid ones.
+    def headers(self) -> Iterator[tuple[Positions, RecordHeaders, Mask]]:
+        """Yield the records in batches: physical offsets, headers, mask of the valid ones.
 
         A valid record is whole, and has the physical offset where it lies.
         """
         for part in self.cut():
-            heads, whole = read_heads(part.data, part.starts)
+            headers, whole = read_headers(part.data, part.starts)
             places = part.starts + part.bases
-            yield places, heads, whole & (heads.column("physical_offset") == places)
+            yield places, headers, whole & (headers.column("physical_offset") == places)
 
 
 def join_spans(log: CommitLog, start: int, end: int) -> Iterator[SegmentSpan | JoinedWindow]:
@@ -219,36 +219,36 @@ class Window:
             return self.stopped
         return next_record(self.log, self.segment, self.stopped + 1, self.end)
 
-    def heads(
+    def headers(
         self, topic: bytes | None = None, max_rows: int = BATCH_ROWS
-    ) -> Iterator[tuple[Positions, Heads, Mask]]:
-        """Yield the records in batches: positions in the file, heads, mask of the whole ones.
+    ) -> Iterator[tuple[Positions, RecordHeaders, Mask]]:
+        """Yield the records in batches: positions in the file, headers, mask of the whole ones.
 
         Args:
             topic: the topic that all records should have, a hint that saves time if it is right.
             max_rows: of a batch.
         """
-        return heads_of(self.data, self.records, topic, max_rows)
+        return headers_of(self.data, self.records, topic, max_rows)
 
     def chain(self) -> tuple[Positions, NDArray[np.int64]]:
         """Return the positions of the records, and the bytes of each up to the next frame."""
         return self.records.starts, self.records.sizes()
 
-    def without_torn(self, data: Bytes, heads: Heads, whole: Mask) -> Mask:
+    def without_torn(self, data: Bytes, headers: RecordHeaders, whole: Mask) -> Mask:
         """Return the mask (n,) of whole records without those that a broker puts into no queue.
 
         A DLedger log keeps a record whose body is torn. Source: DLedgerCommitLog.java.
 
         Args:
-            data: the bytes that ``heads`` was read from.
-            heads: n records.
+            data: the bytes that ``record_headers`` was read from.
+            headers: n records.
             whole: (n,), which of them are whole.
         """
         if not self.log.framing(self.segment).keeps_torn_records:
             return whole
-        whole_heads = heads.take(whole)
+        whole_headers = headers.take(whole)
         valid = whole.copy()
-        valid[whole] = valid_crcs(data, whole_heads, stored_bodies(data, whole_heads))
+        valid[whole] = valid_crcs(data, whole_headers, stored_bodies(data, whole_headers))
         return valid
 
     def rejoined(self) -> tuple[Bytes, Positions, NDArray[np.int64]]:
@@ -406,9 +406,9 @@ def next_record(log: CommitLog, segment: Segment, start: int, end: int) -> int:
         data = _read(log, segment, low, high - low + reach)
         frames = find_frames(data, low, high, base, framing)
         if len(frames):
-            heads = frames + framing.head_bytes
-            data = log.read_in_place(segment, heads, total_sizes(data, heads))
-            records = frames[read_heads(data, heads)[1]]
+            headers = frames + framing.head_bytes
+            data = log.read_in_place(segment, headers, total_sizes(data, headers))
+            records = frames[read_headers(data, headers)[1]]
             if len(records):
                 return base + int(records[0])
     return end

@@ -309,13 +309,13 @@ class ConsumeQueueExt:
             np.zeros(n, np.bool_),
         )
         for rows, segment, positions in self._files_of(addresses):
-            heads = self._files.open(segment).read_each(positions, _EXT_UNIT_BYTES).view(EXT_UNIT)
-            sizes = heads["size"].astype(np.int64)
-            lengths = heads["bit_map_size"].astype(np.int64)
+            headers = self._files.open(segment).read_each(positions, _EXT_UNIT_BYTES).view(EXT_UNIT)
+            sizes = headers["size"].astype(np.int64)
+            lengths = headers["bit_map_size"].astype(np.int64)
             valid = (lengths >= 0) & (sizes == _EXT_UNIT_BYTES + lengths)
             valid &= sizes <= segment.size - positions
             units.valid[rows] = valid
-            columns = (heads["tags_code"], heads["store_timestamp"], lengths)
+            columns = (headers["tags_code"], headers["store_timestamp"], lengths)
             for column, values in zip(units, columns, strict=False):
                 column[rows] = np.where(valid, values, 0)
         return units
