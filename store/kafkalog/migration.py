@@ -10,7 +10,6 @@ import pyarrow as pa
 from kafkalog.exchange import RECORDS, as_messages
 from kafkalog.opening import LISTED, LogDirs
 from kafkalog.partition import optional_millis
-from kafkalog.renamed import renamed
 from kafkalog.scan import IsolationLevel
 from kafkalog.storage.names import is_internal, numbers_by_topic
 from rmqstore.errors import IllegalRowError, OptionError
@@ -35,7 +34,6 @@ class MigratedRecords:
     batches: Iterator[pa.RecordBatch]
 
 
-@renamed(topics="subscribe")
 def migrate(
     log_dirs: LogDirs,
     subscribe: str | Iterable[str] | None = None,
