@@ -98,7 +98,6 @@ VALUES: Final[dict[str, Values]] = {
     "msgKey": Values(("$key", '["$key","$key2"]', "no-such-key"), ('["$key"', "")),
     "msgId": Values(("$id", "$offset_id", '["$id","$offset_id"]'), ("[1]",)),
     "msgTags": Values(("$tag", '["$tag","$tag2"]'), ("[1]",)),
-    "msgKeyLimit": Values(("1", "3"), ("0",)),
     "indexOnly": Values(("true", "false"), _MAYBE),
     "filter": Values(("TAGS = '$tag'", "TAGS IS NOT NULL"), ("queueOffset > 1", "a = ")),
     "includePending": Values(("true", "false"), _MAYBE),
@@ -139,7 +138,6 @@ COMPANIONS: Final[dict[str, Options]] = {
     "startingOffsetsByTimestampStrategy": {"startingTimestamp": "$beyond_time"},
     "columnNameOfCorruptRecord": {"mode": "PERMISSIVE"},
     "timeZone": {"startingTimestamp": "$clock"},
-    "msgKeyLimit": {"msgTags": "$tag"},
     "indexOnly": {"msgKey": "$key"},
     "maxTriggerDelay": {"minOffsetsPerTrigger": "$beyond"},
     "consumerOffsetFile": {"consumerGroup": "$group"},
@@ -176,7 +174,7 @@ PUSHED: Final[dict[str, tuple[str, str, str]]] = {
 WITH_FILTERS: Final[tuple[Options, ...]] = (
     {"scan": "commitlog"}, {"subscribe": "$topic"}, {"minPartitions": "3"},
     {"maxBytesPerPartition": "$few_bytes"}, {"brokerName": "named"}, {"msgKey": "$key"},
-    {"msgTags": "$tag", "msgKeyLimit": "3"}, {"columns": "kafka"}, {"mode": "PERMISSIVE"},
+    {"msgTags": "$tag"}, {"columns": "kafka"}, {"mode": "PERMISSIVE"},
     {"tags": "$tag"}, {"startingTimestamp": "$time"}, {"includePending": "true"},
     {"includeSystemTopics": "true"}, {"scan": "commitlog", "minPartitions": "3"},
 )  # fmt: skip

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 _OF_FILES = (
     "brokers", "brokerName", "storePathCommitLog", "storePathConsumeQueue", "storePathIndex",
     "storePathDLedgerCommitLog", "dLegerSelfId", "tiered", "conf", "ignoreLogEnd", "msgKey",
-    "msgId", "msgTags", "msgKeyLimit", "indexOnly", "maxBytesPerTrigger", "consumerOffsetFile",
+    "msgId", "msgTags", "indexOnly", "maxBytesPerTrigger", "consumerOffsetFile",
 )  # fmt: skip
 # Options of Spark's Kafka source for streams, which it ignores in a batch.
 _TRIGGERS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -217,7 +217,7 @@ def _source(given: GivenOptions, chosen: ColumnOptions) -> Source:
     if location is None:
         from pyspark_rmqstore.store_source import StoreSource
 
-        return StoreSource(parse_stores(given), given["msgKeyLimit"])
+        return StoreSource(parse_stores(given))
     from pyspark_rmqstore.broker_source import BrokerSource
 
     names = [name for name in _OF_FILES if name in given]

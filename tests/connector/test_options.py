@@ -601,7 +601,7 @@ def test_an_empty_host_is_not_taken_for_the_default() -> None:
 
 
 _TEXTS = {
-    "msgKey": "k", "msgId": "7F000001", "msgTags": "t", "msgKeyLimit": "3", "indexOnly": "true",
+    "msgKey": "k", "msgId": "7F000001", "msgTags": "t", "indexOnly": "true",
     "includeHeaders": "true", "maxRecordsPerPartition": "5", "consumerOffsetFile": "/o.json",
     "consumerGroup": "g",
 }  # fmt: skip

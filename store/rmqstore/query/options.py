@@ -428,9 +428,6 @@ LOOKUP_OPTIONS: Final = (
         "compared as a whole; several as a JSON list", None, one_or_many,
     ),
     Option(
-        "msgKeyLimit", "", BATCH, "at most this many messages, the newest ones", "", None, count,
-    ),
-    Option(
         "indexOnly", "index_only", BATCH,
         "do not read the parts of the log that the index does not cover", "", "false", boolean,
     ),
@@ -573,7 +570,6 @@ _GIVEN: Final = object()  # any value that is given
 KAFKA: Final = "kafka"  # option columns: those of Spark's Kafka source
 _BY_LOG: Final = {"scan": "commitlog"}
 _LOOK_UPS: Final = dict.fromkeys(("msgKey", "msgId", "msgTags"), _GIVEN)
-_FOR_LOOK_UPS: Final = "{}: for look-ups only; give msgKey, msgId or msgTags too"
 _PENDING: Final = (
     "includePending: only a batch read by queue finds pending messages; "
     "with a stream, a look-up or scan=commitlog, read them in the topics "
@@ -632,9 +628,9 @@ CONTRADICTIONS: Final = (
         )
         for name, value in (_BY_LOG | _LOOK_UPS).items()
     ),
-    *(
-        Contradiction({name: _GIVEN}, _FOR_LOOK_UPS.format(name), unless=_LOOK_UPS, scope=BATCH)
-        for name in ("msgKeyLimit", "indexOnly")
+    Contradiction(
+        {"indexOnly": _GIVEN}, "indexOnly: for look-ups only; give msgKey, msgId or msgTags too",
+        unless=_LOOK_UPS, scope=BATCH,
     ),
     Contradiction(
         {"consumerOffsetFile": _GIVEN}, _BOTH_OR_NONE,
