@@ -8,13 +8,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names, without_kafka_own
 from pyspark_rmqstore.store_options import (
     MESSAGES,
-    absolute_path,
     live_location,
     parse_stores,
     zone_of,
@@ -27,7 +25,6 @@ from rmqstore.query.options import ALL_READ_OPTIONS, KAFKA, GivenOptions
 from rmqstore.read.limits import Limits
 from rmqstore.read.request import ScanRequest, parse_request
 from rmqstore.read.views.schema import ALLOWED
-from rmqstore.storage.files.remote_location import is_uri
 
 if TYPE_CHECKING:
     from pyspark_rmqstore.stream_snapshot import FollowedSource
@@ -39,7 +36,7 @@ logger = logging.getLogger(__name__)
 _OF_FILES = (
     "brokers", "brokerName", "storePathCommitLog", "storePathConsumeQueue", "storePathIndex",
     "storePathDLedgerCommitLog", "dLegerSelfId", "tiered", "conf", "ignoreLogEnd", "msgKey",
-    "msgId", "msgTags", "indexOnly", "maxBytesPerTrigger", "consumerOffsetFile",
+    "msgId", "msgTags", "indexOnly", "maxBytesPerTrigger",
 )  # fmt: skip
 # Options of Spark's Kafka source for streams, which it ignores in a batch.
 _TRIGGERS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
@@ -86,18 +83,13 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """The options of one stream, of its reads and of its triggers, validated.
-
-    Progress is written to ``consumer_offset_file``, as the offsets of ``consumer_group``.
-    """
+    """The options of one stream, of its reads and of its triggers, validated."""
 
     read: ReadOptions
     max_rows: int | None
     min_rows: int | None
     max_bytes: int | None
     max_delay_seconds: float
-    consumer_offset_file: Path | None
-    consumer_group: str
 
 
 @option_names()
@@ -160,29 +152,12 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         )
     read = _read_options(given, streaming=True)
     max_rows, min_rows = offsets_per_trigger(given)
-    file = given["consumerOffsetFile"]
-    consumer_offset_file = None
-    if file is not None:
-        path = Path(absolute_path(file))
-        store, *others = parse_stores(given)
-        if others:
-            raise OptionError(
-                f"consumerOffsetFile is for one broker, but path names {1 + len(others)} stores"
-            )
-        if not is_uri(store.path) and path.resolve().is_relative_to(Path(store.path).resolve()):
-            raise OptionError(
-                f"consumerOffsetFile {path} lies in the store, "
-                "into which reading never writes: put it elsewhere"
-            )
-        consumer_offset_file = path
     return StreamOptions(
         read=read,
         max_rows=max_rows,
         min_rows=min_rows,
         max_bytes=given["maxBytesPerTrigger"],
         max_delay_seconds=given["maxTriggerDelay"],
-        consumer_offset_file=consumer_offset_file,
-        consumer_group=given["consumerGroup"] or "",
     )
 
 

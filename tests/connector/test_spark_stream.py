@@ -18,8 +18,6 @@ from connector.streams import SIZES, delivered, drain, put, start
 from connector.test_stream_read import EARLIEST, end_offset, failure, numbered, rows
 from connector.test_stream_write import by_queue, copy, source_store
 from rmqstore.inspect.verify import verify
-from rmqstore.storage.broker.config_files import BrokerConfig
-from rmqstore.storage.broker.folders import find_store
 from rmqstore.store.opening import create
 
 pytestmark = pytest.mark.spark
@@ -34,13 +32,7 @@ def test_triggers_are_limited_and_a_query_that_is_started_again_goes_on(
     with create(tmp_path / "s", config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 30))
         put(writer, "B", 3, numbered(0, 10))
-    progress = tmp_path / "progress"
-    options = EARLIEST | {
-        "brokerName": "b",
-        "maxOffsetsPerTrigger": "20",
-        "consumerOffsetFile": str(progress / "config" / "consumerOffset.json"),
-        "consumerGroup": "archive",
-    }
+    options = EARLIEST | {"brokerName": "b", "maxOffsetsPerTrigger": "20"}
     found = drain(spark, tmp_path / "s", tmp_path / "q", **options)
     assert [one["numInputRows"] for one in found] == [20, 20]
     assert end_offset(found[0])["queues"] == {"A": {"b": {"0": 15}}, "B": {"b": {"3": 5}}}
@@ -48,19 +40,10 @@ def test_triggers_are_limited_and_a_query_that_is_started_again_goes_on(
         "A": {"b": {"0": 30}},
         "B": {"b": {"3": 10}},
     }
-    (progress / "commitlog").mkdir()
-    assert BrokerConfig(find_store(progress)).consumer_offsets("archive") == {
-        ("A", 0): 15,
-        ("B", 3): 5,
-    }, "Spark reports no end of the last batch under AvailableNow"
     with rmqstore.open(tmp_path / "s", mode="a") as writer:
         put(writer, "A", 0, numbered(30, 35))
     (found,) = drain(spark, tmp_path / "s", tmp_path / "q", **options)
     assert found["numInputRows"] == 5
-    assert BrokerConfig(find_store(progress)).consumer_offsets("archive") == {
-        ("A", 0): 30,
-        ("B", 3): 10,
-    }
     assert delivered(spark, tmp_path / "q") == {("A", 0): rows(0, 35), ("B", 3): rows(0, 10)}
 
 

@@ -459,19 +459,13 @@ STREAM_OPTIONS: Final = (
         "maxBytesPerTrigger", "", STREAM, "the most stored bytes of a micro-batch",
         "such as `64m`; but at least one message", None, size,
     ),
-    Option(
-        "consumerOffsetFile", "", STREAM, "write the progress to this file, outside the store",
-        "in the form of a broker's `consumerOffset.json`, for tools that read that; one batch late "
-        "under `Trigger.AvailableNow`, whose last batch Spark does not report (so a run of one "
-        "batch writes none)",
-    ),
-    Option(
-        "consumerGroup", "consumer_group", STREAM, "the consumer group",
-        "the progress is written as its offsets",
-    ),
 )  # fmt: skip
 
 VIEW_OPTIONS: Final = (
+    Option(
+        "consumerGroup", "consumer_group", SOME_VIEWS, "the consumer group",
+        "`deadLetters` and `consumed` leave out all others",
+    ),
     Option(
         "clients", "clients", SOME_VIEWS, "the ids of all clients of the group",
         "a comma list or a JSON list", None, one_or_many,
@@ -575,7 +569,6 @@ _PENDING: Final = (
     "with a stream, a look-up or scan=commitlog, read them in the topics "
     "SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and rmq_sys_wheel_timer"
 )
-_BOTH_OR_NONE: Final = "consumerOffsetFile and consumerGroup: give both, or none"
 
 
 class Contradiction(NamedTuple):
@@ -631,14 +624,6 @@ CONTRADICTIONS: Final = (
     Contradiction(
         {"indexOnly": _GIVEN}, "indexOnly: for look-ups only; give msgKey, msgId or msgTags too",
         unless=_LOOK_UPS, scope=BATCH,
-    ),
-    Contradiction(
-        {"consumerOffsetFile": _GIVEN}, _BOTH_OR_NONE,
-        unless={"consumerGroup": _GIVEN}, scope=STREAM,
-    ),
-    Contradiction(
-        {"consumerGroup": _GIVEN}, _BOTH_OR_NONE,
-        unless={"consumerOffsetFile": _GIVEN}, scope=STREAM,
     ),
 )  # fmt: skip
 
