@@ -42,7 +42,7 @@ class Values(NamedTuple):
 
 _MAYBE = ("maybe",)
 _VIEWS = (
-    "queues", "topics", "commitlog", "consumequeue", "index", "groups", "epochs", "commits",
+    "queues", "topics", "commitlog", "consumequeue", "index", "groups", "epochs",
     "stores", "routes", "assignments", "files", "deadLetters", "traces", "consumed", "messages",
 )  # fmt: skip
 _NAMED = '{"$topic":{"$queue":%s}}'

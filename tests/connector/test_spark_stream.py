@@ -18,6 +18,8 @@ from connector.streams import SIZES, delivered, drain, put, start
 from connector.test_stream_read import EARLIEST, end_offset, failure, numbered, rows
 from connector.test_stream_write import by_queue, copy, source_store
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.store.opening import create
 
 pytestmark = pytest.mark.spark
@@ -131,11 +133,11 @@ def test_a_stream_copies_store_to_store_in_the_order_of_each_queue_and_each_batc
     assert by_queue(sink) == by_queue(source)
     with rmqstore.open(sink) as store:
         assert not list(verify(store))
-        commits = store.view("commits").to_arrow().to_pylist()
-        assert [row["txnVersion"] for row in commits] == [0, 1, 2]
-        assert len({row["txnAppId"] for row in commits}) == 1
-        assert sum(row["messages"] for row in commits) == store.count()
-        assert commits[0]["txnAppId"].startswith("query:")
+        commits = read_commits(find_store(sink))
+        assert [each.version for each in commits] == [0, 1, 2]
+        assert len({each.app_id for each in commits}) == 1
+        assert sum(each.n_records for each in commits) == store.count()
+        assert str(commits[0].app_id).startswith("query:")
     assert not (sink / ".rmqstore" / "staging").exists()
 
 
