@@ -121,7 +121,7 @@ def test_another_broker_while_a_flush_fails_ends_the_follower(tmp_path: Path) ->
         run = Following(master.address, target, make_disk=lambda: disk)
         wait_for(lambda: run.follower._now().queues_end == log.end)
         disk.is_armed = True
-        run.follower._informant.source = refuse  # type: ignore[assignment, method-assign]
+        run.follower._port.source = refuse  # type: ignore[assignment, method-assign]
         more(log, 10)
         assert disk.began.wait(10)
         master.cut_connections()
@@ -400,7 +400,7 @@ def test_a_question_that_fails_while_the_copy_is_completed_leaves_it_closed(
     with FakeMaster(log) as master:
         run = Following(master.address, target, make_disk=SlowStates)
         wait_for(lambda: run.follower._now().queues_end == log.end)
-        run.follower._informant.source = refuse  # type: ignore[assignment, method-assign]
+        run.follower._port.source = refuse  # type: ignore[assignment, method-assign]
         master.cut_connections()
         assert is_asked.wait(10)
         run.stop.set()

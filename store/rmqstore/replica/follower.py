@@ -27,7 +27,7 @@ from rmqstore.errors import (
 )
 from rmqstore.remoting import Endpoint
 from rmqstore.replica import events
-from rmqstore.replica.broker import Informant
+from rmqstore.replica.broker import OrdinaryPort
 from rmqstore.replica.copy_store import CopyStore
 from rmqstore.replica.decisions import decide
 from rmqstore.replica.events import Action, Event, Happened, Question, happened
@@ -41,8 +41,8 @@ from rmqstore.replica.ha import (
 )
 from rmqstore.replica.replica_state import Phase, Place, first_replica_state, progress_of, wait_of
 from rmqstore.replica.retention import OldFiles
-from rmqstore.replica.settings import FollowSettings, informant_of
-from rmqstore.replica.state import FollowProgress, copy_paths, read_state
+from rmqstore.replica.settings import FollowSettings
+from rmqstore.replica.state import FollowProgress
 from rmqstore.replica.upkeep import state_to_leave
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
@@ -128,27 +128,27 @@ class Mail:
         self._writer.close()
 
 
-def answer_to(action: events.Ask, informant: Informant) -> Happened:
+def answer_to(action: events.Ask, port: OrdinaryPort) -> Happened:
     """Ask the broker; return its answer as an event."""
     asked, position, known = action
     question = asked.question
     event: Event
     try:
         if question in (Question.FACTS, Question.TABLES):
-            facts = informant.ask().held_once(known)
+            facts = port.ask().held_once(known)
             is_first = question is Question.FACTS
-            event = events.Answered(facts, informant.source(facts.settings) if is_first else None)
+            event = events.Answered(facts, port.source(facts.settings) if is_first else None)
         elif question in (Question.BOUNDS, Question.END):
-            event = events.BoundsReported(informant.bounds(position), position)
+            event = events.BoundsReported(port.bounds(), position)
         else:
-            event = events.RecordReported(informant.record_at(position))
+            event = events.RecordReported(port.record_at(position))
     except BaseException as err:  # noqa: BLE001 - whatever it is, somebody waits for an answer
         event = events.Unanswered(err)
     return happened(event, asked)
 
 
 def connect(
-    action: events.Connect, informant: Informant, gives_up: Callable[[], bool]
+    action: events.Connect, port: OrdinaryPort, gives_up: Callable[[], bool]
 ) -> _Made | Happened:
     """Connect to the HA port, and shake hands with the master if that is asked for."""
     asked, source, seconds, learner_id = action
@@ -160,7 +160,7 @@ def connect(
             greeting = shake_hands(connection, learner_id, seconds, gives_up)
             # A master that is demoted says so, and then closes its connections: this one is among
             # them.
-            informant.require_master()
+            port.require_master()
         event = events.Connected(greeting, connection.is_public)
         return _Made(happened(event, asked), connection)
     except BaseException as err:  # noqa: BLE001 - whatever it is, somebody waits for a connection
@@ -196,9 +196,12 @@ class Follower:
     ) -> None:
         self._stop, self._progress = stop, progress
         root = LOCAL.full_path(target)
-        saved = read_state(copy_paths(root))
-        known_size = None if saved is None else saved.file_size
-        self._informant = informant_of(endpoint, settings, known_size)
+        self._port = OrdinaryPort(
+            endpoint,
+            settings.ha_address,
+            allow_sync_master=settings.allow_sync_master,
+            acknowledges=settings.acknowledge != "never",
+        )
         self._mail = Mail()
         old_files = OldFiles(settings.retention, settings.keep_for)
         self._make_store = partial(CopyStore, root, self._mail.put, make_disk, old_files)
@@ -215,7 +218,7 @@ class Follower:
         rate = settings.max_rate
         portion = _BUFFER_BYTES if rate is None else int(rate * settings.timing.poll)
         self._buffer = memoryview(bytearray(max(min(_BUFFER_BYTES, portion), 1)))
-        place = Place(root, str(endpoint.address), self._informant.tells_all)
+        place = Place(root, str(endpoint.address))
         self.state = first_replica_state(
             settings,
             place,
@@ -386,10 +389,10 @@ class Follower:
         return self._store.perform(action) if perform is None else perform(self, action)
 
     def _ask(self, action: events.Ask) -> None:
-        self._beside(lambda: answer_to(action, self._informant))
+        self._beside(lambda: answer_to(action, self._port))
 
     def _connect(self, action: events.Connect) -> None:
-        self._beside(lambda: connect(action, self._informant, self._stop.is_set))
+        self._beside(lambda: connect(action, self._port, self._stop.is_set))
 
     def _beside(self, work: Callable[[], Happened | _Made]) -> None:
         """Do something in a thread of its own, which a stop does not wait for."""
