@@ -152,7 +152,7 @@ def _is_target(word: str, root: str | PathLike[str]) -> bool:
     metavar="RELEASE",
     help=help_of("broker_version"),
 )
-@conf_option("-c", "--conf", "--config")
+@conf_option("-c", "--conf")
 @parts_elsewhere
 @asks_first
 @shows_progress
