@@ -20,7 +20,7 @@ import rmqstore
 from rmqstore.exchange.json_input import read_json_lines
 from rmqstore.exchange.json_rows import json_lines, write_json_lines
 from rmqstore.format.columns.decode import stored_bodies
-from rmqstore.format.columns.heads import Heads, read_heads
+from rmqstore.format.columns.record_headers import RecordHeaders, read_headers
 from rmqstore.format.columns.walk import walk
 from rmqstore.format.layout import BATCH_ROWS, Bytes
 from rmqstore.format.schema import MESSAGE
@@ -40,16 +40,17 @@ def first_segment(path: Path) -> Bytes:
     return MappedFile(min((path / "commitlog").iterdir())).data
 
 
-def gather(data: Bytes, heads: Heads) -> Case:
+def gather(data: Bytes, headers: RecordHeaders) -> Case:
     """Gather the bodies batch by batch."""
     parts = [
-        heads.take(slice(start, start + BATCH_ROWS)) for start in range(0, len(heads), BATCH_ROWS)
+        headers.take(slice(start, start + BATCH_ROWS))
+        for start in range(0, len(headers), BATCH_ROWS)
     ]
 
     def run() -> int:
         for part in parts:
             stored_bodies(data, part)
-        return len(heads.starts)
+        return len(headers.starts)
 
     return run
 
@@ -130,13 +131,13 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=5)
     arguments = parser.parse_args()
     data = first_segment(arguments.store)
-    heads, whole = read_heads(data, walk(data, 0, len(data), 0).starts)
+    headers, whole = read_headers(data, walk(data, 0, len(data), 0).starts)
     assert whole.all()
     without = [
         name for name in MESSAGE.names if name not in ("properties", "tags", "keys", "msgId")
     ]
     cases: dict[str, Case] = {
-        "G": gather(data, heads),
+        "G": gather(data, headers),
         "full": scan(arguments.store),
         "full, by log": scan(arguments.store, scan="commitlog"),
         "full, queue order": queue_by_queue(arguments.store, "bench", 8),

@@ -130,7 +130,7 @@ def narrow_time(path: Path) -> None:
         first = min(queue.first_store_timestamp for queue in queues if queue.n_bytes)
         last = max(queue.last_store_timestamp for queue in queues if queue.n_bytes)
         parts = store.parts
-        points = parts.sampler.log_points(parts.log_slice(), parts.sampler.log_heads)
+        points = parts.sampler.log_points(parts.log_slice(), parts.sampler.log_headers)
         n_points = len(points.places)
     low = first + (last - first) * 2 // 5
     high = low + (last - first) // 100

@@ -99,7 +99,7 @@ def plans(store: Store, n_tasks: int) -> dict[str, list[Pieces]]:
         by_queue: list[Pieces] = [
             [_share(piece, task, n_tasks) for piece in slices] for task in range(n_tasks)
         ]
-        parts = session.sampler.log_parts([session.log_slice()], session.sampler.log_heads())
+        parts = session.sampler.log_parts([session.log_slice()], session.sampler.log_headers())
     by_log = [[*group] for group in _shares(parts, n_tasks)]
     return {"by queue": by_queue, "by log": by_log}
 
@@ -215,7 +215,7 @@ def questions(key: str | None) -> dict[str, Callable[[MessageStore], int]]:
 
     def by_log(store: MessageStore) -> int:
         sampler = store.parts.sampler
-        return len(sampler.log_parts([store.parts.log_slice()], sampler.log_heads()))
+        return len(sampler.log_parts([store.parts.log_slice()], sampler.log_headers()))
 
     asked = {"plan by queue": by_queue, "plan by log": by_log}
     if key is not None:

@@ -23,7 +23,7 @@ import rmqstore
 from rmqstore.format.columns import encode as records
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.dispatch_requests import read_requests
-from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.columns.walk import walk
 from rmqstore.format.layout import BATCH_ROWS
 from rmqstore.storage.files.disk import Disk
@@ -80,7 +80,7 @@ def gathering(root: Path, n_rows: int) -> Case:
     data = first_segment(root)
     starts = walk(data, 0, len(data), 0).starts[:n_rows]
     parts = [
-        read_heads(data, starts[start : start + BATCH_ROWS])[0]
+        read_headers(data, starts[start : start + BATCH_ROWS])[0]
         for start in range(0, len(starts), BATCH_ROWS)
     ]
 
@@ -96,11 +96,11 @@ def indexing(root: Path, n_rows: int, scratch: Path) -> Case:
     """Put the keys of rows into an index file; the costs are per key."""
     data = first_segment(root)
     starts = walk(data, 0, len(data), 0).starts[:n_rows]
-    heads = [
-        read_heads(data, starts[start : start + BATCH_ROWS])[0]
+    headers = [
+        read_headers(data, starts[start : start + BATCH_ROWS])[0]
         for start in range(0, len(starts), BATCH_ROWS)
     ]
-    requests = [read_requests(data, part) for part in heads]
+    requests = [read_requests(data, part) for part in headers]
 
     def run() -> int:
         shutil.rmtree(scratch, ignore_errors=True)

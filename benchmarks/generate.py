@@ -466,36 +466,36 @@ def is_v2(topic: Topic) -> bool:
     return len(topic.name) > TOPIC_CHARS_V1
 
 
-def record_heads(kind: Kind, rows: Rows, bodies: Spans) -> Structs:
+def record_headers(kind: Kind, rows: Rows, bodies: Spans) -> Structs:
     """Return HEAD (n,) with all but the total size and the physical offset."""
     born_v6, store_v6 = rows.born_v6.astype(np.int64), rows.store_v6.astype(np.int64)
-    heads = np.zeros(len(rows.number), HEAD)
+    headers = np.zeros(len(rows.number), HEAD)
     magics = np.array([MAGIC_V2 if is_v2(topic) else MAGIC_V1 for topic in kind.topics])
-    heads["magic"] = magics[rows.topic]
-    heads["body_crc"] = body_crcs(bodies)
-    heads["queue_id"] = rows.queue_id
-    heads["queue_offset"] = rows.queue_offset
-    heads["sys_flag"] = BORN_HOST_V6 * born_v6 + STORE_HOST_V6 * store_v6
-    heads["born_timestamp"] = rows.born_millis
-    heads["born_address"] = BORN_ADDRESSES[born_v6, rows.host]
-    heads["born_port"] = BORN_PORTS[rows.host]
-    heads["store_timestamp"] = rows.store_millis
-    heads["store_address"] = STORE_ADDRESSES[store_v6]
-    heads["store_port"] = STORE_PORT
-    heads["body_length"] = bodies.lengths
-    return heads
+    headers["magic"] = magics[rows.topic]
+    headers["body_crc"] = body_crcs(bodies)
+    headers["queue_id"] = rows.queue_id
+    headers["queue_offset"] = rows.queue_offset
+    headers["sys_flag"] = BORN_HOST_V6 * born_v6 + STORE_HOST_V6 * store_v6
+    headers["born_timestamp"] = rows.born_millis
+    headers["born_address"] = BORN_ADDRESSES[born_v6, rows.host]
+    headers["born_port"] = BORN_PORTS[rows.host]
+    headers["store_timestamp"] = rows.store_millis
+    headers["store_address"] = STORE_ADDRESSES[store_v6]
+    headers["store_port"] = STORE_PORT
+    headers["body_length"] = bodies.lengths
+    return headers
 
 
-def head_spans(heads: Structs, rows: Rows) -> Spans:
-    """Return views of the heads in which IPv4 addresses have four bytes."""
+def head_spans(headers: Structs, rows: Rows) -> Spans:
+    """Return views of the headers in which IPv4 addresses have four bytes."""
     fields = [(name, "?", (HEAD[name].itemsize,)) for name in HEAD.names or ()]
-    keep = np.zeros(len(heads), np.dtype(fields))
+    keep = np.zeros(len(headers), np.dtype(fields))
     cells = as_bytes(keep).view(np.bool_)
     cells[:] = True
     keep["born_address"][:, IPV4_BYTES:] = rows.born_v6[:, np.newaxis]
     keep["store_address"][:, IPV4_BYTES:] = rows.store_v6[:, np.newaxis]
     dropped = (IPV6_BYTES - IPV4_BYTES) * (2 - rows.born_v6.astype(np.int64) - rows.store_v6)
-    return Spans(as_bytes(heads), cells, HEAD.itemsize - dropped)
+    return Spans(as_bytes(headers), cells, HEAD.itemsize - dropped)
 
 
 class CommitLog:
@@ -634,11 +634,11 @@ def encode(
     properties = draw_properties(kind, rows, rng)
     topics = take(table([topic_field(topic) for topic in kind.topics]), rows.topic)
     lengths = fixed(as_bytes(properties.lengths.astype(PROPERTIES_LENGTH)))
-    heads = record_heads(kind, rows, bodies)
-    pieces = [head_spans(heads, rows), bodies, topics, lengths, properties]
+    headers = record_headers(kind, rows, bodies)
+    pieces = [head_spans(headers, rows), bodies, topics, lengths, properties]
     sizes = sum_lengths(pieces)
     offsets = log.place(sizes)
-    heads["total_size"], heads["physical_offset"] = sizes, offsets
+    headers["total_size"], headers["physical_offset"] = sizes, offsets
     records = join(pieces)
     log.append(offsets, sizes, records.cells[records.keep])
     units = np.zeros(len(sizes), QUEUE_UNIT)

@@ -88,8 +88,8 @@ def tables(results: list[dict[str, Any]]) -> str:
         if not chosen:
             continue
         sizes = chosen[0]["sizes"]
-        heads = [f"{size:,}" for size in sizes]
-        lines += row([f"CPU seconds by {title}", *heads, "exponent at the end"])
+        headers = [f"{size:,}" for size in sizes]
+        lines += row([f"CPU seconds by {title}", *headers, "exponent at the end"])
         lines += [f"| --- |{' ---: |' * (len(sizes) + 1)}"]
         for one in chosen:
             if "cpu" in one:
@@ -170,8 +170,8 @@ def estimate(results: list[dict[str, Any]], cluster: Cluster) -> str:
     n_queues = cluster.brokers * cluster.queues
     n_bytes = cluster.brokers * cluster.broker_bytes
     n_files = n_bytes / 2**30
-    heads = ["planning, one process", "tasks", "CPU", "bytes read of a cold disk"]
-    lines = row([*heads, "peak memory", "memory of the tasks"])
+    headers = ["planning, one process", "tasks", "CPU", "bytes read of a cold disk"]
+    lines = row([*headers, "peak memory", "memory of the tasks"])
     lines += ["| --- | ---: | ---: | ---: | ---: | ---: |"]
     for text, size in {"128m": 128 << 20, "1g": 1 << 30, "16g": 16 << 30}.items():
         n_tasks = n_bytes / size

@@ -1,4 +1,4 @@
-"""Writes batches of Kafka's formats, sound ones and hostile ones, without a library of Kafka."""
+"""Writes batches of Kafka's formats, valid ones and hostile ones, without a library of Kafka."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_the_copy_of_a_closed_store_equals_it(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", CRASHED)
-def test_the_copy_of_a_crashed_store_is_sound(name: str, tmp_path: Path) -> None:
+def test_the_copy_of_a_crashed_store_is_valid(name: str, tmp_path: Path) -> None:
     source, target = goldens.unpack(name, tmp_path), tmp_path / "copies" / name
     before = contents(source)
     assert (source / "abort").exists()

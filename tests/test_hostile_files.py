@@ -49,7 +49,7 @@ from rmqstore.storage.files.storage import read_small
 from rmqstore.storage.index_appender import next_name
 from rmqstore.storage.index_files import index_files
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.queue import pieces, sound_end
+from rmqstore.storage.queue.queue import pieces, valid_end
 
 SECONDS = 60
 MEMORY_BYTES = 2 << 30  # Arrow's allocator reserves a GiB of it ahead
@@ -100,8 +100,8 @@ def messages(count: int, topic: str = "T") -> pa.RecordBatch:
 
 
 @pytest.fixture(scope="module")
-def _sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("sound") / "s"
+def _valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("valid") / "s"
     with rmqstore.create(root, config=SIZES) as writer:
         for _ in range(3):
             writer.append(messages(20))
@@ -114,8 +114,8 @@ def _sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def root(_sound: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(_sound, tmp_path / "s")
+def root(_valid: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(_valid, tmp_path / "s")
 
 
 def put_fifo(path: Path) -> None:
@@ -564,8 +564,8 @@ def test_a_huge_sparse_file_of_a_queue_is_looked_through_in_pieces(tmp_path: Pat
     queue = ConsumeQueue(folder)
     assert queue.end() == 5_000_000
     assert queue.first(5_000_000, 100) == 1
-    assert sound_end(queue, 0, 4_999_999) == 2
-    assert sound_end(queue, 2, 4_999_999) == 2
+    assert valid_end(queue, 0, 4_999_999) == 2
+    assert valid_end(queue, 2, 4_999_999) == 2
     assert max(high - low for low, high in pieces(queue, 0, 5_000_000)) < 1_000_000
     assert queue.cut(0, 5_000_000, 1 << 30) <= 5_000_000
 
@@ -600,7 +600,7 @@ def test_filler_of_a_large_file_is_written_in_pieces(
 
 def test_a_ledger_of_other_types_is_not_a_ledger(root: Path) -> None:
     path = root / ".rmqstore/ledger/app.json"
-    sound = json.loads(path.read_bytes())
+    valid = json.loads(path.read_bytes())
     for change in (
         {"version": float("inf")},
         {"first": {"physical_offset": "x", "size": 1, "sha256": ""}},
@@ -608,7 +608,7 @@ def test_a_ledger_of_other_types_is_not_a_ledger(root: Path) -> None:
         {"is_done": 1},
         {"last": 5},
     ):
-        path.write_text(json.dumps(sound | change))
+        path.write_text(json.dumps(valid | change))
         with rmqstore.open(root, mode="a") as writer:
             assert writer.done_version("app") is None
     path.write_text("[" * 4000)
@@ -660,11 +660,11 @@ def put_something(root: Path, rng: random.Random) -> None:
     ):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    sound = files_of(root, "commitlog", "consumequeue", "index", "checkpoint")
-    if rng.random() < 0.5 or not sound:
+    valid = files_of(root, "commitlog", "consumequeue", "index", "checkpoint")
+    if rng.random() < 0.5 or not valid:
         rng.choice([*PUTS, Path.touch])(path)
     else:
-        path.write_bytes(rng.choice(sound).read_bytes()[:4096])
+        path.write_bytes(rng.choice(valid).read_bytes()[:4096])
 
 
 def put_value(root: Path, rng: random.Random) -> None:
@@ -693,14 +693,14 @@ def put_number(root: Path, rng: random.Random) -> None:
     files = files_of(root, "commitlog", "consumequeue", "index", "checkpoint")
     path = rng.choice(files)
     data = bytearray(path.read_bytes()[:4096])
-    heads = [
+    headers = [
         at for at in range(max(len(data) - 100, 0)) if data[at + 4 : at + 8] == b"\xda\xa3\x20\xa7"
     ]
     for _ in range(rng.randrange(1, 4)):
         at, form = rng.randrange(0, 60, 4), rng.choice((">i", ">q"))
-        if heads:
+        if headers:
             at, form = FIELDS[rng.choice(sorted(FIELDS))]
-            at += rng.choice(heads)
+            at += rng.choice(headers)
         number = rng.choice(NUMBERS)
         if form == ">i":
             number = (number + (1 << 31)) % (1 << 32) - (1 << 31)

@@ -113,7 +113,7 @@ MOST_PUBLIC_METHODS = 15
 LONG_FUNCTIONS = {
     "rmqstore.cli.follow.follow_brokers": 97,
     "rmqstore.copying.copier.copy": 69,
-    "rmqstore.format.columns.heads.read_heads": 68,
+    "rmqstore.format.columns.record_headers.read_headers": 68,
 }
 LARGE_CLASSES = {
     "kafkalog.partition.Partition": 19,

@@ -166,17 +166,17 @@ class Trial:
 
     def must_be_there(self, root: Path, log: _Log, scan: str) -> set[int]:
         """Return the physical offsets of the messages whose record and unit were not touched."""
-        sound = _log(self.golden)
+        valid = _log(self.golden)
         found = set()
         kind = "expected" if scan == "queue" else "commitlog"
         for row in goldens.lines(self.golden.name, kind):
             if row.get("blank"):
                 continue
             start, size = row["physicalOffset"], row.get("storeSize", row.get("size"))
-            if log.read(start, size) != sound.read(start, size):
+            if log.read(start, size) != valid.read(start, size):
                 continue
             frame = row["dledger"]["pos"] if "dledger" in row else start
-            if log.read(frame, start - frame) != sound.read(frame, start - frame):
+            if log.read(frame, start - frame) != valid.read(frame, start - frame):
                 continue
             if scan == "queue":
                 path = root / "consumequeue" / row["topic"] / str(row["queueId"])

@@ -151,8 +151,8 @@ class OffsetReader:
         for key in self._chosen:
             time = limit.time_of(key)
             if time is None:
-                stated = self._offset(limit.offset_of(key), key)
-                ends[key] = self._within("endingOffsets", key, stated)
+                explicit = self._offset(limit.offset_of(key), key)
+                ends[key] = self._within("endingOffsets", key, explicit)
             elif time < 0:
                 ends[key] = self._offset(time, key)
             else:

@@ -25,7 +25,7 @@ from pyspark_kafkalog.offsets import IDENTITY
 from pyspark_rmqstore.option_names import KAFKA_OWN, SPARK_OWN
 from pyspark_rmqstore.options import offsets_per_trigger
 from pyspark_rmqstore.schema import KAFKA_COLUMNS
-from pyspark_rmqstore.store_options import stated_paths, store_path
+from pyspark_rmqstore.store_options import store_path, user_paths
 from rmqstore.errors import OptionError
 from rmqstore.query.options import (
     BATCH,
@@ -293,8 +293,8 @@ def parse_choice(given: GivenOptions) -> Choice:
     """
     names = [name for name in ("assign", "subscribe", "subscribePattern") if name in given]
     if len(names) != 1:
-        stated = f"got {' and '.join(names)}" if names else "got none of them"
-        raise OptionError(f"give one of assign, subscribe and subscribePattern; {stated}")
+        found = f"got {' and '.join(names)}" if names else "got none of them"
+        raise OptionError(f"give one of assign, subscribe and subscribePattern; {found}")
     value = given[names[0]]
     if names[0] == "assign":
         table = _table("assign", value, '{"topicA":[0,1],"topicB":[2,4]}')
@@ -579,7 +579,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
 
 def _read_options(given: GivenOptions, default_start: int) -> ReadOptions:
     return ReadOptions(
-        log_dirs=parse_log_dirs(stated_paths(given, _MISSING_PATH), given),
+        log_dirs=parse_log_dirs(user_paths(given, _MISSING_PATH), given),
         columns=_column_options(given),
         choice=parse_choice(given),
         start=parse_limit(given, "starting", default_start),

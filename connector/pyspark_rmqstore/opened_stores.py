@@ -64,7 +64,7 @@ def stores_to_read(stores: Sequence[StoreRef]) -> tuple[StoreRef, ...]:
             sources.append(source)
             paths[id(source)] = ref.path
         for broker in brokers_of(sources):
-            broker.require_sound()
+            broker.require_valid()
             for replica in broker.replicas:
                 path = paths[id(replica.source)]
                 logger.warning("%s is not read: it is %s", path, broker.note(replica))

@@ -36,10 +36,10 @@ class RmqStoreDataSource(DataSource):
             asks_for_view,
             creates_table,
             keep_options,
-            stated_options,
+            user_options,
         )
 
-        options = stated_options(self.options)
+        options = user_options(self.options)
         if asks_for_view(options):
             from pyspark_rmqstore.view_reader import parse_view_options, view_schema
 

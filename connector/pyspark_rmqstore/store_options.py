@@ -47,7 +47,7 @@ from rmqstore.storage.files.storage import path_of
 MESSAGES: Final = "messages"  # option view: no view
 _FORMAT = "rmqstore"
 _METADATA = "rmqstore.options"
-_STATED = "option."  # Source: TableCatalog.java#OPTION_PREFIX
+_OPTION_PREFIX = "option."  # Source: TableCatalog.java#OPTION_PREFIX
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 _STORE_PATHS: Final = (
@@ -66,7 +66,7 @@ def creates_table(options: Mapping[str, str]) -> bool:
     return _lowered(options).get("provider", "").lower() == _FORMAT
 
 
-def stated_options(options: Mapping[str, str]) -> dict[str, str]:
+def user_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options that a user gave, without what else Spark passes when a table is created.
 
     Spark also passes the owner, location, comment, TBLPROPERTIES and so on. It passes what OPTIONS
@@ -75,12 +75,14 @@ def stated_options(options: Mapping[str, str]) -> dict[str, str]:
     if not creates_table(options):
         return without_kafka_own(options)
     given = _lowered(options)
-    stated = {
-        key.removeprefix(_STATED): value for key, value in given.items() if key.startswith(_STATED)
+    given_options = {
+        key.removeprefix(_OPTION_PREFIX): value
+        for key, value in given.items()
+        if key.startswith(_OPTION_PREFIX)
     }
     if "path" in given:  # the LOCATION of the table
-        stated["path"] = given["path"]
-    return without_kafka_own(stated)
+        given_options["path"] = given["path"]
+    return without_kafka_own(given_options)
 
 
 @option_names()
@@ -93,21 +95,21 @@ def keep_options(schema: StructType, options: Mapping[str, str]) -> StructType:
             misspelt.
     """
     given = GivenOptions(options, ALL_READ_OPTIONS, SPARK_OWN)
-    stated, paths = given["storageOptions"], given.paths
+    given_options, paths = given["storageOptions"], given.paths
     if "brokers" in given:
         paths += [path for stores in brokers(given["brokers"]).values() for path in stores]
     if paths and all(map(is_live, paths)):
-        secrets = sorted({*stated} & SECRETS_OF_SERVERS)
+        secrets = sorted({*given_options} & SECRETS_OF_SERVERS)
         elsewhere = (
             "leave the secret to the environment variable ROCKETMQ_SECRET_KEY, or give a query all "
             "storageOptions: SELECT … FROM t WITH (storageOptions = …)"
         )
-        left = {name: value for name, value in stated.items() if name not in WHO_ASKS}
+        left = {name: value for name, value in given_options.items() if name not in WHO_ASKS}
         for path in paths:
             LiveLocation.parse(path, left)  # refuses what is unknown
     else:
-        options_by_path(paths, stated)  # refuses what is unknown
-        secrets = sorted(set(stated) & set(SECRETS))
+        options_by_path(paths, given_options)  # refuses what is unknown
+        secrets = sorted(set(given_options) & set(SECRETS))
         elsewhere = "leave credentials to the environment of Spark's processes"
     if secrets:
         raise OptionError(
@@ -132,7 +134,7 @@ def options_of_read(options: Mapping[str, str], schema: StructType) -> dict[str,
     A read that names stores has only its own options, because it does not read a table, or reads
     another store than the table's.
     """
-    given = stated_options(options)
+    given = user_options(options)
     if {"path", "paths", "brokers"} & _lowered(given).keys():
         return given
     of_table = next(
@@ -150,7 +152,7 @@ def asks_for_view(options: Mapping[str, str]) -> bool:
     return _lowered(options).get("view", MESSAGES).strip().lower() != MESSAGES
 
 
-def stated_paths(given: GivenOptions, remedy: str) -> list[str]:
+def user_paths(given: GivenOptions, remedy: str) -> list[str]:
     """Return the paths that the options name, at least one.
 
     Args:
@@ -168,10 +170,10 @@ def stated_paths(given: GivenOptions, remedy: str) -> list[str]:
 def paths_or_root(given: GivenOptions, conf: BrokerSettings | None, remedy: str) -> list[str]:
     """Return the paths that the options name, or else the root that a broker's file names.
 
-    Raises as :func:`stated_paths` does.
+    Raises as :func:`user_paths` does.
     """
     if conf is None or given.paths:
-        return stated_paths(given, remedy)
+        return user_paths(given, remedy)
     return [str(root_of(None, conf))]
 
 

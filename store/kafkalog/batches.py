@@ -34,7 +34,7 @@ class DamagedBatch(NamedTuple):
         path: of the segment.
         position: in the segment.
         reason: what is wrong there.
-        reached: the offset after the sound batches before it.
+        reached: the offset after the valid batches before it.
         limit: offset before which it lies, as it does not reach into the next segment.
         base_offset: the one that its head says, which may be wrong; None if it has no head.
     """
@@ -51,8 +51,8 @@ class DamagedBatches:
     """Handles the damaged batches of a range.
 
     Adjacent ranges that are read by themselves meet the same damage. Its row belongs to the range
-    that has the base offset of the batch. That is believed if it fits between the sound batches
-    around it, so a row is held back until the next sound batch is read. Otherwise the first offset
+    that has the base offset of the batch. That is believed if it fits between the valid batches
+    around it, so a row is held back until the next valid batch is read. Otherwise the first offset
     that is missing there decides, or the one before if none is.
 
     Args:
@@ -86,10 +86,10 @@ class DamagedBatches:
         """Yield the rows that were held back.
 
         Args:
-            following: base offset of the next sound batch; the end of the log if there is none.
+            following: base offset of the next valid batch; the end of the log if there is none.
         """
         pending, self._pending = self._pending, []
-        reached = 0  # after the sound batches before, and at the damaged one before
+        reached = 0  # after the valid batches before, and at the damaged one before
         for batch in pending:
             reached = max(reached, batch.reached)
             limit = min(following, batch.limit)
@@ -210,17 +210,17 @@ class PartitionReader:
         window, end = ordered.window, span[1]
         rows = self._rows_within(ordered, span, reads_tail=end >= log.end_offset)
         heads, in_order = window.heads[rows], ordered.in_order[rows]
-        sound, unknown = np.ones(len(heads), np.bool_), np.zeros(len(heads), np.bool_)
+        valid, unknown = np.ones(len(heads), np.bool_), np.zeros(len(heads), np.bool_)
         if self._spec.check_crcs:
-            sound = heads.check_crcs(window.data)
-        good = sound & in_order
+            valid = heads.check_crcs(window.data)
+        good = valid & in_order
         wanted = ~heads.is_control & (heads.record_count != 0)
         if self._transactions is not None:
             outcomes = self._transactions.outcomes(heads)
             wanted &= outcomes != ABORTED
             unknown = good & wanted & (outcomes == UNKNOWN)
             good &= ~unknown
-        reached: int | None = None  # after the last sound batch
+        reached: int | None = None  # after the last valid batch
         for first, after in _pieces(heads, good):
             piece = slice(first, after)
             base_offset, position = int(heads.base_offset[first]), int(heads.position[first])
@@ -239,7 +239,7 @@ class PartitionReader:
                 self._next = max(self._next, reached)
                 continue
             reason = "the CRC is wrong"
-            if sound[first]:
+            if valid[first]:
                 reason = f"offset {base_offset} is not in order"
             if reached is None:
                 reached = self._reached(ordered, rows.start + first)
@@ -259,7 +259,7 @@ class PartitionReader:
         yield from self._damage.rows(after)
 
     def _reached(self, ordered: Ordered, row: int) -> int:
-        """Return the offset after the sound batches before one of a window."""
+        """Return the offset after the valid batches before one of a window."""
         while row and self._is_damaged(ordered, row - 1):
             row -= 1
         if row:
@@ -269,7 +269,7 @@ class PartitionReader:
     def _rows_within(self, ordered: Ordered, span: tuple[int, int], *, reads_tail: bool) -> slice:
         """Return the batches of a window that may have records of the range.
 
-        Offsets of damaged batches say nothing, so a batch is left out only if a sound one beside
+        Offsets of damaged batches say nothing, so a batch is left out only if a valid one beside
         it proves that it lies outside of the range.
 
         Args:
@@ -325,17 +325,17 @@ class PartitionReader:
             yield from self._refuse(window, left, 0, err.reason)
 
 
-def _pieces(heads: BatchHeads, sound: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def _pieces(heads: BatchHeads, valid: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield ranges of batches to be decoded together; a damaged batch is alone."""
     rows = np.maximum(heads.record_count, 1).tolist()
     n_bytes = np.where(heads.codec != 0, heads.size * _COMPRESSED, heads.size).tolist()
     first = n_rows = total = 0
-    for row, is_sound in enumerate(sound.tolist()):
+    for row, is_valid in enumerate(valid.tolist()):
         is_full = n_rows + rows[row] > _BATCH_ROWS or total + n_bytes[row] > _BATCH_BYTES
-        if row > first and (is_full or not is_sound or not sound[first]):
+        if row > first and (is_full or not is_valid or not valid[first]):
             yield first, row
             first, n_rows, total = row, 0, 0
         n_rows += rows[row]
         total += n_bytes[row]
-    if first < len(sound):
-        yield first, len(sound)
+    if first < len(valid):
+        yield first, len(valid)

@@ -185,8 +185,8 @@ def records_in(
         within: first offset, and the offset after the last one, that are given; by default all.
     """
     schema = stored_schema(decode)
-    sound = heads.check_crcs(window.data).tolist()
-    for row, is_valid in enumerate(sound):
+    valid = heads.check_crcs(window.data).tolist()
+    for row, is_valid in enumerate(valid):
         head = heads[row : row + 1]
         common = {
             "topic": place[0],

@@ -150,11 +150,11 @@ class _Replay:
     def window(self, window: Window) -> None:
         """Replay the records of a window, in runs between markers and damaged batches."""
         heads = window.heads
-        sound = heads.check_crcs(window.data)
+        valid = heads.check_crcs(window.data)
         first = 0
-        for row in (*np.flatnonzero(heads.is_control | ~sound).tolist(), len(heads)):
+        for row in (*np.flatnonzero(heads.is_control | ~valid).tolist(), len(heads)):
             self._records(window, heads[first:row])
-            if row < len(heads) and not sound[row]:
+            if row < len(heads) and not valid[row]:
                 position = int(heads.position[row])
                 self._refuse(CorruptBatchError(window.segment.path, position, "the CRC is wrong"))
             else:

@@ -122,7 +122,7 @@ def _first_later(log: PartitionLog, number: int, timestamp: int) -> tuple[int, i
     for window in log.windows_of(number):
         heads = window.heads
         later = np.flatnonzero(heads.max_timestamp >= timestamp)
-        window.require_sound(heads[: later[0] + 1] if len(later) else heads)
+        window.require_valid(heads[: later[0] + 1] if len(later) else heads)
         largest = max(largest, int(heads.max_timestamp.max(initial=-1)))
         if len(later):
             return largest, int(heads.position[later[0]])
@@ -166,12 +166,12 @@ def _first_at(log: PartitionLog, number: int, timestamp: int, position: int | No
             np.count_nonzero(np.logical_and.accumulate(heads.last_offset <= last_earlier))
         )
         for row in np.flatnonzero(rows).tolist():
-            window.require_sound(heads[n_checked : row + 1])
+            window.require_valid(heads[n_checked : row + 1])
             n_checked = row + 1
             offset = _first_in(window, heads[row : row + 1], log.start_offset, timestamp)
             if offset is not None:
                 return offset
-        window.require_sound(heads[n_checked:])
+        window.require_valid(heads[n_checked:])
     return None
 
 

@@ -109,15 +109,15 @@ def find_open_transactions(
     open_since = dict(begin.open_since)
     damage: dict[int, Damage] = {}  # the first one, by producers of open transactions
     last = begin.end and begin.end.last
-    is_sound = True  # as far as damage was looked for
+    is_valid = True  # as far as damage was looked for
     for ordered in ordered_windows(log, start) if is_walked else ():
         window = ordered.window
         last = last_batch(window, len(window.heads)) or last
-        is_sound = is_sound and window.stop is None and bool(ordered.in_order.all())
+        is_valid = is_valid and window.stop is None and bool(ordered.in_order.all())
         events = transaction_events(ordered, start, is_open=bool(open_since), check_crcs=check_crcs)
         for event in events:
             if isinstance(event, Damage):
-                is_sound = False
+                is_valid = False
                 met = event._replace(offset=max(event.offset, start))
                 damage = dict.fromkeys(open_since, met) | damage
             elif event.is_commit is None:
@@ -126,7 +126,7 @@ def find_open_transactions(
                 open_since.pop(event.producer, None)
                 damage.pop(event.producer, None)
     end = None
-    if is_sound and last is not None:
+    if is_valid and last is not None:
         end = WalkEnd(*end_at, log.end_offset, sizes_before(sizes, end_at[0]), last)
     # Damage matters that was met while the oldest transaction was open that is open at the end.
     oldest = min(open_since, key=open_since.__getitem__, default=-1)
@@ -184,7 +184,7 @@ class Damage(NamedTuple):
     """Damage in place of which a transactional batch may have been.
 
     Attributes:
-        offset: the offset after the sound batches before it.
+        offset: the offset after the valid batches before it.
         may_be_marker: whether it may have ended a transaction, of any producer. The head of a batch
             whose CRC is wrong is believed if all of it says that records follow.
         error: says where it is.
@@ -215,17 +215,17 @@ def transaction_events(
     is_transactional, is_control = heads.is_transactional, heads.is_control
     if not is_open and not is_transactional.any():
         return
-    sound = np.ones(len(heads), np.bool_)
+    valid = np.ones(len(heads), np.bool_)
     if check_crcs:
-        sound = heads.check_crcs(window.data)
+        valid = heads.check_crcs(window.data)
     # The offset after the good batches before each batch, and before the end, (n + 1,).
-    ends = np.where(sound & in_order, heads.last_offset + 1, before)
+    ends = np.where(valid & in_order, heads.last_offset + 1, before)
     reached = np.maximum.accumulate(np.concatenate([[before], ends]))
     may_be_marker = _may_be_marker(heads)
     producers, offsets = heads.producer_id.tolist(), heads.base_offset.tolist()
-    for row in np.flatnonzero(~sound | is_transactional).tolist():
+    for row in np.flatnonzero(~valid | is_transactional).tolist():
         at = int(reached[row])
-        if not sound[row]:
+        if not valid[row]:
             error = _error(window.segment.path, int(heads.position[row]), "the CRC is wrong")
             yield Damage(at, bool(may_be_marker[row]), error)
         elif not is_control[row]:

@@ -102,12 +102,12 @@ class SegmentFacts:
         self._aborted: dict[tuple[int, int], int | None] = {}
         self._is_whole = True
 
-    def add(self, ordered: Ordered, sound: Mask) -> None:
-        """Take the next window of the segment; ``sound`` are the batches whose CRC is right."""
+    def add(self, ordered: Ordered, valid: Mask) -> None:
+        """Take the next window of the segment; ``valid`` are the batches whose CRC is right."""
         window = ordered.window
         positions, lowest = window.heads.position.tolist(), lowest_offsets(window.heads).tolist()
         self._begins |= dict(zip(positions, lowest, strict=True))
-        good = sound & ordered.in_order
+        good = valid & ordered.in_order
         self._is_whole = self._is_whole and window.stop is None and bool(good.all())
         heads = window.heads[good]
         self._last_offsets += heads.last_offset.tolist()
@@ -250,13 +250,13 @@ def _damage(log: PartitionLog, gaps: Gaps) -> Iterator[Finding]:
         if previous is not None and segment != previous:
             yield from facts.compare(previous)
         previous = segment
-        sound = window.heads.check_crcs(window.data)
-        for position, reason in _unsound(window, ordered.in_order, sound):
+        valid = window.heads.check_crcs(window.data)
+        for position, reason in _invalid(window, ordered.in_order, valid):
             yield Finding(_LOG, f"{segment.path}, {position}", reason)
         if window.stop is not None:
             yield Finding(_LOG, f"{segment.path}, {window.stop.position}", window.stop.reason)
-        facts.add(ordered, sound)
-        is_whole = window.stop is None and bool((sound & ordered.in_order).all())
+        facts.add(ordered, valid)
+        is_whole = window.stop is None and bool((valid & ordered.in_order).all())
         gap = gaps.before(window, is_whole=is_whole)
         if gap is not None:
             gone.append(gap)
@@ -303,27 +303,27 @@ def verify_file(storage: Storage, file: PartitionFile) -> Iterator[Finding]:
         raise FileDeletedError(file.path)
     for window in walk_segment(storage, file.segment):
         in_order = np.ones(len(window.heads), np.bool_)  # which the folder decides
-        for position, reason in _unsound(window, in_order, window.heads.check_crcs(window.data)):
+        for position, reason in _invalid(window, in_order, window.heads.check_crcs(window.data)):
             yield Finding(_LOG, f"{file.path}, {position}", reason)
         if window.stop is not None and window.stop.reason != "zeros":
             yield Finding(_LOG, f"{file.path}, {window.stop.position}", window.stop.reason)
 
 
-def _unsound(
-    window: Window, in_order: NDArray[np.bool_], sound: NDArray[np.bool_]
+def _invalid(
+    window: Window, in_order: NDArray[np.bool_], valid: NDArray[np.bool_]
 ) -> Iterator[tuple[int, str]]:
     """Yield position and reason of the batches that are damaged.
 
     Args:
         window: the window.
         in_order: the batches whose offsets follow those before them, (n,).
-        sound: the batches whose CRC is right, (n,).
+        valid: the batches whose CRC is right, (n,).
     """
     heads = window.heads
-    for row in np.flatnonzero(~sound | ~in_order).tolist():
+    for row in np.flatnonzero(~valid | ~in_order).tolist():
         reason = f"offset {heads.base_offset[row]} is not in order"
-        yield int(heads.position[row]), reason if sound[row] else "the CRC is wrong"
-    rows = np.flatnonzero(sound & ~heads.is_control)
+        yield int(heads.position[row]), reason if valid[row] else "the CRC is wrong"
+    rows = np.flatnonzero(valid & ~heads.is_control)
     for first in range(0, len(rows), _BATCHES):
         for row, reason in _undecodable(window, rows[first : first + _BATCHES].tolist()):
             yield int(heads.position[row]), reason

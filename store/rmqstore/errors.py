@@ -201,7 +201,7 @@ NOT_PERMITTED: Final = "may not be read by this user"
 
 
 class NotPermittedError(UnreadableFileError):
-    """The operating system does not let this user read a file or a folder; it may be sound."""
+    """The operating system does not let this user read a file or a folder; it may be valid."""
 
     @property
     def text(self) -> str:

@@ -12,7 +12,7 @@ _MAX_CHARACTERS: Final = 60  # of a cell
 
 
 def table(
-    heads: Sequence[str],
+    headers: Sequence[str],
     rows: Iterable[Iterable[object]],
     *,
     types: Sequence[str] = (),
@@ -22,19 +22,19 @@ def table(
     """Return a table in which every text is escaped, and cut if it is long.
 
     Args:
-        heads: the names of the columns.
+        headers: the names of the columns.
         rows: the values of each row; of bytes the text is shown.
         types: stand below the names.
         n_left_out: how many rows there are beside these.
         max_characters: as many as a cell shows.
     """
-    small = [f"<br><small>{escape(text)}</small>" for text in types] or [""] * len(heads)
-    top = [f"<th>{escape(head)}{below}</th>" for head, below in zip(heads, small, strict=True)]
+    small = [f"<br><small>{escape(text)}</small>" for text in types] or [""] * len(headers)
+    top = [f"<th>{escape(head)}{below}</th>" for head, below in zip(headers, small, strict=True)]
     shown = [
         "".join(f"<td>{escape(_text(value, max_characters))}</td>" for value in row) for row in rows
     ]
     if n_left_out:
-        shown.append(f'<td colspan="{len(heads)}">and {n_left_out} more</td>')
+        shown.append(f'<td colspan="{len(headers)}">and {n_left_out} more</td>')
     body = "".join(f"<tr>{cells}</tr>" for cells in shown)
     return f"<table><thead><tr>{''.join(top)}</tr></thead><tbody>{body}</tbody></table>"
 

@@ -1,4 +1,4 @@
-"""Ranges of the log, of queues and of time. They are half-open unless stated otherwise."""
+"""Ranges of the log, of queues and of time. They are half-open unless a comment says so."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def test_query_finds_messages_by_their_tags(golden_store: Golden) -> None:
     assert run("query", golden_store("basic"), "--tags", "TagA", "-n", "3").exit_code == 0
 
 
-def test_verify_finds_nothing_in_a_sound_store(golden_store: Golden) -> None:
+def test_verify_finds_nothing_in_a_valid_store(golden_store: Golden) -> None:
     shown = run("verify", golden_store("basic"))
     assert (shown.exit_code, shown.stdout) == (0, "")
     assert "agree" in shown.stderr

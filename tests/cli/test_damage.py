@@ -48,9 +48,9 @@ def test_messages_beside_damage_come_and_the_error_comes_at_the_end(
     shown = run(*command)
     assert shown.exit_code == 1
     assert "damage: " in shown.stderr
-    sound = run(*command, "--mode", "DROPMALFORMED")
-    assert sound.exit_code == 0
-    assert rows_of(shown) == rows_of(sound)
+    valid = run(*command, "--mode", "DROPMALFORMED")
+    assert valid.exit_code == 0
+    assert rows_of(shown) == rows_of(valid)
     assert {row["queueId"] for row in rows_of(shown)} == {0, 1, 2, 3}
 
 

@@ -125,10 +125,10 @@ def test_all_brokers_their_status_and_their_metrics(tmp_path: Path) -> None:
     (target / "a" / ".rmqstore" / "follow.json").write_text("{")
     told = run("--status", target, "--json")
     assert told.exit_code == 2
-    damaged, sound = (json.loads(line) for line in told.stdout.splitlines())
+    damaged, valid = (json.loads(line) for line in told.stdout.splitlines())
     assert damaged["copy"] == "a"
     assert "follow.json is damaged" in damaged["error"]
-    assert (sound["copy"], sound["end"]) == ("b", logs["b"].end)
+    assert (valid["copy"], valid["end"]) == ("b", logs["b"].end)
     told = run("--status", target)
     assert "b: broker 'b'" in told.stdout
     assert "a: error: " in told.stderr

@@ -206,12 +206,12 @@ def test_damage(damaged: Path) -> None:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """Return a log directory with sound T-0, and damage in two of Kafka's own topics."""
+    """Return a log directory with valid T-0, and damage in two of Kafka's own topics."""
     root = kafka_logs.make_log_dir(tmp_path / "logs")
-    sound = kafka_logs.batch(0, [b"value"])
-    kafka_logs.write_segment(root / "T-0", 0, sound)
+    valid = kafka_logs.batch(0, [b"value"])
+    kafka_logs.write_segment(root / "T-0", 0, valid)
     for name in ("__consumer_offsets-0", "__cluster_metadata-0"):
-        kafka_logs.write_segment(root / name, 0, sound[:-1] + b"\xff")
+        kafka_logs.write_segment(root / name, 0, valid[:-1] + b"\xff")
     for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
         (root / name).write_text("0\n2\nT 0 1\n__consumer_offsets 0 1\n")
     return root
@@ -220,12 +220,12 @@ def own(tmp_path: Path) -> Path:
 def test_verify_says_what_it_left_out(own: Path) -> None:
     done = run("verify", own)
     assert done.exit_code == 0
-    left_out, sound = done.stderr.splitlines()
+    left_out, valid = done.stderr.splitlines()
     assert left_out == (
         f"{own}: not checked: __consumer_offsets (--all checks Kafka's own topics);"
         " __cluster_metadata, which is not read as a partition: name its files"
     )
-    assert sound == f"{own}: 1 partitions are sound"
+    assert valid == f"{own}: 1 partitions are valid"
     done = run("verify", own, "--all")
     assert done.exit_code == 1
     assert "__consumer_offsets-0/00000000000000000000.log, 0: the CRC is wrong" in done.stdout
@@ -245,16 +245,16 @@ def test_a_partition_folder_that_is_named_is_read_whatever_its_topic_is(own: Pat
 
 
 def test_verify_of_single_files(own: Path) -> None:
-    sound, damaged = (own / folder / f"{0:020}.log" for folder in ("T-0", "__cluster_metadata-0"))
-    done = run("verify", sound)
-    assert (done.exit_code, done.stderr) == (0, f"{sound}: 1 files are sound\n")
-    done = run("verify", sound, damaged)
+    valid, damaged = (own / folder / f"{0:020}.log" for folder in ("T-0", "__cluster_metadata-0"))
+    done = run("verify", valid)
+    assert (done.exit_code, done.stderr) == (0, f"{valid}: 1 files are valid\n")
+    done = run("verify", valid, damaged)
     assert (done.exit_code, done.stdout) == (1, f"log {damaged}, 0: the CRC is wrong\n")
-    assert run("verify", sound.with_name(f"{9:020}.log")).exit_code != 0
-    done = run("verify", sound.with_suffix(".index"))
+    assert run("verify", valid.with_name(f"{9:020}.log")).exit_code != 0
+    done = run("verify", valid.with_suffix(".index"))
     assert done.exit_code == 2
     assert "compared with the log of their partition folder" in done.stderr
-    done = run("verify", sound, "-t", "T")
+    done = run("verify", valid, "-t", "T")
     assert done.exit_code == 2
     assert "topics: files are shown as a whole" in done.stderr
 
@@ -262,8 +262,8 @@ def test_verify_of_single_files(own: Path) -> None:
 def test_a_partition_folder_that_is_named_brings_no_other_of_its_topic(own: Path) -> None:
     folder = own / "__consumer_offsets-0"
     other = kafka_logs.make_log_dir(own.parent / "other")
-    sound = kafka_logs.batch(0, [b"of another"])
-    kafka_logs.write_segment(other / "__consumer_offsets-1", 0, sound)
+    valid = kafka_logs.batch(0, [b"of another"])
+    kafka_logs.write_segment(other / "__consumer_offsets-1", 0, valid)
     with kafkalog.open(folder, other) as logs:
         assert [*logs.default_partitions] == [("__consumer_offsets", 0)]
         rows = logs.scan(mode="DROPMALFORMED").to_arrow()

@@ -432,12 +432,12 @@ def test_a_table_shows_the_columns_that_fit(golden_store: Golden, verb: str, col
     assert len(table) == 6
     assert all(len(line) <= columns for line in table)
     names = json.loads(run(*words, "--json").stdout.splitlines()[0])
-    heads = [head.strip() for head in table[1].strip("\u2503").split("\u2503")]
-    assert {*heads} < {*names}
-    assert said.startswith(f"{len(names) - len(heads)} of {len(names)} columns are left out (")
+    headers = [head.strip() for head in table[1].strip("\u2503").split("\u2503")]
+    assert {*headers} < {*names}
+    assert said.startswith(f"{len(names) - len(headers)} of {len(names)} columns are left out (")
     assert said.endswith("; --wide shows all")
     if verb == "groups":
-        assert "lag" in heads
+        assert "lag" in headers
 
 
 def test_a_terminal_shows_what_it_would_obey(tmp_path: Path) -> None:

@@ -752,7 +752,7 @@ def test_permissive_gives_a_row_with_the_reason_for_the_damaged_record(
     for name, value in known.items():
         # The queue confirms these values; a scan by log has only the damaged record for them.
         assert broken[name] == value or (options["scan"] == "commitlog" and broken[name] is None)
-    sound = {row["commitLogOffset"]: row for row in found if row["_corrupt_record"] is None}
+    valid = {row["commitLogOffset"]: row for row in found if row["_corrupt_record"] is None}
     for row in messages("basic"):
         if row["commitLogOffset"] != victim["physicalOffset"]:
             expected = {
@@ -760,7 +760,7 @@ def test_permissive_gives_a_row_with_the_reason_for_the_damaged_record(
                 for name, value in row.items()
                 if name not in ("offsetMsgId", "tagsCode")
             }
-            same = sound[row["commitLogOffset"]]
+            same = valid[row["commitLogOffset"]]
             assert {name: same[name] for name in expected} == expected
 
 

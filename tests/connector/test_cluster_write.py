@@ -114,7 +114,7 @@ spark.stop()
 """
 
 
-def require_sound(root: Path) -> None:
+def require_valid(root: Path) -> None:
     with rmqstore.open(root) as store:
         assert not list(verify(store))
     assert not (root / ".rmqstore" / "staging").exists()
@@ -144,7 +144,7 @@ def test_attempts_that_fail_are_repeated_or_live_on_write_no_row_twice(tmp_path:
     for bodies in queues:
         assert sorted(bodies[: ROWS // 4]) == bodies[: ROWS // 4]
         assert sorted(bodies[ROWS // 4 :]) == bodies[ROWS // 4 :]
-    require_sound(root)
+    require_valid(root)
 
 
 # Copies a store by micro-batches; in the commit of the third one, at the first change to a file
@@ -201,7 +201,7 @@ PLACES = {  # the first change to a file with this in its path, and whether the 
     "write to units": ("/consumequeue/", True),
     "intent": ("/ledger/", False),
     "records": ("write to /", False),
-    "heads": ("half of a scatter to", False),
+    "headers": ("half of a scatter to", False),
     "staged records": ("unlink", False),
     "checkpoint": ("checkpoint", False),
     "index": ("/index/", True),
@@ -225,4 +225,4 @@ def test_a_driver_killed_in_a_commit_whose_executors_live_on_is_followed_by_anot
     assert sum(map(len, by_queue(sink).values())) == (300 if shows else 200)
     copy(spark, source, sink, checkpoint)
     assert by_queue(sink) == by_queue(source)
-    require_sound(sink)
+    require_valid(sink)

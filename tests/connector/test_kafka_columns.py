@@ -33,7 +33,7 @@ from connector.sparkreads import GoldenStore, load
 from pyspark_rmqstore.options import parse_read_options, parse_stream_options
 from pyspark_rmqstore.pushdown import push_filters
 from pyspark_rmqstore.schema import MADE_OF, as_kafka, default_schema, request_of
-from pyspark_rmqstore.store_options import keep_options, stated_options
+from pyspark_rmqstore.store_options import keep_options, user_options
 from reading import Row
 from rmqstore.errors import OptionError
 
@@ -278,7 +278,7 @@ def test_a_table_keeps_no_option_of_a_kafka_client() -> None:
         "provider": "rmqstore", "option.columns": "kafka", "option.path": "/x",
         "option.kafka.sasl.jaas.config": "secret",
     }  # fmt: skip
-    stated = stated_options(given)
+    stated = user_options(given)
     assert stated == {"columns": "kafka", "path": "/x"}
     assert "secret" not in keep_options(KAFKA, stated).json()
 

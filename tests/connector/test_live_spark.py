@@ -281,7 +281,7 @@ def test_messages_that_are_gone_stop_a_stream(engine: Engine, tmp_path: Path) ->
 def test_a_log_that_fell_back_and_grew_past_the_end_stops_a_stream(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_behind_proxy: bool
 ) -> None:
-    monkeypatch.setattr(pulls, "_FRUITLESS_SECONDS", 0.1)
+    monkeypatch.setattr(pulls, "_EMPTY_SECONDS", 0.1)
     with FakeCluster({"a": numbered(build.Store(), ("A", 0), 0, 30)}) as fake:
         if is_behind_proxy:
             put_behind_proxy(fake.brokers["a"])

@@ -328,21 +328,21 @@ def test_a_range_with_units_that_could_not_be_sampled_is_planned_whole(
 ) -> None:
     """Where a queue file is missing, a store has no point of the queue to give."""
     poor = SampledSlice(QueueSlice("T", 0, 0, 100), samples)
-    sound = SampledSlice(
+    valid = SampledSlice(
         QueueSlice("T", 1, 7, 107), [Sample(7 + at, 200 * at, 100.0) for at in (0, 50, 99)]
     )
     for limits in (Limits(UNLIMITED), Limits(2000), Limits(UNLIMITED, 7, 9)):
         assert_exact(plan_queues([poor], limits), [poor.piece])
-        assert_exact(plan_queues([sound, poor], limits), [sound.piece, poor.piece])
+        assert_exact(plan_queues([valid, poor], limits), [valid.piece, poor.piece])
 
 
 def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[QueueSlice, ...]]:
     return SampledQueues(sampled).cut(limits)
 
 
-def cut_at_heads(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[LogSlice]:
+def cut_at_headers(whole: LogSlice, headers: Sequence[int], limits: Limits) -> list[LogSlice]:
     """Return the tasks of a log without holes; each of them is one slice."""
-    points = [whole.start, *(head for head in heads if whole.start < head < whole.end), whole.end]
+    points = [whole.start, *(head for head in headers if whole.start < head < whole.end), whole.end]
     parts = [
         SampledSpan(whole._replace(start=start, end=end), end - start)
         for start, end in pairwise(points)
@@ -351,8 +351,8 @@ def cut_at_heads(whole: LogSlice, heads: Sequence[int], limits: Limits) -> list[
     return [piece for (piece,) in cut_log(parts, limits)]
 
 
-def random_heads(rng: np.random.Generator, whole: LogSlice) -> list[int]:
-    """Return heads in the range, at its ends, and outside of it."""
+def random_headers(rng: np.random.Generator, whole: LogSlice) -> list[int]:
+    """Return headers in the range, at its ends, and outside of it."""
     inside = rng.integers(whole.start, whole.end, int(rng.integers(0, 200))).tolist()
     return sorted({whole.start, whole.start - 500, whole.end, whole.end + 500, *inside})
 
@@ -365,12 +365,12 @@ def test_the_log_is_covered_once_and_cut_only_where_records_begin(
     rng = np.random.default_rng(seed)
     start = int(rng.integers(1000, 1 << 40))
     whole = LogSlice(start, start + int(rng.integers(1, 1_000_000)), is_closed)
-    heads = random_heads(rng, whole)
+    headers = random_headers(rng, whole)
     limits = random_limits(rng, whole.end - whole.start)._replace(max_records=None)
-    pieces = cut_at_heads(whole, heads, limits)
+    pieces = cut_at_headers(whole, headers, limits)
     assert [piece.start for piece in pieces] == [whole.start, *(piece.end for piece in pieces[:-1])]
     assert pieces[-1].end == whole.end
-    assert {piece.start for piece in pieces[1:]} <= set(heads)
+    assert {piece.start for piece in pieces[1:]} <= set(headers)
     assert all(piece.start < piece.end and piece.is_closed == is_closed for piece in pieces)
 
 
@@ -380,14 +380,14 @@ def test_a_piece_of_the_log_is_too_long_only_where_no_head_lies_in_it_and_never_
 ) -> None:
     rng = np.random.default_rng(seed)
     whole = LogSlice(10_000, 10_000 + int(rng.integers(1000, 1_000_000)), is_closed=True)
-    heads = random_heads(rng, whole)
+    headers = random_headers(rng, whole)
     goal = int(rng.integers(1, 300_000))
-    pieces = cut_at_heads(whole, heads, Limits(goal))
+    pieces = cut_at_headers(whole, headers, Limits(goal))
     for piece in pieces:
-        inside = [head for head in heads if piece.start < head < piece.end]
+        inside = [head for head in headers if piece.start < head < piece.end]
         assert piece.end - piece.start <= goal or not inside
     for piece in pieces[:-1]:
-        following = min(head for head in heads if head > piece.end)
+        following = min(head for head in headers if head > piece.end)
         assert min(following, whole.end) - piece.start > goal, (
             "it could have been joined with what follows"
         )
@@ -396,15 +396,15 @@ def test_a_piece_of_the_log_is_too_long_only_where_no_head_lies_in_it_and_never_
 @pytest.mark.parametrize("n_tasks", [1, 3, 10, 100])
 def test_the_log_is_cut_into_the_requested_number_of_pieces(n_tasks: int) -> None:
     whole = LogSlice(4096, 4096 + 1_000_000, is_closed=True)
-    heads = list(range(4096, 4096 + 1_000_000, 250))
-    pieces = cut_at_heads(whole, heads, Limits(UNLIMITED, None, n_tasks))
+    headers = list(range(4096, 4096 + 1_000_000, 250))
+    pieces = cut_at_headers(whole, headers, Limits(UNLIMITED, None, n_tasks))
     assert n_tasks <= len(pieces) <= n_tasks + 2
     assert max(piece.end - piece.start for piece in pieces) <= 1_000_000 // n_tasks
 
 
-@pytest.mark.parametrize("heads", [[], [0], [7], [0, 7, 9]], ids=str)
-def test_an_empty_log_gives_no_task(heads: list[int]) -> None:
-    assert cut_at_heads(LogSlice(7, 7, is_closed=True), heads, Limits(1, None, 4)) == []
+@pytest.mark.parametrize("headers", [[], [0], [7], [0, 7, 9]], ids=str)
+def test_an_empty_log_gives_no_task(headers: list[int]) -> None:
+    assert cut_at_headers(LogSlice(7, 7, is_closed=True), headers, Limits(1, None, 4)) == []
 
 
 def test_cuts_lie_where_the_bytes_of_all_queues_add_up() -> None:

@@ -16,7 +16,7 @@ from live.fake_cluster import FakeCluster, one_queue
 from pyspark_rmqstore.broker_source import BrokerSource
 from pyspark_rmqstore.options import parse_read_options
 from pyspark_rmqstore.source import RmqStoreDataSource
-from pyspark_rmqstore.store_options import keep_options, options_of_read, stated_options
+from pyspark_rmqstore.store_options import keep_options, options_of_read, user_options
 from reading import state
 from rmqstore.errors import OptionError
 from rmqstore.remoting import Credentials
@@ -30,9 +30,9 @@ CREATED = {
 }  # fmt: skip
 
 
-def test_only_what_was_stated_counts_of_the_properties_of_a_table() -> None:
-    assert stated_options(CREATED) == {"tags": "a", "path": "file:/s"}
-    assert stated_options({"Tags": "a", "owner": "x"}) == {"Tags": "a", "owner": "x"}
+def test_only_what_was_explicit_counts_of_the_properties_of_a_table() -> None:
+    assert user_options(CREATED) == {"tags": "a", "path": "file:/s"}
+    assert user_options({"Tags": "a", "owner": "x"}) == {"Tags": "a", "owner": "x"}
 
 
 @pytest.mark.parametrize("name", ["subscribes", "owners", "colour"])

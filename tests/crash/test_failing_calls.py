@@ -1,7 +1,7 @@
 """Any system call of a job may fail: its error is clear, all of its rows are there or none.
 
 The job stages rows in three tasks and commits them with a version. After a failure the store opens
-and is sound, and the same job again makes its rows complete, each once.
+and is valid, and the same job again makes its rows complete, each once.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def run_job(root: Path, batch: pa.RecordBatch) -> None:
         sweep(str(root), "job")
 
 
-def require_sound(root: Path, where: str) -> None:
+def require_valid(root: Path, where: str) -> None:
     with rmqstore.open(root) as store:
         assert not list(verify(store)), where
 
@@ -188,10 +188,10 @@ def test_a_job_of_which_any_call_fails_writes_all_rows_or_none(
         ends.add(ended)
         where = f"call {at}, {calls.done[at]}: {ended}"
         StoreWriter(find_store(root), StoreConfig()).close()
-        require_sound(root, where)
+        require_valid(root, where)
         run_job(root, batch)
         assert len(by_log(root)) == len(rows(root)) == before + N, where
-        require_sound(root, where)
+        require_valid(root, where)
         assert not (root / ".rmqstore" / "staging").exists(), where
         shutil.rmtree(root)
     if at_most == EVERY:

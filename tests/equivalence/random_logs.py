@@ -78,7 +78,7 @@ def uniform_properties(rng: random.Random, template: list[str]) -> bytes:
 
 
 def random_record(rng: random.Random, stored: bytes) -> build.Record:
-    """Return a record with the given properties; everything else is random within what is sound."""
+    """Return a record with the given properties; everything else is random within what is valid."""
 
     def host() -> tuple[bytes, int]:
         return rng.randbytes(rng.choice((4, 4, 16))), rng.choice(

@@ -16,10 +16,10 @@ import tiers
 from equivalence.random_logs import random_log, random_properties, uniform_properties
 from reading import plain
 from rmqstore.errors import MalformedBytesError
-from rmqstore.format.columns.checks import inflate_bodies, sound_crcs, sound_topics
+from rmqstore.format.columns.checks import inflate_bodies, valid_crcs, valid_topics
 from rmqstore.format.columns.decode import DECODED_COLUMNS, decode_columns, stored_bodies
-from rmqstore.format.columns.heads import check_heads, read_heads
 from rmqstore.format.columns.property_decode import parse_entries, property_column, property_map
+from rmqstore.format.columns.record_headers import check_headers, read_headers
 from rmqstore.format.record import Expected, check_record, decode_record, split_record
 from rmqstore.format.schema import ALL_COLUMNS
 from rmqstore.format.text import parse_properties
@@ -35,9 +35,11 @@ def as_array(data: bytes) -> np.ndarray[Any, np.dtype[np.uint8]]:
 @pytest.mark.parametrize("seed", tiers.seeds(60))
 def test_decoded_columns_equal_the_reference_codec(seed: int) -> None:
     data, starts = random_log(seed, 40, BASE)
-    heads, whole = read_heads(as_array(data), np.array(starts, np.int64))
+    headers, whole = read_headers(as_array(data), np.array(starts, np.int64))
     assert whole.all()
-    batch = pa.RecordBatch.from_arrays(decode_columns(as_array(data), heads, SCHEMA), schema=SCHEMA)
+    batch = pa.RecordBatch.from_arrays(
+        decode_columns(as_array(data), headers, SCHEMA), schema=SCHEMA
+    )
     batch.validate(full=True)
     expected = []
     for at in starts:
@@ -50,10 +52,10 @@ def test_decoded_columns_equal_the_reference_codec(seed: int) -> None:
 def test_each_column_decodes_alone_and_of_records_in_any_order(seed: int) -> None:
     data, starts = random_log(seed, 25, BASE)
     order = random.Random(seed).choices(starts, k=30)
-    heads, _ = read_heads(as_array(data), np.array(order, np.int64))
+    headers, _ = read_headers(as_array(data), np.array(order, np.int64))
     expected = [plain(decode_record(data, at)._asdict()) for at in order]
     for field in SCHEMA:
-        column = decode_columns(as_array(data), heads, pa.schema([field]))[0]
+        column = decode_columns(as_array(data), headers, pa.schema([field]))[0]
         found = [plain({field.name: value})[field.name] for value in column.to_pylist()]
         assert found == [row[field.name] for row in expected], field.name
 
@@ -61,8 +63,8 @@ def test_each_column_decodes_alone_and_of_records_in_any_order(seed: int) -> Non
 @pytest.mark.parametrize("n_records", [0, 1, 2])
 def test_few_records_decode(n_records: int) -> None:
     data, starts = random_log(5, n_records)
-    heads, _ = read_heads(as_array(data), np.array(starts, np.int64))
-    for column in decode_columns(as_array(data), heads, SCHEMA):
+    headers, _ = read_headers(as_array(data), np.array(starts, np.int64))
+    for column in decode_columns(as_array(data), headers, SCHEMA):
         column.validate(full=True)
         assert len(column) == n_records
 
@@ -70,11 +72,11 @@ def test_few_records_decode(n_records: int) -> None:
 def test_wider_types_are_honoured() -> None:
     record = build.Record(body=b"ab\xff", properties=b"k\x01v\x02k\x01", queue_id=3)
     data = build.pack(record, 0)
-    heads, _ = read_heads(as_array(data), np.array([0]))
+    headers, _ = read_headers(as_array(data), np.array([0]))
     schema = pa.schema(
         [("queueId", pa.int64()), ("body", pa.string()), ("properties", pa.string())]
     )
-    columns = decode_columns(as_array(data), heads, schema)
+    columns = decode_columns(as_array(data), headers, schema)
     assert [column.type for column in columns] == schema.types
     assert [column.to_pylist() for column in columns] == [[3], ["ab�"], ["k\x01v\x02k\x01"]]
 
@@ -120,11 +122,11 @@ def test_masks_are_false_exactly_where_the_reference_refuses(seed: int, *, check
     ]
     damaged = bytes(damaged)
     buf = as_array(damaged)
-    heads, whole = read_heads(buf, np.array(places, np.int64))
-    sound = whole & check_heads(heads, BASE)
+    headers, whole = read_headers(buf, np.array(places, np.int64))
+    valid = whole & check_headers(headers, BASE)
     if check_crc:
-        sound &= sound_crcs(buf, heads, stored_bodies(buf, heads))
-    assert sound.tolist() == _verdicts(damaged, places, None, check_crc=check_crc)
+        valid &= valid_crcs(buf, headers, stored_bodies(buf, headers))
+    assert valid.tolist() == _verdicts(damaged, places, None, check_crc=check_crc)
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(60))
@@ -144,14 +146,16 @@ def test_masks_agree_with_the_reference_on_what_queue_units_say(seed: int) -> No
         place = int(part.fixed["queue_offset"]) + rng.choice((0, 0, 0, -1, 1))
         expected.append(Expected(name, fields[0], place, fields[1]))
     buf = as_array(data)
-    heads, sound = read_heads(buf, np.array(starts, np.int64))
-    sound &= check_heads(heads, BASE)
-    sound &= heads.column("queue_id") == np.array([record.queue_id for record in expected])
-    sound &= heads.column("queue_offset") >= np.array([record.queue_offset for record in expected])
-    sound &= heads.column("total_size") == np.array([record.size for record in expected])
-    sound &= sound_topics(buf, heads, names, np.array(codes))[0]
+    headers, valid = read_headers(buf, np.array(starts, np.int64))
+    valid &= check_headers(headers, BASE)
+    valid &= headers.column("queue_id") == np.array([record.queue_id for record in expected])
+    valid &= headers.column("queue_offset") >= np.array(
+        [record.queue_offset for record in expected]
+    )
+    valid &= headers.column("total_size") == np.array([record.size for record in expected])
+    valid &= valid_topics(buf, headers, names, np.array(codes))[0]
     verdicts = _verdicts(data, starts, expected, check_crc=False)
-    assert sound.tolist() == verdicts
+    assert valid.tolist() == verdicts
     assert len(set(verdicts)) == 2
 
 
@@ -214,9 +218,9 @@ def test_inflated_bodies_are_those_of_the_reference_and_broken_ones_are_reported
         bodies.append(body)
         packed += build.pack(build.Record(body=stored, sys_flag=flag), len(packed))
     data = bytes(packed)
-    heads, _ = read_heads(as_array(data), np.array(starts))
+    headers, _ = read_headers(as_array(data), np.array(starts))
     found, count, broken = inflate_bodies(
-        stored_bodies(as_array(data), heads), heads.column("sys_flag")
+        stored_bodies(as_array(data), headers), headers.column("sys_flag")
     )
     assert (found.to_pylist(), count, set(broken)) == (bodies, 20, hurt)
     for row, at in enumerate(starts):
@@ -234,5 +238,5 @@ def test_reference_modules_are_not_the_columnar_ones() -> None:
     text = Path(reference.__file__).read_text()
     assert not any(
         f"rmqstore.format.{name}" in text
-        for name in ("decode", "heads", "checks", "property_columns")
+        for name in ("decode", "headers", "checks", "property_columns")
     )

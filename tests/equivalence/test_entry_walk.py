@@ -55,7 +55,7 @@ def _assert_same(data: bytes, start: int, end: int, after: FrameNumbers | None =
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(12))
-def test_fast_walk_equals_the_plain_walk_on_sound_logs(seed: int) -> None:
+def test_fast_walk_equals_the_plain_walk_on_valid_logs(seed: int) -> None:
     rng = random.Random(seed)
     packed, frames = _log(rng, 1_500_000)
     end = len(packed)
@@ -152,7 +152,7 @@ def test_ranges_walked_side_by_side_equal_each_by_itself(seed: int) -> None:
         plain = walk_plainly(np.frombuffer(part, np.uint8), 0, len(part), base, ENTRIES)
         rows = slice(first, first + int(walks.counts[number]))
         first = rows.stop
-        if walks.is_sound[number]:
+        if walks.is_valid[number]:
             start = int(ends[number] - lengths[number])
             assert (walks.starts[rows] - start).tolist() == plain.starts.tolist()
             assert walks.sizes[rows].tolist() == plain.sizes().tolist()
@@ -170,10 +170,10 @@ def test_the_next_record_stands_in_an_entry_that_knows_its_place(seed: int) -> N
         packed[frames[row] + rng.choice((0, 4, POSITION, BODY_LENGTH, HEAD + 4))] ^= 0x55
     data = bytes(packed)
     buf = np.frombuffer(data, np.uint8)
-    sound = [frame for row, frame in enumerate(frames) if row not in hit]
-    for start in [0, *(rng.randrange(len(data)) for _ in range(40)), *(at + 1 for at in sound)]:
+    valid = [frame for row, frame in enumerate(frames) if row not in hit]
+    for start in [0, *(rng.randrange(len(data)) for _ in range(40)), *(at + 1 for at in valid)]:
         found = find_next_record(buf, start, len(data), BASE, ENTRIES)
-        following = next((frame for frame in sound if frame >= start), len(data))
+        following = next((frame for frame in valid if frame >= start), len(data))
         if found not in (following, len(data)):
             # an entry inside of a body that fits its position, which no chain leads to
             assert found < following

@@ -20,8 +20,8 @@ from rmqstore.format.columns.dispatch_requests import (
     read_requests,
 )
 from rmqstore.format.columns.encode import RecordColumns, encode_records, stamp
-from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.property_encode import property_maps, property_strings
+from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.compression import compressor
 from rmqstore.format.hashing import java_hash
 from rmqstore.format.layout import DELAY_LEVELS_MS, SCHEDULE_TOPIC
@@ -204,9 +204,9 @@ def test_a_batch_equals_its_messages_one_by_one(seed: int) -> None:
     later = encode_records(columns)
     stamp(later, *places)
     assert later.data.tobytes() == records.data.tobytes(), "places that are set later"
-    heads, whole = read_heads(records.data, records.starts[:-1])
+    headers, whole = read_headers(records.data, records.starts[:-1])
     assert whole.all()
-    assert_same(requests, read_requests(records.data, heads))
+    assert_same(requests, read_requests(records.data, headers))
 
 
 def assert_same(found: DispatchRequests, expected: DispatchRequests) -> None:
@@ -254,9 +254,9 @@ def test_text_that_is_not_utf8_is_stored_as_it_is() -> None:
     columns = MessageMaker(WriteSpec(make_uniq_key=False)).make(batch)
     places = PlacedFields(*(np.zeros(1, np.int64) for _ in range(3)))
     records = encode_records(columns, places)
-    heads, _ = read_heads(records.data, records.starts[:-1])
+    headers, _ = read_headers(records.data, records.starts[:-1])
     found = columns.requests(records).placed(places)
-    assert_same(found, read_requests(records.data, heads))
+    assert_same(found, read_requests(records.data, headers))
     assert b"TAGS\x01ab\xff\x02" in records.data.tobytes()
 
 

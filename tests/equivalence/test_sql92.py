@@ -20,7 +20,7 @@ from equivalence.random_filters import (
 from equivalence.random_logs import random_log
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.decode import property_values
-from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.record import decode_record
 from rmqstore.query.sql92_filter import Filter, compile_filter
 
@@ -103,10 +103,10 @@ def test_no_messages_give_an_empty_mask(text: str) -> None:
 def test_properties_by_name_are_those_of_the_reference_codec(seed: int) -> None:
     data, starts = random_log(seed, 40)
     buf = np.frombuffer(data, np.uint8)
-    heads, whole = read_heads(buf, np.array(starts, np.int64))
+    headers, whole = read_headers(buf, np.array(starts, np.int64))
     assert whole.all()
     names = ("TAGS", "k", "KEYS", "nowhere", "a", "größe", "�", "UNIQ_KEY")
-    found = property_values(buf, heads, names)
+    found = property_values(buf, headers, names)
     assert list(found) == list(names)
     parsed = [dict(decode_record(data, at).properties) for at in starts]
     for name, column in found.items():
@@ -125,8 +125,8 @@ def test_properties_by_name_are_those_that_rocketmq_parsed(name: str, tmp_path: 
         for row in goldens.lines(name, "expected")
         if base <= row["physicalOffset"] < base + len(data)
     ]
-    heads, _ = read_heads(data, np.array([row["physicalOffset"] - base for row in rows]))
+    headers, _ = read_headers(data, np.array([row["physicalOffset"] - base for row in rows]))
     names = sorted({key for row in rows for key in row["properties"]})
     assert len(names) > 3
-    for key, column in property_values(data, heads, names).items():
+    for key, column in property_values(data, headers, names).items():
         assert column.to_pylist() == [row["properties"].get(key) for row in rows], key

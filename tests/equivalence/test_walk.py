@@ -47,7 +47,7 @@ def _assert_same(data: bytes, start: int, end: int) -> None:
 
 
 @pytest.mark.parametrize("seed", tiers.seeds(12))
-def test_fast_walk_equals_the_plain_walk_on_sound_logs(seed: int) -> None:
+def test_fast_walk_equals_the_plain_walk_on_valid_logs(seed: int) -> None:
     packed, starts = _long_log(seed, 1_500_000)
     end = len(packed)
     packed += random.Random(seed).choice(
@@ -112,7 +112,7 @@ def test_ranges_walked_side_by_side_equal_each_by_itself(seed: int) -> None:
         plain = walk_plainly(np.frombuffer(part, np.uint8), 0, len(part))
         rows = slice(first, first + int(walks.counts[number]))
         first = rows.stop
-        if walks.is_sound[number]:
+        if walks.is_valid[number]:
             start = int(ends[number] - lengths[number])
             assert (walks.starts[rows] - start).tolist() == plain.starts.tolist()
             sizes = np.diff(plain.starts, append=plain.position)

@@ -27,8 +27,8 @@ class FakeController(FakeMaster):
         epochs: the epochs of the log; a piece that ends where one starts is announced as its own.
         confirm_offset: what headers tell of it; None for the end of the log.
         handshakes: those of the followers so far.
-        mangle_greeting: what becomes of the answer to a handshake before it is sent.
-        on_greeting: called before it is sent.
+        mangle_handshake: what becomes of the answer to a handshake before it is sent.
+        on_handshake: called before it is sent.
     """
 
     report_bytes = 12
@@ -39,12 +39,12 @@ class FakeController(FakeMaster):
         self.epochs = epochs
         self.confirm_offset: int | None = None
         self.handshakes: list[Handshake] = []
-        self.mangle_greeting: Callable[[bytes], bytes] = lambda greeting: greeting
-        self.on_greeting: Callable[[], None] = lambda: None
+        self.mangle_handshake: Callable[[bytes], bytes] = lambda handshake: handshake
+        self.on_handshake: Callable[[], None] = lambda: None
         super().__init__(log, batch=batch, name=name)
         self.settings |= {"enableControllerMode": "true", "brokerRole": "SYNC_MASTER"}
 
-    def greeting(self) -> bytes:
+    def handshake(self) -> bytes:
         """Return the answer to a handshake."""
         listed = b"".join(struct.pack(">iq", *epoch) for epoch in self.epochs)
         last = self.epochs[-1].number if self.epochs else -1
@@ -61,9 +61,9 @@ class FakeController(FakeMaster):
         state, *flags, replica_id = struct.unpack(">ihhq", exactly(connection, 16))
         assert state == 1
         self.handshakes.append(Handshake(*flags, replica_id))
-        greeting = self.mangle_greeting(self.greeting())
-        self.on_greeting()
-        connection.sendall(greeting)
+        handshake = self.mangle_handshake(self.handshake())
+        self.on_handshake()
+        connection.sendall(handshake)
 
     def _report(self, received: bytes) -> int:
         state, offset = struct.unpack(">iq", received)

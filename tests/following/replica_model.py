@@ -31,7 +31,8 @@ from rmqstore.replica import decisions, events
 from rmqstore.replica.broker import Facts, TopicKinds
 from rmqstore.replica.broker_requests import LogBounds, ServedSettings
 from rmqstore.replica.events import Action, Asked, Event, Happened, Question
-from rmqstore.replica.ha import NEVER, Greeting
+from rmqstore.replica.ha import NEVER, Handshake
+from rmqstore.replica.maintenance import state_to_leave
 from rmqstore.replica.replica_state import (
     STREAMING,
     Cutting,
@@ -45,7 +46,6 @@ from rmqstore.replica.replica_state import (
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowState, epochs_within
-from rmqstore.replica.upkeep import state_to_leave
 from rmqstore.storage.broker.epochs import Epoch
 
 RECORD = 10
@@ -614,7 +614,7 @@ class World:
             if not self.is_controlled:
                 return events.Connected(None, is_public=False)
             require(action.learner_id, "no handshake")
-            return events.Connected(Greeting(self.high, list(self.epochs)), is_public=False)
+            return events.Connected(Handshake(self.high, list(self.epochs)), is_public=False)
         bounds = LogBounds(self.low, self.high)
         if question in (Question.FACTS, Question.TABLES):
             tables: Any = {"topics.json": self.n_made}

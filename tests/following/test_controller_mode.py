@@ -201,14 +201,14 @@ def test_only_a_master_is_asked_for_its_log(
     with FakeController(log, [Epoch(1, 0)]) as master:
         good = dict(master.settings)
         if is_told_late:  # it is demoted after it was asked
-            master.on_greeting = lambda: master.settings.update(settings)
+            master.on_handshake = lambda: master.settings.update(settings)
         else:
             master.settings.update(settings)
         with pytest.raises(BrokerUnreachableError, match="not the master"):
             follow_once(master, target, reconnect=False)
         assert len(master.handshakes) == is_told_late
         assert not any(master.reports)
-        master.on_greeting = lambda: None
+        master.on_handshake = lambda: None
         with following(master.address, target) as run:
             master.settings = good
             wait_for(lambda: run.follower._now().queues_end == log.end)
@@ -247,10 +247,10 @@ def test_a_port_that_does_not_know_the_handshake_is_named(tmp_path: Path) -> Non
 def test_a_follower_ends_while_it_waits_for_a_handshake(tmp_path: Path) -> None:
     log, target = log_of(30), tmp_path / "copy"
     with FakeController(log, [Epoch(1, 0)]) as master:
-        master.mangle_greeting = lambda greeting: greeting[:-1]
+        master.mangle_handshake = lambda handshake: handshake[:-1]
         with following(master.address, target, reconnect=False):
             wait_for(lambda: len(master.handshakes) == 1)
-        master.mangle_greeting = lambda greeting: greeting
+        master.mangle_handshake = lambda handshake: handshake
         follow_once(master, target)
     require_exact(target, log)
 
@@ -270,7 +270,7 @@ def test_a_stop_that_the_thread_of_the_handshake_sees_first_is_no_error(
 
     monkeypatch.setattr(Mail, "wait", wait_late)
     with FakeController(log, [Epoch(1, 0)]) as master:
-        master.mangle_greeting = lambda greeting: greeting[:-1]
+        master.mangle_handshake = lambda handshake: handshake[:-1]
         with following(master.address, target, reconnect=False):
             wait_for(lambda: len(master.handshakes) == 1)
             is_late.set()
@@ -369,11 +369,11 @@ def test_mangled_headers_delay_a_copy_and_do_not_damage_it(seed: int, tmp_path: 
     epochs = [Epoch(1, 0), Epoch(3, 9000), Epoch(4, 9000 + 4096)]
     with FakeController(log, epochs, batch=1000) as master:
         master.mangle = mangler(dice)
-        master.mangle_greeting = lambda greeting: (
-            greeting
+        master.mangle_handshake = lambda handshake: (
+            handshake
             if dice.random() < 0.5
             else dice.choice(
-                [greeting[: dice.randrange(len(greeting))], dice.randbytes(60), greeting[::-1]]
+                [handshake[: dice.randrange(len(handshake))], dice.randbytes(60), handshake[::-1]]
             )
         )
         run = Following(master.address, target, sync_seconds=0.05)
@@ -384,7 +384,7 @@ def test_mangled_headers_delay_a_copy_and_do_not_damage_it(seed: int, tmp_path: 
         if target.exists() and (target / "commitlog").exists():
             for name, data in files(target).items():
                 assert content(log)[name].startswith(bytes(data).rstrip(b"\0"))
-        master.mangle = master.mangle_greeting = lambda sent: sent
+        master.mangle = master.mangle_handshake = lambda sent: sent
         follow_once(master, target)
     require_exact(target, log)
     assert epochs_of(target) == epochs

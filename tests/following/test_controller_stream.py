@@ -14,15 +14,15 @@ from rmqstore.remoting import Address
 from rmqstore.replica.agreement import consistent_point, served_bounds
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.ha import (
-    GREETING_HEADER,
+    HANDSHAKE_HEADER,
     MAX_BODY_BYTES,
     NEVER,
     Connection,
     ControllerStream,
-    Greeting,
-    greeting_size,
-    handshake,
-    read_greeting,
+    Handshake,
+    handshake_request,
+    handshake_size,
+    read_handshake,
     shake_hands,
 )
 from rmqstore.replica.state import epochs_within, new_learner_id
@@ -113,11 +113,11 @@ def test_epochs_never_go_back_and_a_new_one_starts_where_the_log_is() -> None:
 
 
 def test_the_bytes_of_a_session() -> None:
-    assert handshake(-(1 << 62)).hex() == "0000000100000001" + "c000000000000000"
+    assert handshake_request(-(1 << 62)).hex() == "0000000100000001" + "c000000000000000"
     answer = bytes.fromhex("000000010000000c00000000007d759800000001000000010000000000000000")
-    header, body = answer[: GREETING_HEADER.size], answer[GREETING_HEADER.size :]
-    assert greeting_size(header) == len(body)
-    assert read_greeting(header, body) == Greeting(8_222_104, [ONE])
+    header, body = answer[: HANDSHAKE_HEADER.size], answer[HANDSHAKE_HEADER.size :]
+    assert handshake_size(header) == len(body)
+    assert read_handshake(header, body) == Handshake(8_222_104, [ONE])
     stream = ControllerStream(0, [ONE])
     assert stream.report(0).hex() == "00000002" + "0000000000000000"
     assert stream.report(NEVER).hex() == "00000002" + "c000000000000000"
@@ -155,7 +155,7 @@ def test_answers_to_a_handshake_that_cannot_be_are_refused(
     packed = struct.pack(">iiqi", *header)
     body = b"".join(struct.pack(">iq", *epoch) for epoch in epochs)
     with pytest.raises(MalformedBytesError):
-        read_greeting(packed, body[: greeting_size(packed)])
+        read_handshake(packed, body[: handshake_size(packed)])
 
 
 @pytest.mark.parametrize(
@@ -218,5 +218,5 @@ def test_an_answer_to_a_handshake_may_come_in_pieces(cut: int) -> None:
 
         with closing(connection), master:
             master.sendall(answer[:cut])
-            assert shake_hands(connection, -1, 5, gives_up) == Greeting(500, [ONE])
+            assert shake_hands(connection, -1, 5, gives_up) == Handshake(500, [ONE])
             assert has_asked

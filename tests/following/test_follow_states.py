@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqstore.replica import decisions, events, upkeep
+from rmqstore.replica import decisions, events, maintenance
 from rmqstore.replica.replica_state import Phase
 
 PAGE = Path(__file__).parents[2] / "docs" / "follow-states.md"
@@ -29,11 +29,11 @@ def tables() -> dict[str, list[str]]:
     """Return the tables of the page, by their headings."""
     happen, done = classes()
     changes = {
-        "an end is cut": (*upkeep.CUT, decisions._end_cut),
-        "a copy without a record begins elsewhere": (*upkeep.BEGIN_AGAIN, decisions._end_cut),
-        "old files are deleted": upkeep.RETAIN,
-        "the same where queues are not built": upkeep.RETAIN_UNBUILT,
-        "the end": upkeep.COMPLETE,
+        "an end is cut": (*maintenance.CUT, decisions._end_cut),
+        "a copy without a record begins elsewhere": (*maintenance.BEGIN_AGAIN, decisions._end_cut),
+        "old files are deleted": maintenance.RETAIN,
+        "the same where queues are not built": maintenance.RETAIN_UNBUILT,
+        "the end": maintenance.COMPLETE,
     }
     steps = {name: [step.__name__.lstrip("_") for step in each] for name, each in changes.items()}
     return {

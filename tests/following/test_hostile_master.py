@@ -1,4 +1,4 @@
-"""Masters that send anything: the copy stays sound, nothing hangs, and memory stays bounded."""
+"""Masters that send anything: the copy stays valid, nothing hangs, and memory stays bounded."""
 
 from __future__ import annotations
 

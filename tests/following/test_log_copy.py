@@ -109,7 +109,7 @@ def test_any_portions_give_the_same_files(
     assert files(tmp_path) == content(log)
 
 
-def test_what_is_sound_before_a_wrong_record_is_written(tmp_path: Path) -> None:
+def test_what_is_valid_before_a_wrong_record_is_written(tmp_path: Path) -> None:
     log = log_of(20)
     bad = log.placed[30].physical_offset
     data = bytearray(joined(log))
@@ -156,9 +156,9 @@ def test_known_starts_are_those_of_a_walk(
                 for window in copy.starts.windows(copy.log, segment, low, high):
                     assert window.damage is None
                     known.append(window.records.starts)
-                    for _, heads, whole in window.heads():
+                    for _, headers, whole in window.headers():
                         assert whole.all()
-                        assert len(heads)
+                        assert len(headers)
                 assert np.concatenate(known).tolist() == np.concatenate(walked).tolist()
                 found += (np.concatenate(known) + segment.start).tolist()
         assert found == offsets

@@ -24,7 +24,7 @@ from following.replica_model import (
     World,
     decide_as_it_is,
 )
-from rmqstore.replica import decisions, events, upkeep
+from rmqstore.replica import decisions, events, maintenance
 from rmqstore.replica.events import Question
 from rmqstore.replica.replica_state import Phase, ReplicaState
 
@@ -94,7 +94,7 @@ def begin(kind: type[World], decide: Decide, *, is_complete: bool, **settings: A
 @pytest.mark.parametrize("is_complete", [False, True])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("depth", [FAST, pytest.param(6, marks=pytest.mark.slow)])
-def test_every_order_of_events_leaves_a_sound_copy(
+def test_every_order_of_events_leaves_a_valid_copy(
     depth: int, scenario: str, is_complete: bool
 ) -> None:
     kind, names = SCENARIOS[scenario]
@@ -104,7 +104,7 @@ def test_every_order_of_events_leaves_a_sound_copy(
 
 @pytest.mark.parametrize("kind", [World, ControlledWorld])
 @pytest.mark.parametrize("n_orders", tiers.sampled(150, 4000))
-def test_random_orders_of_all_events_leave_a_sound_copy(n_orders: int, kind: type[World]) -> None:
+def test_random_orders_of_all_events_leave_a_valid_copy(n_orders: int, kind: type[World]) -> None:
     names = (
         sorted({*ALL_NAMES, "switch", "begin_epoch"} - {"fork"})
         if kind is ControlledWorld
@@ -199,7 +199,7 @@ def swapped(steps: tuple[Any, ...], first: Any, second: Any) -> tuple[Any, ...]:
 def state_of_all(state: Any, action: Any) -> Any:
     if state.change is not None:
         return action
-    return action._replace(saved=upkeep.replace(action.saved, end=state.copy.end))
+    return action._replace(saved=maintenance.replace(action.saved, end=state.copy.end))
 
 
 def late_answers_taken(decide: Decide) -> Decide:
@@ -221,8 +221,8 @@ DEFECTS: dict[str, Callable[[Decide], Decide]] = {
     "epoch ignored": on_event(events.EpochsReported, lambda *_: None),
     "epochs of the handshake ignored": on_event(
         events.Connected,
-        lambda _, it: it._replace(greeting=it.greeting and it.greeting._replace(
-            epochs=it.greeting.epochs[:1]
+        lambda _, it: it._replace(handshake=it.handshake and it.handshake._replace(
+            epochs=it.handshake.epochs[:1]
         )),
     ),
     "state before log": on_action(events.WriteState, state_of_all),
@@ -257,12 +257,12 @@ DEFECTS: dict[str, Callable[[Decide], Decide]] = {
 }  # fmt: skip
 # The same by an exchange of steps, which no wrapper can make.
 EXCHANGED = {
-    "log cut before state": (decisions, "CUT", upkeep._note_cut, upkeep._cut_log),
+    "log cut before state": (decisions, "CUT", maintenance._note_cut, maintenance._cut_log),
     "files deleted before state": (
-        decisions, "RETAIN", upkeep._note_retention, upkeep._delete_old_files
+        decisions, "RETAIN", maintenance._note_retention, maintenance._delete_old_files
     ),
     "closed before the state says so": (
-        decisions, "COMPLETE", upkeep._close_state, upkeep._mark_closed
+        decisions, "COMPLETE", maintenance._close_state, maintenance._mark_closed
     ),
 }  # fmt: skip
 

@@ -39,7 +39,7 @@ def test_the_kinds_of_topics_are_known(count: int, indent: int | None) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"\0", b"{" * 100_000, b'"', b"]]}}", b'"x":{"attributes":5},'])
-def test_a_long_table_is_read_as_far_as_it_is_sound(damage: bytes) -> None:
+def test_a_long_table_is_read_as_far_as_it_is_valid(damage: bytes) -> None:
     content = table(8000)
     place = content.index(b'"topic-5000":')
     kinds = batch_topics_of(content[:place] + damage + content[place:])

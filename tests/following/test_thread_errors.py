@@ -31,7 +31,7 @@ from rmqstore.remoting import Address
 from rmqstore.replica import copy_store, decisions, events, follower
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Asked, Happened, Question
-from rmqstore.replica.ha import Greeting
+from rmqstore.replica.ha import Handshake
 from rmqstore.replica.replica_state import Decision, Ending, Phase, ReplicaState, wait_of
 from rmqstore.replica.retention import Retention
 from rmqstore.replica.state import copy_paths, follow_status
@@ -502,7 +502,7 @@ ANSWERS = [
     (Question.END, events.Unanswered(BrokerUnreachableError("b", "gone"))),
     (Question.END, events.BoundsReported(LogBounds(0, 1), 1)),
     (Question.RECORD, events.RecordReported(b"1")),
-    (Question.CONNECTION, events.Connected(Greeting(0, []), is_public=False)),
+    (Question.CONNECTION, events.Connected(Handshake(0, []), is_public=False)),
     (Question.CONNECTION, events.Lost("closed")),
 ]
 

@@ -117,7 +117,7 @@ def test_a_dead_append_does_not_come_back_when_the_real_store_goes_on(
     tmp_path: Path,
     version: str,
 ) -> None:
-    """Its messages are as long as the dead ones, so they end where heads of dead ones may begin."""
+    """Its messages are as long as the dead ones, so they end where headers of dead ones may begin."""
     rocketmq: RocketMQ = request.getfixturevalue(version)
     sizes = {key: int(value) for key, value in goldens.summary("basic")["conf"].items()}
     body, n = b"of one length", 16

@@ -20,7 +20,7 @@ from interop.rocketmq import RealStore, RocketMQ
 from interop.test_follow import Process, end_of, require_exact, wait_for
 from interop.test_follow_versions import FILE_BYTES, SIZES, TOPIC, Load, OrdinaryPort, started
 from ports import free_ports
-from rmqstore.replica.ha import NEVER, handshake
+from rmqstore.replica.ha import NEVER
 from rmqstore.replica.state import copy_paths, new_learner_id
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 
@@ -218,7 +218,7 @@ def test_a_handshake_counts_for_nothing_in_default_mode(rocketmq: RocketMQ, tmp_
         store.put(TOPIC, 0, b"body", tags="tag")
         service = store.store.getHaService()
         with socket.create_connection(("127.0.0.1", ha_port)) as connection:
-            connection.sendall(handshake(new_learner_id()))
+            connection.sendall(handshake_request(new_learner_id()))
             wait_for(lambda: connections_of(service, store) != [])
             wait_for(lambda: connections_of(service, store)[0] < 0)
             time.sleep(0.5)

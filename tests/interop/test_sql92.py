@@ -23,7 +23,7 @@ from equivalence.random_filters import (
 from interop.rocketmq import RocketMQ
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.decode import property_values
-from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.query.sql92_evaluation import EvaluationError, evaluate
 from rmqstore.query.sql92_filter import Filter, compile_filter
 
@@ -198,10 +198,10 @@ def test_stored_messages_are_kept_that_the_real_filter_matches(
     """From the bytes of a broker's log to the mask; the real filter gets the parsed properties."""
     data = np.fromfile(goldens.unpack("cq-ext", tmp_path) / "commitlog" / ("0" * 20), np.uint8)
     rows = [row for row in goldens.lines("cq-ext", "expected") if row["physicalOffset"] < len(data)]
-    heads, whole = read_heads(data, np.array([row["physicalOffset"] for row in rows]))
+    headers, whole = read_headers(data, np.array([row["physicalOffset"] for row in rows]))
     assert whole.all()
     compiled = compile_filter(text)
-    kept = compiled.keep(property_values(data, heads, compiled.names), len(heads)).tolist()
+    kept = compiled.keep(property_values(data, headers, compiled.names), len(headers)).tolist()
     contexts = real.contexts([row["properties"] for row in rows])
     assert kept == [value == "true" for value in real.evaluate(real.compile([text])[0], contexts)]
     assert 0 < sum(kept) < len(rows)

@@ -165,7 +165,7 @@ def test_a_batch_that_cannot_be_decoded(folder: Path) -> None:
     assert sum(row["_corrupt_record"] is not None for row in rows) == 1
 
 
-def test_an_index_that_points_to_sound_bytes_inside_a_value_is_not_followed_past_the_offset(
+def test_an_index_that_points_to_valid_bytes_inside_a_value_is_not_followed_past_the_offset(
     folder: Path,
 ) -> None:
     """The batch there begins after the offset that is looked for."""

@@ -183,7 +183,7 @@ def test_transaction_indexes_and_snapshots(store: Path) -> None:
             ], path
 
 
-def test_files_that_are_not_sound(tmp_path: Path) -> None:
+def test_files_that_are_not_valid(tmp_path: Path) -> None:
     odd = {
         "0.txnindex": (b"\0\0" + bytes(33), "ends within an entry"),
         "1.txnindex": (b"\0\1" + bytes(32), "version 1"),

@@ -164,8 +164,8 @@ def test_records_appended_as_messages_keep_topics_partitions_and_order(
 def test_times_that_no_reader_could_show_are_refused(tmp_path: Path, time: int) -> None:
     """Kafka before 3.6 stored what producers set, also microseconds."""
     logs = kafka_logs.make_log_dir(tmp_path / "logs")
-    sound, odd = kafka_logs.batch(0, [b"v"] * 3), kafka_logs.batch(3, [b"v", b"v"], time=time)
-    kafka_logs.write_segment(logs / "t-0", 0, sound, odd)
+    valid, odd = kafka_logs.batch(0, [b"v"] * 3), kafka_logs.batch(3, [b"v", b"v"], time=time)
+    kafka_logs.write_segment(logs / "t-0", 0, valid, odd)
     with kafkalog.open(logs) as opened:
         (rows,) = (rows for rows in opened.scan().reader() if len(rows))
     said = f"row 4, counted from 1: timestamp {time} ms is not in the years 1 to 9999"

@@ -65,7 +65,7 @@ def test_a_checkpoint(tmp_path: Path) -> None:
     ["", "1\n1\na 0 1\n", "0\n2\na 0 1\n", "0\n0\na 0 1\n", "0\nx\n", "0", "0\n1\na 0\n",
      "0\n1\na 0 x\n", "\0\0\0\0", "0\n1\na 0 1 2\n", "0\n-1\n"],
 )  # fmt: skip
-def test_an_unsound_checkpoint_is_empty(tmp_path: Path, text: str) -> None:
+def test_an_invalid_checkpoint_is_empty(tmp_path: Path, text: str) -> None:
     assert read_offset_checkpoint(LOCAL, write(tmp_path / "c", text)) == {}
     assert read_leader_epochs(LOCAL, write(tmp_path / "c", text)) == []
 

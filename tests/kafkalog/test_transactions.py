@@ -494,8 +494,8 @@ def test_odd_records_of_committed_offsets_are_damage(
     tmp_path: Path, batch: bytes, reason: str
 ) -> None:
     folder = build.make_log_dir(tmp_path / "logs") / "__consumer_offsets-0"
-    sound = commit_record(0, producer_id=None, value=4)
-    path = build.write_segment(folder, 0, sound, batch)
+    valid = commit_record(0, producer_id=None, value=4)
+    path = build.write_segment(folder, 0, valid, batch)
     with pytest.raises(kafkalog.CorruptBatchError, match=reason) as raised:
         kafkalog.open(folder.parent).consumer_groups()
-    assert (raised.value.path, raised.value.offset) == (str(path), len(sound))
+    assert (raised.value.path, raised.value.offset) == (str(path), len(valid))

@@ -56,8 +56,8 @@ def test_a_log_may_end_with_it(tmp_path: Path, *, is_clean: bool) -> None:
 
 
 def test_one_that_cannot_be_read_is_damaged(tmp_path: Path) -> None:
-    sound = wrapper(0, GZIP, *inside(0, 1, 2))
-    for odd in (wrapper(0, GZIP), message(0, None, b"no gzip", attributes=GZIP), sound[:-1] + b"x"):
+    valid = wrapper(0, GZIP, *inside(0, 1, 2))
+    for odd in (wrapper(0, GZIP), message(0, None, b"no gzip", attributes=GZIP), valid[:-1] + b"x"):
         partition = opened(tmp_path, odd, *inside(3))
         with pytest.raises(kafkalog.CorruptBatchError, match="position 0"):
             offsets(partition, 0, 4)

@@ -32,7 +32,7 @@ def _impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give up soon."""
     monkeypatch.setattr(patience, "PATIENCE_SECONDS", 0.2)
     monkeypatch.setattr(patience, "_PAUSES", (0.01,))
-    monkeypatch.setattr(pulls, "_FRUITLESS_SECONDS", 0.1)
+    monkeypatch.setattr(pulls, "_EMPTY_SECONDS", 0.1)
 
 
 @pytest.fixture

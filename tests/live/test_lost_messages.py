@@ -26,7 +26,7 @@ N = 200
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
     """Return a cluster with a queue of 200 messages; answers that say nothing fail soon."""
-    monkeypatch.setattr(pulls, "_FRUITLESS_SECONDS", 0.2)
+    monkeypatch.setattr(pulls, "_EMPTY_SECONDS", 0.2)
     with FakeCluster({"a": one_queue(N)}) as cluster:
         yield cluster
 

@@ -53,7 +53,7 @@ def test_nothing_is_said_where_the_column_is_not_read(
     assert not caplog.messages
 
 
-def test_look_ups_and_verify_take_such_a_message_for_sound(root: Path) -> None:
+def test_look_ups_and_verify_take_such_a_message_for_valid(root: Path) -> None:
     with rmqstore.open(root) as store:
         (found,) = store.query("T", "k1", scan_uncovered=True).messages
         assert (found.body, found.bornTimestamp) == (b"m1", None)

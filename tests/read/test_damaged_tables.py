@@ -1,4 +1,4 @@
-"""A damaged table under ``config/`` without a sound backup stops only what depends on it."""
+"""A damaged table under ``config/`` without a valid backup stops only what depends on it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def test_messages_are_read_and_looked_up_with_one_warning(
     root: Path, golden_store: GoldenStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = ["topic", "queueId", "queueOffset", "body"]
-    with rmqstore.open(golden_store("live")) as sound:
-        expected = sound.scan(columns=names).read_all()
-        keys = sound.scan(columns=["keys"], subscribe="LivePlain").read_all()["keys"].drop_null()
+    with rmqstore.open(golden_store("live")) as valid:
+        expected = valid.scan(columns=names).read_all()
+        keys = valid.scan(columns=["keys"], subscribe="LivePlain").read_all()["keys"].drop_null()
     with rmqstore.open(root) as store:
         assert store.scan(columns=names).read_all() == expected
         assert store.query("LivePlain", keys[0].as_py()).messages

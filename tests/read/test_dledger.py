@@ -79,17 +79,17 @@ def test_a_torn_record_is_damage_of_one_record_and_not_the_end(
     golden_store: GoldenStore, name: str
 ) -> None:
     root = golden_store(name)
-    sound = [row["physicalOffset"] for row in goldens.records(name)]
+    valid = [row["physicalOffset"] for row in goldens.records(name)]
     (torn,) = (row for row in goldens.lines(name, "commitlog") if row.get("error"))
     with pytest.raises(CorruptRecordError, match=f"physical offset {torn['physicalOffset']}"):
         by_log(root)
-    assert by_log(root, mode="DROPMALFORMED") == sound
+    assert by_log(root, mode="DROPMALFORMED") == valid
     with rmqstore.open(root) as store:
         found = read(store, scan="commitlog", columns="commitLogOffset", mode="PERMISSIVE")
         assert store.log_end is not None
         assert store.log_end.physical_offset == goldens.summary(name)["maxPhyOffset"]
         assert not store.log_end.reason
-    assert sorted(offsets(found)) == sorted([*sound, torn["physicalOffset"]])
+    assert sorted(offsets(found)) == sorted([*valid, torn["physicalOffset"]])
     assert [row["commitLogOffset"] for row in found if row["_corrupt_record"]] == [
         torn["physicalOffset"]
     ]
@@ -262,18 +262,18 @@ def test_parts_of_the_log_are_read_by_time_and_by_place(tmp_path: Path) -> None:
             assert sorted(offsets(rows(by_time))) == late
 
 
-def test_heads_where_the_log_is_cut_are_those_of_entries(tmp_path: Path) -> None:
+def test_headers_where_the_log_is_cut_are_those_of_entries(tmp_path: Path) -> None:
     store = a_store(60, divide=2 * SEGMENT)
     root = store.write(tmp_path / "s")
     plain = {at.physical_offset for at in store.placed if at.physical_offset < 2 * SEGMENT}
     entries = {frame_of(at) for at in store.placed if at.physical_offset >= 2 * SEGMENT}
     with open_parts(root) as parts:
-        heads = parts.sampler.log_heads()
-        assert {*heads} <= plain | entries
-        assert len({*heads} & plain) > 2
-        assert len({*heads} & entries) > 2
+        headers = parts.sampler.log_headers()
+        assert {*headers} <= plain | entries
+        assert len({*headers} & plain) > 2
+        assert len({*headers} & entries) > 2
         whole = parts.log_slice()
-        for low, high in zip(heads, [*heads[1:], whole.end], strict=True):
+        for low, high in zip(headers, [*headers[1:], whole.end], strict=True):
             piece = whole._replace(start=low, end=high)
             part = offsets(
                 row

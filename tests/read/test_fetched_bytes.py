@@ -80,11 +80,11 @@ def test_records_of_message_ids_are_fetched_together(tmp_path: Path) -> None:
         storage.n_read.clear()
         storage.n_requests.clear()
         assert len(read(store, scan="commitlog", msg_id=ids, index_only=True)) == len(RARE)
-    heads_and_records = len(RARE) * FIXED_PART_V4.itemsize + sum(
+    headers_and_records = len(RARE) * FIXED_PART_V4.itemsize + sum(
         row["storeSize"] for row in messages
     )
     assert _fetched(storage) < SEGMENT_BYTES // 4
-    assert _fetched(storage) >= heads_and_records
+    assert _fetched(storage) >= headers_and_records
     assert _requests(storage) < 8
 
 
@@ -156,8 +156,8 @@ def _records(storage: MemoryStorage) -> list[bytes]:
     (segment,) = log.segments
     bodies = []
     for window in walks.walk_forward(log, segment, 0, segment.end):
-        for _, heads, whole in window.heads():
+        for _, headers, whole in window.headers():
             assert whole.all()
-            spans = zip(heads.body_starts.tolist(), heads.body_lengths.tolist(), strict=True)
+            spans = zip(headers.body_starts.tolist(), headers.body_lengths.tolist(), strict=True)
             bodies += [window.data[start : start + length].tobytes() for start, length in spans]
     return bodies

@@ -247,7 +247,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 def _run(judge: Judge, file: str, cases: list[tuple[str, bytes]]) -> None:
     path = judge.root / file
-    sound, wrong = path.read_bytes(), []
+    valid, wrong = path.read_bytes(), []
     try:
         for name, data in cases:
             _replace(path, data)
@@ -258,7 +258,7 @@ def _run(judge: Judge, file: str, cases: list[tuple[str, bytes]]) -> None:
                         for text in judge.complaints(scan=scan, mode=mode)
                     ]
     finally:
-        _replace(path, sound)
+        _replace(path, valid)
     assert not wrong, f"{len(wrong)} complaints in {len(cases)} damages of {file}\n{_digest(wrong)}"
 
 
@@ -299,7 +299,7 @@ def test_changed_bytes_of_a_sample(judge: Judge, file: str, share: int) -> None:
         *rng.sample(range(used), min(2 * share if file in LOG_FILES else share, used)),
         rng.randrange(len(data)),
     ]
-    if file in LOG_FILES:  # the heads of records above all: everything hangs on them
+    if file in LOG_FILES:  # the headers of records above all: everything hangs on them
         base = int(Path(file).name)
         starts = [
             at.physical_offset - base
@@ -342,7 +342,7 @@ def test_missing_files(judge: Judge, file: str) -> None:
     "tail",
     [
         pytest.param(b"\0", id="0"),
-        pytest.param(b"\xda\xa3\x20\xa7" * 99, id="heads"),
+        pytest.param(b"\xda\xa3\x20\xa7" * 99, id="headers"),
         pytest.param(b"\0" * 100, id="0s", marks=pytest.mark.slow),
         pytest.param(b"\xff" * 7, id="1s", marks=pytest.mark.slow),
     ],

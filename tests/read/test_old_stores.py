@@ -37,7 +37,7 @@ def test_every_message_is_what_its_own_release_returns(
 
 
 @pytest.mark.parametrize("name", OLD)
-def test_a_sound_store_of_an_old_release_gives_no_finding(
+def test_a_valid_store_of_an_old_release_gives_no_finding(
     golden_store: GoldenStore, name: str
 ) -> None:
     with rmqstore.open(golden_store(name)) as store:

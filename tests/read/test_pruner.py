@@ -35,7 +35,7 @@ STORES = [
 
 
 def log_points(parts: StoreParts) -> StoreTimes:
-    return parts.sampler.log_points(parts.log_slice(), parts.sampler.log_heads)
+    return parts.sampler.log_points(parts.log_slice(), parts.sampler.log_headers)
 
 
 def meets(row: Row, pruning: Pruning) -> bool:

@@ -55,7 +55,7 @@ def test_queues_that_are_filled_alike_are_planned_by_few_requests(tmp_path: Path
         parts = store.parts
         spans = [parts.queue_range("T", number) for number in range(n_queues)]
         assert sum(end - start for start, end in spans) == n_rows
-        assert len(parts.sampler.log_heads()) < 64
+        assert len(parts.sampler.log_headers()) < 64
         counts = parts.paths.storage.counts
         assert counts.gets < 60
         assert counts.bytes < 8 << 20

@@ -275,9 +275,9 @@ def test_a_record_of_an_earlier_run_after_one_of_this_run_was_cut_off(
         path.write_bytes(whole[: placed[2].physical_offset].ljust(len(whole), b"\0"))
     log = CommitLog([root / "commitlog"])
     cursor = LogCursor.at(log, 0)
-    found = sum(len(heads) for _, heads in cursor.step(log, build.T0))
+    found = sum(len(headers) for _, headers in cursor.step(log, build.T0))
     path.write_bytes(whole)
-    found += sum(len(heads) for _, heads in cursor.step(log, build.T0))
+    found += sum(len(headers) for _, headers in cursor.step(log, build.T0))
     assert found == count
 
 
@@ -378,4 +378,4 @@ def test_a_blank_before_an_empty_segment_may_still_become_a_record(tmp_path: Pat
     first.write_bytes(build.pack(build.Record(), 0).ljust(4096, b"\0"))
     log.refresh()
     assert cursor.is_good(log)
-    assert [len(heads) for _, heads in cursor.step(log, 0)] == [1]
+    assert [len(headers) for _, headers in cursor.step(log, 0)] == [1]

@@ -728,7 +728,7 @@ def test_a_cut_or_missing_file_is_an_error_with_its_path(
         assert caplog.records, f"{name}: nothing is left out without a warning"
 
 
-def test_a_queue_without_a_sound_name_is_not_taken_for_an_empty_one(
+def test_a_queue_without_a_valid_name_is_not_taken_for_an_empty_one(
     golden_store: GoldenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = made_tier(golden_store, tmp_path / "tier", units_per_file=1000)

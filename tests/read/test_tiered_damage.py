@@ -58,7 +58,7 @@ HARMS = (*[flip] * 7, delete, link_to_nothing, make_folder, rename, resize)
 def test_damage_never_makes_a_message(golden_store: GoldenStore, tmp_path: Path, seed: int) -> None:
     rng, original = random.Random(seed), golden_store("tiered")
     with rmqstore.open(original, tiered=original / "tieredstore") as store:
-        sound = {
+        valid = {
             key: {row["queueOffset"]: row["body"] for row in found}
             for key, found in by_queue(read(store, columns=COLUMNS)).items()
         }
@@ -84,7 +84,7 @@ def test_damage_never_makes_a_message(golden_store: GoldenStore, tmp_path: Path,
                         queue_offsets = [row["queueOffset"] for row in messages]
                         assert queue_offsets == sorted(set(queue_offsets))
                         assert all(
-                            sound[key].get(row["queueOffset"]) == row["body"] for row in messages
+                            valid[key].get(row["queueOffset"]) == row["body"] for row in messages
                         )
 
 

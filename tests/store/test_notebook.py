@@ -17,7 +17,7 @@ MARKUP = "<script>alert(1)</script>"
 
 
 def rows_of(shown: str) -> list[list[str]]:
-    """Return the cells of the rows of a table, without its heads."""
+    """Return the cells of the rows of a table, without its headers."""
     return [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in shown.split("<tr>")[2:]]
 
 

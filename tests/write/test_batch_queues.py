@@ -63,7 +63,7 @@ def units(root: Path, topic: str, queue_id: int) -> np.ndarray[Any, Any]:
     return stored[stored["size"] > 0]
 
 
-def require_sound(root: Path) -> None:
+def require_valid(root: Path) -> None:
     with rmqstore.open(root) as store:
         assert not list(verify(store))
 
@@ -76,7 +76,7 @@ def test_a_plain_topic_beside_batch_topics_is_appended_to(root: Path) -> None:
     assert len(after) == len(before) + 10
     assert [row for row in after if not row["body"].startswith(b"new")] == before
     assert files(root) == queues
-    require_sound(root)
+    require_valid(root)
 
 
 def test_a_rebuild_makes_the_units_that_the_broker_made(root: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_rebuild_makes_the_units_that_the_broker_made(root: Path) -> None:
         assert not writer.rebuild()
     assert files(root) == queues
     assert rows_of(root) == before
-    require_sound(root)
+    require_valid(root)
 
 
 def test_a_topic_that_has_batch_queues_is_entered_in_topics_json_as_such(root: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_repair_builds_the_units_that_batch_queues_lack(root: Path, state: str
             writer.rebuild()
     assert files(root) == queues
     assert rows_of(root) == before
-    require_sound(root)
+    require_valid(root)
 
 
 def test_units_of_records_after_the_log_end_are_cut(root: Path) -> None:
@@ -132,7 +132,7 @@ def test_units_of_records_after_the_log_end_are_cut(root: Path) -> None:
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         writer.append(messages(4, "BatchA"))
     assert units(root, "BatchA", 0)["physical_offset"].max() >= end
-    require_sound(root)
+    require_valid(root)
 
 
 def test_each_message_to_a_batch_topic_has_a_unit_of_its_own(root: Path) -> None:
@@ -160,7 +160,7 @@ def test_each_message_to_a_batch_topic_has_a_unit_of_its_own(root: Path) -> None
         assert (last["batch_size"] == 1).all()
         assert (last["compacted"] == -1).all()
         assert len(new) in {26, 27, 28}
-    require_sound(root)
+    require_valid(root)
 
 
 @pytest.mark.parametrize("has_folder", [False, True], ids=["no folder", "an empty folder"])
@@ -185,7 +185,7 @@ def test_a_topic_that_only_topics_json_makes_a_batch_topic(
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         writer.rebuild()
     assert files(root) == queues
-    require_sound(root)
+    require_valid(root)
 
 
 def test_inner_batches_are_copied_verbatim(root: Path, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_inner_batches_are_copied_verbatim(root: Path, tmp_path: Path) -> None:
         [row[name] for name in names] for row in rows_of(root)
     ]
     assert files(copy) == files(root)
-    require_sound(copy)
+    require_valid(copy)
 
 
 def test_a_staged_job_writes_to_batch_topics(root: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_staged_job_writes_to_batch_topics(root: Path) -> None:
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         writer.append_staged([staged])
     assert len(rows_of(root)) == len(before) + 20
-    require_sound(root)
+    require_valid(root)
 
 
 def test_a_row_that_says_it_is_an_inner_batch_is_refused(root: Path) -> None:

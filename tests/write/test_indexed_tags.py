@@ -120,7 +120,7 @@ def test_a_repair_after_a_crash_adds_them(copied: GoldenStore) -> None:
     assert findings(root) == []
 
 
-def test_a_store_of_both_kinds_is_sound(copied: GoldenStore) -> None:
+def test_a_store_of_both_kinds_is_valid(copied: GoldenStore) -> None:
     root = copied("v55-edges")
     writer = StoreWriter(find_store(root), StoreConfig())
     writer.config = replace(writer.config, index_tags=False)

@@ -36,7 +36,7 @@ def rows_of(root: Path) -> list[dict[str, Any]]:
 
 
 def light(root: Path) -> dict[str, list[tuple[int, bytes]]]:
-    """Return queue offset and body of the messages of each light queue."""
+    """Return queue offset and body of the messages of each LMQ."""
     found: dict[str, list[tuple[int, bytes]]] = {}
     for row in rows_of(root):
         if row["topic"].startswith("%LMQ%"):
@@ -65,7 +65,7 @@ def rows(*named: str | None, topic: str = "Parent", first: int = 0, **more: Any)
     return pa.RecordBatch.from_pydict(columns | more)
 
 
-def require_sound(root: Path) -> None:
+def require_valid(root: Path) -> None:
     with rmqstore.open(root) as store:
         assert not list(verify(store))
 
@@ -74,14 +74,14 @@ SOME = ("%LMQ%a", None, "%LMQ%a,%LMQ%b", "%LMQ%b,%LMQ%sub_1", None, "%LMQ%a")
 
 
 def check_some(root: Path, ends: dict[str, int]) -> None:
-    """The rows of SOME are in their light queues, after what was there."""
+    """The rows of SOME are in their LMQs, after what was there."""
     found = light(root)
     expected = {"%LMQ%a": [0, 2, 5], "%LMQ%b": [2, 3], "%LMQ%sub_1": [3]}
     for name, numbers in expected.items():
         end = ends.get(name, 0)
         bodies = [b"new %d" % number for number in numbers]
         assert found[name][end:] == [(end + n, body) for n, body in enumerate(bodies)]
-    require_sound(root)
+    require_valid(root)
 
 
 def test_rows_get_units_and_offsets_in_each_light_queue(root: Path) -> None:
@@ -114,7 +114,7 @@ def test_offsets_go_on_after_a_flush_and_after_an_append_that_is_refused(root: P
         writer.abandon()
         writer.append(rows("%LMQ%a", first=2))
     assert light(root)["%LMQ%a"] == [(0, b"new 0"), (1, b"new 2")]
-    require_sound(root)
+    require_valid(root)
 
 
 def test_offsets_of_the_store_that_rows_were_read_from_are_replaced(root: Path) -> None:
@@ -132,7 +132,7 @@ def test_topics_that_a_broker_does_not_dispatch(root: Path, topic: str) -> None:
     with rmqstore.open(root, "a", config=CONFIG) as writer:
         writer.append(rows("%LMQ%sub_1", topic=topic))
     assert light(root) == before
-    require_sound(root)
+    require_valid(root)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_refused_row_leaves_no_gap_in_any_light_queue(root: Path) -> None:
         offsets = [queue_offset for queue_offset, _ in light(root)[name]]
         assert offsets == [*range(ends[name])]
         assert ends[name] >= n
-    require_sound(root)
+    require_valid(root)
 
 
 def stage(root: Path, *batches: pa.RecordBatch) -> list[StagedTask]:

@@ -92,7 +92,7 @@ def test_a_store_that_was_closed_is_left_as_it_is(copied: GoldenStore, name: str
 
 
 @pytest.mark.parametrize("name", ["crash", "crash3", "crash4", "crash5"])
-def test_what_was_repaired_is_sound_when_opened_again(copied: GoldenStore, name: str) -> None:
+def test_what_was_repaired_is_valid_when_opened_again(copied: GoldenStore, name: str) -> None:
     root = copied(name)
     repair(root)
     before = data_files(root)

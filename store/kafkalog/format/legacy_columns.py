@@ -102,9 +102,9 @@ class LegacyRecords:
         self._refuse(starts + np.maximum(lengths, 0) > ends, "a field does not fit into a message")
         return starts, lengths
 
-    def _refuse(self, unsound: NDArray[np.bool_], reason: str) -> None:
-        if unsound.any():
-            raise BatchFaultError(int(self.owners[int(unsound.argmax())]), reason)
+    def _refuse(self, invalid: NDArray[np.bool_], reason: str) -> None:
+        if invalid.any():
+            raise BatchFaultError(int(self.owners[int(invalid.argmax())]), reason)
 
 
 def legacy_records(section: Section) -> LegacyRecords:

@@ -129,9 +129,9 @@ def proved_fields(
             numbers, widths = decode_words(words[begins[piece]])
             lengths = low_32_bits(numbers)
             bodies = begins[piece] + widths.view(np.int64)
-            unsound = (lengths < LEAST_RECORD_BODY) | (widths > MOST_BYTES)
-            unsound |= bodies + lengths != nexts[piece]
-            if unsound.any():
+            invalid = (lengths < LEAST_RECORD_BODY) | (widths > MOST_BYTES)
+            invalid |= bodies + lengths != nexts[piece]
+            if invalid.any():
                 return None
             try:
                 read = _piece_fields(data, words, bodies, nexts[piece])
@@ -220,9 +220,9 @@ def _piece_fields(
     )  # fmt: skip
 
 
-def _refuse(unsound: NDArray[np.bool_], reason: str) -> None:
-    if unsound.any():
-        raise RowFaultError(int(unsound.argmax()), reason)
+def _refuse(invalid: NDArray[np.bool_], reason: str) -> None:
+    if invalid.any():
+        raise RowFaultError(int(invalid.argmax()), reason)
 
 
 class _Cursor:

@@ -189,10 +189,10 @@ def record_starts(
         lengths = low_32_bits(numbers)
         begins = positions + widths.view(np.int64)
         nexts = begins + lengths
-        unsound = (lengths < LEAST_RECORD_BODY) | (nexts > limits[:active])
-        unsound |= widths > MOST_BYTES
-        if unsound.any():
-            chain = int(unsound.argmax())
+        invalid = (lengths < LEAST_RECORD_BODY) | (nexts > limits[:active])
+        invalid |= widths > MOST_BYTES
+        if invalid.any():
+            chain = int(invalid.argmax())
             raise BatchFaultError(int(order[chain]), f"a record has {lengths[chain]} bytes")
         bodies[targets[:active]] = begins
         body_ends[targets[:active]] = nexts

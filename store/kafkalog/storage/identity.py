@@ -53,7 +53,7 @@ class LogIdentity(NamedTuple):
 
 
 def batch_before(log: PartitionLog, offset: int) -> BatchHeads | None:
-    """Return the head of the last sound batch that begins before an offset; None if there is none.
+    """Return the head of the last valid batch that begins before an offset; None if there is none.
 
     Raises:
         FileNotFoundError: a segment was deleted.

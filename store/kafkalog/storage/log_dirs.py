@@ -51,9 +51,9 @@ class LeaderEpoch(NamedTuple):
 
 
 def read_offset_checkpoint(storage: Storage, path: str) -> dict[TopicPartition, int]:
-    """Return the offsets of a checkpoint file by partition; {} if the file is missing or unsound.
+    """Return the offsets of a checkpoint file by partition; {} if the file is missing or invalid.
 
-    A broker continues in the same way: it takes an unsound checkpoint for an empty one.
+    A broker continues in the same way: it takes an invalid checkpoint for an empty one.
 
     Args:
         storage: the storage to read from.
@@ -73,7 +73,7 @@ def read_offset_checkpoint(storage: Storage, path: str) -> dict[TopicPartition, 
 
 
 def read_leader_epochs(storage: Storage, path: str) -> list[LeaderEpoch]:
-    """Return the entries of ``leader-epoch-checkpoint``, rising; [] if it is missing or unsound.
+    """Return the entries of ``leader-epoch-checkpoint``, rising; [] if it is missing or invalid.
 
     Source: LeaderEpochCheckpointFile.java.
     """

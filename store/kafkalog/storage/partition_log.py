@@ -17,7 +17,7 @@ from kafkalog.storage.recovery import (
     Cut,
     Mark,
     batches_in_order,
-    begins_soundly,
+    begins_valid,
     clean_end,
     leaves_a_gap,
     next_offset,
@@ -163,10 +163,10 @@ class PartitionLog:
         return 0
 
     def _window_at(self, number: int, position: int) -> Window | None:
-        """Return the batches at a position of a segment; None if no sound batch begins there."""
+        """Return the batches at a position of a segment; None if no valid batch begins there."""
         segment = self.segments[number]
         for window in walk_segment(self.storage, segment, position, self.end_of(number)):
-            return window if begins_soundly(window, segment) else None
+            return window if begins_valid(window, segment) else None
         return None
 
     def _after_damage(self, number: int, stop: Stop) -> int | None:
@@ -288,7 +288,7 @@ def ordered_windows(log: PartitionLog, start_offset: int) -> Iterator[Ordered]:
         if not in_order.all():
             log.require_segments()
         before = reached
-        for row in np.flatnonzero(in_order)[::-1].tolist():  # up to the last sound batch in order
+        for row in np.flatnonzero(in_order)[::-1].tolist():  # up to the last valid batch in order
             head = window.heads[row : row + 1]
             if head.check_crcs(window.data)[0]:
                 reached = max(reached, int(head.last_offset[0]) + 1)

@@ -49,7 +49,7 @@ class ProducerSnapshot(NamedTuple):
 
 
 def newest_snapshot(storage: Storage, folder: str, end_offset: int) -> ProducerSnapshot | None:
-    """Return what the newest sound snapshot of a partition says; None if there is none.
+    """Return what the newest valid snapshot of a partition says; None if there is none.
 
     Args:
         storage: the storage to read from.
@@ -71,7 +71,7 @@ def newest_snapshot(storage: Storage, folder: str, end_offset: int) -> ProducerS
         except (FileNotFoundError, UnreadableFileError):
             continue
         except CorruptBatchError as err:
-            logger.info("%s is left aside: it is not a sound snapshot (%s)", path, err.reason)
+            logger.info("%s is left aside: it is not a valid snapshot (%s)", path, err.reason)
             continue
         starts = entries["transaction_start"]
         is_open = (starts >= 0) & (starts < offset)
@@ -82,7 +82,7 @@ def newest_snapshot(storage: Storage, folder: str, end_offset: int) -> ProducerS
 
 
 def snapshot_offsets(storage: Storage, folder: str) -> dict[int, str]:
-    """Return the paths of the snapshots of a partition, sound or not, by their offsets.
+    """Return the paths of the snapshots of a partition, valid or not, by their offsets.
 
     Raises:
         UnreadableFileError: the folder cannot be listed.

@@ -152,10 +152,10 @@ def batches_in_order(
     rises = bool((last >= first).all() and (first[1:] > last[:-1]).all())
     if not len(first) or (rises and first[0] >= floor and last[-1] < limit):
         return np.ones(len(heads), np.bool_)
-    sound = heads.check_crcs(window.data)
+    valid = heads.check_crcs(window.data)
     if following is not None and n_after:
-        sound = np.concatenate([sound, following.heads.check_crcs(following.data)])
-    possible = np.flatnonzero(sound & (first >= floor) & (last >= first) & (last < limit))
+        valid = np.concatenate([valid, following.heads.check_crcs(following.data)])
+    possible = np.flatnonzero(valid & (first >= floor) & (last >= first) & (last < limit))
     in_order = np.zeros(len(first), np.bool_)
     in_order[possible[_longest_rise(first[possible], last[possible])]] = True
     return in_order[: len(heads)]
@@ -202,7 +202,7 @@ class Cut(NamedTuple):
         path: of the segment that is cut.
         position: in it, from which on it is cut.
         reason: what is wrong there.
-        dropped: paths of the later segments, which a recovery deletes, sound or not.
+        dropped: paths of the later segments, which a recovery deletes, valid or not.
     """
 
     path: str
@@ -339,14 +339,14 @@ def next_offset(storage: Storage, segment: Segment) -> int:
 def _tail(storage: Storage, segment: Segment) -> _Tail:
     """Return the last batch of a segment.
 
-    The walk begins where the last entry of the offset index points to, if a sound batch is there.
+    The walk begins where the last entry of the offset index points to, if a valid batch is there.
     """
     index = read_offset_index(storage, segment)
     for position in (*index.positions[-1:].tolist(), 0):
         tail = None
         for window in walk_segment(storage, segment, position):
             if tail is None:
-                if position and not begins_soundly(window, segment):
+                if position and not begins_valid(window, segment):
                     break
                 tail = _Tail(segment.base_offset, before=None if position else segment.base_offset)
             tail = _tail_after(window, tail)
@@ -369,30 +369,30 @@ def _tail_after(window: Window, tail: _Tail) -> _Tail:
     heads = window.heads
     if not len(heads):
         return tail
-    n_sound = len(heads)
+    n_valid = len(heads)
     in_order = batches_in_order(window, window.segment.base_offset)
 
-    def is_sound(row: int) -> bool:
+    def is_valid(row: int) -> bool:
         return bool(in_order[row] and heads[row : row + 1].check_crcs(window.data)[0])
 
-    while n_sound and not is_sound(n_sound - 1):
-        n_sound -= 1
-    if n_sound:
-        row = n_sound - 1
+    while n_valid and not is_valid(n_valid - 1):
+        n_valid -= 1
+    if n_valid:
+        row = n_valid - 1
         before = None
         if not row:
             before = tail.offset if tail.base_offset is not None else tail.before
-        elif is_sound(row - 1):
+        elif is_valid(row - 1):
             before = int(heads.last_offset[row - 1]) + 1
         is_first = not row and tail.base_offset is None
         tail = _Tail(int(heads.last_offset[row]) + 1, int(heads.base_offset[row]), before, is_first)
-    for row in range(n_sound, len(heads)):
+    for row in range(n_valid, len(heads)):
         if heads.base_offset[row] == tail.offset <= heads.last_offset[row]:
             tail = _Tail(int(heads.last_offset[row]) + 1, tail.offset, tail.offset)
     return tail
 
 
-def begins_soundly(window: Window, segment: Segment) -> bool:
+def begins_valid(window: Window, segment: Segment) -> bool:
     """Return whether a window begins with a batch of the segment, its CRC included."""
     heads = window.heads[:1]
     if not len(heads) or not heads.check_crcs(window.data).all():
@@ -437,16 +437,16 @@ def recover(
         largest_here = largest.get(base, -1)
         for window in walk_segment(storage, segment, end.position):
             heads, stop = window.heads, window.stop
-            sound = heads.check_crcs(window.data)
-            n_sound = len(sound) if sound.all() else int(sound.argmin())
-            largest_here = max(largest_here, int(heads.max_timestamp[:n_sound].max(initial=-1)))
+            valid = heads.check_crcs(window.data)
+            n_valid = len(valid) if valid.all() else int(valid.argmin())
+            largest_here = max(largest_here, int(heads.max_timestamp[:n_valid].max(initial=-1)))
             largest[base] = largest_here
-            if n_sound < len(sound):
-                stop = Stop(int(heads.position[n_sound]), "the CRC is wrong", is_cut=False)
+            if n_valid < len(valid):
+                stop = Stop(int(heads.position[n_valid]), "the CRC is wrong", is_cut=False)
             end = end._replace(
                 position=window.end_of_batches if stop is None else stop.position,
-                offset=int(heads.last_offset[n_sound - 1]) + 1 if n_sound else end.offset,
-                last=last_batch(window, n_sound) or end.last,
+                offset=int(heads.last_offset[n_valid - 1]) + 1 if n_valid else end.offset,
+                last=last_batch(window, n_valid) or end.last,
             )
             if stop is not None:
                 dropped = tuple(later.path for later in segments[number + 1 :])

@@ -31,7 +31,7 @@ class Stop(NamedTuple):
     """Where a walk through a segment ended before the end of the file.
 
     Attributes:
-        position: in the file, of the first byte that belongs to no sound batch.
+        position: in the file, of the first byte that belongs to no valid batch.
         reason: what is wrong there.
         is_cut: whether a batch begins there and the file ends before it does.
     """
@@ -70,15 +70,15 @@ class Window(NamedTuple):
             return self.start
         return int(self.heads.position[-1] + self.heads.size[-1])
 
-    def require_sound(self, heads: BatchHeads) -> None:
+    def require_valid(self, heads: BatchHeads) -> None:
         """Refuse batches of this window whose CRC is wrong.
 
         Raises:
             CorruptBatchError: there is one; it names the first.
         """
-        sound = heads.check_crcs(self.data)
-        if not sound.all():
-            position = int(heads.position[int(sound.argmin())])
+        valid = heads.check_crcs(self.data)
+        if not valid.all():
+            position = int(heads.position[int(valid.argmin())])
             raise CorruptBatchError(self.segment.path, position, "the CRC is wrong")
 
 

@@ -51,7 +51,7 @@ def copy_store(
 ) -> None:
     """Copy the store at PATH, which may be in use, to the new folder TARGET.
 
-    The copy is a sound store that was closed. It grows in TARGET.partial; after an interruption the
+    The copy is a valid store that was closed. It grows in TARGET.partial; after an interruption the
     same command continues. If TARGET is a URI, the store must be closed. --since and --topic leave
     out whole files and whole queues, never a part of the log. The exit code is 1 if the check of
     the copy finds damage.

@@ -414,7 +414,7 @@ def verify(
                 " snapshots are compared with the log of their partition folder"
             )
         show_findings([one for file in files for one in verify_file(storage, file)], output)
-        click.echo(f"{', '.join(paths)}: {len(files)} files are sound", err=True)
+        click.echo(f"{', '.join(paths)}: {len(files)} files are valid", err=True)
         return
     with _open(paths) as opened:
         chosen = _choose(opened, topics, partitions, with_system=with_system)
@@ -443,4 +443,4 @@ def verify(
     if left_out:
         click.echo(f"{places}: not checked: {left_out}", err=True)
     show_findings(findings, output)
-    click.echo(f"{places}: {len(chosen)} partitions are sound", err=True)
+    click.echo(f"{places}: {len(chosen)} partitions are valid", err=True)

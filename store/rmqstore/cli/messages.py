@@ -141,8 +141,8 @@ def scan(
     )
 
 
-class SoundRows:
-    """The sound rows of a scan in mode FAILFAST, which continues where it meets damage.
+class ValidRows:
+    """The valid rows of a scan in mode FAILFAST, which continues where it meets damage.
 
     Attributes:
         damage: the first damage, None if there is none so far.
@@ -348,7 +348,7 @@ def columns_to_read(columns: str | None, bodies: BodyForm | None) -> str | None:
 
 
 def in_form(
-    reader: pa.RecordBatchReader | Scan | SoundRows, bodies: BodyForm | None
+    reader: pa.RecordBatchReader | Scan | ValidRows, bodies: BodyForm | None
 ) -> tuple[pa.Schema, Iterable[pa.RecordBatch]]:
     """Return the columns and the batches of messages, with bodies in a form."""
     if bodies is None:

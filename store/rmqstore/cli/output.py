@@ -155,11 +155,11 @@ class Output(NamedTuple):
         schema, batches = self._timed(schema, batches)
         rows = Counted(batches if self.limit is None else first_rows(batches, self.limit))
         if self.target is None:
-            sound = _UntilAnError(rows)
-            self._write(sys.stdout, schema, sound)
+            valid = _UntilAnError(rows)
+            self._write(sys.stdout, schema, valid)
             sys.stdout.flush()
-            if sound.error is not None:
-                raise sound.error
+            if valid.error is not None:
+                raise valid.error
             return rows.n_rows
         with new_file(self.target, self.format_name) as file:
             text = TextIOWrapper(file, "utf-8")

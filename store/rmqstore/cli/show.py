@@ -23,7 +23,7 @@ from rmqstore.cli.common import (
 )
 from rmqstore.cli.messages import (
     SCAN_UNITS,
-    SoundRows,
+    ValidRows,
     columns_of,
     columns_of_tables,
     columns_to_read,
@@ -260,16 +260,16 @@ def _show_all(
         damaged: counts damaged rows.
         progress: called with the number of messages if that is limited.
     """
-    rows: Scan | SoundRows
+    rows: Scan | ValidRows
     if choice["mode"] == FAILFAST and (output.limit is not None or choice["last"] is not None):
-        rows = SoundRows(lambda mode: scan(store, **choice | {"mode": mode}))
+        rows = ValidRows(lambda mode: scan(store, **choice | {"mode": mode}))
     else:
         rows = scan(store, **choice)
     schema, messages = in_form(rows, bodies)
     if output.limit is not None:
         messages = _told(messages, output.limit, progress)
     output.write(schema, damaged.counted(messages))
-    if isinstance(rows, SoundRows) and rows.damage is not None:
+    if isinstance(rows, ValidRows) and rows.damage is not None:
         raise rows.damage
 
 

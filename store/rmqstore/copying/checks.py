@@ -115,7 +115,7 @@ def refuse_records_after(end: LogEnd, n_records: int) -> NoReturn:
         end.path,
         end.physical_offset,
         (
-            f"{end.reason}; {n_records} good records follow, which a sound copy would not have: "
+            f"{end.reason}; {n_records} good records follow, which a valid copy would not have: "
             f"export them ({READS_AFTER_END}), then copy with `truncate=True` (rmqstore copy "
             "--truncate), which leaves them out"
         ),

@@ -102,7 +102,7 @@ def copy(
     target_filesystem: object = None,
     **folders: Unpack[FolderArguments],
 ) -> Copied:
-    """Copy a store into a new folder, as a sound store that was closed.
+    """Copy a store into a new folder, as a valid store that was closed.
 
     The source may be in use. Its log is copied up to the end that it has when the copy begins;
     queues and index get what they lack, as a recovery would build it. Files of zeros and the unused
@@ -138,7 +138,7 @@ def copy(
     Raises:
         StoreStateError: the target exists, or holds the unfinished copy of another store.
         UnsupportedFeatureError: the store is in use, and is of a kind whose copy cannot be made
-            sound, or the target is a URI.
+            valid, or the target is a URI.
         CorruptRecordError: the store was not closed, and good records follow damage of its log,
             and ``truncate`` is not set.
     """
@@ -228,7 +228,7 @@ class _Copier:
         self._truncates = truncates
 
     def run(self, config: StoreConfig | None) -> CopyPlan:
-        """Copy all files, and make the copy of a store sound whose queues may lack messages."""
+        """Copy all files, and make the copy of a store valid whose queues may lack messages."""
         plan, is_closed = copy_until_settled(
             self._open_source,
             self._request,
@@ -252,7 +252,7 @@ class _Copier:
         return plan
 
     def _lacks_units(self) -> bool:
-        """Return whether queues in files of the copy lack messages that all of a sound log has."""
+        """Return whether queues in files of the copy lack messages that all of a valid log has."""
         with open_for(self._target) as store:
             ends = store.parts.ends
             return store.paths.rocksdb_queues is None and bool(ends.recovered) and not ends.lost()
@@ -270,7 +270,7 @@ class _Copier:
                 require_writable(paths)
             except UnsupportedFeatureError as err:
                 raise UnsupportedFeatureError(
-                    f"{err}; so the copy of such a store cannot be made sound while it is open: "
+                    f"{err}; so the copy of such a store cannot be made valid while it is open: "
                     "stop its broker first"
                 ) from err
             n_dropped = store.parts.ends.after_end.n_records if end.reason else 0

@@ -176,8 +176,8 @@ def first_kept(log: CommitLog, since: int | None, log_end: int | None) -> int:
     for segment in segments[:-1]:
         newest = 0  # without records
         for window in walk_forward(log, segment, segment.start, segment.end):
-            for _, heads, whole in window.heads():
-                times = heads.column("store_timestamp")[whole]
+            for _, headers, whole in window.headers():
+                times = headers.column("store_timestamp")[whole]
                 newest = max(newest, int(times.max(initial=0)))
         if not 0 < newest < since:
             return segment.start

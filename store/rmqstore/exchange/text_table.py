@@ -74,7 +74,7 @@ def fitted(
     that fit after all come back. At least one stays. Where nothing else helps, all cells are cut.
 
     Args:
-        names: the heads.
+        names: the headers.
         rows: the cells.
         width: the most columns of text that a line may take.
         keeps_all: whether the user chose the columns, so that none is left out.
@@ -119,7 +119,7 @@ def _kept(
     """Return the numbers of the columns that stay.
 
     Args:
-        names: the heads.
+        names: the headers.
         rows: the cells.
         least: the least width of each column.
         width: the most columns of text that a line may take.
@@ -165,7 +165,7 @@ def framed(
     """Yield the lines of a table.
 
     Args:
-        names: the heads of the columns.
+        names: the headers of the columns.
         rows: the cells, which may have several lines if nothing is cut.
         widths: the most columns of text of each column; then each row is one line, and longer cells
             end with an ellipsis. None for whole cells.

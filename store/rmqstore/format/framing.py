@@ -74,7 +74,7 @@ class Framing(Protocol):
         blank_magic: the magic of a blank.
         min_bytes: size of the smallest frame.
         keeps_torn_records: whether a recovery keeps a record whose body is torn. The frame is
-            sound, and the record is in no queue.
+            valid, and the record is in no queue.
         clears_blanks: whether all bytes of a blank are written, so that no old record is in them.
     """
 
@@ -235,7 +235,7 @@ class _Entry(NamedTuple):
 class EntryFraming:
     """The framing of a DLedger log.
 
-    The rules are those by which DLedger finds the end of its log. It looks at the heads of entries
+    The rules are those by which DLedger finds the end of its log. It looks at the headers of entries
     alone, so a torn body is damage of one record.
     """
 
@@ -290,23 +290,23 @@ class EntryFraming:
         if not len(frames):
             return np.empty(0, np.int64)
         last = len(buf) - _HEAD_BYTES
-        heads: NDArray[Any]
+        headers: NDArray[Any]
         if last < 0:
-            heads = np.zeros(len(frames), ENTRY_HEAD)
+            headers = np.zeros(len(frames), ENTRY_HEAD)
         else:
             # numpy copies named fields one by one, and a whole item at once.
             every = np.ndarray((last + 1,), (np.void, _HEAD_BYTES), buf, 0, (1,))
-            heads = every[np.clip(frames, 0, last)].view(ENTRY_HEAD)
+            headers = every[np.clip(frames, 0, last)].view(ENTRY_HEAD)
             outside = (frames < 0) | (frames > last)
             if outside.any():  # they are safe to look at, and refused
-                heads[outside] = np.zeros(1, ENTRY_HEAD)
-        sizes = heads["size"].astype(np.int64)
-        refused: Mask = (heads["magic"] != ENTRY_MAGIC) | (sizes < _HEAD_BYTES)
-        refused |= heads["body_length"] != sizes - _HEAD_BYTES
-        refused |= heads["position"] != frames + physical_base
-        indices = heads["index"].astype(np.int64)
-        terms = heads["term"].astype(np.int64)
-        continues = np.ones(len(heads), np.bool_)
+                headers[outside] = np.zeros(1, ENTRY_HEAD)
+        sizes = headers["size"].astype(np.int64)
+        refused: Mask = (headers["magic"] != ENTRY_MAGIC) | (sizes < _HEAD_BYTES)
+        refused |= headers["body_length"] != sizes - _HEAD_BYTES
+        refused |= headers["position"] != frames + physical_base
+        indices = headers["index"].astype(np.int64)
+        terms = headers["term"].astype(np.int64)
+        continues = np.ones(len(headers), np.bool_)
         continues[1:] = (indices[1:] - indices[:-1] == 1) & (indices[1:] > indices[:-1])
         continues[1:] &= terms[1:] >= terms[:-1]
         continues[firsts] = True

@@ -173,7 +173,7 @@ _CURES = {
         "A table of the broker is damaged. What depends on it comes from its backup, or is not "
         "known. Messages are not affected.",
         "A broker that starts reads the backup, the .bak file beside the table, and writes the "
-        "table again. Without a sound backup it begins an empty table: see before it starts what "
+        "table again. Without a valid backup it begins an empty table: see before it starts what "
         "is left of topics, groups and offsets:",
         "rmqstore describe PATH",
     ),

@@ -25,7 +25,7 @@ from rmqstore.errors import (
     number_of,
     spelled,
 )
-from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
 from rmqstore.format.columns.dispatch_requests import (
     DispatchRequests,
@@ -36,8 +36,8 @@ from rmqstore.format.columns.dispatch_requests import (
     read_requests,
     topic_names,
 )
-from rmqstore.format.columns.heads import Heads, read_heads
-from rmqstore.format.columns.lmq import lmq_heads
+from rmqstore.format.columns.lmq import lmq_headers
+from rmqstore.format.columns.record_headers import RecordHeaders, read_headers
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import (
     BATCH_BYTES,
@@ -158,13 +158,13 @@ def _found_in_store(store: MessageStore, progress: Progress) -> Iterator[Finding
     def second_pass(done: int, _total: int) -> None:
         progress((n_bytes + min(done, n_bytes)) // 2, n_bytes)
 
-    for data, whole_heads in _whole_heads(store, end, gaps, second_pass):
-        heads = queues.without_torn(data, whole_heads) if has_entries else whole_heads
-        requests = read_requests(data, heads, rules)
+    for data, whole_headers in _whole_headers(store, end, gaps, second_pass):
+        headers = queues.without_torn(data, whole_headers) if has_entries else whole_headers
+        requests = read_requests(data, headers, rules)
         queues.compare(requests)
-        with_units = heads.take(have_units(heads.column("sys_flag")))
-        queues.compare(read_requests(data, lmq_heads(data, with_units, batch_topics), rules))
-        keys.add(requests, read_tag_keys(data, heads), heads.column("sys_flag"))
+        with_units = headers.take(have_units(headers.column("sys_flag")))
+        queues.compare(read_requests(data, lmq_headers(data, with_units, batch_topics), rules))
+        keys.add(requests, read_tag_keys(data, headers), headers.column("sys_flag"))
     second_pass(end - log.min_offset, end - log.min_offset)
     gaps = [gap for gap in gaps if gap.start < known_until]
     if has_unreadable_queues(store.paths):
@@ -265,10 +265,10 @@ def _damaged_records(store: MessageStore, reach: Callable[[int], None]) -> Itera
         yield Finding("log", str(store.paths.root), f"{n_more} more damaged records")
 
 
-def _whole_heads(
+def _whole_headers(
     store: MessageStore, end: int, gaps: list[Span], progress: Progress
-) -> Iterator[tuple[Bytes, Heads]]:
-    """Yield the heads of all whole records, in the order of the log, and the bytes that hold them.
+) -> Iterator[tuple[Bytes, RecordHeaders]]:
+    """Yield the headers of all whole records, in the order of the log, and the bytes that hold them.
 
     After damage they continue where reads do. A record that is damaged otherwise, for instance by
     an impossible time, has its unit and its keys all the same.
@@ -282,12 +282,12 @@ def _whole_heads(
     log = store.parts.log
     for part in join_spans(log, log.min_offset, end):
         if isinstance(part, JoinedWindow) and part.has_true_sizes():
-            for _, heads, is_sound in part.heads():
-                yield from _sound_heads(part.data, heads, is_sound)
+            for _, headers, is_valid in part.headers():
+                yield from _valid_headers(part.data, headers, is_valid)
             progress(part.end - log.min_offset, end - log.min_offset)
             continue
         for span in part.spans if isinstance(part, JoinedWindow) else (part,):
-            reached = yield from _heads_of_span(store, span, gaps)
+            reached = yield from _headers_of_span(store, span, gaps)
             progress(min(span.end, end) - log.min_offset, end - log.min_offset)
             if reached is not None:
                 gaps.append(Span(reached, FOREVER))
@@ -295,10 +295,10 @@ def _whole_heads(
     gaps.append(Span(end, FOREVER))
 
 
-def _heads_of_span(
+def _headers_of_span(
     store: MessageStore, span: SegmentSpan, gaps: list[Span]
-) -> Generator[tuple[Bytes, Heads], None, int | None]:
-    """Yield as :func:`_whole_heads` does; return where the log ends, None if it continues."""
+) -> Generator[tuple[Bytes, RecordHeaders], None, int | None]:
+    """Yield as :func:`_whole_headers` does; return where the log ends, None if it continues."""
     start, end, segment = span
     if segment is None:
         gaps.append(Span(start, end))
@@ -306,15 +306,15 @@ def _heads_of_span(
     for window in walk_forward(store.parts.log, segment, start, end):
         data, starts, sizes = window.rejoined()
         for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
-            heads, whole = read_heads(data, starts[rows])
+            headers, whole = read_headers(data, starts[rows])
             places = starts[rows] + segment.start
-            is_sound = whole & (heads.column("physical_offset") == places)
+            is_valid = whole & (headers.column("physical_offset") == places)
             stops = places + sizes[rows]
             gaps += [
                 Span(int(places[row]), int(stops[row]))
-                for row in np.flatnonzero(~is_sound)[:_MAX_FINDINGS].tolist()
+                for row in np.flatnonzero(~is_valid)[:_MAX_FINDINGS].tolist()
             ]
-            yield from _sound_heads(data, heads, is_sound)
+            yield from _valid_headers(data, headers, is_valid)
         if window.damage is None:
             continue
         # The log of a store that was closed may end where a walk ended.
@@ -325,12 +325,14 @@ def _heads_of_span(
     return None
 
 
-def _sound_heads(data: Bytes, heads: Heads, is_sound: Mask) -> Iterator[tuple[Bytes, Heads]]:
-    rows = np.flatnonzero(is_sound)
-    if len(rows) == len(heads):
-        yield data, heads
+def _valid_headers(
+    data: Bytes, headers: RecordHeaders, is_valid: Mask
+) -> Iterator[tuple[Bytes, RecordHeaders]]:
+    rows = np.flatnonzero(is_valid)
+    if len(rows) == len(headers):
+        yield data, headers
     elif len(rows):
-        yield data, heads.take(rows)
+        yield data, headers.take(rows)
 
 
 def _corrupt(batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
@@ -578,7 +580,7 @@ class _Tally:
             in_ext = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
             if len(in_ext):
                 ext_units = self._ext().units(codes[in_ext])
-                has_code[in_ext] = ext_units.sound & (ext_units.tags_codes == of_records[in_ext])
+                has_code[in_ext] = ext_units.valid & (ext_units.tags_codes == of_records[in_ext])
             same &= has_code
             exists[inside] = sizes != 0
             is_same[inside] = same & (sizes != 0)
@@ -651,20 +653,20 @@ class _Queues:
             else:
                 self._without_queue[key] += len(rows)
 
-    def without_torn(self, data: Bytes, heads: Heads) -> Heads:
+    def without_torn(self, data: Bytes, headers: RecordHeaders) -> RecordHeaders:
         """Leave out torn records that no unit points at.
 
         A DLedger log keeps them, and a broker gives them no unit.
         """
-        keeps = sound_crcs(data, heads, stored_bodies(data, heads))
+        keeps = valid_crcs(data, headers, stored_bodies(data, headers))
         for row in np.flatnonzero(~keeps):
-            torn = heads.take(np.array([row]))
+            torn = headers.take(np.array([row]))
             topic = topic_names(topics(data, torn).dictionary_encode())[0]
             queue_id = int(torn.column("queue_id")[0])
             if can_have_queue(topic, queue_id):
                 unit = self._tally(topic, queue_id).queue.unit(int(torn.column("queue_offset")[0]))
                 keeps[row] = unit[0] == int(torn.column("physical_offset")[0]) and unit[1] > 0
-        return heads if keeps.all() else heads.take(keeps)
+        return headers if keeps.all() else headers.take(keeps)
 
     def findings(self, gaps: Iterable[Span], apart: Container[str]) -> Iterator[Finding]:
         """Yield the findings queue by queue, and how many messages all of them lose.

@@ -17,8 +17,8 @@ from rmqstore.format.columns.dispatch_requests import (
     index_keys,
     topic_names,
 )
-from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.property_decode import parse_entries, property_column
+from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.layout import PROPERTY_TAGS, Bytes, Mask, SysFlag
 from rmqstore.inspect.broker_start import BrokerStart
 from rmqstore.spans import FOREVER, Span
@@ -45,19 +45,19 @@ class TagKeys(NamedTuple):
     hashes: NDArray[np.int32]  # (m,)
 
 
-def read_tag_keys(buf: Bytes, heads: Heads) -> TagKeys:
+def read_tag_keys(buf: Bytes, headers: RecordHeaders) -> TagKeys:
     """Read the keys under which brokers from 5.4 on index the tags of records."""
-    encoded = topics(buf, heads).dictionary_encode()
-    entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
+    encoded = topics(buf, headers).dictionary_encode()
+    entries = parse_entries(buf, headers.property_starts, headers.property_lengths)
     rows, hashes = index_keys(
         topic_names(encoded),
         encoded.indices.to_numpy(),
-        are_indexed(heads.column("sys_flag")),
+        are_indexed(headers.column("sys_flag")),
         uniq_keys=None,
         keys=None,
         tags=property_column(entries, PROPERTY_TAGS),
     )
-    return TagKeys(heads.column("physical_offset")[rows].astype(np.int64), hashes)
+    return TagKeys(headers.column("physical_offset")[rows].astype(np.int64), hashes)
 
 
 class KeysOfLog:

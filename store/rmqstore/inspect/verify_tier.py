@@ -192,7 +192,7 @@ def _of_messages(
         )
         yield Finding("tier", place, text, "deletes")
         return
-    lost = np.setdiff1d(np.arange(begin, end), _sound(alone, key))
+    lost = np.setdiff1d(np.arange(begin, end), _valid(alone, key))
     only_here, elsewhere = lost[lost < local_start], lost[lost >= local_start]
     if len(only_here):
         text = f"a broker does not serve {named_offsets(only_here)}, which only the tier had"
@@ -205,7 +205,7 @@ def _of_messages(
         yield Finding("tier", place, text)
 
 
-def _sound(alone: MessageStore, key: QueueKey) -> NDArray[np.int64]:
+def _valid(alone: MessageStore, key: QueueKey) -> NDArray[np.int64]:
     """Return the queue offsets of a queue whose messages can be read."""
     found = [np.empty(0, np.int64)]
     scan = alone.scan(

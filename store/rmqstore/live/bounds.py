@@ -14,7 +14,7 @@ from functools import partial
 
 from rmqstore.errors import OptionError
 from rmqstore.live.broker import LiveBroker
-from rmqstore.live.pulls import RecordHead, first_answers, first_records, record_at
+from rmqstore.live.pulls import RecordHeader, first_answers, first_records, record_at
 from rmqstore.query.selection import Selection
 from rmqstore.read.bounds import BoundResolver, FoundTimes
 from rmqstore.read.log_mark import LogMark
@@ -75,7 +75,7 @@ def first_behind(broker: LiveBroker, key: QueueKey, place: int, span: tuple[int,
     return search.found
 
 
-def record_in_queues(broker: LiveBroker, place: int, spans: Spans) -> RecordHead | None:
+def record_in_queues(broker: LiveBroker, place: int, spans: Spans) -> RecordHeader | None:
     """Return the record at a physical offset, if it is in one of some queues."""
     searches = [_Search(key, *span, place=place) for key, span in spans.items()]
     for each in searches:
@@ -126,7 +126,7 @@ def first_offsets(broker: LiveBroker, spans: Spans) -> dict[QueueKey, int]:
     firsts = {key: start for key, (start, _) in spans.items()}
     asked = [QueueSlice(*key, start, end) for key, (start, end) in spans.items() if start < end]
     records, _ = first_answers(broker, asked)
-    doubtful: dict[QueueKey, RecordHead | None] = {}
+    doubtful: dict[QueueKey, RecordHeader | None] = {}
     for number, record in records.items():
         piece = asked[number]
         key = (piece.topic, piece.queue_id)
@@ -211,7 +211,7 @@ class _Search:
             self.probe = (self.low + self.high) // 2
         return self.probe
 
-    def learn(self, record: RecordHead | None) -> None:
+    def learn(self, record: RecordHeader | None) -> None:
         """Take the first record that is there from the probe on, None if many are gone there."""
         probe, self.n_probes = self.probe, self.n_probes + 1
         if record is None:

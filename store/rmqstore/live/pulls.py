@@ -25,7 +25,7 @@ import numpy as np
 
 from rmqstore.errors import BrokerRefusedError, BrokerUnreachableError, MalformedBytesError
 from rmqstore.format.columns.buffers import GATHER_SLACK
-from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.layout import FIXED_PART_V4, MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
 from rmqstore.live.broker import WITHOUT_MESSAGES, LiveBroker
 from rmqstore.live.patience import Patience, is_passing
@@ -50,7 +50,7 @@ _MOST_MESSAGES: Final = 1024
 _FILTERED_COUNT: Final = 4096  # messages that a broker looks at for a request with a filter
 _HELD_BYTES: Final = 64 << 20  # of answers that wait for those before them
 _PAUSE_SECONDS: Final = 0.1  # after answers that say nothing
-_FRUITLESS_SECONDS: Final = 3.0  # of answers that say nothing, before the read fails
+_EMPTY_SECONDS: Final = 3.0  # of answers that say nothing, before the read fails
 
 
 class Pulled(NamedTuple):
@@ -89,7 +89,7 @@ class _Range:
         count: how many messages the next request asks for.
         again: spans that have to be asked for once more, a heap.
         arrived: answers by their first offset, until those before them have come.
-        fruitless_since: when answers began to say nothing, None if the last one did.
+        empty_since: when answers began to say nothing, None if the last one did.
         cut: everything from this queue offset on is known to be cut off.
         is_filtered: whether the broker leaves out messages with other tags. It looks further then
             than it is asked to, so one request follows the other.
@@ -103,7 +103,7 @@ class _Range:
     count: int
     again: list[tuple[int, int]] = field(default_factory=list)
     arrived: dict[int, Pulled] = field(default_factory=dict)
-    fruitless_since: float | None = None
+    empty_since: float | None = None
     cut: int = 1 << 63
     is_filtered: bool = False
     patience: Patience = field(default_factory=Patience)
@@ -114,7 +114,7 @@ class _Range:
         Returns:
             How many bytes are held more.
         """
-        self.fruitless_since = None
+        self.empty_since = None
         self.patience.renew()
         n_given_up = self._cut_off(pulled.start) if pulled.loss and pulled.end > until else 0
         self.arrived[pulled.start] = pulled
@@ -168,12 +168,12 @@ class _Range:
             self.head = pulled.end
             yield pulled
 
-    def is_hopeless(self) -> bool:
+    def gives_up(self) -> bool:
         """Return whether answers have said nothing for long; called after one more did."""
         now = time.monotonic()
-        if self.fruitless_since is None:
-            self.fruitless_since = now
-        return now - self.fruitless_since > _FRUITLESS_SECONDS
+        if self.empty_since is None:
+            self.empty_since = now
+        return now - self.empty_since > _EMPTY_SECONDS
 
     def begin_again(self) -> None:
         """Ask again for all whose answers were lost with a connection."""
@@ -186,7 +186,7 @@ class _Range:
         self.asked = at
 
 
-class RecordHead(NamedTuple):
+class RecordHeader(NamedTuple):
     """What a record says of itself, and at which place of a queue it was found.
 
     Attributes:
@@ -210,7 +210,7 @@ class RecordHead(NamedTuple):
         return LogMark(self.physical_offset, self.store_timestamp)
 
 
-def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[RecordHead | None]:
+def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[RecordHeader | None]:
     """Return the first record that a broker has from the start of each of some ranges on.
 
     It may lie after the range, because a broker passes over messages whose files are deleted. None
@@ -220,8 +220,8 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
         BrokerUnreachableError: the broker does not answer, or not with a record.
         BrokerRefusedError: it refuses.
     """
-    found: dict[int, RecordHead | None] = {}
-    missing, patience = [*range(len(wanted))], Patience(_FRUITLESS_SECONDS)
+    found: dict[int, RecordHeader | None] = {}
+    missing, patience = [*range(len(wanted))], Patience(_EMPTY_SECONDS)
     while True:
         records, unclear = first_answers(broker, [wanted[number] for number in missing])
         found |= {missing[at]: record for at, record in records.items()}
@@ -239,13 +239,13 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
 
 def first_answers(
     broker: LiveBroker, wanted: Sequence[QueueSlice]
-) -> tuple[dict[int, RecordHead | None], dict[int, Answer]]:
+) -> tuple[dict[int, RecordHeader | None], dict[int, Answer]]:
     """Return what :func:`first_records` does, by number, and the answers that say nothing."""
-    records: dict[int, RecordHead | None] = {}
+    records: dict[int, RecordHeader | None] = {}
     unclear: dict[int, Answer] = {}
     for answered in broker.pull([piece._replace(end=piece.start + 1) for piece in wanted]):
-        heads = _record_heads([answer.body for _, answer in answered])
-        for (number, answer), head in zip(answered, heads, strict=True):
+        headers = _record_headers([answer.body for _, answer in answered])
+        for (number, answer), head in zip(answered, headers, strict=True):
             start = wanted[number].start
             if answer.code == ResponseCode.SUCCESS and head is not None:
                 records[number] = _placed(broker, answer, head, start)
@@ -257,8 +257,8 @@ def first_answers(
 
 
 def _placed(
-    broker: LiveBroker, answer: Answer, head: tuple[RecordHead, bool], start: int
-) -> RecordHead:
+    broker: LiveBroker, answer: Answer, head: tuple[RecordHeader, bool], start: int
+) -> RecordHeader:
     """Return the record in the answer to a pull of one message, with its place.
 
     Raises:
@@ -302,7 +302,7 @@ def _is_deleted(answer: Answer, queue_offset: int) -> bool:
         return False
 
 
-def record_at(broker: LiveBroker, physical_offset: int) -> RecordHead | None:
+def record_at(broker: LiveBroker, physical_offset: int) -> RecordHeader | None:
     """Return the record at a physical offset; None, or another one, if none begins there.
 
     Source: QueryMessageProcessor.java#viewMessageById.
@@ -315,11 +315,11 @@ def record_at(broker: LiveBroker, physical_offset: int) -> RecordHead | None:
     )
     if answer.code != ResponseCode.SUCCESS:
         return None
-    (head,) = _record_heads([answer.body])
+    (head,) = _record_headers([answer.body])
     return None if head is None else head[0]
 
 
-def _record_heads(bodies: Sequence[bytes]) -> list[tuple[RecordHead, bool] | None]:
+def _record_headers(bodies: Sequence[bytes]) -> list[tuple[RecordHeader, bool] | None]:
     """Return the head of the record that each answer begins with, None if there is no whole one.
 
     And whether it is a record of several messages.
@@ -327,13 +327,13 @@ def _record_heads(bodies: Sequence[bytes]) -> list[tuple[RecordHead, bool] | Non
     lengths = np.array([len(body) for body in bodies], np.int64)
     starts = np.cumsum(lengths) - lengths
     buffer = np.frombuffer(b"".join([*bodies, bytes(GATHER_SLACK)]), np.uint8)
-    heads, is_whole = read_heads(buffer, starts)
-    is_whole &= heads.column("total_size") <= lengths
+    headers, is_whole = read_headers(buffer, starts)
+    is_whole &= headers.column("total_size") <= lengths
     names = ("total_size", "physical_offset", "store_timestamp", "queue_offset")
-    rows = zip(*(heads.column(name).tolist() for name in names), strict=True)
-    is_batch = (heads.column("sys_flag") & SysFlag.INNER_BATCH) != 0
+    rows = zip(*(headers.column(name).tolist() for name in names), strict=True)
+    is_batch = (headers.column("sys_flag") & SysFlag.INNER_BATCH) != 0
     return [
-        (RecordHead(*row), batch) if whole else None
+        (RecordHeader(*row), batch) if whole else None
         for row, batch, whole in zip(rows, is_batch.tolist(), is_whole, strict=True)
     ]
 
@@ -366,7 +366,7 @@ class Pulls:
         self._n_held = 0  # bytes of answers that wait for others
         self._patience = Patience()
         self._is_held = False  # until no request is on its way, and then for a pause
-        self._is_fruitless = False  # whether the last answer said nothing
+        self._was_empty = False  # whether the last answer said nothing
         self._refused = ""  # why the broker answers none for now
 
     def __iter__(self) -> Iterator[Pulled]:
@@ -451,7 +451,7 @@ class Pulls:
         """Return how many requests may be on their way."""
         if self._broker.is_behind_proxy is not False or not self._most_bytes:
             return 1
-        if self._is_fruitless:  # brokers log each, and those of 4.x store a message about it
+        if self._was_empty:  # brokers log each, and those of 4.x store a message about it
             return 1
         round_trip = self._broker.client().round_trip
         by_distance = min(int(round_trip * _REQUESTS_PER_SECOND), _MOST_AT_ONCE)
@@ -474,14 +474,14 @@ class Pulls:
                 raise BrokerRefusedError(str(self._broker), answer.code, answer.remark)
         else:
             pulled = self._pulled(answer, each, start, until)
-            if pulled is None and each.is_hopeless():
+            if pulled is None and each.gives_up():
                 raise BrokerRefusedError(
                     str(self._broker),
                     answer.code,
                     f"{answer.remark}: pulls of {each.piece.topic}-{each.piece.queue_id} from "
                     f"{start} on give nothing, and do not say why",
                 )
-        self._is_fruitless = pulled is None
+        self._was_empty = pulled is None
         if pulled is None:
             each.ask_again(start, until)
             self._is_held = True
@@ -550,11 +550,11 @@ def _lost(
         text = f"they are deleted: the queue begins at {first} now"
         return Pulled(each.number, start, end, end, loss=text)
     # A broker may not have brought the queue back yet after its start.
-    if start >= last and each.is_hopeless():
+    if start >= last and each.gives_up():
         text = f"they are cut off: the queue ends at {last} now ({status})"
         return Pulled(each.number, start, each.piece.end, each.piece.end, loss=text)
     # A unit that cannot be read. The broker passes over the rest of its file.
-    if start < min(following, last) and each.is_hopeless():
+    if start < min(following, last) and each.gives_up():
         end = min(following, until) if following <= last else start + 1
         return Pulled(each.number, start, end, end, loss=f"unreadable ({status})")
     return None

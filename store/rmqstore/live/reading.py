@@ -19,8 +19,8 @@ from rmqstore.errors import (
     spelled,
 )
 from rmqstore.format.columns.buffers import GATHER_SLACK, windows
-from rmqstore.format.columns.heads import read_heads
 from rmqstore.format.columns.inner_batch import count_messages
+from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.columns.walk import follow_chains
 from rmqstore.format.layout import (
     BATCH_BYTES,
@@ -107,10 +107,10 @@ class LiveScan:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of some answers."""
         walked = _walk(window)
-        if walked.is_sound.all():
+        if walked.is_valid.all():
             yield from self._rows(slices, walked)
             return
-        number = int(np.argmin(walked.is_sound))
+        number = int(np.argmin(walked.is_valid))
         yield from self._pass_damage(slices, window[: number + 1])
         if number + 1 < len(window):
             yield from self._decode(slices, window[number + 1 :])
@@ -186,13 +186,13 @@ class LiveScan:
         window, counts, inner = walked.window, walked.counts, walked.inner
         n_held = np.ones(len(walked.starts), np.int64)
         if len(inner):
-            heads, _ = read_heads(walked.buffer, walked.starts[inner])
-            n_held[inner] = np.maximum(count_messages(walked.buffer, heads), 1)
+            headers, _ = read_headers(walked.buffer, walked.starts[inner])
+            n_held[inner] = np.maximum(count_messages(walked.buffer, headers), 1)
         first_offsets = np.array([pulled.start for pulled in window], np.int64)
         covered = np.array([pulled.following for pulled in window], np.int64) - first_offsets
         firsts = np.cumsum(counts) - counts
         by_number = (first_offsets - firsts)[walked.answers] + np.arange(len(walked.starts))
-        is_counted = (counts == covered) | ~walked.is_sound
+        is_counted = (counts == covered) | ~walked.is_valid
         is_counted[walked.answers[inner]] = False
         if is_counted.all():
             return by_number, n_held
@@ -259,7 +259,7 @@ class LiveScan:
         mark, units = self._spec.mark, rows.units
         if mark is None or units is None:
             return False
-        if (rows.heads.column("store_timestamp") <= mark.store_timestamp).all():
+        if (rows.headers.column("store_timestamp") <= mark.store_timestamp).all():
             return False
         places = zip(units.topic_codes.tolist(), units.queue_ids.tolist(), strict=True)
         queues = {(units.topics[code], queue_id) for code, queue_id in places}
@@ -325,7 +325,7 @@ class _Walked(NamedTuple):
         starts: where the records begin.
         answers: the number of the answer that each record is in.
         counts: how many records each answer holds, (k,).
-        is_sound: whether the records of each answer reach to its end, (k,).
+        is_valid: whether the records of each answer reach to its end, (k,).
         fixed: the fixed parts of the records; fields after the first host may be shifted.
         inner: the numbers of the records that hold inner batches.
     """
@@ -335,7 +335,7 @@ class _Walked(NamedTuple):
     starts: Positions
     answers: NDArray[np.int64]
     counts: NDArray[np.int64]
-    is_sound: Mask
+    is_valid: Mask
     fixed: NDArray[np.void]
     inner: NDArray[np.int64]
 

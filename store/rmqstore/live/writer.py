@@ -96,9 +96,9 @@ class RepeatableKeys(UniqueKeys):
         """Return the next keys, string (count,)."""
         numbers = np.arange(self._n_made, self._n_made + count, dtype=">u8")
         self._n_made += count
-        heads = np.broadcast_to(np.frombuffer(self._prefix, np.uint8), (count, len(self._prefix)))
+        headers = np.broadcast_to(np.frombuffer(self._prefix, np.uint8), (count, len(self._prefix)))
         tails = numbers.view(np.uint8).reshape(count, 8)
-        return hex_rows(np.hstack((heads, tails)))
+        return hex_rows(np.hstack((headers, tails)))
 
 
 class LiveWriter(Closing):
@@ -369,13 +369,13 @@ class _Encoded(NamedTuple):
     def of(cls, columns: RecordColumns, delays: NDArray[np.int32], first_row: int) -> _Encoded:
         """Encode messages. Source: MessageDecoder.java#encodeMessage."""
         n = len(columns)
-        heads = np.zeros(n, _HEAD)
+        headers = np.zeros(n, _HEAD)
         body_lengths = lengths_of(columns.bodies)
-        heads["size"] = _HEAD.itemsize + body_lengths + 2 + columns.properties.lengths
-        heads["flag"], heads["body_length"] = columns.flags, body_lengths
+        headers["size"] = _HEAD.itemsize + body_lengths + 2 + columns.properties.lengths
+        headers["flag"], headers["body_length"] = columns.flags, body_lengths
         property_lengths = columns.properties.lengths.astype(">i2").view(np.uint8)
         pieces = [
-            fixed_width(heads.view(np.uint8).reshape(n, _HEAD.itemsize)),
+            fixed_width(headers.view(np.uint8).reshape(n, _HEAD.itemsize)),
             columns.bodies,
             fixed_width(property_lengths.reshape(n, 2)),
             *columns.properties.pieces,

@@ -185,7 +185,7 @@ class _Numbers(NamedTuple):
     """
 
     keys: NDArray[np.int64]  # (n,)
-    sound: Mask  # (n,) where the string is such a number
+    valid: Mask  # (n,) where the string is such a number
 
 
 # A string or number here is a constant; a constant of another kind is a Truth.
@@ -384,7 +384,7 @@ class _Evaluator:
         upper = self._as_numbers(right, kind)
         is_greater = (lower.keys > upper.keys).astype(np.int8)
         is_less = (lower.keys < upper.keys).astype(np.int8)
-        return is_greater - is_less, ~(lower.sound & upper.sound)
+        return is_greater - is_less, ~(lower.valid & upper.valid)
 
     def _as_numbers(self, side: _Texts | str | Number, kind: type) -> _Numbers:
         if isinstance(side, _Texts):
@@ -394,7 +394,7 @@ class _Evaluator:
             return numbers
         if isinstance(side, str):
             only = _parse(pa.array([side]), kind)
-            return _Numbers(np.repeat(only.keys, self._n), np.repeat(only.sound, self._n))
+            return _Numbers(np.repeat(only.keys, self._n), np.repeat(only.valid, self._n))
         key = _double_keys(np.array([float(side)])) if kind is float else np.array([side], np.int64)
         return _Numbers(np.repeat(key, self._n), self._everywhere)
 
@@ -435,8 +435,8 @@ def _parse(values: pa.StringArray, kind: type) -> _Numbers:
     is_plain = pc.fill_null(is_plain, fill_value=False)
     plain_texts = pc.if_else(is_plain, values, pa.scalar("0"))
     numbers = plain_texts.cast(pa.float64() if is_double else pa.int64()).to_numpy().copy()
-    sound = is_plain.to_numpy(zero_copy_only=False).copy()
-    odd_rows = np.flatnonzero(~sound & values.is_valid().to_numpy(zero_copy_only=False))
+    valid = is_plain.to_numpy(zero_copy_only=False).copy()
+    odd_rows = np.flatnonzero(~valid & values.is_valid().to_numpy(zero_copy_only=False))
     if len(odd_rows):
         odd_texts = values.take(pa.array(odd_rows)).dictionary_encode()
         codes = odd_texts.indices.to_numpy()
@@ -445,12 +445,12 @@ def _parse(values: pa.StringArray, kind: type) -> _Numbers:
         parsed = [parse(text) for text in odd_texts.dictionary.to_pylist()]
         parsed_or_zero = [0 if number is None else number for number in parsed]
         numbers[odd_rows] = np.array(parsed_or_zero, numbers.dtype)[codes]
-        sound[odd_rows] = np.array([number is not None for number in parsed])[codes]
+        valid[odd_rows] = np.array([number is not None for number in parsed])[codes]
     if kind is float:
-        return _Numbers(_double_keys(numbers), sound)
+        return _Numbers(_double_keys(numbers), valid)
     if kind is int:
-        sound &= numbers == numbers.astype(np.int32)
-    return _Numbers(numbers, sound)
+        valid &= numbers == numbers.astype(np.int32)
+    return _Numbers(numbers, valid)
 
 
 def _double_keys(numbers: NDArray[np.float64]) -> NDArray[np.int64]:

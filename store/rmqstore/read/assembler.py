@@ -22,7 +22,7 @@ from rmqstore.read.faults import (
     merge_faults,
     tell_flaws,
 )
-from rmqstore.read.read_ahead import Reach, announce_nothing
+from rmqstore.read.read_ahead import Reach, prefetch_nothing
 from rmqstore.read.read_spec import PERMISSIVE, ReadSpec
 from rmqstore.read.record_filter import LogFilter
 from rmqstore.read.repeated_units import RepeatedUnits
@@ -85,16 +85,16 @@ class Pipeline:
             rest = LogBytes(source.data, source.bases(left))
             rows = self.check(rest, starts[left], units.take(left) if units else None)
             for step in self.steps:
-                if origin is None and not rows.sound.all():
+                if origin is None and not rows.valid.all():
                     break
                 rows = step(rows)
             if origin is not None:
                 batch = self._decode_and_report(rows, origin)
-            elif rows.flaws or not rows.sound.all():
+            elif rows.flaws or not rows.valid.all():
                 break
             else:
                 batch = decode(rows, self.spec, self._decoded)
-            n_read += len(rows.sound)  # bodies that inflate hugely end a batch early
+            n_read += len(rows.valid)  # bodies that inflate hugely end a batch early
             del rows  # while the caller works on the batch
             if batch.num_rows:
                 yield batch
@@ -156,7 +156,7 @@ class Assembler:
         log: CommitLog,
         segment: Segment,
         pipeline: Pipeline,
-        reach: Reach = announce_nothing,
+        reach: Reach = prefetch_nothing,
     ) -> None:
         """Open the file.
 
@@ -164,7 +164,7 @@ class Assembler:
             log: the log of the store.
             segment: the file.
             pipeline: how records become batches.
-            reach: announces what follows the place that the read has reached.
+            reach: prefetches what follows the place that the read has reached.
 
         Raises:
             FileDeletedError: it was deleted since it was listed.

@@ -29,7 +29,7 @@ _NEIGHBOURS = 256  # messages tried after a damaged one for a store time
 class TimeSearch:
     """Bisects queues for store times, one step of all searches at a time.
 
-    So each step reads the heads of many records in the order of the log. It takes the same steps as
+    So each step reads the headers of many records in the order of the log. It takes the same steps as
     ``QueueRanges.at_time``, which decides where a record on the way cannot be read.
 
     An example: a queue has messages of the times 10, 20, 20 and 30, and queue offset 5 is the
@@ -78,18 +78,18 @@ class TimeSearch:
         first_units = np.array([first for _, _, first, _ in self._searches], np.int64)
         low = np.zeros(len(times), np.int64)
         high = np.array(self._lengths, np.int64)
-        is_sound = np.ones(len(times), np.bool_)
-        while len(rows := np.flatnonzero((low < high) & is_sound)):
+        is_valid = np.ones(len(times), np.bool_)
+        while len(rows := np.flatnonzero((low < high) & is_valid)):
             middle = (low[rows] + high[rows]) // 2
             places = physical_offsets[first_units[rows] + middle]
-            stored, is_sound[rows] = self._log.store_timestamps(places)
+            stored, is_valid[rows] = self._log.store_timestamps(places)
             is_late = stored >= times[rows]
             high[rows] = np.where(is_late, middle, high[rows])
             low[rows] = np.where(is_late, low[rows], middle + 1)
         return {
             (key, time): start + row
             for (key, time, _, start), row, is_found in zip(
-                self._searches, low.tolist(), is_sound.tolist(), strict=True
+                self._searches, low.tolist(), is_valid.tolist(), strict=True
             )
             if is_found
         }

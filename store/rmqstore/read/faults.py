@@ -129,7 +129,7 @@ def find_faults(rows: Rows, spec: ReadSpec, origin: Origin, explain_record: Expl
     Raises:
         CorruptRecordError: a row is damaged and the mode is FAILFAST.
     """
-    damaged = np.flatnonzero(~rows.sound).tolist()
+    damaged = np.flatnonzero(~rows.valid).tolist()
     if not damaged:
         return []
     if spec.mode == DROPMALFORMED:

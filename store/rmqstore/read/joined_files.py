@@ -2,7 +2,7 @@
 
 A batch takes some time however few rows it has, so small files share one. Their bytes are copied
 into one buffer, and each row has its own base, as :class:`~rmqstore.read.stages.LogBytes`
-says. Only sound records of whole files are read so: all others are read file by file, by
+says. Only valid records of whole files are read so: all others are read file by file, by
 :class:`~rmqstore.read.assembler.Assembler`, which reports what is wrong with them.
 """
 

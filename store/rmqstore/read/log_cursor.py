@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies
-from rmqstore.format.columns.heads import Heads, check_heads
+from rmqstore.format.columns.record_headers import RecordHeaders, check_headers
 from rmqstore.format.framing import FrameNumbers, StopKind
 from rmqstore.format.layout import FRAME_HEAD, Bytes
 from rmqstore.read.log_mark import LogMark
@@ -70,8 +70,8 @@ class LogCursor:
             return False
         return is_blank(log, log.locate(end))
 
-    def step(self, log: CommitLog, run_started: int) -> Iterator[tuple[Bytes, Heads]]:
-        """Yield the heads of the records that follow, and move past them.
+    def step(self, log: CommitLog, run_started: int) -> Iterator[tuple[Bytes, RecordHeaders]]:
+        """Yield the headers of the records that follow, and move past them.
 
         Args:
             log: the CommitLog of the store.
@@ -90,10 +90,10 @@ class LogCursor:
             if walked is not window and window.records.kind is StopKind.END and size < WINDOW_BYTES:
                 size = WINDOW_BYTES  # a later record may confirm the one that was refused
                 continue
-            for _, heads, whole in walked.heads():
-                last = heads.take(slice(len(heads) - 1, None))
+            for _, headers, whole in walked.headers():
+                last = headers.take(slice(len(headers) - 1, None))
                 self.newest = LogMark(*(int(last.column(name)[0]) for name in LogMark._fields))
-                yield window.data, heads.take(window.without_torn(window.data, heads, whole))
+                yield window.data, headers.take(window.without_torn(window.data, headers, whole))
             stop = walked.records
             after = stop.last
             position = walked.stopped
@@ -130,20 +130,20 @@ class LogCursor:
         if not len(starts):
             return window
         masks, store_times = [], []
-        for _, heads, whole in window.heads():
-            mask = whole & check_heads(heads, window.segment.start)
-            good = heads.take(mask)
-            mask[mask] = sound_crcs(window.data, good, stored_bodies(window.data, good))
+        for _, headers, whole in window.headers():
+            mask = whole & check_headers(headers, window.segment.start)
+            good = headers.take(mask)
+            mask[mask] = valid_crcs(window.data, good, stored_bodies(window.data, good))
             masks.append(mask)
-            store_times.append(heads.column("store_timestamp"))
-        sound = np.concatenate(masks)  # those that are whole and have the right CRC
+            store_times.append(headers.column("store_timestamp"))
+        valid = np.concatenate(masks)  # those that are whole and have the right CRC
         times = np.concatenate(store_times)
-        confirming = np.flatnonzero(sound & (times >= run_started))
+        confirming = np.flatnonzero(valid & (times >= run_started))
         is_confirmed = len(confirming) > 0 or (
             self.newest is not None and self.newest.store_timestamp >= run_started
         )
         first = int(confirming[-1]) + 1 if len(confirming) else 0
-        refused = np.flatnonzero(~sound[first:] | is_confirmed)
+        refused = np.flatnonzero(~valid[first:] | is_confirmed)
         if not len(refused):
             return window
         row = first + int(refused[0])

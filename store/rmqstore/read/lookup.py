@@ -483,9 +483,9 @@ class PlaceScan:
             starts = inside - segment.start
             head_size = FIXED_PART_V4.itemsize
             self._log.file_of(segment).want(starts, head_size)
-            heads = self._log.read_in_place(segment, starts, np.full(len(starts), head_size))
-            starts = starts[know_their_places(heads, starts, segment.start)]
-            yield from assembler.batches(starts, total_sizes(heads, starts), None)
+            headers = self._log.read_in_place(segment, starts, np.full(len(starts), head_size))
+            starts = starts[know_their_places(headers, starts, segment.start)]
+            yield from assembler.batches(starts, total_sizes(headers, starts), None)
 
 
 class Finder:

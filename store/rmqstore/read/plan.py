@@ -145,7 +145,7 @@ def _log(store: StoreParts, request: ScanRequest, limits: Limits | None) -> LogP
             store.paths.root, _total_length(slices), _total_length([whole]), request.pruning,
         )  # fmt: skip
     is_cut = limits is not None or request.last is not None
-    return _log_part(store, slices, pruner.heads if is_cut else None)
+    return _log_part(store, slices, pruner.headers if is_cut else None)
 
 
 def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> list[Part]:
@@ -169,8 +169,8 @@ def _look_up(store: StoreParts, request: ScanRequest, limits: Limits | None) -> 
             part = queues_part(store, [*chain.from_iterable(in_tiers)], limits)
             parts.append(replace(part, recovered=None, mark=None))
     if uncovered:
-        heads = None if limits is None else store.sampler.log_heads()
-        parts.append(_log_part(store, uncovered, heads))
+        headers = None if limits is None else store.sampler.log_headers()
+        parts.append(_log_part(store, uncovered, headers))
     return parts
 
 
@@ -180,12 +180,12 @@ def records_part(store: StoreParts, offsets: Positions, limits: Limits | None) -
 
 
 def _log_part(
-    store: StoreParts, slices: Sequence[LogSlice], heads: Sequence[int] | None
+    store: StoreParts, slices: Sequence[LogSlice], headers: Sequence[int] | None
 ) -> LogPart:
-    """Return ranges of the log, which can be cut at heads."""
-    if heads is None:
+    """Return ranges of the log, which can be cut at headers."""
+    if headers is None:
         return LogPart(tuple(slices))
-    return LogPart(tuple(slices), tuple(store.sampler.log_parts(slices, heads)))
+    return LogPart(tuple(slices), tuple(store.sampler.log_parts(slices, headers)))
 
 
 def queues_part(

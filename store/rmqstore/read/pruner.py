@@ -55,9 +55,9 @@ class StorePruner:
         self._store, self._pruning = store, pruning
 
     @cached_property
-    def heads(self) -> list[int]:
+    def headers(self) -> list[int]:
         """Physical offsets where a scan of the log may be cut; see ``sampling.Sampler``."""
-        return self._store.sampler.log_heads()
+        return self._store.sampler.log_headers()
 
     def queues(self, slices: Sequence[QueueSlice]) -> PrunedQueues:
         """Return the parts of ranges of queues that have to be read."""
@@ -113,14 +113,14 @@ class StorePruner:
         if parts.spans == (span,):
             return [whole]
         # The parts are widened to physical offsets where a record surely begins.
-        inner = [head for head in self.heads if whole.start < head < whole.end]
-        heads = np.array([whole.start, *inner])
+        inner = [head for head in self.headers if whole.start < head < whole.end]
+        headers = np.array([whole.start, *inner])
         widened = []
         for part in parts.spans:
-            before = int(np.searchsorted(heads, part.start, side="right")) - 1
-            after = int(np.searchsorted(heads, part.end))
-            end = int(heads[after]) if after < len(heads) else whole.end
-            widened.append(Span(int(heads[before]), end))
+            before = int(np.searchsorted(headers, part.start, side="right")) - 1
+            after = int(np.searchsorted(headers, part.end))
+            end = int(headers[after]) if after < len(headers) else whole.end
+            widened.append(Span(int(headers[before]), end))
         joined = LogSpans.of(widened)
         return [whole._replace(start=part.start, end=part.end) for part in joined.spans]
 
@@ -129,7 +129,7 @@ class StorePruner:
         store = self._store
 
         def points() -> StoreTimes:
-            return store.sampler.log_points(store.log_slice(), lambda: self.heads)
+            return store.sampler.log_points(store.log_slice(), lambda: self.headers)
 
         return parts_that_meet(self._pruning, whole, points)
 

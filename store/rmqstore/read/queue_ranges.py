@@ -1,7 +1,7 @@
 """The ranges of queues that a selection names, and their parts in parts of the log.
 
-With combineCQUseRocksdbForLmq the broker keeps plain queues in files, and light queues in a RocksDB
-database in a folder of its own, so only the log shows which light queues there are.
+With combineCQUseRocksdbForLmq the broker keeps plain queues in files, and LMQs in a RocksDB
+database in a folder of its own, so only the log shows which LMQs there are.
 
 Source: CombineConsumeQueueStore.java.
 """
@@ -27,7 +27,7 @@ from rmqstore.errors import (
 )
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import have_units
-from rmqstore.format.columns.lmq import lmq_heads
+from rmqstore.format.columns.lmq import lmq_headers
 from rmqstore.format.layout import LMQ_PREFIX, Mask
 from rmqstore.query.conditions import NO_PRUNING, Pruning
 from rmqstore.query.selection import (
@@ -70,7 +70,7 @@ def _committed(config: BrokerConfig, group: str) -> Mapping[QueueKey, int]:
 
 
 def count_light_messages(log: CommitLog, end: int, batch_topics: Collection[str]) -> Counter[str]:
-    """Return the number of messages in each light queue that records before ``end`` name.
+    """Return the number of messages in each LMQ that records before ``end`` name.
 
     Reads the whole log.
     """
@@ -79,16 +79,16 @@ def count_light_messages(log: CommitLog, end: int, batch_topics: Collection[str]
         if segment is None:
             continue
         for window in walk_forward(log, segment, start, stop):
-            for _, heads, whole in window.heads():
-                delivered = heads.take(whole & have_units(heads.column("sys_flag")))
-                light = lmq_heads(window.data, delivered, batch_topics)
+            for _, headers, whole in window.headers():
+                delivered = headers.take(whole & have_units(headers.column("sys_flag")))
+                light = lmq_headers(window.data, delivered, batch_topics)
                 if len(light):
                     counts.update(topics(window.data, light).to_pylist())
     return counts
 
 
 def describe_light_queues(counts: Counter[str], names: Collection[str]) -> str:
-    """Describe light queues in words: how many messages they have, and the first few names."""
+    """Describe LMQs in words: how many messages they have, and the first few names."""
     total = sum(counts[name] for name in names)
     listed = sorted(names)[:_MAX_NAMES]
     others = f" and {len(names) - len(listed)} others" if len(names) > len(listed) else ""
@@ -254,7 +254,7 @@ class QueueRanges:
     def indexed_topics(self, topics: Iterable[str]) -> set[str]:
         """Return those topics whose messages the index knows by their own keys.
 
-        The index knows records, not the messages of inner batches, nor light queues, which show
+        The index knows records, not the messages of inner batches, nor LMQs, which show
         other queues' records.
         """
         batch_topics = set(self._queues.batch_topics())
@@ -308,7 +308,7 @@ class QueueRanges:
         parts_of: dict[QueueKey, list[QueuePart]] = {}
 
         def spans() -> Iterator[tuple[QueueKey, tuple[int, int]]]:
-            for key in queues.announced(keys):
+            for key in queues.prefetched(keys):
                 parts = parts_of[key] = queues.parts(*key)
                 yield key, (parts[0].start, parts[-1].end)
 
@@ -531,7 +531,7 @@ def slices_within(
         spans: the parts of the log, rising.
         log_end: physical offset where the log ends.
     """
-    parts = _sound_within(queue, piece, spans, log_end)
+    parts = _valid_within(queue, piece, spans, log_end)
     if parts is not None:
         return parts
 
@@ -541,7 +541,7 @@ def slices_within(
                 queue, queue_offset, piece.start, piece.end, log_end
             )
             if estimate is None:
-                raise CorruptQueueError(*queue.place(queue_offset), "no unit around is sound")
+                raise CorruptQueueError(*queue.place(queue_offset), "no unit around is valid")
             return estimate >= physical_offset
 
         return find_first(start, piece.end, is_reached)
@@ -567,10 +567,10 @@ def slices_within(
     return parts
 
 
-def _sound_within(
+def _valid_within(
     queue: Queue, piece: QueueSlice, spans: Sequence[Span], log_end: int
 ) -> list[QueueSlice] | None:
-    """Return the parts of a short range in parts of the log; None unless all units are sound."""
+    """Return the parts of a short range in parts of the log; None unless all units are valid."""
     units = short_units(queue, (piece.start, piece.end))
     if units is None or not units.may_be_right(log_end).all():
         return None

@@ -31,7 +31,7 @@ from rmqstore.format.layout import (
 from rmqstore.read.assembler import Assembler, Pipeline, plain_pipeline
 from rmqstore.read.faults import Fault, expected_columns, lost_rows
 from rmqstore.read.joined_files import FileSharing, JoinedFiles
-from rmqstore.read.read_ahead import Reach, ReadAhead, announce_nothing
+from rmqstore.read.read_ahead import Reach, ReadAhead, prefetch_nothing
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, READS_ON, ReadSpec
 from rmqstore.read.record_filter import LogFilter, OpenExt, keep_resolved, resolve_codes
 from rmqstore.read.repeated_units import RepeatedUnits
@@ -100,7 +100,7 @@ class QueueScan:
         try:
             for start in range(0, len(picked.sizes), WINDOW_UNITS):
                 window = picked.take(slice(start, start + WINDOW_UNITS))
-                yield from self._read(window, announce_nothing)
+                yield from self._read(window, prefetch_nothing)
         finally:
             self._repeated.warn()
 
@@ -108,7 +108,7 @@ class QueueScan:
         """Return windows of units, and what is to be told how far their records are read."""
         windows = self._merge(slices)
         if not self._log.is_remote:
-            return windows, announce_nothing
+            return windows, prefetch_nothing
         files: set[str] = set()
         for piece in slices[:_PREPARED_SLICES]:
             files.update(self._open_queue(piece.topic, piece.queue_id).end_files or ())

@@ -1,4 +1,4 @@
-"""Announces the records of a long read of remote files before they are read.
+"""Prefetches the records of a long read of remote files before they are read.
 
 A request takes far longer than to decode what it brings, so several are under way while records are
 decoded, also over the ends of windows and files.
@@ -20,8 +20,8 @@ from rmqstore.format.layout import Positions
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 
-_AHEAD_BYTES: Final = 24 << 20  # announced, and not read yet
-_CHUNK_BYTES: Final = 8 << 20  # announced together
+_AHEAD_BYTES: Final = 24 << 20  # prefetched, and not read yet
+_CHUNK_BYTES: Final = 8 << 20  # prefetched together
 _FAR_BYTES: Final = 64 << 10  # that a record costs which lies far from the one before
 _WINDOWS_AHEAD: Final = 4  # made before they are read, where few of their records are wanted
 
@@ -31,8 +31,8 @@ Sizes = NDArray[np.int64]
 Reach = Callable[[int], None]
 
 
-def announce_nothing(_physical_offset: int) -> None:
-    """Do nothing; for reads whose records are not announced."""
+def prefetch_nothing(_physical_offset: int) -> None:
+    """Do nothing; for reads whose records are not prefetched."""
 
 
 class _Chunk(NamedTuple):
@@ -44,9 +44,9 @@ class _Chunk(NamedTuple):
 
 
 class ReadAhead(Generic[W]):
-    """Passes the windows of a read on, and announces their records before they are read.
+    """Passes the windows of a read on, and prefetches their records before they are read.
 
-    The next window is made when the last records of the present one were announced.
+    The next window is made when the last records of the present one were prefetched.
 
     Args:
         log: the log.
@@ -67,7 +67,7 @@ class ReadAhead(Generic[W]):
         self._error: Exception | None = None
         self._chunks = self._cut()
         self._next: _Chunk | None = None
-        self._announced: deque[_Chunk] = deque()
+        self._prefetched: deque[_Chunk] = deque()
         self._n_bytes = 0
 
     def windows(self) -> Iterator[W]:
@@ -80,7 +80,7 @@ class ReadAhead(Generic[W]):
     def _make_window(self) -> bool:
         """Let the next window be made; return whether there is one.
 
-        The records of those before it are already read, announced or not.
+        The records of those before it are already read, prefetched or not.
         """
         for chunk in self._chunks:
             if self._waiting:
@@ -89,9 +89,9 @@ class ReadAhead(Generic[W]):
         return bool(self._waiting)
 
     def reach(self, physical_offset: int) -> None:
-        """Note that the read is at a physical offset, and announce what follows."""
-        while self._announced and self._announced[0].end <= physical_offset:
-            self._n_bytes -= self._announced.popleft().n_bytes
+        """Note that the read is at a physical offset, and prefetch what follows."""
+        while self._prefetched and self._prefetched[0].end <= physical_offset:
+            self._n_bytes -= self._prefetched.popleft().n_bytes
         while self._n_bytes < _AHEAD_BYTES and len(self._waiting) < _WINDOWS_AHEAD:
             chunk, self._next = self._next, None
             if chunk is None:
@@ -102,7 +102,7 @@ class ReadAhead(Generic[W]):
             if chunk is not None and chunk.end > physical_offset:
                 with suppress(FileDeletedError, UnreadableFileError):  # said when it is read
                     self._log.file_of(chunk.segment).read_ahead(chunk.starts, chunk.sizes)
-                self._announced.append(chunk)
+                self._prefetched.append(chunk)
                 self._n_bytes += chunk.n_bytes
 
     def _cut(self) -> Iterator[_Chunk | None]:

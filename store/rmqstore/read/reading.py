@@ -52,7 +52,7 @@ class LogScan:
         """Yield the records of a slice.
 
         Raises:
-            CorruptRecordError: there is no sound record, and the mode is FAILFAST.
+            CorruptRecordError: there is no valid record, and the mode is FAILFAST.
             OffsetOutOfRangeError: a file is missing, and data loss is to fail.
         """
         for part in join_spans(self._log, piece.start, piece.end):

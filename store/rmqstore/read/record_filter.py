@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from rmqstore.errors import CorruptQueueError, OptionError
 from rmqstore.format.columns.buffers import in_calendar
 from rmqstore.format.columns.decode import decode_columns
-from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.property_decode import parse_entries, property_column
+from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.hashing import may_match
 from rmqstore.format.layout import (
     MAX_EXT_ADDRESS,
@@ -44,7 +44,7 @@ OpenExt = Callable[[str, int], ConsumeQueueExt]
 
 
 def resolve_codes(units: UnitRows, open_ext: OpenExt) -> NDArray[np.int64]:
-    """Return the tags codes (n,) of units; an address that leads to no sound unit stays."""
+    """Return the tags codes (n,) of units; an address that leads to no valid unit stays."""
     codes = units.tags_codes
     rows = np.flatnonzero(codes <= MAX_EXT_ADDRESS)
     if not len(rows):
@@ -57,7 +57,7 @@ def resolve_codes(units: UnitRows, open_ext: OpenExt) -> NDArray[np.int64]:
         own = rows[queues == queue]
         ext = open_ext(units.topics[queue >> 32], int(units.queue_ids[own[0]]))
         ext_units = ext.units(codes[own])
-        codes[own[ext_units.sound]] = ext_units.tags_codes[ext_units.sound]
+        codes[own[ext_units.valid]] = ext_units.tags_codes[ext_units.valid]
     return codes
 
 
@@ -134,19 +134,19 @@ class LogFilter(NamedTuple):
         """Whether only some topics are wanted, by name or by pattern."""
         return self.queues is not None or self.topic_pattern is not None
 
-    def keep(self, data: Bytes, heads: Heads) -> Mask | None:
+    def keep(self, data: Bytes, headers: RecordHeaders) -> Mask | None:
         """Return a mask (n,) of the records that are wanted, None where all are."""
         if self == LogFilter():
             return None
-        mask = np.ones(len(heads), np.bool_)
-        times = heads.column("store_timestamp")
+        mask = np.ones(len(headers), np.bool_)
+        times = headers.column("store_timestamp")
         if self.start_timestamp is not None:
             mask &= times >= self.start_timestamp
         if self.end_timestamp is not None:
             mask &= times < self.end_timestamp
         mask |= ~in_calendar(times)  # such a record is damaged, and when it was stored not known
         if self.chooses_topics or self.without_system_topics:
-            topics = decode_columns(data, heads, pa.schema([ALL_COLUMNS.field("topic")]))[0]
+            topics = decode_columns(data, headers, pa.schema([ALL_COLUMNS.field("topic")]))[0]
             encoded = topics.dictionary_encode()
             names = encoded.dictionary.to_pylist()
             codes = encoded.indices.to_numpy()
@@ -154,20 +154,20 @@ class LogFilter(NamedTuple):
             for code, name in enumerate(names):
                 queue_ids = (self.queues or {}).get(name)
                 if queue_ids is not None:
-                    mask &= (codes != code) | np.isin(heads.column("queue_id"), list(queue_ids))
+                    mask &= (codes != code) | np.isin(headers.column("queue_id"), list(queue_ids))
         if self.keys is not None:
-            mask &= has_key(data, heads, self.keys)
+            mask &= has_key(data, headers, self.keys)
         if self.msg_ids is not None:
             wanted = pa.array(list(self.msg_ids), pa.string())
             schema = pa.schema([ALL_COLUMNS.field(name) for name in ("msgId", "offsetMsgId")])
-            own_ids, offset_ids = decode_columns(data, heads, schema)
-            has_own_id = _is_in(own_ids, wanted) & ~_are_rollbacks(heads)
+            own_ids, offset_ids = decode_columns(data, headers, schema)
+            has_own_id = _is_in(own_ids, wanted) & ~_are_rollbacks(headers)
             mask &= has_own_id | _is_in(offset_ids, wanted)
         if self.tags is not None:
-            entries = parse_entries(data, heads.property_starts, heads.property_lengths)
+            entries = parse_entries(data, headers.property_starts, headers.property_lengths)
             tags = property_column(entries, PROPERTY_TAGS)
             has_tags = _is_in(tags, pa.array(list(self.tags), pa.string()))
-            mask &= has_tags & ~_are_rollbacks(heads)
+            mask &= has_tags & ~_are_rollbacks(headers)
         return mask
 
     @property
@@ -183,26 +183,26 @@ class LogFilter(NamedTuple):
         return self.topic_pattern is None or bool(self.topic_pattern.fullmatch(topic))
 
 
-def has_key(data: Bytes, heads: Heads, keys: Iterable[str]) -> Mask:
+def has_key(data: Bytes, headers: RecordHeaders, keys: Iterable[str]) -> Mask:
     """Return a mask (n,) of the records that have one of some keys as UNIQ_KEY or in KEYS.
 
     Rollbacks have none: they are in no index either.
 
     Source: IndexService.java#buildIndex.
     """
-    entries = parse_entries(data, heads.property_starts, heads.property_lengths)
+    entries = parse_entries(data, headers.property_starts, headers.property_lengths)
     wanted = pa.array(list(keys), pa.string())
     mask = _is_in(property_column(entries, PROPERTY_UNIQ_KEY), wanted)
     lists = pc.split_pattern(property_column(entries, PROPERTY_KEYS), KEY_SEPARATOR)
     hits = _is_in(lists.flatten(), wanted)
     if hits.any():
         mask[pc.list_parent_indices(lists).to_numpy()[hits]] = True
-    mask &= ~_are_rollbacks(heads)
+    mask &= ~_are_rollbacks(headers)
     return mask
 
 
-def _are_rollbacks(heads: Heads) -> Mask:
-    types = heads.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
+def _are_rollbacks(headers: RecordHeaders) -> Mask:
+    types = headers.column("sys_flag") & np.int32(SysFlag.TRANSACTION_TYPE)
     mask: Mask = types == SysFlag.TRANSACTION_TYPE
     return mask
 

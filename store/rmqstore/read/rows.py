@@ -27,8 +27,8 @@ def merge_by_place(
         other: likewise; its rows come after those of the first at the same place.
     """
     streams = [iter(one), iter(other)]
-    heads = [_next(stream) for stream in streams]
-    while (first := heads[0]) is not None and (second := heads[1]) is not None:
+    headers = [_next(stream) for stream in streams]
+    while (first := headers[0]) is not None and (second := headers[1]) is not None:
         limit = min(first.column(PLACE)[-1].as_py(), second.column(PLACE)[-1].as_py())
         parts = [head.filter(pc.less_equal(head.column(PLACE), limit)) for head in (first, second)]
         filled = [part for part in parts if part.num_rows]
@@ -40,8 +40,8 @@ def merge_by_place(
             yield from table.take(order).combine_chunks().to_batches()
         for number, head in enumerate((first, second)):
             rest = head.slice(parts[number].num_rows)
-            heads[number] = rest if rest.num_rows else _next(streams[number])
-    for head, stream in zip(heads, streams, strict=True):
+            headers[number] = rest if rest.num_rows else _next(streams[number])
+    for head, stream in zip(headers, streams, strict=True):
         if head is not None:
             yield head
             yield from stream

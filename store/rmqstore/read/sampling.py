@@ -106,14 +106,14 @@ class Sampler:
                     return count
         return count
 
-    def log_heads(self) -> list[int]:
+    def log_headers(self) -> list[int]:
         """Return the physical offsets where a scan of the log may be cut, sorted.
 
         These are the starts of files, and the frames of sampled records that store their own
         physical offset.
         Without queues only the starts of files are sure.
         """
-        heads = {segment.start for segment in self._log.segments}
+        headers = {segment.start for segment in self._log.segments}
         queues = self._queues.plain()
         sampled = queues[:: max(1, len(queues) // _SAMPLED_QUEUES)]
         count = max(_MIN_HEADS, _SAMPLED_HEADS // max(len(sampled), 1))
@@ -137,7 +137,7 @@ class Sampler:
             if segment is not None:
                 position = sample.physical_offset - segment.start
                 by_segment.setdefault(segment, []).append(position)
-        # The heads of records, and of the frames that they are in, come together.
+        # The headers of records, and of the frames that they are in, come together.
         for segment, positions in by_segment.items():
             starts = np.maximum(np.array(positions, np.int64) - MAX_FIXED_BYTES, 0)
             with suppress(FileDeletedError, UnreadableFileError):
@@ -145,21 +145,21 @@ class Sampler:
         for sample in samples:
             frame = frame_of(self._log, sample.physical_offset)
             if frame is not None:
-                heads.add(frame)
-        return sorted(heads)
+                headers.add(frame)
+        return sorted(headers)
 
-    def log_parts(self, slices: Iterable[LogSlice], heads: Sequence[int]) -> list[SampledSpan]:
-        """Cut ranges of the log at all heads in them; see :func:`join_parts`.
+    def log_parts(self, slices: Iterable[LogSlice], headers: Sequence[int]) -> list[SampledSpan]:
+        """Cut ranges of the log at all headers in them; see :func:`join_parts`.
 
         Args:
             slices: the ranges; empty ones are left out.
-            heads: physical offsets where records surely begin, sorted, also outside of the ranges.
+            headers: physical offsets where records surely begin, sorted, also outside of the ranges.
         """
         parts: list[SampledSpan] = []
         for whole in slices:
             if whole.start >= whole.end:
                 continue
-            inner = heads[bisect_right(heads, whole.start) : bisect_left(heads, whole.end)]
+            inner = headers[bisect_right(headers, whole.start) : bisect_left(headers, whole.end)]
             points = [whole.start, *inner, whole.end]
             lengths = self._log.data_lengths(np.array(points, np.int64)).tolist()
             parts += [
@@ -168,16 +168,16 @@ class Sampler:
             ]
         return parts
 
-    def log_points(self, whole: LogSlice, heads: Callable[[], Iterable[int]]) -> StoreTimes:
+    def log_points(self, whole: LogSlice, headers: Callable[[], Iterable[int]]) -> StoreTimes:
         """Return records of the log with their store times.
 
-        They are all records of a short, sound log, else those at ``heads``.
+        They are all records of a short, valid log, else those at ``record_headers``.
         """
         points = self._every_record(whole)
         if points is not None:
             return points
         # Those in frames that cannot be read are left out.
-        physical_offsets = np.array([*heads()], np.int64)
+        physical_offsets = np.array([*headers()], np.int64)
         records = records_in(self._log, physical_offsets)
         times, are_right = self._log.store_timestamps(records)
         for row in np.flatnonzero(~are_right).tolist():
@@ -205,11 +205,11 @@ class Sampler:
             is_damaged = stop.kind in (StopKind.DAMAGE, StopKind.STALE)
             if is_damaged or is_lost or not is_done:
                 return None
-            for starts, heads, are_whole in window.heads():
+            for starts, headers, are_whole in window.headers():
                 if not are_whole.all():
                     return None
                 physical_offsets.append(starts + (segment.start - stop.head_bytes))
-                times.append(heads.column("store_timestamp").astype(np.int64))
+                times.append(headers.column("store_timestamp").astype(np.int64))
         return StoreTimes(np.concatenate(physical_offsets), np.concatenate(times), are_all=True)
 
 

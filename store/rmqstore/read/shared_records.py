@@ -17,16 +17,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import MalformedBytesError
-from rmqstore.format.columns.checks import sound_topics
-from rmqstore.format.columns.heads import Heads, check_heads, read_heads
+from rmqstore.format.columns.checks import valid_topics
 from rmqstore.format.columns.inner_batch import (
     InnerMessages,
     find_inner_messages,
     inflate_batches,
-    inner_heads,
+    inner_headers,
     is_inner_batch,
 )
 from rmqstore.format.columns.lmq import name_queues
+from rmqstore.format.columns.record_headers import RecordHeaders, check_headers, read_headers
 from rmqstore.format.layout import LMQ_PREFIX, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.record import Expected, split_record
 from rmqstore.format.text import decode_text
@@ -88,16 +88,16 @@ def check_records(
     assert units is not None
     physical_offsets = starts + source.base
     firsts = np.flatnonzero(_begin_records(physical_offsets, units))
-    heads, whole = read_heads(source.data, starts[firsts])
+    headers, whole = read_headers(source.data, starts[firsts])
     first_units = units.take(firsts)
-    has_topic, _ = sound_topics(source.data, heads, first_units.topics, first_units.topic_codes)
-    sound = whole & check_heads(heads, source.bases(firsts), any_time=keeps_parts)
-    sound &= heads.column("total_size") == first_units.sizes
-    is_of_queue = has_topic & (heads.column("queue_id") == first_units.queue_ids)
-    sound &= _are_lmq(first_units) | is_of_queue
+    has_topic, _ = valid_topics(source.data, headers, first_units.topics, first_units.topic_codes)
+    valid = whole & check_headers(headers, source.bases(firsts), any_time=keeps_parts)
+    valid &= headers.column("total_size") == first_units.sizes
+    is_of_queue = has_topic & (headers.column("queue_id") == first_units.queue_ids)
+    valid &= _are_lmq(first_units) | is_of_queue
     every = np.ones(len(starts), np.bool_)
-    rows = Rows(source.data, physical_offsets, units, every, {}, {}, heads, {}, firsts)
-    rows = rows.drop_damaged(sound)
+    rows = Rows(source.data, physical_offsets, units, every, {}, {}, headers, {}, firsts)
+    rows = rows.drop_damaged(valid)
     return note_times(rows) if keeps_parts else rows
 
 
@@ -108,19 +108,19 @@ def expand(
     rows = _without_lost_batches(rows)
     assert rows.units is not None
     record_units = rows.units.take(rows.all_places())
-    records = _unwrap(rows.data, rows.heads, _are_batches(record_units, batch_topics))
+    records = _unwrap(rows.data, rows.headers, _are_batches(record_units, batch_topics))
     # Bodies that inflate to too much are left for the next batch.
-    unwrapped = rows.end_after(len(records.heads))
-    # If a record is damaged, ``sound`` is unset for the first of its rows, which stands for all.
-    n = len(unwrapped.sound)
+    unwrapped = rows.end_after(len(records.headers))
+    # If a record is damaged, ``valid`` is unset for the first of its rows, which stands for all.
+    n = len(unwrapped.valid)
     begins = _begin_records(rows.offsets[:n], rows.units.take(slice(n)))
-    is_sound = unwrapped.sound[begins]  # of every record
+    is_valid = unwrapped.valid[begins]  # of every record
     every_record_of = np.cumsum(begins) - 1
-    places = np.flatnonzero(is_sound[every_record_of])  # whose record is still in the batch
-    sound_before = np.cumsum(is_sound) - 1
-    record_of = sound_before[every_record_of[places]]
+    places = np.flatnonzero(is_valid[every_record_of])  # whose record is still in the batch
+    valid_before = np.cumsum(is_valid) - 1
+    record_of = valid_before[every_record_of[places]]
     units = rows.units.take(places)
-    rank = units.queue_offsets - records.heads.column("queue_offset")[record_of]
+    rank = units.queue_offsets - records.headers.column("queue_offset")[record_of]
     is_batch = _are_batches(units, batch_topics)
     # Of others the place of a unit decides, as in a plain read.
     is_there = np.where(is_batch, (rank >= 0) & (rank < records.counts[record_of]), rank <= 0)
@@ -130,7 +130,7 @@ def expand(
         moved = units.take(is_moved)
         repeated.note(moved, moved.queue_offsets - rank[is_moved])
     if is_lmq.any():
-        parents = records.heads.take(record_of[is_lmq])
+        parents = records.headers.take(record_of[is_lmq])
         light_units = units.take(is_lmq)
         names = pa.array(light_units.topics, pa.string()).take(pa.array(light_units.topic_codes))
         is_named = name_queues(records.data, parents, names, light_units.queue_offsets)
@@ -139,17 +139,17 @@ def expand(
     reasons = {
         int(places[row]): records.reason(int(record_of[row]), units.expected(row)) for row in absent
     }
-    sound = np.zeros(len(unwrapped.sound), np.bool_)
-    sound[places[is_there]] = True
+    valid = np.zeros(len(unwrapped.valid), np.bool_)
+    valid[places[is_there]] = True
     units = units.take(is_there)
     topics = pa.array(units.topics, pa.string()).take(pa.array(units.topic_codes))
     return replace(
         unwrapped,
         data=records.data,
-        sound=sound,
+        valid=valid,
         reasons=reasons,
         flaws=_flaws_of_messages(unwrapped, places[is_there], record_of[is_there]),
-        heads=records.messages(record_of[is_there], rank[is_there], units),
+        headers=records.messages(record_of[is_there], rank[is_there], units),
         columns={"topic": topics},
         places=places[is_there],
     )
@@ -159,7 +159,7 @@ def _without_lost_batches(rows: Rows) -> Rows:
     """Return the rows without inner batches whose body is lost, and so all of their messages."""
     if "body" not in rows.flaws:
         return rows
-    lost = rows.lacks("body") & is_inner_batch(rows.heads)
+    lost = rows.lacks("body") & is_inner_batch(rows.headers)
     places = rows.all_places()
     reasons = {row: rows.flaws["body"][int(places[row])] for row in np.flatnonzero(lost).tolist()}
     return rows.drop_damaged(~lost, reasons)
@@ -186,39 +186,41 @@ def _flaws_of_messages(
     return flaws
 
 
-def _unwrap(data: Bytes, heads: Heads, is_batch: Mask) -> _Records:
+def _unwrap(data: Bytes, headers: RecordHeaders, is_batch: Mask) -> _Records:
     """Find the messages in the records that hold an inner batch, in as many as inflate at once."""
-    is_wrapped = is_batch & is_inner_batch(heads)
-    is_compressed = heads.column("sys_flag") & np.int32(SysFlag.COMPRESSED) != 0
+    is_wrapped = is_batch & is_inner_batch(headers)
+    is_compressed = headers.column("sys_flag") & np.int32(SysFlag.COMPRESSED) != 0
     packed = np.flatnonzero(is_wrapped & is_compressed)
     broken: dict[int, str] = {}
     if len(packed):
-        data, heads, broken = inflate_batches(data, heads, packed)
-        is_wrapped = is_wrapped[: len(heads)]
+        data, headers, broken = inflate_batches(data, headers, packed)
+        is_wrapped = is_wrapped[: len(headers)]
     wrapped = np.flatnonzero(is_wrapped)
-    inner = find_inner_messages(data, heads.body_starts[wrapped], heads.body_lengths[wrapped])
-    counts = np.ones(len(heads), np.int64)
-    firsts = np.zeros(len(heads), np.int64)
+    inner = find_inner_messages(data, headers.body_starts[wrapped], headers.body_lengths[wrapped])
+    counts = np.ones(len(headers), np.int64)
+    firsts = np.zeros(len(headers), np.int64)
     counts[wrapped] = inner.counts
     firsts[wrapped] = np.cumsum(inner.counts) - inner.counts
-    for row in wrapped[~inner.sound].tolist():
+    for row in wrapped[~inner.valid].tolist():
         broken.setdefault(row, "the body is no chain of whole inner messages")
-    return _Records(data, heads, is_wrapped, counts, firsts, inner, broken)
+    return _Records(data, headers, is_wrapped, counts, firsts, inner, broken)
 
 
 class _Records(NamedTuple):
-    """Sound records, (r,) each, and the messages of those that hold an inner batch."""
+    """Valid records, (r,) each, and the messages of those that hold an inner batch."""
 
     # All positions are in these bytes. If bodies were inflated, the records were read from others.
     data: Bytes
-    heads: Heads
+    headers: RecordHeaders
     is_wrapped: Mask
     counts: NDArray[np.int64]  # messages of each; 1 for a record that is a message itself
     firsts: NDArray[np.int64]  # number of the first of its messages in ``inner``
     inner: InnerMessages
     broken: dict[int, str]  # why a batch could not be unwrapped
 
-    def messages(self, record_of: Positions, rank: NDArray[np.int64], units: UnitRows) -> Heads:
+    def messages(
+        self, record_of: Positions, rank: NDArray[np.int64], units: UnitRows
+    ) -> RecordHeaders:
         """Return a head (m,) for each message.
 
         Args:
@@ -227,8 +229,8 @@ class _Records(NamedTuple):
             units: (m,) what queues say of it.
         """
         numbers = np.where(self.is_wrapped[record_of], self.firsts[record_of] + rank, -1)
-        heads = inner_heads(self.heads, record_of, self.inner, numbers)
-        return heads.placed(units.queue_ids, units.queue_offsets)
+        headers = inner_headers(self.headers, record_of, self.inner, numbers)
+        return headers.placed(units.queue_ids, units.queue_offsets)
 
     def reason(self, record: int, expected: Expected) -> str:
         """Say why a message that a unit describes is not in a record."""
@@ -237,7 +239,7 @@ class _Records(NamedTuple):
         queue_offset = expected.queue_offset
         if expected.topic.startswith(LMQ_PREFIX):
             return f"the record does not name {expected.topic} with queue offset {queue_offset}"
-        first = int(self.heads.column("queue_offset")[record])
+        first = int(self.headers.column("queue_offset")[record])
         held = f"{int(self.counts[record])} from queue offset {first} on"
         return f"queue offset {queue_offset} is none of the record's messages, which are {held}"
 

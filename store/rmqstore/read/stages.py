@@ -1,6 +1,6 @@
 """The steps from records to a batch: check, choose, verify, inflate, decode.
 
-Each is a function of one frozen value. A damaged record is unset in :attr:`Rows.sound`, and
+Each is a function of one frozen value. A damaged record is unset in :attr:`Rows.valid`, and
 ``faults`` handles it; one that is only left out by a filter leaves no trace. ``shared_records`` has
 one more step, for records that several messages share.
 """
@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 
 from rmqstore.errors import OffsetOutOfRangeError, number_of, spelled
 from rmqstore.format.columns.buffers import in_calendar, mask_of, numbers, texts
-from rmqstore.format.columns.checks import inflate_bodies, rows_with_crc, sound_crcs, sound_topics
+from rmqstore.format.columns.checks import inflate_bodies, rows_with_crc, valid_crcs, valid_topics
 from rmqstore.format.columns.decode import (
     decode_columns,
     property_values,
     repeat_text,
     stored_bodies,
 )
-from rmqstore.format.columns.heads import Heads, check_heads, read_heads
+from rmqstore.format.columns.record_headers import RecordHeaders, check_headers, read_headers
 from rmqstore.format.hashing import body_crc
 from rmqstore.format.layout import MAX_EXT_ADDRESS, Bytes, Mask, Positions, SysFlag
 from rmqstore.format.record import time_reason
@@ -61,42 +61,42 @@ class LogBytes(NamedTuple):
 class Rows:
     """The n rows that a batch was asked for, and the m of them that are still in it."""
 
-    data: Bytes  # the bytes that the positions of the heads are in
+    data: Bytes  # the bytes that the positions of the headers are in
     offsets: Positions  # (n,) physical offsets
     units: UnitRows | None  # (n,) what queues say of them; None in a read by log
-    sound: Mask  # (k,) which rows are not damaged; k < n where a step ended the batch early
+    valid: Mask  # (k,) which rows are not damaged; k < n where a step ended the batch early
     # What is wrong with a row, where a step knows better than the reference codec.
     reasons: Mapping[int, str]
-    # Why a column of a row has no value although the rest of its record is sound, by the column
+    # Why a column of a row has no value although the rest of its record is valid, by the column
     # and the row.
     flaws: Mapping[str, Mapping[int, str]]
-    heads: Heads  # (m,)
+    headers: RecordHeaders  # (m,)
     columns: Mapping[str, pa.Array]  # (m,) each, by name: those that an earlier step made
     places: Positions | None = None  # (m,) which of the n rows they are; None for the first m
 
     def all_places(self) -> Positions:
         """Return :attr:`places`, also where they are the first m rows."""
-        return np.arange(len(self.heads)) if self.places is None else self.places
+        return np.arange(len(self.headers)) if self.places is None else self.places
 
     def narrow(self, rows: Positions) -> Rows:
         """Return these of the m rows, by number, without the others."""
         return replace(
             self,
-            heads=self.heads.take(rows),
+            headers=self.headers.take(rows),
             places=rows if self.places is None else self.places[rows],
             columns={name: column.take(numbers(rows)) for name, column in self.columns.items()},
         )
 
-    def drop_damaged(self, is_sound: Mask, reasons: Mapping[int, str] = _NO_REASONS) -> Rows:
+    def drop_damaged(self, is_valid: Mask, reasons: Mapping[int, str] = _NO_REASONS) -> Rows:
         """Return the rows without those of the m that are damaged, (m,); ``reasons`` by number."""
-        if is_sound.all():
+        if is_valid.all():
             return self
         places = self.all_places()
-        sound = self.sound.copy()
-        sound[places[~is_sound]] = False
+        valid = self.valid.copy()
+        valid[places[~is_valid]] = False
         more_reasons = {int(places[row]): reason for row, reason in reasons.items()}
-        narrowed = self.narrow(np.flatnonzero(is_sound))
-        return replace(narrowed, sound=sound, reasons={**self.reasons, **more_reasons})
+        narrowed = self.narrow(np.flatnonzero(is_valid))
+        return replace(narrowed, valid=valid, reasons={**self.reasons, **more_reasons})
 
     def lose(self, column: str, reasons: Mapping[int, str]) -> Rows:
         """Return the rows without the column of some of the m, by number, and with the reasons."""
@@ -111,10 +111,10 @@ class Rows:
 
     def end_after(self, count: int) -> Rows:
         """Return the first ``count`` of the m rows; the batch ends before the next of them."""
-        if count == len(self.heads):
+        if count == len(self.headers):
             return self
         end = int(self.all_places()[count])
-        return replace(self.narrow(np.arange(count)), sound=self.sound[:end])
+        return replace(self.narrow(np.arange(count)), valid=self.valid[:end])
 
     def with_column(self, name: str, column: pa.Array) -> Rows:
         """Return the rows with a column (m,) that a later step need not make again."""
@@ -129,7 +129,7 @@ def check(
     keeps_parts: bool = False,
     repeated: RepeatedUnits | None = None,
 ) -> Rows:
-    """Read the heads of records, and keep those that are sound but for their checksums.
+    """Read the headers of records, and keep those that are valid but for their checksums.
 
     Args:
         source: the bytes.
@@ -139,38 +139,40 @@ def check(
         repeated: notes units that point at the record of another one.
     """
     topic = units.topics[0].encode() if units is not None and len(units.topics) == 1 else None
-    heads, whole = read_heads(source.data, starts, topic)
-    sound = whole & check_heads(heads, source.base, any_time=keeps_parts)
+    headers, whole = read_headers(source.data, starts, topic)
+    valid = whole & check_headers(headers, source.base, any_time=keeps_parts)
     columns: dict[str, pa.Array] = {}
     if units is not None:
-        sound &= heads.column("total_size") == units.sizes
-        sound &= heads.column("queue_id") == units.queue_ids
-        same, expected = sound_topics(source.data, heads, units.topics, units.topic_codes)
-        sound &= same
+        valid &= headers.column("total_size") == units.sizes
+        valid &= headers.column("queue_id") == units.queue_ids
+        same, expected = valid_topics(source.data, headers, units.topics, units.topic_codes)
+        valid &= same
         if expected is not None:
             columns["topic"] = expected
         # The place of a unit is the queue offset of its message. That of the record may be higher:
         # after a record that a broker could not dispatch, the units of all that follow it in the
         # queue come one place too early, until the broker is started again. It is lower if the
         # unit is of before a cut of the log. Source: ConsumeQueue.java#putMessagePositionInfo.
-        stored = heads.column("queue_offset")
-        sound &= stored >= units.queue_offsets
+        stored = headers.column("queue_offset")
+        valid &= stored >= units.queue_offsets
         is_moved = stored != units.queue_offsets
         if is_moved.any():
             if repeated is not None:
-                moved = np.flatnonzero(sound & is_moved)
+                moved = np.flatnonzero(valid & is_moved)
                 repeated.note(units.take(moved), stored[moved])
-            heads = heads.placed(units.queue_ids, units.queue_offsets)
+            headers = headers.placed(units.queue_ids, units.queue_offsets)
     every = np.ones(len(starts), np.bool_)
     physical_offsets = starts + source.base
-    rows = Rows(source.data, physical_offsets, units, every, _NO_REASONS, _NO_FLAWS, heads, columns)
-    rows = rows.drop_damaged(sound)
+    rows = Rows(
+        source.data, physical_offsets, units, every, _NO_REASONS, _NO_FLAWS, headers, columns
+    )
+    rows = rows.drop_damaged(valid)
     return note_times(rows) if keeps_parts else rows
 
 
 def note_times(rows: Rows) -> Rows:
     """Note which records have no time of their storage."""
-    stored = rows.heads.column("store_timestamp")
+    stored = rows.headers.column("store_timestamp")
     is_time = in_calendar(stored)
     if is_time.all():
         return rows
@@ -190,7 +192,7 @@ def keep_planned(rows: Rows, spec: ReadSpec) -> Rows:
         return rows
     is_newer = rows.offsets[rows.all_places()] > spec.mark.physical_offset
     if spec.is_cut:
-        is_newer |= rows.heads.column("store_timestamp") > spec.mark.store_timestamp
+        is_newer |= rows.headers.column("store_timestamp") > spec.mark.store_timestamp
     if not is_newer.any():
         return rows
     units, places = rows.units, rows.all_places()[is_newer]
@@ -212,23 +214,23 @@ def verify_properties(rows: Rows) -> Rows:
 
     A step that chooses by properties must be able to trust them.
     """
-    numbers = rows_with_crc(rows.data, rows.heads)
-    heads = rows.heads.take(numbers)
-    sound = np.ones(len(rows.heads), np.bool_)
-    sound[numbers] = sound_crcs(rows.data, heads, stored_bodies(rows.data, heads))
-    return rows.drop_damaged(sound)
+    numbers = rows_with_crc(rows.data, rows.headers)
+    headers = rows.headers.take(numbers)
+    valid = np.ones(len(rows.headers), np.bool_)
+    valid[numbers] = valid_crcs(rows.data, headers, stored_bodies(rows.data, headers))
+    return rows.drop_damaged(valid)
 
 
 def choose(rows: Rows, spec: ReadSpec, wanted: LogFilter | None) -> Rows:
     """Keep the rows that all filters keep."""
-    mask = wanted.keep(rows.data, rows.heads) if wanted else None
+    mask = wanted.keep(rows.data, rows.headers) if wanted else None
     if spec.tags is not None:
-        tags = decode_columns(rows.data, rows.heads, pa.schema([ALL_COLUMNS.field("tags")]))[0]
+        tags = decode_columns(rows.data, rows.headers, pa.schema([ALL_COLUMNS.field("tags")]))[0]
         has_tag = pc.is_in(tags, value_set=texts(sorted(spec.tags)), skip_nulls=True)
         mask = _both(mask, mask_of(has_tag))
     if spec.filter is not None:
-        columns = property_values(rows.data, rows.heads, spec.filter.names)
-        mask = _both(mask, spec.filter.keep(columns, len(rows.heads)))
+        columns = property_values(rows.data, rows.headers, spec.filter.names)
+        mask = _both(mask, spec.filter.keep(columns, len(rows.headers)))
     return rows if mask is None or mask.all() else rows.narrow(np.flatnonzero(mask))
 
 
@@ -244,19 +246,19 @@ def verify_crc(rows: Rows, *, of_records: bool = True, keeps_parts: bool = False
         of_records: whether to check CRCs of whole records too.
         keeps_parts: whether a record is kept, without its body, if only that has a wrong CRC.
     """
-    bodies = stored_bodies(rows.data, rows.heads)
-    sound = sound_crcs(rows.data, rows.heads, bodies, of_records=of_records)
+    bodies = stored_bodies(rows.data, rows.headers)
+    valid = valid_crcs(rows.data, rows.headers, bodies, of_records=of_records)
     checked = rows.with_column("body", bodies)
-    if keeps_parts and not sound.all():
-        stored = rows.heads.column("body_crc")
+    if keeps_parts and not valid.all():
+        stored = rows.headers.column("body_crc")
         reasons = {}
-        for row in np.flatnonzero(~sound).tolist():
+        for row in np.flatnonzero(~valid).tolist():
             found = body_crc(bodies[row].as_py())
             if found != stored[row]:
                 reasons[row] = f"CRC of the body is {found}, not {int(stored[row])}"
-        sound[[*reasons]] = True
+        valid[[*reasons]] = True
         checked = checked.lose("body", reasons)
-    return checked.drop_damaged(sound)
+    return checked.drop_damaged(valid)
 
 
 def inflate(rows: Rows, *, keeps_parts: bool = False) -> Rows:
@@ -268,21 +270,21 @@ def inflate(rows: Rows, *, keeps_parts: bool = False) -> Rows:
         rows: the rows.
         keeps_parts: whether a record is kept, without its body, if that does not inflate.
     """
-    flags = rows.heads.column("sys_flag")
+    flags = rows.headers.column("sys_flag")
     if not (flags & np.int32(SysFlag.COMPRESSED)).any():
         return rows
     stored = rows.columns.get("body")
     if stored is None:
-        stored = stored_bodies(rows.data, rows.heads)
+        stored = stored_bodies(rows.data, rows.headers)
     if "body" in rows.flaws:
         flags = np.where(rows.lacks("body"), 0, flags)
     bodies, count, broken = inflate_bodies(stored, flags)
     inflated = rows.end_after(count).with_column("body", bodies)
     if keeps_parts:
         return inflated.lose("body", broken) if broken else inflated
-    sound = np.ones(count, np.bool_)
-    sound[list(broken)] = False
-    return inflated.drop_damaged(sound, broken)
+    valid = np.ones(count, np.bool_)
+    valid[list(broken)] = False
+    return inflated.drop_damaged(valid, broken)
 
 
 def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
@@ -293,9 +295,9 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
         spec: the spec of the read.
         decoded: those of its columns that are in records.
     """
-    n = len(rows.heads)
+    n = len(rows.headers)
     names = spec.schema.names
-    values = decode_columns(rows.data, rows.heads, decoded, rows.columns)
+    values = decode_columns(rows.data, rows.headers, decoded, rows.columns)
     columns = dict(zip(decoded.names, values, strict=True))
     if "brokerName" in names:
         columns["brokerName"] = repeat_text(spec.broker_name, n)
@@ -308,8 +310,8 @@ def decode(rows: Rows, spec: ReadSpec, decoded: pa.Schema) -> pa.RecordBatch:
     born = columns.get("bornTimestamp")
     if born is not None and born.null_count:
         # Their clients gave them others. RocketMQ looks at this time nowhere, so such a message is
-        # as sound as any.
-        stored = numbers(rows.heads.column("born_timestamp")).cast(pa.string())
+        # as valid as any.
+        stored = numbers(rows.headers.column("born_timestamp")).cast(pa.string())
         text = "bornTimestamp: the client's time is not in the years 1 to 9999: "
         given = pc.binary_join_element_wise(stored, "ms", " ")
         whys = pc.binary_join_element_wise(text, given, "")

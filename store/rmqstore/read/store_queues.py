@@ -236,7 +236,7 @@ class StoreQueues:
             but: queues that are left out.
         """
         ends = [-1]
-        for key in self.announced(key for key in self._queues.plain() if key not in but):
+        for key in self.prefetched(key for key in self._queues.plain() if key not in but):
             queue = self._queues.open(*key)
             ends.append(reach(queue, queue.end()))
         return max(ends)
@@ -248,7 +248,7 @@ class StoreQueues:
         """
         return -1 if self._queues.lack_records else self.end_in_log()
 
-    def announced(self, keys: Iterable[QueueKey]) -> Iterator[QueueKey]:
+    def prefetched(self, keys: Iterable[QueueKey]) -> Iterator[QueueKey]:
         """Yield queues; the ends of some of them are fetched together from a remote storage."""
         left = iter(keys)
         while together := list(islice(left, _QUEUES_TOGETHER)):
@@ -295,7 +295,7 @@ class StoreQueues:
         slices: list[QueueSlice] = []
         if start <= parts[-1].start:
             for tier in self.tiers:
-                _report_misfits(key, tier.queue(*key), tolerant=tolerant)
+                _report_mismatches(key, tier.queue(*key), tolerant=tolerant)
         for part, following in pairwise(parts):
             until = min(end, part.end)
             if start < until:
@@ -344,19 +344,19 @@ def _require_same_messages(key: QueueKey, part: QueuePart, following: QueuePart)
         )
 
 
-def _report_misfits(key: QueueKey, queue: TieredQueue, *, tolerant: bool) -> None:
+def _report_mismatches(key: QueueKey, queue: TieredQueue, *, tolerant: bool) -> None:
     """Report files of a queue that contradict their names or one another.
 
     Raises:
         CorruptQueueError: there are some, and ``tolerant`` is false.
     """
-    if queue.misfits():
+    if queue.mismatches():
         sleep(_PAUSE_SECONDS)
         queue.refresh()
-    for misfit in queue.misfits():
+    for mismatch in queue.mismatches():
         if not tolerant:
-            raise CorruptQueueError(*misfit)
-        logger.warning("%s, byte %d: %s; continuing with what is left", *misfit)
+            raise CorruptQueueError(*mismatch)
+        logger.warning("%s, byte %d: %s; continuing with what is left", *mismatch)
     if queue.log.segments and not queue.units.is_present:
         # A broker writes the first records of a queue before their units.
         logger.warning("%s: not read: records of %s-%d without units", queue.log.folders, *key)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.dispatch_requests import group_by_queue, have_units, read_requests
-from rmqstore.format.columns.heads import Heads
-from rmqstore.format.columns.lmq import lmq_heads
+from rmqstore.format.columns.lmq import lmq_headers
+from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.layout import LMQ_PREFIX, QUEUE_UNIT, Bytes
 from rmqstore.query.selection import Selection
 from rmqstore.read.log_cursor import LogCursor
@@ -99,9 +99,9 @@ class LoggedMessages(NamedTuple):
     tags_codes: NDArray[np.int64]  # zeros where nobody asks for them
 
     @classmethod
-    def of(cls, heads: Heads, tags_codes: NDArray[np.int64]) -> Self:
+    def of(cls, headers: RecordHeaders, tags_codes: NDArray[np.int64]) -> Self:
         """Return the messages of records."""
-        columns = [heads.column(name).astype(np.int64) for name in _COLUMNS]
+        columns = [headers.column(name).astype(np.int64) for name in _COLUMNS]
         return cls._make([*columns, tags_codes])
 
     @classmethod
@@ -212,11 +212,11 @@ class StoreTail:
         self._awaited = {}
         batch_topics: set[str] | None = None  # until they are needed
         for data, records in self._seen.step(log, run.started_ms):
-            heads = records.take(have_units(records.column("sys_flag")))
-            self._note_queues(data, heads)
+            headers = records.take(have_units(records.column("sys_flag")))
+            self._note_queues(data, headers)
             if batch_topics is None:
                 batch_topics = self.store.queues.batch_topics()
-            self._note_queues(data, lmq_heads(data, heads, batch_topics))
+            self._note_queues(data, lmq_headers(data, headers, batch_topics))
         first_lacking = self._check_queues(before, waited_for)
         self._n_waits = self._n_waits + 1 if first_lacking is not None else 0
         if first_lacking is None or self._seen.position - self._built.position > _MAX_LAG:
@@ -406,26 +406,26 @@ class StoreTail:
             return
         self._firsts[key] = queue.first(end, self._firsts_since)
 
-    def _note_queues(self, data: Bytes, heads: Heads) -> None:
+    def _note_queues(self, data: Bytes, headers: RecordHeaders) -> None:
         """Note the messages of chosen queues among records, and the newest of these records."""
-        if not len(heads):
+        if not len(headers):
             return
-        tags_codes = np.zeros(len(heads), np.int64)
+        tags_codes = np.zeros(len(headers), np.int64)
         if self.store.ends.in_rocksdb is not None:
-            tags_codes = read_requests(data, heads).units.units["tags_code"].astype(np.int64)
-        for key, rows in group_by_queue(topics(data, heads), heads.column("queue_id")):
+            tags_codes = read_requests(data, headers).units.units["tags_code"].astype(np.int64)
+        for key, rows in group_by_queue(topics(data, headers), headers.column("queue_id")):
             if key not in self._is_chosen:
                 self._is_chosen[key] = self.store.ranges.is_chosen(self._selection, *key)
             if not self._is_chosen[key]:
                 continue
             if key not in self.ends:
                 self.discovered.add(key)
-            logged = LoggedMessages.of(heads.take(rows), tags_codes[rows])
+            logged = LoggedMessages.of(headers.take(rows), tags_codes[rows])
             self._note_beginning(key, logged)
             self._awaited.setdefault(key, []).append(logged)
             physical_offset = int(logged.places[-1])
             if self.mark is None or physical_offset >= self.mark.physical_offset:
-                store_timestamp = heads.take(rows[-1:]).column("store_timestamp")[0]
+                store_timestamp = headers.take(rows[-1:]).column("store_timestamp")[0]
                 self.mark = LogMark(physical_offset, int(store_timestamp))
 
     def _note_beginning(self, key: QueueKey, logged: LoggedMessages) -> None:
@@ -538,7 +538,7 @@ class StoreTail:
             (topic, queue_id)
             for topic, queue_id in missing
             if self._deleted.get((topic, queue_id), 0) > reached[topic, queue_id]
-            # Light queues are in no table, and a copy may have none.
+            # LMQs are in no table, and a copy may have none.
             or (listed and topic not in known and not topic.startswith(LMQ_PREFIX))
         }
 

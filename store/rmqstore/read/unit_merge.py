@@ -16,7 +16,7 @@ WINDOW_UNITS = 1 << 19  # a window has about as many
 _SAMPLES_PER_WINDOW = 64
 _MAX_SAMPLES = 1 << 12
 _OVERREAD = 1.25  # units read of each slice, per unit of its share of a window: shares differ
-_WANTED_UNITS = 1024  # announced by one number
+_WANTED_UNITS = 1024  # prefetched by one number
 _LEAST_UNITS = 8  # read at once
 _SHORT_SLICE = 1024  # units that cost little more to read at once than a few of them
 _MAX_WINDOWS_HELD = 4  # where the samples mislead, fewer units go into a window
@@ -140,7 +140,7 @@ class UnitMerge:
         bounds = np.searchsorted(numbers, np.arange(1, len(left)))
         sampled = [part.tolist() for part in np.split(offsets, bounds)]
         for number, count in enumerate(counts.tolist()):
-            self._announce(number, count, sampled[number])
+            self._prefetch(number, count, sampled[number])
         chunks, samples = [], []
         for number, count in enumerate(counts.tolist()):
             chunks.append(self._read(number, count))
@@ -174,12 +174,12 @@ class UnitMerge:
             least = max(_LEAST_UNITS, self._window_units // len(left))
             counts = np.minimum(left[due], np.maximum((left[due] * share).astype(np.int64), least))
             for number, count in zip(due.tolist(), counts.tolist(), strict=True):
-                self._announce(number, count)
+                self._prefetch(number, count)
             reads = zip(due.tolist(), counts.tolist(), strict=True)
             self._hold([self._read(number, count) for number, count in reads])
             factor *= 2
 
-    def _announce(self, number: int, count: int, sampled: Sequence[int] = ()) -> None:
+    def _prefetch(self, number: int, count: int, sampled: Sequence[int] = ()) -> None:
         """Announce the next units of a slice, and some later ones."""
         if self._want is not None:
             first = int(self._next[number])

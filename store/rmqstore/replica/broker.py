@@ -293,7 +293,7 @@ def batch_topics_of(content: bytes) -> dict[str, bool]:
 
 
 def _entries(text: str) -> Iterator[tuple[str, Any]]:
-    """Yield the topics of a table and their entries, one by one, as far as it is sound."""
+    """Yield the topics of a table and their entries, one by one, as far as it is valid."""
     table = _TOPIC_TABLE.search(text)
     place = table.end() if table else len(text)
     decoder = json.JSONDecoder()

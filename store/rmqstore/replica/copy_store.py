@@ -21,10 +21,10 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from rmqstore.errors import StoreStateError
-from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.dispatch_requests import read_requests
-from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.columns.search import know_their_places
 from rmqstore.format.layout import Bytes, Mask
 from rmqstore.replica import events
@@ -67,7 +67,7 @@ _MOST_TOPICS_NAMED: Final = 10
 def reserve_spare(disk: Disk, path: Path) -> None:
     """Take space that is given back when the disk is full, so that the state can be written.
 
-    A state that lags behind the log would make the next follower move sound bytes aside, for
+    A state that lags behind the log would make the next follower move valid bytes aside, for
     which a full disk has no space either.
 
     Raises:
@@ -160,10 +160,10 @@ def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
             if segment is None:
                 break
             for window in walk_forward(log, segment, low, high):
-                for starts, heads, whole in window.heads():
-                    sound = whole & _are_sound(window, heads)
-                    if not sound.all():
-                        return segment.start + int(starts[sound.argmin()])
+                for starts, headers, whole in window.headers():
+                    valid = whole & _are_valid(window, headers)
+                    if not valid.all():
+                        return segment.start + int(starts[valid.argmin()])
                 end = window.stopped
                 if window.damage is not None:
                     return end
@@ -173,16 +173,16 @@ def found_end(paths: StorePaths, end: int, last_cut: int) -> int:
         log.close()
 
 
-def _are_sound(window: Window, heads: Heads) -> Mask:
+def _are_valid(window: Window, headers: RecordHeaders) -> Mask:
     """Return which records stand at their place, with the body that they had, and a written end."""
     data = window.data
-    has_its_body = sound_crcs(data, heads, stored_bodies(data, heads), of_records=False)
-    ends = heads.starts + heads.column("total_size")
+    has_its_body = valid_crcs(data, headers, stored_bodies(data, headers), of_records=False)
+    ends = headers.starts + headers.column("total_size")
     # Nothing guards the properties. Of one write, a system may have done a part.
-    is_written = (heads.property_lengths == 0) | (data[np.minimum(ends, len(data)) - 1] != 0)
-    is_at_its_place = know_their_places(data, heads.starts, window.segment.start)
-    sound: Mask = has_its_body & is_at_its_place & is_written
-    return sound
+    is_written = (headers.property_lengths == 0) | (data[np.minimum(ends, len(data)) - 1] != 0)
+    is_at_its_place = know_their_places(data, headers.starts, window.segment.start)
+    valid: Mask = has_its_body & is_at_its_place & is_written
+    return valid
 
 
 def warn_of_cut(
@@ -214,8 +214,8 @@ def _messages_from(log: CommitLog, start: int, end: int) -> Counter[str]:
         if segment is None:
             continue
         for window in walk_forward(log, segment, low, high):
-            for _, heads, whole in window.heads():
-                units = read_requests(window.data, heads.take(whole.nonzero()[0])).units
+            for _, headers, whole in window.headers():
+                units = read_requests(window.data, headers.take(whole.nonzero()[0])).units
                 for code, topic in enumerate(units.topics):
                     counts[topic] += int((units.topic_codes == code).sum())
             if window.damage is not None:

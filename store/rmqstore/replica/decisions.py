@@ -2,7 +2,7 @@
 
 :func:`decide` opens no file and no socket, and reads no clock. The loop in ``follower`` performs
 the actions that it returns, whose results are events again. What concerns the disk of the copy only
-is in ``upkeep``: flushes, the state, queues, old files, the steps of a cut and those of the end.
+is in ``maintenance``: flushes, the state, queues, old files, the steps of a cut and those of the end.
 
 A master that comes back with a shorter log shows it by bytes that differ, or by a heartbeat before
 the end of the copy (:func:`_take_heartbeat`). Both lead to :func:`_on_differed`, which decides that
@@ -35,7 +35,25 @@ from rmqstore.replica.agreement import (
 )
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Action, Asked, Happened, Question
-from rmqstore.replica.ha import Greeting
+from rmqstore.replica.ha import Handshake
+from rmqstore.replica.maintenance import (
+    BEGIN_AGAIN,
+    COMPLETE,
+    CUT,
+    HANDLERS,
+    PERIODIC_TASKS,
+    RETAIN,
+    RETAIN_UNBUILT,
+    Step,
+    ask,
+    build_if_due,
+    end_with,
+    flush_if_due,
+    pause,
+    report_if_due,
+    settle_kinds,
+    stop_with,
+)
 from rmqstore.replica.replica_state import (
     LONG_AGO,
     STREAMING,
@@ -58,24 +76,6 @@ from rmqstore.replica.replica_state import (
     patience,
 )
 from rmqstore.replica.state import epochs_within, first_state, require_same_source
-from rmqstore.replica.upkeep import (
-    BEGIN_AGAIN,
-    COMPLETE,
-    CUT,
-    DUTIES,
-    HANDLERS,
-    RETAIN,
-    RETAIN_UNBUILT,
-    Step,
-    ask,
-    build_if_due,
-    end_with,
-    flush_if_due,
-    pause,
-    report_if_due,
-    settle_kinds,
-    stop_with,
-)
 
 _END_SECONDS: Final = 1.0  # between two questions whether the log of the broker ends
 _RETRY_SECONDS: Final = 1.0
@@ -212,15 +212,15 @@ def _reach(state: ReplicaState) -> Decision:
     return state._replace(copy=state.copy._replace(noted=saved), broker=broker), [action]
 
 
-def _plan(state: ReplicaState, greeting: Greeting | None) -> Decision:
+def _plan(state: ReplicaState, handshake: Handshake | None) -> Decision:
     """Decide from where on the logs are compared; or end, with a copy that is open."""
     try:
-        return _planned(state, greeting)
+        return _planned(state, handshake)
     except RmqStoreError as err:
         return end_with(state, err)
 
 
-def _planned(state: ReplicaState, greeting: Greeting | None) -> Decision:
+def _planned(state: ReplicaState, handshake: Handshake | None) -> Decision:
     """Decide from where on the logs are compared, unless a copy has to begin before.
 
     Raises:
@@ -229,9 +229,9 @@ def _planned(state: ReplicaState, greeting: Greeting | None) -> Decision:
     copy, source, settings, root = state.copy, state.broker.source, state.settings, state.place.root
     saved = copy.saved
     bounds = state.broker.bounds
-    if greeting is not None:
-        bounds = served_bounds(bounds, greeting.epochs, greeting.end, source.file_size)
-    stream = Stream(Comparison(bounds, is_related=True, n_bytes=0), greeting)
+    if handshake is not None:
+        bounds = served_bounds(bounds, handshake.epochs, handshake.end, source.file_size)
+    stream = Stream(Comparison(bounds, is_related=True, n_bytes=0), handshake)
     state = state._replace(stream=stream)
     if copy.sure_end == saved.begin and not bounds.reach(saved.begin):
         begin = begin_at(settings.start, bounds, source.file_size, is_new=False)
@@ -243,8 +243,8 @@ def _planned(state: ReplicaState, greeting: Greeting | None) -> Decision:
     if has_gap(root, sure, bounds, begins_again=settings.on_gap == "restart"):
         return end_with(state, None, sets_aside=bounds)
     common, is_related = copy.end, True
-    if greeting is not None and (own := epochs_within(copy.epochs, *extent)):
-        point = consistent_point(own, copy.end, greeting.epochs, greeting.end)
+    if handshake is not None and (own := epochs_within(copy.epochs, *extent)):
+        point = consistent_point(own, copy.end, handshake.epochs, handshake.end)
         is_related = point is not None
         common = copy.end if point is None else point
     n_bytes = max(state.attempts.overlap, settings.overlap + source.least_overlap)
@@ -264,7 +264,7 @@ def _on_place_found(state: ReplicaState, event: events.PlaceFound) -> Decision:
     is_empty = copy.saved.begin == copy.end and copy.doubted_from is None
     if is_empty and bounds.low <= copy.end < bounds.high:
         return ask(state, Question.RECORD, copy.end)
-    return _request(state) if stream.greeting is not None else _reach(state)
+    return _request(state) if stream.handshake is not None else _reach(state)
 
 
 def _on_record_reported(
@@ -274,7 +274,7 @@ def _on_record_reported(
     first = stream.comparison.first._replace(record=event.record)
     stream = stream._replace(comparison=stream.comparison._replace(first=first))
     state = state._replace(stream=stream)
-    return _request(state) if stream.greeting is not None else _reach(state)
+    return _request(state) if stream.handshake is not None else _reach(state)
 
 
 def _on_connected(state: ReplicaState, event: events.Connected, _question: Question) -> Decision:
@@ -286,22 +286,22 @@ def _on_connected(state: ReplicaState, event: events.Connected, _question: Quest
             "login nor encryption: use a tunnel"
         )
         actions.append(events.Log(text))
-    greeting = event.greeting
-    state, further = _request(state) if greeting is None else _plan(state, greeting)
+    handshake = event.handshake
+    state, further = _request(state) if handshake is None else _plan(state, handshake)
     return state, [*actions, *further]
 
 
 def _request(state: ReplicaState) -> Decision:
     """Ask for the log, from the place on that is compared."""
     copy, stream, source = state.copy, state.connection, state.broker.source
-    comparison, greeting = stream.comparison, stream.greeting
+    comparison, handshake = stream.comparison, stream.handshake
     position = compared = comparison.compared
-    if greeting is None:
+    if handshake is None:
         position = request_at(compared, comparison.bounds, source.file_size)
     is_comparing = compared < copy.end
     stream = stream._replace(
         position=position, received_at=state.now, data_at=state.now,
-        epochs=() if greeting is None else tuple(greeting.epochs),
+        epochs=() if handshake is None else tuple(handshake.epochs),
     )  # fmt: skip
     phase = Phase.COMPARING if is_comparing else Phase.APPENDING
     timers = state.timers._replace(rate_due=state.now)
@@ -309,7 +309,7 @@ def _request(state: ReplicaState) -> Decision:
     if not is_comparing:
         state = agree(state)  # the copy is empty
     holds_zero = position > compared and not is_comparing
-    return state, [events.Request(position, greeting, holds_zero)]
+    return state, [events.Request(position, handshake, holds_zero)]
 
 
 def _on_unanswered(state: ReplicaState, event: events.Unanswered, question: Question) -> Decision:
@@ -624,8 +624,8 @@ def _on_ticked(state: ReplicaState, event: events.Ticked) -> Decision:
             return state, actions
     else:
         state, actions = flush_if_due(state)
-    for duty in DUTIES:
-        state, further = duty(state)
+    for task in PERIODIC_TASKS:
+        state, further = task(state)
         actions += further
     return state, actions
 
@@ -660,7 +660,7 @@ def _end_cut(state: ReplicaState, cut: Cutting) -> Decision:
     stream = state.connection._replace(received_at=state.now)
     state = state._replace(change=None, broker=broker, stream=stream)
     if cut.begins_at is not None:
-        return _plan(state, stream.greeting)
+        return _plan(state, stream.handshake)
     held = state.copy._replace(n_held=cut.place - cut.end, held_at=state.now)
     state = state._replace(phase=Phase.APPENDING, copy=held)
     return _hold(state, cut.place, stream.position)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rmqstore.errors import CorruptRecordError
 from rmqstore.replica.broker import Facts, Source, TopicKinds
 from rmqstore.replica.broker_requests import LogBounds
-from rmqstore.replica.ha import Greeting
+from rmqstore.replica.ha import Handshake
 from rmqstore.replica.state import FollowState
 from rmqstore.storage.broker.epochs import Epoch
 
@@ -106,7 +106,7 @@ class Unanswered(NamedTuple):
 class Connected(NamedTuple):
     """The HA port of the master accepted a connection, in controller mode also the handshake."""
 
-    greeting: Greeting | None
+    handshake: Handshake | None
     is_public: bool
 
 
@@ -286,7 +286,7 @@ class Request(NamedTuple):
     """Ask for the log from a physical offset on."""
 
     position: int
-    greeting: Greeting | None
+    handshake: Handshake | None
     holds_zero: bool  # byte 0 cannot be asked for: it is 0
 
 

@@ -39,11 +39,11 @@ from rmqstore.replica.ha import (
     Piece,
     shake_hands,
 )
+from rmqstore.replica.maintenance import state_to_leave
 from rmqstore.replica.replica_state import Phase, Place, first_replica_state, progress_of, wait_of
 from rmqstore.replica.retention import OldFiles
 from rmqstore.replica.settings import FollowSettings
 from rmqstore.replica.state import FollowProgress
-from rmqstore.replica.upkeep import state_to_leave
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 
@@ -155,13 +155,13 @@ def connect(
     connection: Connection | None = None
     try:
         connection = Connection(source.ha_address, seconds)
-        greeting = None
+        handshake = None
         if learner_id is not None:
-            greeting = shake_hands(connection, learner_id, seconds, gives_up)
+            handshake = shake_hands(connection, learner_id, seconds, gives_up)
             # A master that is demoted says so, and then closes its connections: this one is among
             # them.
             port.require_master()
-        event = events.Connected(greeting, connection.is_public)
+        event = events.Connected(handshake, connection.is_public)
         return _Made(happened(event, asked), connection)
     except BaseException as err:  # noqa: BLE001 - whatever it is, somebody waits for a connection
         if connection is not None:
@@ -429,10 +429,10 @@ class Follower:
         return order
 
     def _request(self, action: events.Request) -> events.Lost | None:
-        position, greeting, holds_zero = action
+        position, handshake, holds_zero = action
         stream = HaStream(position)
-        if greeting is not None:
-            stream = ControllerStream(position, greeting.epochs)
+        if handshake is not None:
+            stream = ControllerStream(position, handshake.epochs)
         assert self._made is not None
         self._made = self._made._replace(stream=stream)
         if holds_zero:

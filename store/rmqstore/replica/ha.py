@@ -42,7 +42,7 @@ _MAX_EPOCHS: Final = 1 << 16  # brokers up to 5.5 can send 1000
 _MAX_OFFSET: Final = 1 << 62
 _NO_FILE: Final = -1  # where an empty log begins
 
-GREETING_HEADER: Final = struct.Struct(">iiqi")
+HANDSHAKE_HEADER: Final = struct.Struct(">iiqi")
 
 
 class Piece(NamedTuple):
@@ -133,7 +133,7 @@ class HaStream:
         self._left = size
 
 
-class Greeting(NamedTuple):
+class Handshake(NamedTuple):
     """The answer of a broker to a handshake.
 
     Attributes:
@@ -145,18 +145,18 @@ class Greeting(NamedTuple):
     epochs: list[Epoch]
 
 
-def handshake(learner_id: int) -> bytes:
+def handshake_request(learner_id: int) -> bytes:
     """Return the first message of a replica that stays a learner, whom nobody waits for."""
     return _HANDSHAKE.pack(_HANDSHAKE_STATE, _NOT_FROM_LAST_FILE, _LEARNER, learner_id)
 
 
-def greeting_size(header: bytes) -> int:
+def handshake_size(header: bytes) -> int:
     """Return how many bytes follow the header of the answer to a handshake.
 
     Raises:
         MalformedBytesError: it is not such a header.
     """
-    state, size, end, _ = GREETING_HEADER.unpack(header)
+    state, size, end, _ = HANDSHAKE_HEADER.unpack(header)
     if state != _HANDSHAKE_STATE:
         raise MalformedBytesError(0, f"the broker answers a handshake with state {state}")
     if size % _EPOCH.size or not 0 <= size <= _MAX_EPOCHS * _EPOCH.size:
@@ -166,17 +166,17 @@ def greeting_size(header: bytes) -> int:
     return int(size)
 
 
-def read_greeting(header: bytes, body: bytes) -> Greeting:
+def read_handshake(header: bytes, body: bytes) -> Handshake:
     """Return the answer to a handshake.
 
     Args:
-        header: a header that :func:`greeting_size` takes.
+        header: a header that :func:`handshake_size` takes.
         body: as many bytes as that says.
 
     Raises:
         MalformedBytesError: the epochs do not follow one another, or there is none.
     """
-    _, _, end, last = GREETING_HEADER.unpack(header)
+    _, _, end, last = HANDSHAKE_HEADER.unpack(header)
     epochs = [Epoch(*fields) for fields in _EPOCH.iter_unpack(body)]
     if not epochs:
         raise MalformedBytesError(4, "the broker has no epoch, so it was never a master")
@@ -184,14 +184,14 @@ def read_greeting(header: bytes, body: bytes) -> Greeting:
     for epoch in epochs:
         if epoch.number <= before.number or not before.start_offset <= epoch.start_offset <= end:
             raise MalformedBytesError(
-                GREETING_HEADER.size,
+                HANDSHAKE_HEADER.size,
                 f"epoch {epoch.number} from {epoch.start_offset} cannot follow epoch "
                 f"{before.number} from {before.start_offset} in a log that ends at {end}",
             )
         before = epoch
     if last != before.number:
         raise MalformedBytesError(16, f"the last epoch is {before.number}, not {last}")
-    return Greeting(end, epochs)
+    return Handshake(end, epochs)
 
 
 class ControllerStream(HaStream):
@@ -305,7 +305,7 @@ class Connection:
 
 def shake_hands(
     connection: Connection, learner_id: int, seconds: float, gives_up: Callable[[], bool]
-) -> Greeting:
+) -> Handshake:
     """Introduce the follower to a broker in controller mode, and return what the broker answers.
 
     In default mode a broker would take the id for an acknowledgement. It is so low a number that it
@@ -331,9 +331,9 @@ def shake_hands(
                 raise ConnectionEndedError("no answer to the handshake of controller mode")
         return bytes(buffer)
 
-    connection.send(handshake(learner_id))
+    connection.send(handshake_request(learner_id))
     try:
-        header = receive(GREETING_HEADER.size)
-        return read_greeting(header, receive(greeting_size(header)))
+        header = receive(HANDSHAKE_HEADER.size)
+        return read_handshake(header, receive(handshake_size(header)))
     except MalformedBytesError as err:
         raise ConnectionEndedError(f"no handshake of controller mode: {err.reason}") from err

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
 from rmqstore.format.columns.buffers import gather_words
-from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.columns.walk import Walk, walk, walk_plainly
 from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import (
@@ -368,10 +368,10 @@ class LogCopy:
             row = int(wrong[0])
             starts, size = starts[:row], int(starts[row])
         if len(starts):
-            heads, _ = read_heads(buf, starts[-1:])
+            headers, _ = read_headers(buf, starts[-1:])
             self._write(self.end, buf[:size])
             self.starts.add(self.end, self.end + size, starts)
-            self.last_store_timestamp = int(heads.column("store_timestamp")[0])
+            self.last_store_timestamp = int(headers.column("store_timestamp")[0])
             self.end += size
         if len(wrong):
             raise self._not_a_record(f"the record says that it is at {int(stored[row])}")

@@ -298,12 +298,12 @@ class QueueBuilder:
             for finding in dispatcher.findings:
                 logger.warning("%s %s: %s", finding.part, finding.place, finding.text)
             dispatcher.findings.clear()
-            if not dispatcher.misfits:
+            if not dispatcher.mismatches:
                 self._open = self._open._replace(dispatcher=dispatcher)
                 return reached, unknown
-            for key, misfit in dispatcher.misfits.items():
-                logger.warning("%s; the queue is built again from the log", misfit)
-                self._queues.empty(Path(misfit.path))
+            for key, mismatch in dispatcher.mismatches.items():
+                logger.warning("%s; the queue is built again from the log", mismatch)
+                self._queues.empty(Path(mismatch.path))
                 self._open.appenders.pop(key, None)
             self._open = self._open._replace(dispatcher=None)
             start = self._log.min_offset

@@ -13,7 +13,7 @@ from rmqstore.replica.agreement import FirstRecord
 from rmqstore.replica.broker import Facts, Source
 from rmqstore.replica.broker_requests import LogBounds
 from rmqstore.replica.events import Action, Asked, Question
-from rmqstore.replica.ha import NEVER, Greeting
+from rmqstore.replica.ha import NEVER, Handshake
 from rmqstore.replica.settings import FollowSettings, Timing
 from rmqstore.replica.state import FollowProgress, FollowState
 from rmqstore.storage.broker.epochs import Epoch
@@ -119,7 +119,7 @@ class Stream(NamedTuple):
     """One connection."""
 
     comparison: Comparison
-    greeting: Greeting | None
+    handshake: Handshake | None
     position: int = 0  # of the next byte to come
     epochs: tuple[Epoch, ...] = ()
     confirm_offset: int = -1
@@ -361,7 +361,7 @@ def learn_epochs(state: ReplicaState) -> ReplicaState:
     The copy may have older ones, which the broker forgets together with its files.
     """
     stream, copy = state.connection, state.copy
-    if stream.greeting is None:
+    if stream.handshake is None:
         return state
     first = stream.epochs[0]
     older = [

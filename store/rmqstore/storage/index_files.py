@@ -329,7 +329,7 @@ class IndexFile:
         newest = order[is_newest]
         with self._storage.open(self.path) as file:
             stored = self._slots(file, 0, self._sizes.n_slots)[slots[newest]].astype(np.int64)
-        # In a sound file each slot leads to its newest item, and each item to the one before it in
+        # In a valid file each slot leads to its newest item, and each item to the one before it in
         # its slot. Only the chains of other slots have to be followed.
         odd = np.union1d(slots[previous != expected], slots[newest[stored != numbers[newest]]])
         is_hidden: Mask = np.isin(slots, odd)
@@ -338,7 +338,7 @@ class IndexFile:
             chained = chained[(chained > 0) & (chained <= len(items))]
             is_hidden[chained - 1] = False
             following = previous[chained - 1]
-            # A sound item leads to an older one. Any other would make a loop.
+            # A valid item leads to an older one. Any other would make a loop.
             chained = following[following < chained]
         return is_hidden
 

@@ -108,7 +108,7 @@ class _OpenIndexFile:
             items = self._read(numbers)
             yield self._chosen(items, numbers, items["key_hash"] == hashes, begin, end)
             previous = items["previous"].astype(np.int64)
-            # A sound item leads to an older one. Any other would make a loop.
+            # A valid item leads to an older one. Any other would make a loop.
             numbers = np.where(previous < numbers, previous, 0)
         # To search all items up to those that are left is faster than to follow long chains.
         stop = int(numbers.max()) + 1

@@ -58,7 +58,7 @@ class StoreCluster(Closing):
                 store.parts.require("reading one of several stores of a broker")
                 sources.append(store.parts)
             (broker,) = brokers_of(sources)
-            broker.require_sound()
+            broker.require_valid()
             for replica in broker.replicas:
                 logger.warning("%s is not read: it is %s", replica.path, broker.note(replica))
             for store, source in zip(members, sources, strict=True):

@@ -24,9 +24,9 @@ from rmqstore.format.columns.dispatch_requests import (
     have_units,
     read_requests,
 )
-from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.inner_batch import count_messages
-from rmqstore.format.columns.lmq import lmq_heads
+from rmqstore.format.columns.lmq import lmq_headers
+from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.layout import BATCH_ROWS, LMQ_PREFIX, Bytes, Mask
 from rmqstore.progress import Progress, ignore_progress
 from rmqstore.storage.broker.broker_run import Checkpoint
@@ -160,7 +160,7 @@ class Dispatcher:
         batch_topics: the topics whose queues are BatchConsumeQueues.
         known_topics: those whose kind is known; None if all others have plain queues.
         is_tolerant: skip damage and report it in :attr:`findings`. Queues that do not fit the log
-            are listed in :attr:`misfits`, and nothing more is appended to them.
+            are listed in :attr:`mismatches`, and nothing more is appended to them.
         walk: finds the records of a part of one file.
     """
 
@@ -186,7 +186,7 @@ class Dispatcher:
         self._waiting = UnitBuffer()
         self._topic: bytes | None = None  # of all records before; most likely of those after
         self.findings: list[Finding] = []
-        self.misfits: dict[tuple[str, int], CorruptQueueError] = {}
+        self.mismatches: dict[tuple[str, int], CorruptQueueError] = {}
 
     def dispatch(self, start: int, end: int, progress: Progress = ignore_progress) -> None:
         """Build the missing units and items of the records in ``[start, end)``.
@@ -198,8 +198,8 @@ class Dispatcher:
         for part in join_spans(self._log, start, end):
             spans = [part] if isinstance(part, SegmentSpan) else part.spans
             if isinstance(part, JoinedWindow) and part.has_true_sizes():
-                for _, heads, _ in part.heads():
-                    self._put_records(part.data, heads)
+                for _, headers, _ in part.headers():
+                    self._put_records(part.data, headers)
             else:
                 for low, high, segment in spans:
                     if segment is not None:
@@ -216,32 +216,34 @@ class Dispatcher:
     ) -> None:
         path = str(segment.path)
         for window in self._walk(self._log, segment, start, end):
-            for starts, heads, whole in window.heads(self._topic, _BATCH_ROWS):
+            for starts, headers, whole in window.headers(self._topic, _BATCH_ROWS):
                 places = starts + segment.start
-                sound = whole & (heads.column("physical_offset") == places)
-                for physical_offset in places[~sound].tolist():
+                valid = whole & (headers.column("physical_offset") == places)
+                for physical_offset in places[~valid].tolist():
                     reason = "not a whole record with this physical offset"
                     self._report_damage(path, physical_offset, reason)
-                sound_heads = heads if sound.all() else heads.take(np.flatnonzero(sound))
-                if len(sound_heads):
-                    self._put_records(window.data, sound_heads)
+                valid_headers = headers if valid.all() else headers.take(np.flatnonzero(valid))
+                if len(valid_headers):
+                    self._put_records(window.data, valid_headers)
             reach(min(window.stopped, end))
             if window.damage is not None:
                 self._report_damage(path, window.stopped, window.damage)
 
-    def _put_records(self, data: Bytes, heads: Heads) -> None:
-        requests = read_requests(data, heads, self._config.rules)
+    def _put_records(self, data: Bytes, headers: RecordHeaders) -> None:
+        requests = read_requests(data, headers, self._config.rules)
         units, has_unit = requests.units, requests.has_unit
         if self._known_topics is not None:
             unknown = frozenset(units.topics) - self._known_topics
             unknown = frozenset(each for each in unknown if not each.startswith(LMQ_PREFIX))
             if unknown:
-                raise UnknownTopicsError(int(heads.column("physical_offset")[0]), unknown)
-        self._topic = first_topic(data, heads) if len(heads) and len(units.topics) == 1 else None
+                raise UnknownTopicsError(int(headers.column("physical_offset")[0]), unknown)
+        self._topic = (
+            first_topic(data, headers) if len(headers) and len(units.topics) == 1 else None
+        )
         if self._batch_topics:
             is_batch = np.array([topic in self._batch_topics for topic in units.topics], np.bool_)
             in_batches = is_batch[units.topic_codes]
-            counts = np.where(in_batches, count_messages(data, heads), 1)
+            counts = np.where(in_batches, count_messages(data, headers), 1)
             # A few bytes may say that a record holds thousands of messages, so records are taken in
             # groups that do not have too many messages together.
             group = (np.cumsum(counts) - counts) // _MOST_MESSAGES
@@ -263,8 +265,8 @@ class Dispatcher:
         self._put_keys(requests)
         if requests.may_name_light_queues:
             # The light message queues that records name get units too. Source: LmqDispatch.java.
-            with_unit = heads.take(have_units(heads.column("sys_flag")))
-            of_queues = lmq_heads(data, with_unit, self._batch_topics)
+            with_unit = headers.take(have_units(headers.column("sys_flag")))
+            of_queues = lmq_headers(data, with_unit, self._batch_topics)
             if len(of_queues):
                 self._put_units(read_requests(data, of_queues, self._config.rules).units)
 
@@ -319,7 +321,7 @@ class Dispatcher:
         if units is None:
             return
         for key, rows in units.by_queue():
-            if key in self.misfits:
+            if key in self.mismatches:
                 continue
             if self._is_tolerant and not can_have_queue(*key):
                 for physical_offset in units.units["physical_offset"][rows].tolist():
@@ -337,7 +339,7 @@ class Dispatcher:
             except CorruptQueueError as err:
                 if not self._is_tolerant:
                     raise
-                self.misfits[key] = err
+                self.mismatches[key] = err
 
     def write(self) -> None:
         """Write the units that wait, which :meth:`flush` brings to the disk."""

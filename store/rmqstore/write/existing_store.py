@@ -170,18 +170,18 @@ def fit_log_files(disk: Disk, log: CommitLog) -> None:
     Raises:
         StoreStateError: a file that is too long has other bytes than zeros there.
     """
-    misfits = _misfits(log)
-    for path, length, size in misfits:
+    mismatches = _mismatches(log)
+    for path, length, size in mismatches:
         logger.warning(
             "%s: the file has %d bytes and should have %d; zeros are %s",
             path, length, size, "added" if length < size else "cut off",
         )  # fmt: skip
         disk.resize(path, size)
-    if misfits:
+    if mismatches:
         log.refresh()
 
 
-def _misfits(log: CommitLog) -> list[tuple[Path, int, int]]:
+def _mismatches(log: CommitLog) -> list[tuple[Path, int, int]]:
     """Return the files of a log with another length than a broker requires, their and that length.
 
     Raises:
@@ -189,7 +189,7 @@ def _misfits(log: CommitLog) -> list[tuple[Path, int, int]]:
     """
     files = [(segment.start, LOCAL.size(segment.path)) for segment in log.segments]
     size = usual_size(files)
-    misfits = []
+    mismatches = []
     for segment, (_, length) in zip(log.segments, files, strict=True):
         if length == size or (not length and segment is log.segments[-1]):
             continue
@@ -202,8 +202,8 @@ def _misfits(log: CommitLog) -> list[tuple[Path, int, int]]:
                     f"and should have {size}; a broker does not start on it. Get it from a backup "
                     "or a replica"
                 )
-        misfits.append((segment.path, length, size))
-    return misfits
+        mismatches.append((segment.path, length, size))
+    return mismatches
 
 
 def existing_config(
@@ -226,7 +226,7 @@ def existing_config(
     changes: dict[str, int | None] = {"index_tags": config.index_tags or has_tag_items(paths, log)}
     if log.segments:
         lengths = [(segment.start, LOCAL.size(segment.path)) for segment in log.segments]
-        if _misfits(log) and not is_fitted:
+        if _mismatches(log) and not is_fitted:
             raise StoreStateError(
                 f"{log.folders}: files of {sorted({length for _, length in lengths})} bytes; "
                 "a broker requires all files to have the same size"
@@ -320,11 +320,11 @@ class BrokerRelease:
         for segment in reversed(self._log.segments):
             end = segment.start + self._log.file_of(segment).written_end(segment.size)
             for window in walk_back(self._log, segment, end):
-                for _, heads, whole in window.heads():
-                    sound = heads.take(whole)
-                    if (sound.column("magic") == MESSAGE_MAGIC_V2).any():
+                for _, headers, whole in window.headers():
+                    valid = headers.take(whole)
+                    if (valid.column("magic") == MESSAGE_MAGIC_V2).any():
                         seen = max(seen, _LONG_TOPICS)
-                    if (sound.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)).any():
+                    if (valid.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)).any():
                         seen = max(seen, _IPV6_HOSTS)
                 return seen
         return seen

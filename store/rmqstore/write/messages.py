@@ -111,10 +111,10 @@ def find_light_queues(
     """
     if not maps.mentions(_INNER):
         return None
-    stated = maps.column(PROPERTY_INNER_NUM)
-    if stated is not None and stated.null_count < len(stated):
+    explicit = maps.column(PROPERTY_INNER_NUM)
+    if explicit is not None and explicit.null_count < len(explicit):
         reason = f"property {PROPERTY_INNER_NUM} is that of an inner batch, which is not written"
-        refuse(int(np.argmax(mask_of(stated.is_valid()))), "MESSAGE_ILLEGAL", reason)
+        refuse(int(np.argmax(mask_of(explicit.is_valid()))), "MESSAGE_ILLEGAL", reason)
     named = maps.column(PROPERTY_MULTI_DISPATCH)
     if named is None:
         return None
@@ -195,9 +195,9 @@ class UniqueKeys:
         # The counter has 16 bits, so the time advances by a millisecond every 65,536 keys.
         tails["time"] = int((started - month).total_seconds() * 1000) + (numbers >> 16)
         tails["counter"] = numbers & 0xFFFF
-        heads = np.broadcast_to(np.frombuffer(self._head, np.uint8), (count, len(self._head)))
+        headers = np.broadcast_to(np.frombuffer(self._head, np.uint8), (count, len(self._head)))
         tail_bytes = tails.view(np.uint8).reshape(count, tails.dtype.itemsize)
-        return hex_rows(np.hstack((heads, tail_bytes)))
+        return hex_rows(np.hstack((headers, tail_bytes)))
 
 
 def are_offset_ids(ids: pa.StringArray, batch: pa.RecordBatch) -> pa.BooleanArray:

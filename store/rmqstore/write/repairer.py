@@ -307,9 +307,9 @@ class Repairer:
             )
             dispatcher.dispatch(start, end, progress)
             dispatcher.flush()
-            if not dispatcher.misfits:
+            if not dispatcher.mismatches:
                 break
-            for err in dispatcher.misfits.values():
+            for err in dispatcher.mismatches.values():
                 logger.warning("%s; the queue is built again from the log", err)
                 self.queues.empty(Path(err.path))
             start = self._log.min_offset
@@ -369,7 +369,7 @@ class RebuildPlan(NamedTuple):
         root: the store.
         log_start: physical offset of the first file of the log.
         log_end: physical offset after the last record.
-        reason: why the log ends there; "" for a sound end.
+        reason: why the log ends there; "" for a valid end.
         log_changes: the changes of files of the log.
         n_queues: queues that are built again.
         n_queue_files: their files, which are replaced.

@@ -17,7 +17,7 @@ from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.queue import sound_end, whole_end
+from rmqstore.storage.queue.queue import valid_end, whole_end
 from rmqstore.storage.recovery.log_end import LogEnd
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ def cut_queue(
     new_end = queue.cut(start, end, log_end)
     if not was_closed:
         new_end = whole_end(queue, start, new_end)
-    new_end = sound_end(queue, start, new_end)
+    new_end = valid_end(queue, start, new_end)
     if new_end == end:
         return end, 0
     n_removed = end - new_end

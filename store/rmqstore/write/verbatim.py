@@ -15,7 +15,7 @@ from rmqstore.format.columns.buffers import array_bytes, booleans, codes_of, gat
 from rmqstore.format.columns.decode import pack_hosts
 from rmqstore.format.columns.dispatch_requests import DispatchProperties, have_units, topic_names
 from rmqstore.format.columns.encode import LightQueues, RecordColumns, TopicColumn
-from rmqstore.format.columns.inner_batch import stated_counts
+from rmqstore.format.columns.inner_batch import explicit_counts
 from rmqstore.format.columns.lmq import dispatches_of, is_dispatched
 from rmqstore.format.columns.property_decode import parse_entries
 from rmqstore.format.columns.property_encode import PropertyStrings
@@ -110,7 +110,7 @@ def claim_offsets(
     if not is_inner.any():
         offsets.claim(columns.topics, columns.queue_ids, queue_offsets, has_unit, numbers)
     else:
-        counts = stated_counts(columns.properties.joined(), is_inner)
+        counts = explicit_counts(columns.properties.joined(), is_inner)
         rows = np.repeat(np.arange(len(counts)), counts)
         ranks = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
         topics = TopicColumn(columns.topics.names, columns.topics.codes[rows])

@@ -109,8 +109,8 @@ def test_one_damaged_batch(
     build.write_segment(folder, 0, plain(0), changed, plain(10), plain(15))
     build.write_index(folder, 0, (14, len(plain(0) + changed)))
     build.write_segment(folder, 20, plain(20))
-    sound = {*range(25)} - ({*range(5, 10)} if offset < 10 else set())
-    expected = sorted([*sound, offset])
+    valid = {*range(25)} - ({*range(5, 10)} if offset < 10 else set())
+    expected = sorted([*valid, offset])
     found = rows(log_dir, plan)
     assert sorted(offset for offset, _ in found) == expected
     assert damage_of(found) == [offset]

@@ -43,9 +43,9 @@ def test_a_time_that_spark_cannot_count(
 @pytest.mark.parametrize("headers", [False, True])
 def test_what_is_damaged_is_a_row_with_the_reason(tmp_path: Path, *, headers: bool) -> None:
     root = build.make_log_dir(tmp_path / "logs")
-    sound, far = build.batch(0, [b"a"]), build.batch(1, [b"far"], time=2**62)
+    valid, far = build.batch(0, [b"a"]), build.batch(1, [b"far"], time=2**62)
     wrong = build.batch(2, [b"b"])[:-1] + b"\x55"
-    path = build.write_segment(root / "t-0", 0, sound, far, wrong, build.batch(3, [b"c"]))
+    path = build.write_segment(root / "t-0", 0, valid, far, wrong, build.batch(3, [b"c"]))
     given = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "why", "subscribe": "t"}
     given |= {"path": str(root), "includeHeaders": str(headers).lower()}
     options = parse_read_options(given)
@@ -60,7 +60,7 @@ def test_what_is_damaged_is_a_row_with_the_reason(tmp_path: Path, *, headers: bo
     assert [row["why"] for row in rows] == [
         None,
         f"the timestamp {2**62} does not fit into Spark's microseconds",
-        f"{path}, {len(sound + far)}: the CRC is wrong",
+        f"{path}, {len(valid + far)}: the CRC is wrong",
         None,
     ]
     assert [row["timestamp"] is None for row in rows] == [False, True, True, False]
@@ -74,6 +74,6 @@ def test_the_reasons_alone(tmp_path: Path) -> None:
     options = parse_read_options({"path": str(root), "mode": "PERMISSIVE", "subscribe": "t"})
     schema = StructType([StructField("_corrupt_record", StringType())])
     split = RangeSplit((OffsetRange("t", 0, 0, 1, 0.0),))
-    (sound, damaged) = RowReader(schema, options).rows(split)
-    assert sound.to_pydict() == {"_corrupt_record": [None]}
+    (valid, damaged) = RowReader(schema, options).rows(split)
+    assert valid.to_pydict() == {"_corrupt_record": [None]}
     assert "left of a batch" in damaged.column(0)[0].as_py()

@@ -240,14 +240,14 @@ def test_a_huge_batch_gives_nothing_if_its_last_record_is_damaged(
 ) -> None:
     monkeypatch.setattr(records, "_PIECE_ROWS", 100)
     every = b"".join(record(at, Row()) for at in range(250))
-    sound = batch(0, [Row()])
+    valid = batch(0, [Row()])
     for stored in (every + b"\0", every[:-1] + b"\1", every[:-7]):
-        data = sound + batch(1, [], records=stored, count=250) + sound
+        data = valid + batch(1, [], records=stored, count=250) + valid
         pieces = decode_pieces(data, walk_batches(data), columns=["offset", "headers"])
         given = []
         with pytest.raises(MalformedBytesError) as raised:
             given.extend(pieces)
-        assert raised.value.position == len(sound)
+        assert raised.value.position == len(valid)
         assert sum(piece.num_rows for piece in given) in (0, 1)
 
 
@@ -285,14 +285,14 @@ def test_a_huge_compressed_message_gives_nothing_if_its_last_one_is_damaged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(records, "_PIECE_ROWS", 100)
-    sound = message(0, None, b"a")
+    valid = message(0, None, b"a")
     messages = inner(500, 1)
     for last in (messages[-1][:-1] + b"x", messages[-1][:-1], bytes(40), messages[-1] + b"1"):
-        data = sound + wrapper(500, GZIP, *messages[:-1], last) + sound
+        data = valid + wrapper(500, GZIP, *messages[:-1], last) + valid
         given = []
         with pytest.raises(MalformedBytesError) as raised:
             given.extend(decode_pieces(data, walk_batches(data), columns=["offset"]))
-        assert raised.value.position == len(sound)
+        assert raised.value.position == len(valid)
         assert sum(piece.num_rows for piece in given) in (0, 1)
 
 

@@ -75,11 +75,11 @@ def test_heads_are_those_that_the_tool_shows(store: Path) -> None:
     count = 0
     for data, shown in segments(store):
         heads = walk_batches(data)
-        is_sound = heads.check_crcs(data)
+        is_valid = heads.check_crcs(data)
         for row, expected in enumerate(shown["batches"]):
             found = head(heads, row)
             assert found == {name: expected[name] for name in found}, shown["file"]
-            assert is_sound[row] == expected["isValid"], shown["file"]
+            assert is_valid[row] == expected["isValid"], shown["file"]
         if "threw" not in shown:
             assert len(heads) == len(shown["batches"])
             assert heads.stopped_at + (shown.get("invalidBytesAtEnd") or 0) == len(data)

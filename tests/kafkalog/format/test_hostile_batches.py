@@ -121,8 +121,8 @@ def test_lengths_that_lie() -> None:
     ):
         refused(batch(0, [Row()], records=varint(len(body)) + body), reason)
         stored = varint(len(body)) + body
-        sound = batch(1, [Row(b"k", b"v" * 9, [(b"a", b"b")])])
-        refused(sound * 20 + batch(0, [Row()], records=stored), reason)
+        valid = batch(1, [Row(b"k", b"v" * 9, [(b"a", b"b")])])
+        refused(valid * 20 + batch(0, [Row()], records=stored), reason)
     refused(batch(0, [Row()], records=varint(1 << 30) + fields), "bytes")
     refused(batch(0, [Row()], records=varint(-9) + fields), "bytes")
     refused(batch(0, [Row()], records=b"\x80" * 7))
@@ -147,8 +147,8 @@ def test_bombs_are_refused_before_they_fill_the_memory(codec: int) -> None:
 
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4, ZSTD])
 def test_what_does_not_inflate_is_refused(codec: int) -> None:
-    sound = CODECS[codec](random.Random(1).randbytes(5000))
-    for stored in (b"", b"\0", b"x" * 100, sound[:9], sound[:-9], b"\xff" * 30):
+    valid = CODECS[codec](random.Random(1).randbytes(5000))
+    for stored in (b"", b"\0", b"x" * 100, valid[:9], valid[:-9], b"\xff" * 30):
         refused(batch(0, ROWS, records=b"?", compress=lambda _, s=stored: s, attributes=codec))
 
 
@@ -207,29 +207,29 @@ def test_legacy_messages_that_lie() -> None:
     refused(wrapper(5, GZIP, inner[:-1] + b"?"), "CRC of a message inside")
     refused(wrapper(5, GZIP, wrapper(0, GZIP, inner)), "is compressed")
     refused(wrapper(5, GZIP, message(9, None, b"v")), "less than those inside")
-    sound = message(0, b"k", b"v")
+    valid = message(0, b"k", b"v")
     for place, length in ((26, 100), (26, (1 << 31) - 1), (31, 100), (31, 0), (26, -1)):
-        changed = bytearray(sound)
+        changed = bytearray(valid)
         struct.pack_into(">i", changed, place, length)
         refused(bytes(changed))
 
 
 def test_where_a_walk_stops() -> None:
-    sound = batch(0, ROWS)
+    valid = batch(0, ROWS)
     for tail, reason in (
         (b"", None),
         (bytes(5), "zeros"),
         (bytes(500), "zeros"),
-        (sound[:-1], "cut off"),
-        (sound[:20], "too few"),
+        (valid[:-1], "cut off"),
+        (valid[:20], "too few"),
         (b"\xff" * 100, "length -1"),
         (struct.pack(">qiib", 0, 48, 0, 2) + bytes(100), "length 48"),
         (struct.pack(">qiib", 0, 21, 0, 1) + bytes(100), "length 21"),
         (struct.pack(">qiib", 0, 13, 0, 0) + bytes(100), "length 13"),
     ):
-        heads = walk_batches(sound * 2 + tail, base_position=10)
+        heads = walk_batches(valid * 2 + tail, base_position=10)
         assert len(heads) == 2
-        assert heads.stopped_at == 10 + 2 * len(sound)
+        assert heads.stopped_at == 10 + 2 * len(valid)
         assert (heads.reason is None) if reason is None else (reason in str(heads.reason))
 
 

@@ -264,7 +264,7 @@ def everything(root: Path) -> list[str]:
 @pytest.mark.parametrize("file", ["timerlog/" + "0" * 20, "config/timercheck", "timerwheel"])
 def test_every_byte_may_be_another(tmp_path: Path, file: str, step: int) -> None:
     root = small(tmp_path / "s")
-    sound = keys(root)
+    valid = keys(root)
     path = root / file
     with path.open("r+b") as opened:
         data = opened.read()
@@ -282,7 +282,7 @@ def test_every_byte_may_be_another(tmp_path: Path, file: str, step: int) -> None
             opened.seek(position)
             opened.write(data[position : position + 1])
             opened.flush()
-    assert keys(root) == sound
+    assert keys(root) == valid
 
 
 @pytest.mark.parametrize("file", ["timerlog/" + "0" * 20, "config/timercheck", "timerwheel"])

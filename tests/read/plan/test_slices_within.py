@@ -1,4 +1,4 @@
-"""Parts of a queue in parts of the log: short sound ranges take a short cut to the same result."""
+"""Parts of a queue in parts of the log: short valid ranges take a short cut to the same result."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_short_range_gives_what_a_long_one_would(
                 cuts = sorted(rng.choices(range(store.end + 100), k=6))
                 spans = [Span(*cuts[row : row + 2]) for row in (0, 2, 4)]
                 with monkeypatch.context() as patch:
-                    patch.setattr(queue_ranges, "_sound_within", lambda *_: None)
+                    patch.setattr(queue_ranges, "_valid_within", lambda *_: None)
                     expected = slices_within(queue, piece, spans, log_end)
                 found = slices_within(queue, piece, spans, log_end)
                 assert _offsets(found) == _offsets(expected)

@@ -250,10 +250,10 @@ def test_records_of_batch_topics_are_not_dispatched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", tiers.sampled(7, 1))
 def test_changed_bytes_never_escape(tmp_path: Path, step: int) -> None:
     """A row that comes is the message; errors are ours, and only FAILFAST raises."""
-    sound = _store("%LMQ%b,%LMQ%a", "7,0", body=b"x" * 20)
-    root = sound.write(tmp_path / "s")
+    valid = _store("%LMQ%b,%LMQ%a", "7,0", body=b"x" * 20)
+    root = valid.write(tmp_path / "s")
     path, rng = root / "commitlog" / f"{0:020d}", random.Random(3)
-    data, size = path.read_bytes(), sound.placed[0].size
+    data, size = path.read_bytes(), valid.placed[0].size
     for at in range(0, size, step):
         changed = bytearray(data)
         changed[at] ^= rng.randrange(1, 256)

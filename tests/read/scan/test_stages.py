@@ -64,13 +64,13 @@ def _records(n: int = 5, **fields: object) -> list[build.Record]:
 
 
 def _queue_offsets(rows: Rows) -> list[int]:
-    return rows.heads.column("queue_offset").tolist()
+    return rows.headers.column("queue_offset").tolist()
 
 
-def test_sound_records_are_all_kept() -> None:
+def test_valid_records_are_all_kept() -> None:
     source, starts, units = _source(_records())
     for rows in (check(source, starts, units), check(source, starts, None)):
-        assert (rows.places, rows.sound.all(), rows.offsets.tolist()) == (
+        assert (rows.places, rows.valid.all(), rows.offsets.tolist()) == (
             None,
             True,
             (starts + BASE).tolist(),
@@ -81,7 +81,7 @@ def test_the_place_of_a_unit_is_the_queue_offset_of_its_message() -> None:
     source, starts, units = _source(_records())
     shifted = units._replace(queue_offsets=units.queue_offsets - np.array([0, 0, 1, 1, 1]))
     rows = check(source, starts, shifted)
-    assert (rows.sound.all(), _queue_offsets(rows)) == (True, [0, 1, 1, 2, 3])
+    assert (rows.valid.all(), _queue_offsets(rows)) == (True, [0, 1, 1, 2, 3])
 
 
 @pytest.mark.parametrize("name", ["queue_ids", "queue_offsets", "sizes"])
@@ -90,11 +90,11 @@ def test_a_record_that_is_not_what_its_unit_says_is_damaged(name: str) -> None:
     wrong = getattr(units, name).copy()
     wrong[2] += 1
     rows = check(source, starts, units._replace(**{name: wrong}))
-    assert (rows.sound.tolist(), _queue_offsets(rows)) == (
+    assert (rows.valid.tolist(), _queue_offsets(rows)) == (
         [True, True, False, True, True],
         [0, 1, 3, 4],
     )
-    assert check(source, starts, None).sound.all()
+    assert check(source, starts, None).valid.all()
 
 
 def test_a_step_changes_neither_its_input_nor_what_other_rows_share_with_it() -> None:
@@ -103,7 +103,7 @@ def test_a_step_changes_neither_its_input_nor_what_other_rows_share_with_it() ->
     dropped = rows.drop_damaged(np.array([True, False, True, True, True]), {1: "because"})
     narrowed = dropped.narrow(np.array([1, 3]))
     ended = dropped.end_after(2)
-    assert (rows.sound.all(), rows.reasons, _queue_offsets(rows), len(rows.columns["mark"])) == (
+    assert (rows.valid.all(), rows.reasons, _queue_offsets(rows), len(rows.columns["mark"])) == (
         True, {}, [0, 1, 2, 3, 4], 5,
     )  # fmt: skip
     assert (dropped.reasons, dropped.all_places().tolist()) == ({1: "because"}, [0, 2, 3, 4])
@@ -111,8 +111,8 @@ def test_a_step_changes_neither_its_input_nor_what_other_rows_share_with_it() ->
         [2, 4],
         [2, 4],
     )
-    assert narrowed.sound is dropped.sound
-    assert (ended.all_places().tolist(), len(ended.sound), len(dropped.sound)) == ([0, 2], 3, 5)
+    assert narrowed.valid is dropped.valid
+    assert (ended.all_places().tolist(), len(ended.valid), len(dropped.valid)) == ([0, 2], 3, 5)
 
 
 def test_reasons_are_named_by_the_requested_row() -> None:
@@ -120,7 +120,7 @@ def test_reasons_are_named_by_the_requested_row() -> None:
     rows = check(source, starts, units).narrow(np.array([1, 3, 4]))
     rows = rows.drop_damaged(np.array([True, False, True]), {1: "third"})
     rows = rows.drop_damaged(np.array([True, False]), {1: "fourth"})
-    assert (rows.reasons, np.flatnonzero(~rows.sound).tolist()) == (
+    assert (rows.reasons, np.flatnonzero(~rows.valid).tolist()) == (
         {3: "third", 4: "fourth"},
         [3, 4],
     )
@@ -131,10 +131,10 @@ def test_a_wrong_checksum_is_damage_only_to_those_who_look_at_the_body() -> None
     records[3] = replace(records[3], body_crc=1)
     source, starts, units = _source(records)
     rows = check(source, starts, units)
-    assert rows.sound.all()
+    assert rows.valid.all()
     assert _queue_offsets(verify_crc(rows)) == [0, 1, 2, 4]
     unread = choose(rows, SPEC, LogFilter(queues={"U": None}))
-    assert (len(unread.heads), verify_crc(unread).sound.all()) == (0, True)
+    assert (len(unread.headers), verify_crc(unread).valid.all()) == (0, True)
 
 
 def test_a_record_with_a_crc_of_its_own_is_verified_before_its_properties_choose() -> None:
@@ -157,7 +157,7 @@ def test_rows_that_are_not_chosen_are_not_damaged() -> None:
     ]
     source, starts, _ = _source(records)
     rows = choose(check(source, starts, None), SPEC, LogFilter(start_timestamp=build.T0 + 2))
-    assert (_queue_offsets(rows), rows.sound.all()) == ([2, 3, 4], True)
+    assert (_queue_offsets(rows), rows.valid.all()) == ([2, 3, 4], True)
 
 
 def test_bodies_that_inflate_to_too_much_end_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +169,7 @@ def test_bodies_that_inflate_to_too_much_end_a_batch(monkeypatch: pytest.MonkeyP
     records[1] = replace(records[1], body=b"not zlib")
     source, starts, units = _source(records)
     rows = inflate(verify_crc(check(source, starts, units)))
-    assert (len(rows.sound), rows.all_places().tolist(), list(rows.reasons)) == (3, [0, 2], [1])
+    assert (len(rows.valid), rows.all_places().tolist(), list(rows.reasons)) == (3, [0, 2], [1])
     batch = decode(rows, SPEC, SPEC.schema)
     assert batch.to_pydict() == {"queueOffset": [0, 2], "body": [bytes(15), b"\x02" * 15]}
 

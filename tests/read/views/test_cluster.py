@@ -82,7 +82,7 @@ def test_the_master_is_read_even_if_a_replica_has_a_longer_log(
         (broker,) = cluster(*roots)
         assert (broker.name, broker.chosen.path) == ("broker-a", str(master))
         assert broker.faults == ()
-        broker.require_sound()
+        broker.require_valid()
         note = broker.note(broker.replicas[0])
         assert "the master" in note
         assert note.endswith(f"is not, from physical offset {broker.chosen.log_end} on")
@@ -119,7 +119,7 @@ def test_stores_that_have_parted_are_refused_by_their_names(
     second = replica(tmp_path / "y", 25, "c#b#1", other_from=20)
     (broker,) = cluster(first, second)
     with pytest.raises(OptionError, match="logs differ at physical offset") as caught:
-        broker.require_sound()
+        broker.require_valid()
     assert str(first) in str(caught.value)
     assert str(second) in str(caught.value)
     assert "set broker_name" in str(caught.value)
@@ -139,7 +139,7 @@ def test_other_brokers_of_the_same_name_are_refused(
     second = replica(tmp_path / "y", 30, identities[1], other_from=0)
     (broker,) = cluster(first, second)
     with pytest.raises(OptionError, match=text):
-        broker.require_sound()
+        broker.require_valid()
     assert len(cluster(first, second, names=["a", "b"])) == 2
 
 
@@ -155,7 +155,7 @@ def test_logs_without_a_common_part_prove_nothing(
         file.unlink()
     (broker,) = cluster(new, old)
     with pytest.raises(OptionError, match="no part in common"):
-        broker.require_sound()
+        broker.require_valid()
 
 
 def test_an_empty_store_is_a_replica_only_if_it_says_whose(
@@ -188,12 +188,12 @@ def test_in_controller_mode_the_newest_epoch_is_read(
     write_epochs(old, {2: 0})
     (broker,) = cluster(old, new)
     with pytest.raises(OptionError, match="no epoch in common"):
-        broker.require_sound()
+        broker.require_valid()
     write_epochs(old, {1: 0})
     write_epochs(new, {1: 0})
     (broker,) = cluster(old, new)
     with pytest.raises(OptionError, match="differ"):
-        broker.require_sound()
+        broker.require_valid()
 
 
 def test_the_view_of_stores_says_which_are_read(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ DAMAGE = {
 
 @pytest.fixture
 def root(golden_store: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Return a store whose tables each have a sound backup."""
+    """Return a store whose tables each have a valid backup."""
     root = shutil.copytree(golden_store("live"), tmp_path / "s")
     for path in [*(root / "config").glob("*.json")]:
         shutil.copy(path, path.with_name(path.name + ".bak"))
@@ -55,7 +55,7 @@ def test_a_damaged_table_is_read_from_its_backup_with_one_warning(
 
 
 @pytest.mark.parametrize("backup", [None, b"", b"{"])
-def test_without_a_sound_backup_the_table_itself_is_damaged(
+def test_without_a_valid_backup_the_table_itself_is_damaged(
     tmp_path: Path, backup: bytes | None
 ) -> None:
     path = tmp_path / "topics.json"
@@ -79,16 +79,16 @@ def test_a_table_without_entries_is_not_replaced_by_its_backup(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_writer_does_not_put_damage_in_the_place_of_a_sound_backup(
+def test_a_writer_does_not_put_damage_in_the_place_of_a_valid_backup(
     root: Path, damage: str
 ) -> None:
     path = root / "config" / "topics.json"
     backup = path.with_name("topics.json.bak")
-    sound = backup.read_bytes()
+    valid = backup.read_bytes()
     path.write_bytes(DAMAGE[damage])
     with rmqstore.open(root, "a") as store:
         store.append(pa.table({"topic": ["NewTopic"], "body": [b"x"]}))
-    assert backup.read_bytes() == sound
+    assert backup.read_bytes() == valid
     table = load_table(LOCAL, path)["topicConfigTable"]
     assert table.keys() == {*load_table(LOCAL, backup)["topicConfigTable"], "NewTopic"}
     with rmqstore.open(root) as store:

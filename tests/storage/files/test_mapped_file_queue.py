@@ -47,9 +47,9 @@ def test_a_stray_file_hides_no_message(
 ) -> None:
     root = Path(shutil.copytree(golden_store("compressed"), tmp_path / "s"))
     (root / folder / offset_to_name(1)).write_bytes(b"\n")
-    with rmqstore.open(golden_store("compressed")) as sound, rmqstore.open(root) as store:
+    with rmqstore.open(golden_store("compressed")) as valid, rmqstore.open(root) as store:
         for scan in ("queue", "commitlog"):
-            expected = sound.scan(scan=scan, columns=COLUMNS).read_all()
+            expected = valid.scan(scan=scan, columns=COLUMNS).read_all()
             assert store.scan(scan=scan, columns=COLUMNS).read_all() == expected
 
 

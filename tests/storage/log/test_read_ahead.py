@@ -1,4 +1,4 @@
-"""What is announced ahead of a long read, and how much of it."""
+"""What is prefetched ahead of a long read, and how much of it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def log(tmp_path: Path) -> CommitLog:
 
 
 @pytest.fixture
-def announced(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Return the spans that are announced: physical offset and size."""
+def prefetched(log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return the spans that are prefetched: physical offset and size."""
     spans: list[tuple[int, int]] = []
 
     def file_of(segment: Any) -> SimpleNamespace:
@@ -62,7 +62,7 @@ def _records(start: int, stop: int, size: int = 400) -> Window:
 
 
 def test_a_bounded_part_is_announced_over_the_ends_of_windows(
-    log: CommitLog, announced: list[tuple[int, int]]
+    log: CommitLog, prefetched: list[tuple[int, int]]
 ) -> None:
     windows = [_records(0, 2000), _records(2000, 4000), _records(4000, 8000)]
     ahead = _ahead(log, iter(windows))
@@ -71,34 +71,36 @@ def test_a_bounded_part_is_announced_over_the_ends_of_windows(
         given.append(window)
         for offset, _ in window:
             ahead.reach(offset)
-            ends = [start + size for start, size in announced]
+            ends = [start + size for start, size in prefetched]
             assert min(offset + 1000, 8000) <= max(ends) <= offset + 5200
     assert given == windows
-    covered = sorted(announced)
+    covered = sorted(prefetched)
     assert covered[0][0] == 0
     assert all(low + size == high for (low, size), (high, _) in pairwise(covered))
 
 
-def test_spans_do_not_reach_over_segments(log: CommitLog, announced: list[tuple[int, int]]) -> None:
+def test_spans_do_not_reach_over_segments(
+    log: CommitLog, prefetched: list[tuple[int, int]]
+) -> None:
     ahead = _ahead(log, iter([_records(7600, 9600)]))
     for window in ahead.windows():
         ahead.reach(window[0][0])
-    assert {start // 8192 for start, _ in announced} == {0, 1}
+    assert {start // 8192 for start, _ in prefetched} == {0, 1}
 
 
 def test_what_nobody_asked_for_in_time_is_left_out(
-    log: CommitLog, announced: list[tuple[int, int]]
+    log: CommitLog, prefetched: list[tuple[int, int]]
 ) -> None:
     ahead = _ahead(log, iter([_records(0, 4000), _records(4000, 8000)]))
     windows = ahead.windows()
     next(windows)
     next(windows)
     ahead.reach(4000)
-    assert min(start for start, _ in announced) >= 3600
+    assert min(start for start, _ in prefetched) >= 3600
 
 
 def test_an_error_comes_where_the_read_meets_it(
-    log: CommitLog, announced: list[tuple[int, int]]
+    log: CommitLog, prefetched: list[tuple[int, int]]
 ) -> None:
     def windows() -> Iterator[Window]:
         yield _records(0, 800)
@@ -108,14 +110,14 @@ def test_an_error_comes_where_the_read_meets_it(
     given = ahead.windows()
     assert next(given) == _records(0, 800)
     ahead.reach(0)
-    assert announced
+    assert prefetched
     with pytest.raises(OffsetOutOfRangeError, match="gone"):
         next(given)
 
 
 @pytest.mark.parametrize("n_wanted", [0, 1])
 def test_few_windows_are_made_ahead_where_few_records_are_wanted(
-    log: CommitLog, announced: list[tuple[int, int]], n_wanted: int
+    log: CommitLog, prefetched: list[tuple[int, int]], n_wanted: int
 ) -> None:
     made = []
 
@@ -130,4 +132,4 @@ def test_few_windows_are_made_ahead_where_few_records_are_wanted(
             ahead.reach(offset)
         assert len(made) <= number + 6
     assert made == [*range(100)]
-    assert len(announced) == n_wanted
+    assert len(prefetched) == n_wanted

@@ -525,8 +525,8 @@ def test_changed_bytes_never_escape(tmp_path: Path, step: int) -> None:
     batches = [[b"alone"], *bodies(6)]
     root = make(tmp_path / "s", batches, packed=True)
     with rmqstore.open(root) as store:
-        sound = {row["queueOffset"]: row["body"] for row in read(store, columns="queueOffset,body")}
-    assert len(sound) == 20
+        valid = {row["queueOffset"]: row["body"] for row in read(store, columns="queueOffset,body")}
+    assert len(valid) == 20
     rng = random.Random(11)
     log, first, second = (
         root / "commitlog" / f"{0:020d}",
@@ -554,7 +554,7 @@ def test_changed_bytes_never_escape(tmp_path: Path, step: int) -> None:
                         assert mode == "FAILFAST", (path, at)
                         continue
                     whole = [row for row in rows if not row.get("_corrupt_record")]
-                    assert all(sound[row["queueOffset"]] == row["body"] for row in whole), (
+                    assert all(valid[row["queueOffset"]] == row["body"] for row in whole), (
                         path,
                         at,
                     )

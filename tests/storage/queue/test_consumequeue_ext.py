@@ -50,7 +50,7 @@ def test_units_are_those_rocketmq_reads(golden_store: GoldenStore, queue: tuple[
     ext = ConsumeQueueExt(golden_store(NAME) / "consumequeue_ext" / queue[0] / str(queue[1]))
     unit_addresses = addresses([rows[at] for at in order])
     found, maps = ext.units(unit_addresses), ext.bit_maps(unit_addresses).to_pylist()
-    assert found.sound.all()
+    assert found.valid.all()
     expected = [rows[at]["ext"] for at in order]
     assert found.tags_codes.tolist() == [unit["tagsCode"] for unit in expected]
     assert found.store_timestamps.tolist() == [unit["msgStoreTime"] for unit in expected]
@@ -178,13 +178,13 @@ def test_without_its_files_an_extended_queue_is_read_without_codes(copied: Path)
 def test_changed_and_cut_bytes_never_escape(copied: Path, step: int) -> None:
     """Every byte of one file, and cuts: each row is a message of the store; errors are our own."""
     path = copied / "consumequeue_ext/ExtB/0" / f"{0:020d}"
-    sound, rng = path.read_bytes(), random.Random(7)
+    valid, rng = path.read_bytes(), random.Random(7)
     rows = rows_of("ExtB", 0)
     unit_addresses = addresses(rows)
     hostile = np.concatenate((unit_addresses, [-(1 << 63), -(1 << 31) - 1, -(1 << 40)]))
     places = {row["physicalOffset"] for row in rows}
-    for at in range(0, len(sound.rstrip(b"\0")), step):
-        data = bytearray(sound)
+    for at in range(0, len(valid.rstrip(b"\0")), step):
+        data = bytearray(valid)
         data[at] ^= rng.randrange(1, 256)
         if at % 3 == 0:
             del data[rng.randrange(len(data)) :]

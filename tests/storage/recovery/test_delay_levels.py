@@ -68,7 +68,7 @@ def test_what_is_no_table_is_refused(text: str) -> None:
         StoreConfig().updated({"messageDelayLevel": text})
 
 
-def test_with_the_brokers_file_the_store_is_sound_and_a_rebuild_changes_no_time(
+def test_with_the_brokers_file_the_store_is_valid_and_a_rebuild_changes_no_time(
     root: Path, conf: Path
 ) -> None:
     before = {file: file.read_bytes() for file in units(root)}

@@ -126,23 +126,23 @@ def test_many_names_are_found_by_a_walk_as_by_seeks(tmp_path: Path, seed: int) -
 
 
 def test_a_key_may_have_any_form(tmp_path: Path) -> None:
-    sound = item(START, "T", "K", "a@u", 5)
+    valid = item(START, "T", "K", "a@u", 5)
     random_ = random.Random(0)
     items = {random_.randbytes(length): b"x" for length in range(1, 60)}
     items |= {
-        sound: b"any value",
-        sound[:-1]: b"",
-        sound[:20]: b"",
-        sound[:8]: b"",
+        valid: b"any value",
+        valid[:-1]: b"",
+        valid[:20]: b"",
+        valid[:8]: b"",
         b"": b"",
         b"\0" * 8: b"",
-        b"\xff" * 8 + sound[8:]: b"",  # an hour before all times
-        b"\x7f" + b"\xff" * 7 + sound[8:]: b"",  # and one after them
-        sound[:-8] + struct.pack(">q", -1): b"",
-        sound[:8] + b"@" * 70_000: b"",
+        b"\xff" * 8 + valid[8:]: b"",  # an hour before all times
+        b"\x7f" + b"\xff" * 7 + valid[8:]: b"",  # and one after them
+        valid[:-8] + struct.pack(">q", -1): b"",
+        valid[:8] + b"@" * 70_000: b"",
     }
     table = table_of(tmp_path, items)
-    cut = int.from_bytes(sound[-9:-1])  # no item, but the records decide
+    cut = int.from_bytes(valid[-9:-1])  # no item, but the records decide
     assert table.find([prefix("a")]).tolist() == [-1, 5, cut]
     many = [prefix("a"), *(prefix(str(number)) for number in range(200))]
     assert table.find(many).tolist() == [-1, 5, cut]

@@ -83,7 +83,7 @@ def test_micro_batches_leave_no_more_files_than_one_job(
         calls.install(patch)
         for number in range(n_batches):
             run_job(many, number, range(number * ROWS, (number + 1) * ROWS))
-            # Reads are left out: each opening reads the heads of all index files, as a broker does.
+            # Reads are left out: each opening reads the headers of all index files, as a broker does.
             n_changes.append(sum(not call.startswith("preadv") for call in calls.done))
             calls.done.clear()
             (entry,) = ledger.iterdir()

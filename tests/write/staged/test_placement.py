@@ -75,7 +75,7 @@ def open_for_writing(root: Path) -> StoreWriter:
     return StoreWriter(find_store(root), SMALL, spec=SPEC)
 
 
-def require_sound(root: Path) -> None:
+def require_valid(root: Path) -> None:
     with rmqstore.open(root) as store:
         assert list(verify(store)) == []
 
@@ -109,7 +109,7 @@ def test_staged_rows_stand_as_if_they_had_been_appended(tmp_path: Path, seed: in
             writer.append_staged(parts[middle:])
     assert messages(roots[0]) == messages(roots[1])
     for root in roots:
-        require_sound(root)
+        require_valid(root)
 
 
 def in_pieces_of(count: int) -> Any:
@@ -134,7 +134,7 @@ def test_staged_and_appended_rows_are_committed_together(tmp_path: Path) -> None
         writer.flush()
     expected = [body for batch in rows for body in batch["body"].to_pylist()]
     assert [row["body"] for row in messages(root)] == expected
-    require_sound(root)
+    require_valid(root)
 
 
 @pytest.mark.parametrize("name", ["part-1", "part-1.side"])
@@ -153,7 +153,7 @@ def test_a_damaged_part_leaves_the_store_as_it_was(tmp_path: Path, name: str) ->
     writer.close()
     assert messages(root)[:20] == before
     assert len(messages(root)) == 25
-    require_sound(root)
+    require_valid(root)
 
 
 def test_a_record_that_no_file_holds_discards_the_job(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_record_that_no_file_holds_discards_the_job(tmp_path: Path) -> None:
     with open_for_writing(root) as writer, pytest.raises(IllegalMessageError, match="a record of"):
         writer.append_staged(parts)
     assert len(messages(root)) == 20
-    require_sound(root)
+    require_valid(root)
 
 
 def test_a_task_that_goes_on_after_the_commit_touches_nothing(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_task_that_goes_on_after_the_commit_touches_nothing(tmp_path: Path) ->
             shutil.rmtree(folder)
             zombie.write(columns)
     assert len(messages(root)) == 50
-    require_sound(root)
+    require_valid(root)
     gone = pytest.raises(StoreStateError, match=r"part-2: .*No such file.*staging/job")
     with gone, PartWriter(Disk(), folder / "part-2", 1 << 30) as late:
         late.write(columns)
@@ -198,7 +198,7 @@ def test_a_part_that_its_task_wrote_on_is_appended_as_it_was_reported(tmp_path: 
         with open_for_writing(root) as writer:
             writer.append_staged([reported])
     assert len(messages(root)) == 100
-    require_sound(root)
+    require_valid(root)
 
 
 @pytest.mark.parametrize("n_free", [0, 1, 7, 8])
@@ -222,4 +222,4 @@ def test_staged_rows_may_end_near_the_end_of_a_file(tmp_path: Path, n_free: int)
     assert [row["body"] for row in rows[2:]] == [b"a", b"b", b"c"]
     is_in_next = rows[-1]["commitLogOffset"] == SMALL.mapped_file_size_commit_log
     assert is_in_next == (n_free < 8)
-    require_sound(root)
+    require_valid(root)

@@ -1,4 +1,4 @@
-"""Checks of many records that go beyond their heads: topics, checksums and compressed bodies.
+"""Checks of many records that go beyond their headers: topics, checksums and compressed bodies.
 
 The plain form of the first two is ``format.record.check_record``.
 """
@@ -18,7 +18,7 @@ from rmqstore.format.columns.buffers import (
     numbers,
     texts,
 )
-from rmqstore.format.columns.heads import Heads
+from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.compression import decompress
 from rmqstore.format.hashing import body_crc, body_crcs
 from rmqstore.format.layout import (
@@ -35,60 +35,62 @@ from rmqstore.format.record import recorded_crc
 _INFLATED_BYTES = 64 << 20
 
 
-def sound_topics(
-    buf: Bytes, heads: Heads, names: list[str], codes: NDArray[np.int32]
+def valid_topics(
+    buf: Bytes, headers: RecordHeaders, names: list[str], codes: NDArray[np.int32]
 ) -> tuple[Mask, pa.Array | None]:
     """Return a mask (n,) of the records that have their expected topic, and these topics.
 
-    The topics are a string array (n,), or None if all heads share one.
+    The topics are a string array (n,), or None if all headers share one.
 
     Args:
-        buf: the buffer that ``heads`` was read from.
-        heads: n records; for a record that is not whole the mask means nothing.
+        buf: the buffer that ``record_headers`` was read from.
+        headers: n records; for a record that is not whole the mask means nothing.
         names: the distinct expected topics.
         codes: (n,), the index in ``names`` of the topic that each record should have.
     """
     expected = [name.encode() for name in names]
-    if heads.common_topic is not None and expected == [heads.common_topic]:
-        return np.full(len(heads), fill_value=True), None
+    if headers.common_topic is not None and expected == [headers.common_topic]:
+        return np.full(len(headers), fill_value=True), None
     lengths = np.array([len(name) for name in expected])
-    sound: Mask = heads.topic_lengths == lengths[codes]
-    stored = gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.binary())
+    valid: Mask = headers.topic_lengths == lengths[codes]
+    stored = gather_spans(buf, headers.topic_starts, headers.topic_lengths, pa.binary())
     topics = texts(names).take(numbers(codes))
-    sound &= mask_of(pc.equal(stored, topics.view(pa.binary())))
-    return sound, topics
+    valid &= mask_of(pc.equal(stored, topics.view(pa.binary())))
+    return valid, topics
 
 
-def sound_crcs(buf: Bytes, heads: Heads, bodies: pa.Array, *, of_records: bool = True) -> Mask:
+def valid_crcs(
+    buf: Bytes, headers: RecordHeaders, bodies: pa.Array, *, of_records: bool = True
+) -> Mask:
     """Return a mask (n,) of the records whose CRCs are right.
 
     Every record has a CRC of its body; some hold one of the whole record in their properties.
 
     Args:
-        buf: the buffer that ``heads`` was read from.
-        heads: n records.
+        buf: the buffer that ``record_headers`` was read from.
+        headers: n records.
         bodies: their bodies as stored, binary (n,).
         of_records: whether to compare CRCs of whole records.
     """
-    sound: Mask = body_crcs(bodies.to_pylist()) == heads.column("body_crc")
+    valid: Mask = body_crcs(bodies.to_pylist()) == headers.column("body_crc")
     if not of_records:
-        return sound
-    rows = rows_with_crc(buf, heads)
-    tails = heads.property_starts[rows] + heads.property_lengths[rows] - CRC_PROPERTY_BYTES
-    sizes = heads.column("total_size")
+        return valid
+    rows = rows_with_crc(buf, headers)
+    tails = headers.property_starts[rows] + headers.property_lengths[rows] - CRC_PROPERTY_BYTES
+    sizes = headers.column("total_size")
     for row, tail in zip(rows.tolist(), tails.tolist(), strict=True):
         recorded = recorded_crc(buf[tail : tail + CRC_PROPERTY_BYTES].tobytes())
-        if recorded is not None and sound[row]:
-            start = int(heads.starts[row])
+        if recorded is not None and valid[row]:
+            start = int(headers.starts[row])
             end = start + int(sizes[row]) - CRC_PROPERTY_BYTES
-            sound[row] = body_crc(buf[start:end].data) == recorded
-    return sound
+            valid[row] = body_crc(buf[start:end].data) == recorded
+    return valid
 
 
-def rows_with_crc(buf: Bytes, heads: Heads) -> Positions:
+def rows_with_crc(buf: Bytes, headers: RecordHeaders) -> Positions:
     """Return the rows (k,) of the records whose properties end with a CRC of the whole record."""
-    rows = np.flatnonzero(heads.property_lengths >= CRC_PROPERTY_BYTES)
-    tails = heads.property_starts[rows] + heads.property_lengths[rows] - CRC_PROPERTY_BYTES
+    rows = np.flatnonzero(headers.property_lengths >= CRC_PROPERTY_BYTES)
+    tails = headers.property_starts[rows] + headers.property_lengths[rows] - CRC_PROPERTY_BYTES
     crc_head = np.frombuffer(CRC_PROPERTY_HEAD, np.uint64, 1)
     with_crc: Positions = rows[gather_words(buf, tails) == crc_head]
     return with_crc

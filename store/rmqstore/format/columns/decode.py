@@ -1,4 +1,4 @@
-"""Records to columns: from a buffer and heads to the requested columns as Arrow arrays.
+"""Records to columns: from a buffer and headers to the requested columns as Arrow arrays.
 
 Compressed bodies take one library call each; everything else works on arrays, without a loop per
 record. Few of many hosts are distinct, so each distinct one is parsed once.
@@ -27,13 +27,13 @@ from rmqstore.format.columns.buffers import (
     valid_text,
     windows,
 )
-from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.property_decode import (
     Entries,
     parse_entries,
     property_column,
     property_map,
 )
+from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.layout import (
     FIXED_PART,
     PROPERTY_KEYS,
@@ -176,15 +176,15 @@ STORE_HOST = Host(SysFlag.STORE_HOST_V6, "store_host")
 
 def decode_columns(
     buf: Bytes,
-    heads: Heads,
+    headers: RecordHeaders,
     schema: pa.Schema,
     known: Mapping[str, pa.Array] = MappingProxyType({}),
 ) -> list[pa.Array]:
     """Decode whole records into columns.
 
     Args:
-        buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
-        heads: n whole records.
+        buf: uint8 (nbytes,), the buffer that ``record_headers`` was read from.
+        headers: n whole records.
         schema: fields named in DECODED_COLUMNS, in their own type or in one that ``schema.ALSO_AS``
             lists.
         known: columns, in their own type, that the caller has already. If some bodies are
@@ -199,100 +199,104 @@ def decode_columns(
     entries: Entries | None = None
     for field in schema:
         if field.name in _PROPERTY_COLUMNS or pa.types.is_map(field.type):
-            entries = entries or parse_entries(buf, heads.property_starts, heads.property_lengths)
-            column = _property_column(buf, heads, entries, field.name)
+            entries = entries or parse_entries(
+                buf, headers.property_starts, headers.property_lengths
+            )
+            column = _property_column(buf, headers, entries, field.name)
             columns.append(column if column.type == field.type else column.cast(field.type))
         elif field.name == "topic" and field.name in known:
             columns.append(known[field.name])
         elif field.name == "body":
-            bodies = known["body"] if "body" in known else stored_bodies(buf, heads)
+            bodies = known["body"] if "body" in known else stored_bodies(buf, headers)
             is_text = field.type == pa.string()
             columns.append(valid_text(bodies.view(pa.string())) if is_text else bodies)
         else:
-            column = _plain_column(buf, heads, field)
+            column = _plain_column(buf, headers, field)
             columns.append(column if column.type == field.type else column.cast(field.type))
     return columns
 
 
-def property_values(buf: Bytes, heads: Heads, names: Iterable[str]) -> dict[str, pa.Array]:
+def property_values(
+    buf: Bytes, headers: RecordHeaders, names: Iterable[str]
+) -> dict[str, pa.Array]:
     """Return properties by name, each a string array (n,), null where a record lacks it.
 
     Args:
-        buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
-        heads: n whole records.
+        buf: uint8 (nbytes,), the buffer that ``record_headers`` was read from.
+        headers: n whole records.
         names: any names, as RocketMQ's parser gives them.
     """
-    entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
+    entries = parse_entries(buf, headers.property_starts, headers.property_lengths)
     return {name: property_column(entries, name) for name in names}
 
 
-def _plain_column(buf: Bytes, heads: Heads, field: pa.Field) -> pa.Array:
+def _plain_column(buf: Bytes, headers: RecordHeaders, field: pa.Field) -> pa.Array:
     name = field.name
     if name in _FIXED_COLUMNS:
-        return numbers(heads.column(_FIXED_COLUMNS[name]))
+        return numbers(headers.column(_FIXED_COLUMNS[name]))
     if name in _TIME_COLUMNS:
-        return calendar_times(heads.column(_TIME_COLUMNS[name]))
+        return calendar_times(headers.column(_TIME_COLUMNS[name]))
     if name == "topic":
-        return valid_text(topics(buf, heads))
+        return valid_text(topics(buf, headers))
     if name == "properties":
-        stored = gather_spans(buf, heads.property_starts, heads.property_lengths, field.type)
+        stored = gather_spans(buf, headers.property_starts, headers.property_lengths, field.type)
         return stored if pa.types.is_binary(field.type) else valid_text(stored)
     if name == "bornHost":
-        return host_column(buf, heads, BORN_HOST)
+        return host_column(buf, headers, BORN_HOST)
     if name == "storeHost":
-        return host_column(buf, heads, STORE_HOST)
+        return host_column(buf, headers, STORE_HOST)
     assert name == "offsetMsgId", name
-    return offset_message_ids(buf, heads)
+    return offset_message_ids(buf, headers)
 
 
-def _property_column(buf: Bytes, heads: Heads, entries: Entries, name: str) -> pa.Array:
+def _property_column(buf: Bytes, headers: RecordHeaders, entries: Entries, name: str) -> pa.Array:
     if name == "properties":
         return property_map(entries)
     column = property_column(entries, _PROPERTY_COLUMNS[name])
     if name == "msgId" and column.null_count:
         if column.null_count == len(column):
-            return offset_message_ids(buf, heads)
+            return offset_message_ids(buf, headers)
         is_missing = column.is_null()
-        without_id = heads.take(np.flatnonzero(is_missing.to_numpy(zero_copy_only=False)))
+        without_id = headers.take(np.flatnonzero(is_missing.to_numpy(zero_copy_only=False)))
         return pc.replace_with_mask(column, is_missing, offset_message_ids(buf, without_id))
     return column
 
 
-def topics(buf: Bytes, heads: Heads) -> pa.Array:
+def topics(buf: Bytes, headers: RecordHeaders) -> pa.Array:
     """Return the topics as stored, string (n,), not validated as UTF-8."""
-    if heads.common_topic is not None:
-        return repeat_bytes(heads.common_topic, len(heads))
-    return gather_spans(buf, heads.topic_starts, heads.topic_lengths, pa.string())
+    if headers.common_topic is not None:
+        return repeat_bytes(headers.common_topic, len(headers))
+    return gather_spans(buf, headers.topic_starts, headers.topic_lengths, pa.string())
 
 
-def first_topic(buf: Bytes, heads: Heads) -> bytes:
+def first_topic(buf: Bytes, headers: RecordHeaders) -> bytes:
     """Return the topic of the first record as stored."""
-    start = int(heads.topic_starts[0])
-    return buf[start : start + int(heads.topic_lengths[0])].tobytes()
+    start = int(headers.topic_starts[0])
+    return buf[start : start + int(headers.topic_lengths[0])].tobytes()
 
 
-def stored_bodies(buf: Bytes, heads: Heads) -> pa.Array:
+def stored_bodies(buf: Bytes, headers: RecordHeaders) -> pa.Array:
     """Return the bodies as stored, binary (n,); some may be compressed."""
-    return gather_spans(buf, heads.body_starts, heads.body_lengths, pa.binary())
+    return gather_spans(buf, headers.body_starts, headers.body_lengths, pa.binary())
 
 
-def host_column(buf: Bytes, heads: Heads, host: Host) -> pa.Array:
+def host_column(buf: Bytes, headers: RecordHeaders, host: Host) -> pa.Array:
     """Return one of the two hosts as ``ip:port``, string (n,).
 
     Few hosts are distinct, so each is formatted once.
     """
-    if not heads.has_v6_hosts:
-        return _spell_hosts(heads.hosts_v4(host.field))
-    bits = heads.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
+    if not headers.has_v6_hosts:
+        return _spell_hosts(headers.hosts_v4(host.field))
+    bits = headers.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
     wide = np.flatnonzero(bits & np.int32(host.wide))
     if not len(wide):
-        return _spell_hosts(heads.hosts_v4(host.field))
+        return _spell_hosts(headers.hosts_v4(host.field))
     hosts_v6 = np.empty(len(wide), f"V{_HOST_V6_BYTES}")
     for flags in FIXED_PART:
         same = np.flatnonzero(bits[wide] == flags)
         if len(same):
-            hosts_v6[same] = _host_bytes(buf, heads.starts[wide[same]], flags, host)
-    hosts_v4 = heads.hosts_v4(host.field)
+            hosts_v6[same] = _host_bytes(buf, headers.starts[wide[same]], flags, host)
+    hosts_v4 = headers.hosts_v4(host.field)
     # The IPv4 fields of the others hold other bytes, which would only add distinct values.
     hosts_v4[wide] = hosts_v4[0]
     distinct, codes = _distinct_hosts(hosts_v4)
@@ -347,17 +351,17 @@ def repeat_bytes(stored: bytes, times: int) -> pa.Array:
     )
 
 
-def offset_message_ids(buf: Bytes, heads: Heads) -> pa.Array:
+def offset_message_ids(buf: Bytes, headers: RecordHeaders) -> pa.Array:
     """Return the offset message ids: store host and physical offset in hex, string (n,).
 
     Source: MessageDecoder.java#createMessageId.
     """
-    bits = heads.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
-    packed = np.zeros((len(heads), _HOST_V6_BYTES), np.uint8)
+    bits = headers.column("sys_flag") & np.int32(SysFlag.HOSTS_V6)
+    packed = np.zeros((len(headers), _HOST_V6_BYTES), np.uint8)
     for flags in FIXED_PART:
         rows = np.flatnonzero(bits == flags)
         if len(rows):
-            stored = _host_bytes(buf, heads.starts[rows], flags, STORE_HOST)
+            stored = _host_bytes(buf, headers.starts[rows], flags, STORE_HOST)
             packed[rows, : stored.dtype.itemsize] = stored.view(np.uint8).reshape(len(rows), -1)
     hosts = Hosts(packed, (bits & np.int32(SysFlag.STORE_HOST_V6)) != 0)
-    return offset_ids(hosts, heads.column("physical_offset"))
+    return offset_ids(hosts, headers.column("physical_offset"))

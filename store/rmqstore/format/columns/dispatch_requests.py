@@ -24,8 +24,8 @@ from rmqstore.format.columns.buffers import (
     numbers,
 )
 from rmqstore.format.columns.decode import topics
-from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.property_decode import Entries, parse_entries, property_column
+from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.hashing import appended_hashes, java_hash, java_hashes
 from rmqstore.format.layout import (
     DELAY_LEVELS_MS,
@@ -269,12 +269,12 @@ class PlacedFields(NamedTuple):
         return PlacedFields(*(column[rows] for column in self))
 
     @classmethod
-    def of(cls, heads: Heads) -> PlacedFields:
+    def of(cls, headers: RecordHeaders) -> PlacedFields:
         """Return the fields as the records hold them."""
         return cls(
-            heads.column("queue_offset"),
-            heads.column("physical_offset"),
-            heads.column("store_timestamp"),
+            headers.column("queue_offset"),
+            headers.column("physical_offset"),
+            headers.column("store_timestamp"),
         )
 
 
@@ -490,32 +490,34 @@ def unplaced_requests(
     )
 
 
-def read_requests(buf: Bytes, heads: Heads, rules: DispatchRules = USUAL_RULES) -> DispatchRequests:
+def read_requests(
+    buf: Bytes, headers: RecordHeaders, rules: DispatchRules = USUAL_RULES
+) -> DispatchRequests:
     """Read what dispatching needs of whole records.
 
     Args:
-        buf: the buffer that ``heads`` was read from.
-        heads: heads of the records.
+        buf: the buffer that ``record_headers`` was read from.
+        headers: headers of the records.
         rules: those of the broker.
     """
-    if heads.common_topic is not None:
-        names = [decode_text(heads.common_topic)]
-        codes: NDArray[np.int32] = np.zeros(len(heads), np.int32)
+    if headers.common_topic is not None:
+        names = [decode_text(headers.common_topic)]
+        codes: NDArray[np.int32] = np.zeros(len(headers), np.int32)
     else:
-        encoded = topics(buf, heads).dictionary_encode()
+        encoded = topics(buf, headers).dictionary_encode()
         names = topic_names(encoded)
         codes = codes_of(encoded)
-    entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
+    entries = parse_entries(buf, headers.property_starts, headers.property_lengths)
     requests = unplaced_requests(
         names,
         codes,
-        heads.column("queue_id"),
-        heads.column("total_size"),
-        heads.column("sys_flag"),
+        headers.column("queue_id"),
+        headers.column("total_size"),
+        headers.column("sys_flag"),
         DispatchProperties.of(entries),
         rules,
     )
-    placed = requests.placed(PlacedFields.of(heads))
+    placed = requests.placed(PlacedFields.of(headers))
     return placed._replace(may_name_light_queues=PROPERTY_MULTI_DISPATCH in entries.names)
 
 

@@ -243,7 +243,7 @@ def encode_records(columns: RecordColumns, places: PlacedFields | None = None) -
     property_lengths = columns.properties.lengths.astype(">i2").view(np.uint8)
     joined = join(
         [
-            _heads(columns, sizes, magics[columns.topics.codes], sys_flags, places),
+            _headers(columns, sizes, magics[columns.topics.codes], sys_flags, places),
             columns.bodies,
             topic_piece,
             fixed_width(property_lengths.reshape(n, PROPERTIES_LENGTH_BYTES)),
@@ -258,7 +258,7 @@ def encode_records(columns: RecordColumns, places: PlacedFields | None = None) -
     return records
 
 
-def _heads(
+def _headers(
     columns: RecordColumns,
     sizes: NDArray[np.int64],
     magics: NDArray[np.int64],

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from rmqstore.format.columns.buffers import array_bytes, gather_spans, windows
 from rmqstore.format.columns.checks import inflate_bodies
 from rmqstore.format.columns.decode import stored_bodies
-from rmqstore.format.columns.heads import Heads
 from rmqstore.format.columns.property_decode import Entries, parse_entries, property_column
+from rmqstore.format.columns.record_headers import RecordHeaders
 from rmqstore.format.layout import (
     INNER_HEAD,
     MAX_BATCH,
@@ -40,8 +40,8 @@ _SIZE: Final = struct.Struct(">i")
 class InnerMessages(NamedTuple):
     """The m messages of r inner batches; positions are those in the buffer of the bodies."""
 
-    counts: NDArray[np.int64]  # (r,) number of messages of each batch, 0 if it is not sound
-    sound: Mask  # (r,) whether the body consists of whole messages, one after the other
+    counts: NDArray[np.int64]  # (r,) number of messages of each batch, 0 if it is not valid
+    valid: Mask  # (r,) whether the body consists of whole messages, one after the other
     flags: NDArray[np.int32]  # (m,)
     body_starts: Positions
     body_lengths: Positions
@@ -60,27 +60,27 @@ def find_inner_messages(buf: Bytes, starts: Positions, lengths: Positions) -> In
     Source: MessageDecoder.java#decodeMessages.
     """
     ends = starts + lengths
-    heads, rows, stops = _follow(buf, starts, ends)
-    fixed = windows(buf, _HEAD)[heads].view(INNER_HEAD)
+    headers, rows, stops = _follow(buf, starts, ends)
+    fixed = windows(buf, _HEAD)[headers].view(INNER_HEAD)
     sizes = fixed["total_size"].astype(np.int64)
     body_lengths = fixed["body_length"].astype(np.int64)
     fits = (body_lengths >= 0) & (body_lengths <= sizes - _MIN_BYTES)
     body_lengths = np.where(fits, body_lengths, 0)
-    property_starts = heads + _MIN_BYTES + body_lengths
+    property_starts = headers + _MIN_BYTES + body_lengths
     high = buf[property_starts - 2].view(np.int8).astype(np.int64) << 8
     property_lengths = high | buf[property_starts - 1]
     fits &= property_lengths == sizes - _MIN_BYTES - body_lengths
-    sound = stops == ends
-    sound[rows[~fits]] = False
-    is_sound = sound[rows]
+    valid = stops == ends
+    valid[rows[~fits]] = False
+    is_valid = valid[rows]
     return InnerMessages(
-        np.bincount(rows[is_sound], minlength=len(starts)).astype(np.int64),
-        sound,
-        fixed["flag"].astype(np.int32)[is_sound],
-        heads[is_sound] + _HEAD,
-        body_lengths[is_sound],
-        property_starts[is_sound],
-        property_lengths[is_sound],
+        np.bincount(rows[is_valid], minlength=len(starts)).astype(np.int64),
+        valid,
+        fixed["flag"].astype(np.int32)[is_valid],
+        headers[is_valid] + _HEAD,
+        body_lengths[is_valid],
+        property_starts[is_valid],
+        property_lengths[is_valid],
     )
 
 
@@ -94,7 +94,7 @@ def _follow(
     """
     cursors = starts.copy()
     alive = np.flatnonzero(starts < ends)
-    heads: list[Positions] = []
+    headers: list[Positions] = []
     rows: list[Positions] = []
     while len(alive) > _FEW_CHAINS:
         begins = cursors[alive]
@@ -104,7 +104,7 @@ def _follow(
         fits &= (sizes >= _MIN_BYTES) & (sizes <= left)
         alive = alive[fits]
         begins = begins[fits]
-        heads.append(begins)
+        headers.append(begins)
         rows.append(alive)
         cursors[alive] = begins + sizes[fits]
         alive = alive[cursors[alive] < ends[alive]]
@@ -120,28 +120,30 @@ def _follow(
             positions.append(cursor)
             cursor += size
         cursors[row] = cursor
-        heads.append(np.array(positions, np.int64))
+        headers.append(np.array(positions, np.int64))
         rows.append(np.full(len(positions), row, np.int64))
     all_rows = np.concatenate([*rows, np.empty(0, np.int64)])
-    all_heads = np.concatenate([*heads, np.empty(0, np.int64)])
+    all_headers = np.concatenate([*headers, np.empty(0, np.int64)])
     order = np.argsort(all_rows, kind="stable")  # messages of one batch are in their order already
-    return all_heads[order], all_rows[order], cursors
+    return all_headers[order], all_rows[order], cursors
 
 
-def is_inner_batch(heads: Heads) -> Mask:
+def is_inner_batch(headers: RecordHeaders) -> Mask:
     """Return a mask (n,) of the records that hold an inner batch."""
-    mask: Mask = heads.column("sys_flag") & np.int32(SysFlag.INNER_BATCH) != 0
+    mask: Mask = headers.column("sys_flag") & np.int32(SysFlag.INNER_BATCH) != 0
     return mask
 
 
-def inner_heads(heads: Heads, rows: Positions, inner: InnerMessages, messages: Positions) -> Heads:
+def inner_headers(
+    headers: RecordHeaders, rows: Positions, inner: InnerMessages, messages: Positions
+) -> RecordHeaders:
     """Return a head for each of m messages.
 
     It is the head of its record, with the flag, body and properties of the message. The COMPRESSED
     bit of its sysFlag is cleared, because only the body of the record is compressed.
 
     Args:
-        heads: heads of the records.
+        headers: headers of the records.
         rows: int64 (m,), the record of each message.
         inner: messages of inner batches.
         messages: int64 (m,), index of each message in ``inner``; -1 for a message that is the whole
@@ -149,36 +151,36 @@ def inner_heads(heads: Heads, rows: Positions, inner: InnerMessages, messages: P
 
     Source: MessageDecoder.java#decodeMessage, of a MessageExt.
     """
-    record_heads = heads.take(rows)
+    record_headers = headers.take(rows)
     is_inner = np.flatnonzero(messages >= 0)
     inner_rows = messages[is_inner]
-    fixed = record_heads.fixed.copy()
+    fixed = record_headers.fixed.copy()
     fixed["flag"][is_inner] = inner.flags[inner_rows]
     fixed["sys_flag"][is_inner] &= ~np.int32(SysFlag.COMPRESSED)
     spans = {}
     for name in ("body_starts", "body_lengths", "property_starts", "property_lengths"):
-        values = getattr(record_heads, name).copy()
+        values = getattr(record_headers, name).copy()
         values[is_inner] = getattr(inner, name)[inner_rows]
         spans[name] = values
-    return replace(record_heads, fixed=fixed, _columns={}, **spans)
+    return replace(record_headers, fixed=fixed, _columns={}, **spans)
 
 
-def count_messages(buf: Bytes, heads: Heads) -> NDArray[np.int64]:
+def count_messages(buf: Bytes, headers: RecordHeaders) -> NDArray[np.int64]:
     """Return the number of messages of each record by its property, (n,).
 
     Args:
-        buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
-        heads: n whole records.
+        buf: uint8 (nbytes,), the buffer that ``record_headers`` was read from.
+        headers: n whole records.
 
     Source: CommitLog.java#checkMessageAndReturnSize.
     """
-    is_batch = is_inner_batch(heads)
+    is_batch = is_inner_batch(headers)
     if not is_batch.any():
-        return np.ones(len(heads), np.int64)
-    return _counts(parse_entries(buf, heads.property_starts, heads.property_lengths), is_batch)
+        return np.ones(len(headers), np.int64)
+    return _counts(parse_entries(buf, headers.property_starts, headers.property_lengths), is_batch)
 
 
-def stated_counts(strings: pa.BinaryArray, is_batch: Mask) -> NDArray[np.int64]:
+def explicit_counts(strings: pa.BinaryArray, is_batch: Mask) -> NDArray[np.int64]:
     """Return the number of messages of n records by their property strings, binary (n,).
 
     It is 1 for records that are not inner batches, by ``is_batch``, (n,).
@@ -188,14 +190,14 @@ def stated_counts(strings: pa.BinaryArray, is_batch: Mask) -> NDArray[np.int64]:
 
 
 def _counts(entries: Entries, is_batch: Mask) -> NDArray[np.int64]:
-    stated = property_column(entries, PROPERTY_INNER_NUM)
-    is_number = pc.fill_null(pc.match_substring_regex(stated, _NUMBER), fill_value=False)
-    numbers = pc.if_else(is_number, stated, pa.scalar("1")).cast(pa.int64()).to_numpy()
+    explicit = property_column(entries, PROPERTY_INNER_NUM)
+    is_number = pc.fill_null(pc.match_substring_regex(explicit, _NUMBER), fill_value=False)
+    numbers = pc.if_else(is_number, explicit, pa.scalar("1")).cast(pa.int64()).to_numpy()
     counts: NDArray[np.int64] = np.where(is_batch & (numbers <= MAX_BATCH), numbers, 1)
     return counts
 
 
-def message_heads(buf: Bytes, heads: Heads) -> Heads:
+def message_headers(buf: Bytes, headers: RecordHeaders) -> RecordHeaders:
     """Return a head for every queue offset of records, in the order of the records.
 
     The records are those of BatchConsumeQueues. Such a head is that of the record, with another
@@ -203,59 +205,59 @@ def message_heads(buf: Bytes, heads: Heads) -> Heads:
     its body is not read.
 
     Args:
-        buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
-        heads: whole records.
+        buf: uint8 (nbytes,), the buffer that ``record_headers`` was read from.
+        headers: whole records.
 
     Source: CommitLog.java#checkMessageAndReturnSize;
     BatchConsumeQueue.java#putMessagePositionInfoWrapper.
     """
-    counts = count_messages(buf, heads)
+    counts = count_messages(buf, headers)
     if (counts == 1).all():
-        return heads
-    rows = np.repeat(np.arange(len(heads)), counts)
+        return headers
+    rows = np.repeat(np.arange(len(headers)), counts)
     ranks = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    record_heads = heads.take(rows)
-    queue_offsets = record_heads.column("queue_offset") + ranks
-    return record_heads.placed(record_heads.column("queue_id"), queue_offsets)
+    record_headers = headers.take(rows)
+    queue_offsets = record_headers.column("queue_offset") + ranks
+    return record_headers.placed(record_headers.column("queue_id"), queue_offsets)
 
 
 def inflate_batches(
-    buf: Bytes, heads: Heads, rows: Positions
-) -> tuple[Bytes, Heads, dict[int, str]]:
+    buf: Bytes, headers: RecordHeaders, rows: Positions
+) -> tuple[Bytes, RecordHeaders, dict[int, str]]:
     """Copy records into one buffer, together with the decompressed bodies of some of them.
 
     Args:
-        buf: the buffer that ``heads`` was read from.
-        heads: n whole records.
+        buf: the buffer that ``record_headers`` was read from.
+        headers: n whole records.
         rows: the records whose body is a compressed inner batch, rising.
 
     Returns:
-        The buffer; the heads in it, fewer than n if all bodies together would be too large; and by
+        The buffer; the headers in it, fewer than n if all bodies together would be too large; and by
         row the reason why a body does not inflate.
     """
-    batches = heads.take(rows)
+    batches = headers.take(rows)
     compressed = stored_bodies(buf, batches)
     bodies, n_inflated, reasons = inflate_bodies(compressed, batches.column("sys_flag"))
-    n = len(heads) if n_inflated == len(rows) else int(rows[n_inflated])
-    heads = heads.take(slice(0, n))
+    n = len(headers) if n_inflated == len(rows) else int(rows[n_inflated])
+    headers = headers.take(slice(0, n))
     rows = rows[:n_inflated]
-    sizes = heads.column("total_size").astype(np.int64)
-    records = gather_spans(buf, heads.starts, sizes, pa.binary())
+    sizes = headers.column("total_size").astype(np.int64)
+    records = gather_spans(buf, headers.starts, sizes, pa.binary())
     stored, begins = array_bytes(records)
     inflated, bounds = array_bytes(bodies)
-    shifts = begins[:-1] - heads.starts
-    body_starts = heads.body_starts + shifts
+    shifts = begins[:-1] - headers.starts
+    body_starts = headers.body_starts + shifts
     body_starts[rows] = len(stored) + bounds[:-1]
-    body_lengths = heads.body_lengths.copy()
+    body_lengths = headers.body_lengths.copy()
     body_lengths[rows] = np.diff(bounds)
     # The zeros at the end are there because a gather may read a whole word.
     together = np.concatenate((stored, inflated, np.zeros(8, np.uint8)))
     moved = replace(
-        heads,
-        starts=heads.starts + shifts,
+        headers,
+        starts=headers.starts + shifts,
         body_starts=body_starts,
         body_lengths=body_lengths,
-        topic_starts=heads.topic_starts + shifts,
-        property_starts=heads.property_starts + shifts,
+        topic_starts=headers.topic_starts + shifts,
+        property_starts=headers.property_starts + shifts,
     )
     return together, moved, {int(rows[row]): reason for row, reason in reasons.items()}

@@ -26,9 +26,9 @@ from rmqstore.format.columns.buffers import (
 )
 from rmqstore.format.columns.decode import topics
 from rmqstore.format.columns.encode import LightQueues, Records, TopicColumn
-from rmqstore.format.columns.heads import Heads, read_heads
 from rmqstore.format.columns.property_decode import Entries, parse_entries
 from rmqstore.format.columns.property_encode import one_property
+from rmqstore.format.columns.record_headers import RecordHeaders, read_headers
 from rmqstore.format.layout import (
     LMQ_PREFIX,
     MAX_PROPERTIES_BYTES,
@@ -69,26 +69,28 @@ class Dispatches(NamedTuple):
 _NONE: Final = Dispatches(*[np.empty(0, np.int64)] * 4)
 
 
-def find_dispatches(buf: Bytes, heads: Heads, batch_topics: Collection[str] = ()) -> Dispatches:
+def find_dispatches(
+    buf: Bytes, headers: RecordHeaders, batch_topics: Collection[str] = ()
+) -> Dispatches:
     """Return the light message queues that records name.
 
     Args:
-        buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
-        heads: n whole records.
+        buf: uint8 (nbytes,), the buffer that ``record_headers`` was read from.
+        headers: n whole records.
         batch_topics: the topics whose queues are BatchConsumeQueues, whose records are dispatched
             to no other queue.
 
     Source: ConsumeQueue.java#multiDispatchLmqQueue;
     BatchConsumeQueue.java#putMessagePositionInfoWrapper, which dispatches none.
     """
-    if not len(heads):
+    if not len(headers):
         return _NONE
-    low = int(heads.property_starts.min())
-    high = int((heads.property_starts + heads.property_lengths).max())
+    low = int(headers.property_starts.min())
+    high = int((headers.property_starts + headers.property_lengths).max())
     if high - low <= _SEARCHED_BYTES and _MARK not in buf[low:high].tobytes():
         return _NONE  # as in nearly every store: the properties need not be parsed
-    entries = parse_entries(buf, heads.property_starts, heads.property_lengths)
-    topic_column = topics(buf, heads).view(pa.binary()).dictionary_encode()
+    entries = parse_entries(buf, headers.property_starts, headers.property_lengths)
+    topic_column = topics(buf, headers).view(pa.binary()).dictionary_encode()
     in_batches = {topic.encode() for topic in batch_topics}
     by_topic = [
         is_dispatched(topic) and topic not in in_batches
@@ -97,9 +99,9 @@ def find_dispatches(buf: Bytes, heads: Heads, batch_topics: Collection[str] = ()
     are_dispatched = np.array(by_topic, np.bool_)[topic_column.indices.to_numpy()]
     dispatches = dispatches_of(entries, are_dispatched)
     # The entries' data holds the property strings one after the other: back to positions in buf.
-    begins = np.cumsum(heads.property_lengths) - heads.property_lengths
+    begins = np.cumsum(headers.property_lengths) - headers.property_lengths
     rows = dispatches.rows
-    name_starts = dispatches.name_starts - begins[rows] + heads.property_starts[rows]
+    name_starts = dispatches.name_starts - begins[rows] + headers.property_starts[rows]
     return dispatches._replace(name_starts=name_starts)
 
 
@@ -174,33 +176,33 @@ def _split_values(entries: Entries, name: str) -> _CommaValues:
 
 
 def is_dispatched(topic: bytes) -> bool:
-    """Return whether the broker dispatches records of a topic to the light queues that they name.
+    """Return whether the broker dispatches records of a topic to the LMQs that they name.
 
     Source: MixAll.java#topicAllowsLMQ.
     """
     return not topic.startswith(_NOT_DISPATCHED)
 
 
-def lmq_heads(buf: Bytes, heads: Heads, batch_topics: Collection[str]) -> Heads:
+def lmq_headers(buf: Bytes, headers: RecordHeaders, batch_topics: Collection[str]) -> RecordHeaders:
     """Return a head for every unit in light message queues, in the order of the records.
 
     Such a head is that of the record, with the topic, queue id and queue offset of the unit.
 
     Args:
-        buf: uint8 (nbytes,), the buffer that ``heads`` was read from.
-        heads: whole records, of those that have units.
+        buf: uint8 (nbytes,), the buffer that ``record_headers`` was read from.
+        headers: whole records, of those that have units.
         batch_topics: the topics whose queues are BatchConsumeQueues.
     """
-    dispatches = find_dispatches(buf, heads, batch_topics)
+    dispatches = find_dispatches(buf, headers, batch_topics)
     if not len(dispatches.rows):
-        return heads.take(slice(0, 0))
+        return headers.take(slice(0, 0))
     # Source: MultiDispatchUtils.java: the broker ignores names that could lead out of its folder.
     names = gather_spans(buf, dispatches.name_starts, dispatches.name_lengths, pa.binary())
     dispatches = dispatches.take(pc.find_substring(names, "/").to_numpy() < 0)
     queue_ids = np.zeros(len(dispatches.rows), np.int32)
-    record_heads = heads.take(dispatches.rows)
+    record_headers = headers.take(dispatches.rows)
     return replace(
-        record_heads.placed(queue_ids, dispatches.queue_offsets),
+        record_headers.placed(queue_ids, dispatches.queue_offsets),
         topic_starts=dispatches.name_starts,
         topic_lengths=dispatches.name_lengths,
         common_topic=None,
@@ -209,22 +211,22 @@ def lmq_heads(buf: Bytes, heads: Heads, batch_topics: Collection[str]) -> Heads:
 
 
 def name_queues(
-    buf: Bytes, heads: Heads, expected: pa.Array, queue_offsets: NDArray[np.int64]
+    buf: Bytes, headers: RecordHeaders, expected: pa.Array, queue_offsets: NDArray[np.int64]
 ) -> Mask:
     """Return a mask (n,) of the records that name a queue together with a queue offset.
 
     Args:
-        buf: the buffer that ``heads`` was read from.
-        heads: n whole records.
+        buf: the buffer that ``record_headers`` was read from.
+        headers: n whole records.
         expected: the light message queue of each record, string (n,).
         queue_offsets: the offset of each record in that queue, (n,).
     """
-    dispatches = find_dispatches(buf, heads)
+    dispatches = find_dispatches(buf, headers)
     names = gather_spans(buf, dispatches.name_starts, dispatches.name_lengths, pa.binary())
     expected_names = expected.take(pa.array(dispatches.rows)).view(pa.binary())
     is_match = pc.equal(names, expected_names).to_numpy(zero_copy_only=False)
     is_match &= dispatches.queue_offsets == queue_offsets[dispatches.rows]
-    mask = np.zeros(len(heads), np.bool_)
+    mask = np.zeros(len(headers), np.bool_)
     mask[dispatches.rows[is_match]] = True
     return mask
 
@@ -294,8 +296,8 @@ def extend_properties(records: Records, strings: pa.BinaryArray) -> Records:
     """
     n = len(strings)
     sizes = np.diff(records.starts)
-    heads, _ = read_heads(records.data, records.starts[:-1])
-    lengths = heads.property_lengths + lengths_of(strings)
+    headers, _ = read_headers(records.data, records.starts[:-1])
+    lengths = headers.property_lengths + lengths_of(strings)
     require_short(lengths)
     stored = pa.Array.from_buffers(
         pa.binary(),
@@ -305,7 +307,7 @@ def extend_properties(records: Records, strings: pa.BinaryArray) -> Records:
     data, bounds = array_bytes(join([stored, strings], n))
     starts = bounds.astype(np.int64)
     _set(data, starts[:-1], (sizes + lengths_of(strings)).astype(">i4"))
-    length_fields = heads.property_starts - heads.starts - PROPERTIES_LENGTH_BYTES
+    length_fields = headers.property_starts - headers.starts - PROPERTIES_LENGTH_BYTES
     _set(data, starts[:-1] + length_fields, lengths.astype(">i2"))
     return Records(data[: int(starts[-1])], starts, records.sys_flags)
 

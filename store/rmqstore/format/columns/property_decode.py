@@ -287,22 +287,22 @@ def _parse_by_template(
     """Parse records that all have the names of the first one in its order; None if they do not."""
     n = len(ends) - 1
     first = data[: ends[1]].tobytes().removesuffix(_STOP).split(_STOP) if n and ends[1] else []
-    heads = [entry.partition(_EQUALS)[0] + _EQUALS for entry in first]
-    width = len(heads)
-    if not width or len(stops) != n * width or len(set(heads)) < width or _EQUALS in heads:
+    headers = [entry.partition(_EQUALS)[0] + _EQUALS for entry in first]
+    width = len(headers)
+    if not width or len(stops) != n * width or len(set(headers)) < width or _EQUALS in headers:
         return None
     begins = begins.reshape(n, width)
     stops = stops.reshape(n, width)
     if (begins[:, 0] != ends[:-1]).any():
         return None
-    value_starts = begins + np.array([len(head) for head in heads])
+    value_starts = begins + np.array([len(head) for head in headers])
     value_lengths = stops - value_starts
     if (value_lengths <= 0).any():
         return None
-    for column, head in enumerate(heads):
+    for column, head in enumerate(headers):
         if windows(data, len(head))[begins[:, column]].tobytes() != head * n:
             return None
-    names = [decode_text(head[:-1]) for head in heads]
+    names = [decode_text(head[:-1]) for head in headers]
     if len(set(names)) < width:
         return None
     offsets = np.arange(0, n * width + 1, width)

@@ -1,4 +1,4 @@
-"""Finds records by what their heads say, where no chain of total sizes leads to them.
+"""Finds records by what their headers say, where no chain of total sizes leads to them.
 
 A head has a magic, and the physical offset at which it lies: a copy of a record inside a body has
 another one. Where records stand in frames, the frame has to be there too.
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rmqstore.format.columns.buffers import find_byte, windows
-from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.framing import RECORDS, Framing
 from rmqstore.format.layout import (
     BLANK_MAGIC,
@@ -35,7 +35,7 @@ _GUESS_BYTES = 1 << 10, 8 << 10  # searched for one guess, the second if the fir
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 4 << 10, 1 << 20
 
 
-def guess_heads(
+def guess_headers(
     buf: Bytes, stripes: Positions, physical_base: int, framing: Framing = RECORDS
 ) -> Positions:
     """Return where the first frame that looks right begins in each stripe; some stripes have none.
@@ -46,24 +46,24 @@ def guess_heads(
         physical_base: physical offset of the buffer's first byte.
         framing: how records follow one another.
     """
-    heads = np.full(len(stripes), -1, np.int64)
+    headers = np.full(len(stripes), -1, np.int64)
     for width in _GUESS_BYTES:
-        rows = np.flatnonzero((heads < 0) & (stripes <= len(buf) - width))
+        rows = np.flatnonzero((headers < 0) & (stripes <= len(buf) - width))
         searched = windows(buf, width)[stripes[rows]].view(np.uint8)
         of_rows, places = np.divmod(find_byte(searched, _MAGIC_HEAD[0]), width)
         candidates = stripes[rows[of_rows]] + places - _MAGIC_AT
         is_head = know_their_places(buf, candidates, physical_base)
         rows, candidates = rows[of_rows[is_head]], candidates[is_head]
-        heads[rows[::-1]] = candidates[::-1]  # the first one of a stripe is set last
-    found = heads[heads >= 0]
+        headers[rows[::-1]] = candidates[::-1]  # the first one of a stripe is set last
+    found = headers[headers >= 0]
     return _frames_of(buf, found, physical_base, framing)
 
 
-def _frames_of(buf: Bytes, heads: Positions, physical_base: int, framing: Framing) -> Positions:
-    """Return where the frames of records begin, (k,); heads without a frame are left out."""
+def _frames_of(buf: Bytes, headers: Positions, physical_base: int, framing: Framing) -> Positions:
+    """Return where the frames of records begin, (k,); headers without a frame are left out."""
     if not framing.head_bytes:
-        return heads
-    frames = heads - framing.head_bytes
+        return headers
+    frames = headers - framing.head_bytes
     frames = frames[frames >= 0]
     every = np.arange(len(frames))
     refused = framing.refused_rows(buf, frames, physical_base, every)
@@ -110,7 +110,7 @@ def find_next_record(
     for low, high in search_blocks(start, end):
         frames = find_frames(buf, low, high, physical_base, framing)
         if len(frames):
-            records = frames[read_heads(buf, frames + framing.head_bytes)[1]]
+            records = frames[read_headers(buf, frames + framing.head_bytes)[1]]
             if len(records):
                 return int(records[0])
     return end
@@ -125,8 +125,8 @@ def search_blocks(start: int, end: int) -> Iterator[tuple[int, int]]:
         size = min(2 * size, _LARGEST_BLOCK)
 
 
-def find_heads(buf: Bytes, start: int, end: int, physical_base: int) -> Positions:
-    """Return the positions of the heads in ``[start, end)``, rising, also of records cut off.
+def find_headers(buf: Bytes, start: int, end: int, physical_base: int) -> Positions:
+    """Return the positions of the headers in ``[start, end)``, rising, also of records cut off.
 
     A head has a magic and its own physical offset.
     """
@@ -143,9 +143,9 @@ def find_heads(buf: Bytes, start: int, end: int, physical_base: int) -> Position
 def find_frames(
     buf: Bytes, start: int, end: int, physical_base: int, framing: Framing
 ) -> Positions:
-    """Return where frames of heads begin in ``[start, end)``, rising; see :func:`find_heads`."""
-    heads = find_heads(buf, start + framing.head_bytes, end + framing.head_bytes, physical_base)
-    return _frames_of(buf, heads, physical_base, framing)
+    """Return where frames of headers begin in ``[start, end)``, rising; see :func:`find_headers`."""
+    headers = find_headers(buf, start + framing.head_bytes, end + framing.head_bytes, physical_base)
+    return _frames_of(buf, headers, physical_base, framing)
 
 
 def find_blanks(buf: Bytes, start: int, end: int) -> Positions:
@@ -153,8 +153,8 @@ def find_blanks(buf: Bytes, start: int, end: int) -> Positions:
     stored = buf[start : end + FRAME_HEAD.itemsize]
     if stored.tobytes().find(_BLANK_HEAD) < 0:  # mostly there is none
         return np.empty(0, np.int64)
-    heads = windows(stored, FRAME_HEAD.itemsize).view(FRAME_HEAD)
-    indices = np.flatnonzero(heads["magic"] == BLANK_MAGIC)
+    headers = windows(stored, FRAME_HEAD.itemsize).view(FRAME_HEAD)
+    indices = np.flatnonzero(headers["magic"] == BLANK_MAGIC)
     positions = indices + start
-    blanks: Positions = positions[heads["total_size"][indices] == len(buf) - positions]
+    blanks: Positions = positions[headers["total_size"][indices] == len(buf) - positions]
     return blanks

@@ -276,7 +276,7 @@ class _Traces:
             else:
                 is_missing = pc.equal(texts, MISSING).fill_null(fill_value=False)
                 columns[name] = _where(texts, ~is_missing.to_numpy(zero_copy_only=False))
-        # The first reason of each trace, null where it is sound.
+        # The first reason of each trace, null where it is valid.
         faults = [(NO_TRACE, self._has_body & self._is_empty)]
         faults.append((UNKNOWN_TYPE, ~self._is_empty & (self._types < 0)))
         for code, kind in enumerate(_TYPES):

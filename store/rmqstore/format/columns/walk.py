@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqstore.format.columns.buffers import gather_words, has_aligned_words, windows
-from rmqstore.format.columns.heads import Heads, read_heads
-from rmqstore.format.columns.search import find_next_record, guess_heads
+from rmqstore.format.columns.record_headers import RecordHeaders, read_headers
+from rmqstore.format.columns.search import find_next_record, guess_headers
 from rmqstore.format.framing import RECORDS, FrameNumbers, Framing, StopKind
 from rmqstore.format.layout import (
     BATCH_BYTES,
@@ -42,13 +42,13 @@ class Walks(NamedTuple):
         starts: int64 (n,), where the records begin, range by range.
         sizes: int64 (n,), the distance of each to the frame that follows it.
         counts: int64 (k,), the number of records in each range.
-        is_sound: (k,) which ranges end properly; the records of the others mean nothing.
+        is_valid: (k,) which ranges end properly; the records of the others mean nothing.
     """
 
     starts: Positions
     sizes: NDArray[np.int64]
     counts: NDArray[np.int64]
-    is_sound: Mask
+    is_valid: Mask
 
 
 def walk_each(
@@ -61,7 +61,7 @@ def walk_each(
 ) -> Walks:
     """Walk several ranges side by side.
 
-    A walk over one of them alone is the same if it is sound, which means that it ends at the end of
+    A walk over one of them alone is the same if it is valid, which means that it ends at the end of
     the file or at a blank.
 
     Args:
@@ -82,17 +82,17 @@ def walk_each(
     for number in np.flatnonzero(ends - starts >= 2 * _STRIPE_BYTES).tolist():
         low, high = int(starts[number]), int(ends[number])
         stripes = np.arange(low + _STRIPE_BYTES, high, _STRIPE_BYTES)
-        guesses = np.unique(guess_heads(buf, stripes, int(physical_bases[number]), framing))
+        guesses = np.unique(guess_headers(buf, stripes, int(physical_bases[number]), framing))
         guesses = guesses[guesses < high]
         firsts_of_chains.append(guesses)
         ranges_of_chains.append(np.full(len(guesses), number))
-    heads = np.concatenate(firsts_of_chains)
-    order = np.argsort(heads, kind="stable")
-    heads = heads[order]
+    headers = np.concatenate(firsts_of_chains)
+    order = np.argsort(headers, kind="stable")
+    headers = headers[order]
     ranges = np.concatenate(ranges_of_chains)[order]
     is_last = np.append(ranges[1:] != ranges[:-1], True)
-    bounds = np.where(is_last, ends[ranges], np.append(heads[1:], 0))
-    frames, chain_counts, last = follow_chains(buf, heads, bounds, framing)
+    bounds = np.where(is_last, ends[ranges], np.append(headers[1:], 0))
+    frames, chain_counts, last = follow_chains(buf, headers, bounds, framing)
     stops = last[is_last]
     words = windows(buf, FRAME_HEAD.itemsize)[np.clip(stops, 0, len(buf) - FRAME_HEAD.itemsize)]
     pairs = words.view(">i4").reshape(-1, 2)
@@ -101,20 +101,20 @@ def walk_each(
     is_blank = np.array(
         [*map(framing.is_blank, magics, sizes, (limits - stops).tolist())], np.bool_
     )
-    is_sound = (stops == ends) & (ends == limits)
-    is_sound |= is_blank & (stops + FRAME_HEAD.itemsize <= ends)
-    is_sound &= ~np.isin(np.arange(len(starts)), ranges[~is_last & (last != bounds)])
+    is_valid = (stops == ends) & (ends == limits)
+    is_valid |= is_blank & (stops + FRAME_HEAD.itemsize <= ends)
+    is_valid &= ~np.isin(np.arange(len(starts)), ranges[~is_last & (last != bounds)])
     counts = np.bincount(ranges, chain_counts, len(starts)).astype(np.int64)
     ends_of_ranges = np.cumsum(counts)
     if framing.head_bytes:  # a record without a frame is refused by its size and magic alone
         firsts = (ends_of_ranges - counts)[counts > 0]
         range_of_rows = np.repeat(np.arange(len(starts)), counts)
         bases = physical_bases[range_of_rows]
-        is_sound[range_of_rows[framing.refused_rows(buf, frames, bases, firsts)]] = False
+        is_valid[range_of_rows[framing.refused_rows(buf, frames, bases, firsts)]] = False
     nexts = np.append(frames[1:], 0)
     nexts[ends_of_ranges[counts > 0] - 1] = stops[counts > 0]
     records = frames + framing.head_bytes
-    return Walks(records, nexts - records, counts, is_sound)
+    return Walks(records, nexts - records, counts, is_valid)
 
 
 class Walk(NamedTuple):
@@ -202,10 +202,10 @@ def walk(
     if n_stripes < 2 or not has_aligned_words(buf):
         return walk_plainly(buf, start, end, physical_base, framing, after)
     stripes = np.linspace(start, end, n_stripes, endpoint=False).astype(np.int64)
-    guesses = guess_heads(buf, stripes[1:], physical_base, framing)
-    heads = np.concatenate(([start], guesses))  # guesses rise, as one stripe is far from the next
-    bounds = np.append(heads[1:], end)
-    chains, counts, last = follow_chains(buf, heads, bounds, framing)
+    guesses = guess_headers(buf, stripes[1:], physical_base, framing)
+    headers = np.concatenate(([start], guesses))  # guesses rise, as one stripe is far from the next
+    bounds = np.append(headers[1:], end)
+    chains, counts, last = follow_chains(buf, headers, bounds, framing)
     if (last[:-1] == bounds[:-1]).all():
         frames, position = chains, int(last[-1])
     else:
@@ -215,10 +215,10 @@ def walk(
         parts: list[Positions] = [np.empty(0, np.int64)]
         position = start
         while position < end:
-            chain = int(np.searchsorted(heads, position))
-            is_head = chain < len(heads) and heads[chain] == position
+            chain = int(np.searchsorted(headers, position))
+            is_head = chain < len(headers) and headers[chain] == position
             next_chain = chain + 1 if is_head else chain
-            next_head = int(heads[next_chain]) if next_chain < len(heads) else end
+            next_head = int(headers[next_chain]) if next_chain < len(headers) else end
             if is_head:
                 frames = chains[firsts[chain] : firsts[chain + 1]]
                 stop = int(last[chain])
@@ -239,7 +239,7 @@ def walk(
 
 
 def follow_chains(
-    buf: Bytes, heads: Positions, bounds: Positions, framing: Framing = RECORDS
+    buf: Bytes, headers: Positions, bounds: Positions, framing: Framing = RECORDS
 ) -> tuple[Positions, NDArray[np.int64], Positions]:
     """Follow every chain of frames from its head until it reaches its bound or breaks.
 
@@ -248,10 +248,10 @@ def follow_chains(
     Returns:
         All starts, chain by chain; the number of frames of each chain; where each chain ended.
     """
-    last = heads.copy()
-    counts = np.zeros(len(heads), np.int64)
+    last = headers.copy()
+    counts = np.zeros(len(headers), np.int64)
     phases: list[_Phase] = []
-    alive = np.arange(len(heads))
+    alive = np.arange(len(headers))
     while len(alive):
         follow = _follow_together if len(alive) > _FEW_CHAINS else _follow_singly
         chains = _Chains(alive, last[alive], counts[alive], bounds[alive])
@@ -304,19 +304,19 @@ def _follow_together(
     limit = np.uint64(last_head)
     size_word = framing.size_word
     # As many steps as most chains still need, by the sizes of their next frames.
-    next_heads = words[np.minimum(cursors, len(words) - 1)]
-    next_sizes = next_heads.view(np.int32)[size_word::2].byteswap()
+    next_headers = words[np.minimum(cursors, len(words) - 1)]
+    next_sizes = next_headers.view(np.int32)[size_word::2].byteswap()
     frame_bytes = max(_middle(next_sizes), framing.min_bytes)
     n_needed = _middle(chains.bounds - cursors) / frame_bytes
     n_steps = int(np.clip(n_needed, _FEWEST_STEPS, _MOST_STEPS))
     visited = np.empty((n_steps + 1, n_chains), np.int64)
-    heads = np.empty((n_steps, n_chains), words.dtype)
-    raw = heads.view(np.int32).reshape(n_steps, n_chains, 2)
+    headers = np.empty((n_steps, n_chains), words.dtype)
+    raw = headers.view(np.int32).reshape(n_steps, n_chains, 2)
     for step in range(n_steps):
         visited[step] = cursors
         # As an unsigned number a negative cursor is beyond the limit too.
         positions = np.minimum(cursors.view(np.uint64), limit)
-        heads[step] = words[positions.view(np.int64)]
+        headers[step] = words[positions.view(np.int64)]
         cursors = cursors + raw[step, :, size_word].byteswap()
     visited[n_steps] = cursors
     sizes = raw[:, :, size_word].byteswap()
@@ -353,13 +353,13 @@ def _middle(values: NDArray[np.integer[Any]]) -> int:
 def total_sizes(buf: Bytes, starts: Positions) -> NDArray[np.int64]:
     """Return the total sizes of the records at ``starts``, int64 (n,).
 
-    They are taken from the heads, and cut off at the end of the buffer.
+    They are taken from the headers, and cut off at the end of the buffer.
     """
     if len(buf) < FRAME_HEAD.itemsize:  # a truncated file
         return np.zeros(len(starts), np.int64)
-    heads = gather_words(buf, np.minimum(starts, len(buf) - FRAME_HEAD.itemsize))
+    headers = gather_words(buf, np.minimum(starts, len(buf) - FRAME_HEAD.itemsize))
     left = np.maximum(len(buf) - starts, 0)
-    return np.clip(heads.view(np.int32)[0::2].byteswap().astype(np.int64), 0, left)
+    return np.clip(headers.view(np.int32)[0::2].byteswap().astype(np.int64), 0, left)
 
 
 def cut_batches(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iterator[slice]:
@@ -374,19 +374,19 @@ def cut_batches(sizes: NDArray[np.int64], max_rows: int, max_bytes: int) -> Iter
         start = stop
 
 
-def heads_of(
+def headers_of(
     buf: Bytes, walked: Walk, topic: bytes | None = None, max_rows: int = BATCH_ROWS
-) -> Iterator[tuple[Positions, Heads, Mask]]:
-    """Yield batches of walked records: where they begin, their heads, and which are whole.
+) -> Iterator[tuple[Positions, RecordHeaders, Mask]]:
+    """Yield batches of walked records: where they begin, their headers, and which are whole.
 
     Args:
-        buf, topic: as for :func:`read_heads`.
+        buf, topic: as for :func:`read_headers`.
         walked: the records.
         max_rows: of a batch.
     """
     for rows in cut_batches(walked.sizes(), max_rows, BATCH_BYTES):
         starts = walked.starts[rows]
-        yield starts, *read_heads(buf, starts, topic)
+        yield starts, *read_headers(buf, starts, topic)
 
 
 def have_true_sizes(data: Bytes, physical_base: int, starts: Positions) -> Mask:
@@ -395,8 +395,8 @@ def have_true_sizes(data: Bytes, physical_base: int, starts: Positions) -> Mask:
     They are whole, and stand where they say. A record of another place may have come there with a
     page of the disk, which need not hold all of it.
     """
-    heads, whole = read_heads(data, starts)
-    mask: Mask = whole & (heads.column("physical_offset") == starts + physical_base)
+    headers, whole = read_headers(data, starts)
+    mask: Mask = whole & (headers.column("physical_offset") == starts + physical_base)
     return mask
 
 

@@ -90,7 +90,7 @@ def assign(
     """
     brokers = brokers_of(sources)
     for broker in brokers:
-        broker.require_sound()
+        broker.require_valid()
     by_name = {broker.name: broker.chosen.source for broker in brokers}
     offsets = {name: one.config.consumer_offsets(sharing.group) for name, one in by_name.items()}
     counts = {name: _readable_queues(source) for name, source in by_name.items()}

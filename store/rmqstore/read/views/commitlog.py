@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from rmqstore.errors import MalformedBytesError, OffsetOutOfRangeError, RmqStoreError
 from rmqstore.format.columns.buffers import valid_text
-from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies, topics
-from rmqstore.format.columns.heads import Heads, check_heads, read_heads
+from rmqstore.format.columns.record_headers import RecordHeaders, check_headers, read_headers
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import (
@@ -59,13 +59,13 @@ def plan_record_rows(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) ->
     whole = source.ends.log_slice()
     end = source.ends.log_end
     try:
-        heads = source.sampler.log_heads()
+        headers = source.sampler.log_headers()
     except RmqStoreError as err:
         logger.warning(
             "%s: queues do not show where the log may be cut: %s", source.paths.root, err
         )
-        heads = [segment.start for segment in source.log.segments]
-    parts = source.sampler.log_parts([whole], heads)
+        headers = [segment.start for segment in source.log.segments]
+    parts = source.sampler.log_parts([whole], headers)
     goal = limits.share(sum(part.n_bytes for part in parts))
     slices = [piece for group in join_parts(parts, goal) for piece in group]
     if not slices and end is not None and source.log.segments:
@@ -176,50 +176,52 @@ class _LogView:
     def _records(
         self, segment: Segment, data: Bytes, starts: Positions
     ) -> Iterator[pa.RecordBatch]:
-        heads, whole = read_heads(data, starts)
-        sound = whole & check_heads(heads, segment.start)
+        headers, whole = read_headers(data, starts)
+        valid = whole & check_headers(headers, segment.start)
         if self._spec.check_crc:
-            whole_heads = heads if whole.all() else heads.take(whole)
-            sound[whole] &= sound_crcs(data, whole_heads, stored_bodies(data, whole_heads))
-        mask = self._wanted.keep(data, heads)
-        mask = np.ones(len(heads), np.bool_) if mask is None else mask | ~whole
+            whole_headers = headers if whole.all() else headers.take(whole)
+            valid[whole] &= valid_crcs(data, whole_headers, stored_bodies(data, whole_headers))
+        mask = self._wanted.keep(data, headers)
+        mask = np.ones(len(headers), np.bool_) if mask is None else mask | ~whole
         if self._spec.mode == DROPMALFORMED:
-            mask &= sound
+            mask &= valid
         if not mask.all():
-            heads, whole, sound = heads.take(mask), whole[mask], sound[mask]
-        n = len(heads)
+            headers, whole, valid = headers.take(mask), whole[mask], valid[mask]
+        n = len(headers)
         if not n:
             return
         broken = None if whole.all() else ~whole
         makers: dict[str, Callable[[], Column]] = {
-            "commitLogOffset": lambda: heads.starts + segment.start,
-            "storeSize": lambda: heads.column("total_size").astype(np.int64),
+            "commitLogOffset": lambda: headers.starts + segment.start,
+            "storeSize": lambda: headers.column("total_size").astype(np.int64),
             "kind": lambda: pa.repeat(pa.scalar(RECORD), n),
-            "isValid": lambda: sound,
-            "reason": lambda: self._reasons(segment, data, heads, sound),
-            "topic": lambda: _null_where(valid_text(topics(data, heads)), broken),
-            "storeTimestamp": lambda: _null_where(times(heads.column("store_timestamp")), broken),
-            "bornTimestamp": lambda: _null_where(times(heads.column("born_timestamp")), broken),
-            "propertiesSize": lambda: pa.array(heads.property_lengths, mask=broken),
+            "isValid": lambda: valid,
+            "reason": lambda: self._reasons(segment, data, headers, valid),
+            "topic": lambda: _null_where(valid_text(topics(data, headers)), broken),
+            "storeTimestamp": lambda: _null_where(times(headers.column("store_timestamp")), broken),
+            "bornTimestamp": lambda: _null_where(times(headers.column("born_timestamp")), broken),
+            "propertiesSize": lambda: pa.array(headers.property_lengths, mask=broken),
             "file": lambda: pa.repeat(pa.scalar(segment.path.name), n),
         }
         columns = {name: make() for name, make in makers.items() if name in self._names}
         for name, column in _HEAD_COLUMNS.items():
             if name in self._names:
-                columns[name] = pa.array(heads.column(column), mask=broken)
+                columns[name] = pa.array(headers.column(column), mask=broken)
         if "magic" in self._names:  # as eight hex digits; few are distinct
-            magics, codes = np.unique(heads.column("magic"), return_inverse=True)
+            magics, codes = np.unique(headers.column("magic"), return_inverse=True)
             digits = pa.array([f"{magic & 0xFFFFFFFF:08x}" for magic in magics.tolist()])
             columns["magic"] = digits.take(pa.array(codes))
         yield to_batch(self._spec, self._source, columns, n)
 
-    def _reasons(self, segment: Segment, data: Bytes, heads: Heads, sound: Mask) -> pa.Array:
+    def _reasons(
+        self, segment: Segment, data: Bytes, headers: RecordHeaders, valid: Mask
+    ) -> pa.Array:
         """Return what the reference codec says is wrong with each damaged record, string (n,)."""
-        if sound.all():
-            return pa.nulls(len(heads), pa.string())
-        texts: list[str | None] = [None] * len(heads)
-        for row in np.flatnonzero(~sound).tolist():
-            position = int(heads.starts[row])
+        if valid.all():
+            return pa.nulls(len(headers), pa.string())
+        texts: list[str | None] = [None] * len(headers)
+        for row in np.flatnonzero(~valid).tolist():
+            position = int(headers.starts[row])
             physical_offset = segment.start + position
             try:
                 check_record(data.data, position, physical_offset, check_crc=self._spec.check_crc)

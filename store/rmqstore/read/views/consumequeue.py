@@ -127,10 +127,10 @@ def _batch(
     }
     faults = reasons(texts, len(offsets))
     if spec.mode == DROPMALFORMED:
-        is_sound = faults.is_null().to_numpy(zero_copy_only=False)
-        units = Units(*(column[is_sound] for column in units))
-        queue_offsets = queue_offsets[is_sound]
-        faults = faults.filter(pa.array(is_sound))
+        is_valid = faults.is_null().to_numpy(zero_copy_only=False)
+        units = Units(*(column[is_valid] for column in units))
+        queue_offsets = queue_offsets[is_valid]
+        faults = faults.filter(pa.array(is_valid))
     n = len(queue_offsets)
     columns: dict[str, Column] = {
         "topic": pa.repeat(pa.scalar(piece.topic), n),

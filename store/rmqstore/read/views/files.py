@@ -162,8 +162,8 @@ class _Files:
         if end is not None:
             stop = min(stop, end.physical_offset)
         for window in walk_back(log, segment, stop):
-            for _, heads, whole in reversed(list(window.heads())):
-                stored = heads.column("store_timestamp")[whole]
+            for _, headers, whole in reversed(list(window.headers())):
+                stored = headers.column("store_timestamp")[whole]
                 if len(stored):
                     return times | {"lastStoreTimestamp": int(stored[-1])}
         return times

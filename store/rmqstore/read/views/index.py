@@ -119,7 +119,7 @@ def _batch(
     numbers = np.arange(start, start + len(items), dtype=np.int64)
     slots = np.maximum(fields["key_hash"], 0) % index.n_slots
     previous = fields["previous"]
-    # A sound item leads to an older one, or ends its chain with 0.
+    # A valid item leads to an older one, or ends its chain with 0.
     leads_back = (previous >= 0) & (previous < numbers)
     older = np.where(leads_back, previous, 0).astype(np.int64)
     older_items = file.read_each(items_position + older * width, width).view(INDEX_ITEM)

@@ -35,7 +35,7 @@ def read_routes(sources: Sequence[StoreParts], spec: ViewSpec) -> Iterator[pa.Re
     """
     brokers = brokers_of(sources)
     for broker in brokers:
-        broker.require_sound()
+        broker.require_valid()
     rows = [row for broker in brokers for row in _routes(broker, spec)]
     ordered: dict[object, list[str]] = {}
     for row in sorted(rows, key=lambda one: str(one["brokerName"])):

@@ -120,7 +120,7 @@ class Broker:
         """All its stores, the one that is read first."""
         return (self.chosen, *self.replicas)
 
-    def require_sound(self) -> None:
+    def require_valid(self) -> None:
         """Refuse stores of one name that are not replicas of each other.
 
         Raises:
@@ -209,10 +209,10 @@ def _difference(chosen: Member, other: Member, start: int, end: int) -> str | No
     """
     shorter, longer = sorted((chosen, other), key=attrgetter("log_end"))
     try:
-        heads = chosen.source.sampler.log_heads()
+        headers = chosen.source.sampler.log_headers()
     except (RmqStoreError, OSError):  # its queues cannot be read
-        heads = [segment.start for segment in chosen.source.log.segments]
-    inside = [head for head in heads if start <= head < end]
+        headers = [segment.start for segment in chosen.source.log.segments]
+    inside = [head for head in headers if start <= head < end]
     spread = np.linspace(0, len(inside) - 1, min(_COMPARED, len(inside))).astype(np.int64)
     pairs = []
     for number in spread.tolist():

@@ -173,7 +173,7 @@ class BlockCache:
                         del self._places[block]
 
 
-class Announced:
+class Prefetched:
     """Ranges of one object, which are kept when all of them have come.
 
     The version of the object is compared once, after the last of them: what was fetched before a
@@ -287,7 +287,7 @@ class RemoteObject:
         self._key = key
         self._file, self.version = requests.handle(key, name)
         self._number = next(_numbers)
-        self._announced: list[Announced] = []
+        self._prefetched: list[Prefetched] = []
         self._has_fetched = False
         self.is_gone = False  # deleted or replaced
         self._checked_in = listing  # the one in which it was seen last
@@ -427,7 +427,7 @@ class RemoteObject:
         self._on_gone()
         return kind(self.name)
 
-    def announce(
+    def prefetch(
         self, starts: NDArray[np.int64], ends: NDArray[np.int64], *, is_passing: bool = False
     ) -> None:
         """Begin to fetch spans that will be read next, as far as there is room for them.
@@ -437,12 +437,12 @@ class RemoteObject:
             ends: positions after the spans, (n,), inside of the object too.
             is_passing: whether they will be read once, by a read of much more.
         """
-        self._announced = [group for group in self._announced if not group.is_done]
+        self._prefetched = [group for group in self._prefetched if not group.is_done]
         blocks = blocks_of(starts, ends)
         is_missing = ~np.array(
             [self._cache.holds(self._number, block) for block in blocks.tolist()]
         )
-        for group in self._announced if len(blocks) else ():
+        for group in self._prefetched if len(blocks) else ():
             is_missing &= ~group.hold(blocks)
         missing = blocks[is_missing] if len(blocks) else blocks
         ranges = [self._range(*bounds) for bounds in requests_for(missing, self.size, PART_BYTES)]
@@ -452,14 +452,14 @@ class RemoteObject:
         def keep(start: int, data: NDArray[np.uint8]) -> None:
             self._cache.put(self._number, start, data, is_passing=is_passing)
 
-        group = Announced(ranges, self.require_same, keep)
+        group = Prefetched(ranges, self.require_same, keep)
         if group.begin(self._requests):
             self._has_fetched = True
-            self._announced.append(group)
+            self._prefetched.append(group)
 
     def _await(self, low: int, high: int) -> None:
-        """Wait for announced spans in a range."""
-        for group in [group for group in self._announced if group.touches(low, high)]:
-            self._announced.remove(group)
+        """Wait for prefetched spans in a range."""
+        for group in [group for group in self._prefetched if group.touches(low, high)]:
+            self._prefetched.remove(group)
             with self._noting_its_end():
                 group.wait()

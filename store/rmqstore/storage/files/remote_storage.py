@@ -216,12 +216,12 @@ class RemoteFile(Closing):
     def want(self, starts: NDArray[np.int64], size: int) -> None:
         """Begin to fetch ``size`` bytes from each of the starts, (n,)."""
         sizes = np.full(len(starts), size, np.int64)
-        self._object.announce(np.minimum(starts, self.size), self._ends(starts, sizes))
+        self._object.prefetch(np.minimum(starts, self.size), self._ends(starts, sizes))
 
     def read_ahead(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> None:
         """Begin to fetch spans, (n,), that a long read reaches soon, and reads once."""
         starts = np.minimum(starts, self.size)
-        self._object.announce(starts, self._ends(starts, sizes), is_passing=True)
+        self._object.prefetch(starts, self._ends(starts, sizes), is_passing=True)
 
     def _ends(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         ends: NDArray[np.int64] = np.minimum(starts + sizes, self.size)

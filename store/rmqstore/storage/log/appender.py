@@ -84,7 +84,7 @@ class OneWriteCommit(Protocol):
     is_done: bool
 
     def hide(self, physical_offsets: Positions, starts: Positions, data: Bytes) -> bool:
-        """Change the heads of records before they are written; they are of one segment.
+        """Change the headers of records before they are written; they are of one segment.
 
         Args:
             physical_offsets: where the records will stand, (n,).
@@ -110,7 +110,7 @@ class OneWriteCommit(Protocol):
 
 
 class WithheldHeads:
-    """The heads in the open segment stay zero until all else is written.
+    """The headers in the open segment stay zero until all else is written.
 
     Later segments are written completely, for a recovery stops at the first zero and deletes them.
 
@@ -124,36 +124,38 @@ class WithheldHeads:
         self.is_done = False
         self._start = start
         self._first_file = files.first_of(start)
-        self._positions: list[Positions] = []  # in the first file, and the heads that belong there
-        self._heads: list[NDArray[np.void]] = []
+        self._positions: list[
+            Positions
+        ] = []  # in the first file, and the headers that belong there
+        self._headers: list[NDArray[np.void]] = []
         self._guard = Guard(files, start)
 
     def hide(self, physical_offsets: Positions, starts: Positions, data: Bytes) -> bool:
-        """Withhold the heads of records in the open segment."""
+        """Withhold the headers of records in the open segment."""
         if physical_offsets[0] >= self._first_file + self.files.file_size:
             return True
-        heads = windows(data, HEAD_BYTES)
+        headers = windows(data, HEAD_BYTES)
         self._positions.append(physical_offsets - self._first_file)
-        self._heads.append(heads[starts])
-        heads[starts] = np.void(b"\0" * HEAD_BYTES)
+        self._headers.append(headers[starts])
+        headers[starts] = np.void(b"\0" * HEAD_BYTES)
         return False
 
     def show(self, touched: Collection[Path]) -> None:
-        """Write the heads, the first one last."""
+        """Write the headers, the first one last."""
         disk, path = self.files.disk, self.files.path(self._start)
-        positions, heads = np.concatenate(self._positions), np.concatenate(self._heads)
+        positions, headers = np.concatenate(self._positions), np.concatenate(self._headers)
         if len(positions) > 1:
             if len(touched) == 1:
                 self._guard.close_segment()
             else:
-                # A blank would lead to the later segments, so nothing covers the heads until the
+                # A blank would lead to the later segments, so nothing covers the headers until the
                 # commit. What need not be written in that time is written before.
                 disk.flush_all(touched)
-            disk.scatter(path, positions[1:], heads[1:])
+            disk.scatter(path, positions[1:], headers[1:])
             disk.flush_all([path])
         else:
             disk.flush_all(touched)
-        disk.write(path, int(positions[0]), heads[0].tobytes())
+        disk.write(path, int(positions[0]), headers[0].tobytes())
         self.is_done = True
         disk.flush(path)
         self._guard.remove()
@@ -162,7 +164,7 @@ class WithheldHeads:
         """Write zeros over the records; segments that the append created are already gone."""
         # First, so that none of the records can be committed even if a step below fails.
         self._positions.clear()
-        self._heads.clear()
+        self._headers.clear()
         _clear(self.files, self._start, end)
         self._guard.remove()  # only now that the blank is gone that leads to it
 
@@ -170,7 +172,7 @@ class WithheldHeads:
 class ClosedSegment:
     """A blank in place of the first head closes the segment before anything is written after it.
 
-    So records are written with their heads, once and for all. Their sizes must be known before: a
+    So records are written with their headers, once and for all. Their sizes must be known before: a
     blank would lead to records in a later segment.
 
     Args:
@@ -278,7 +280,7 @@ class Guard:
     def close_segment(self) -> None:
         """Make the empty segment, then write the blank; both are on the disk on return.
 
-        Only the blank is waited for: the records are flushed once, together with their heads.
+        Only the blank is waited for: the records are flushed once, together with their headers.
         """
         disk, path = self._files.disk, self._files.path(self._start + self._files.file_size)
         if not LOCAL.exists(path):

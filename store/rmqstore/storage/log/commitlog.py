@@ -349,7 +349,7 @@ class CommitLog:
     def store_timestamps(self, physical_offsets: Positions) -> tuple[Positions, Mask]:
         """Return when the records at offsets (n,) were stored, ms, and which times are right.
 
-        A time is right if :meth:`store_timestamp` gives it too. That method also reads heads at the
+        A time is right if :meth:`store_timestamp` gives it too. That method also reads headers at the
         very end of a file, and says what is wrong with others.
         """
         times = np.zeros(len(physical_offsets), np.int64)
@@ -367,8 +367,8 @@ class CommitLog:
                 rows = members[physical_offsets[members] <= last]
                 positions = physical_offsets[rows] - segment.start
                 file.want(positions, MAX_FIXED_BYTES)
-                heads = file.read_each(positions, MAX_FIXED_BYTES)
-                times[rows], is_right[rows] = _stored_times(heads, physical_offsets[rows])
+                headers = file.read_each(positions, MAX_FIXED_BYTES)
+                times[rows], is_right[rows] = _stored_times(headers, physical_offsets[rows])
         return times, is_right
 
     def get(
@@ -401,9 +401,9 @@ class CommitLog:
         self._files.close()
 
 
-def _stored_times(heads: NDArray[np.void], physical_offsets: Positions) -> tuple[Positions, Mask]:
-    """Return the store times in heads (n,) of ``MAX_FIXED_BYTES``, and which of them are right."""
-    stored = heads.view(np.uint8).reshape(len(heads), MAX_FIXED_BYTES)
+def _stored_times(headers: NDArray[np.void], physical_offsets: Positions) -> tuple[Positions, Mask]:
+    """Return the store times in headers (n,) of ``MAX_FIXED_BYTES``, and which of them are right."""
+    stored = headers.view(np.uint8).reshape(len(headers), MAX_FIXED_BYTES)
     fixed = stored[:, : FIXED_PART_V4.itemsize].copy().view(FIXED_PART_V4).ravel()
     times = fixed["store_timestamp"].astype(np.int64)
     has_v6_born = (fixed["sys_flag"] & _BORN_HOST_V6) != 0  # the store host follows the time

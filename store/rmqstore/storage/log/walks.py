@@ -9,7 +9,7 @@ a walk that ends at the damage does not pay for the search.
 
 A window costs some hundred microseconds however few records it has. So small files that follow one
 another are copied into one buffer, and their chains of records are followed side by side. Only
-files whose chain is sound to the end go into a joined window; all others are walked one by one,
+files whose chain is valid to the end go into a joined window; all others are walked one by one,
 which shows what is wrong with them.
 """
 
@@ -25,15 +25,15 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import FileDeletedError, UnreadableFileError
 from rmqstore.format.columns.buffers import GATHER_SLACK
-from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies
-from rmqstore.format.columns.heads import Heads, read_heads
+from rmqstore.format.columns.record_headers import RecordHeaders, read_headers
 from rmqstore.format.columns.search import find_frames, search_blocks
 from rmqstore.format.columns.walk import (
     Walk,
     cut_batches,
     have_true_sizes,
-    heads_of,
+    headers_of,
     rejoin,
     total_sizes,
     walk,
@@ -58,7 +58,7 @@ _WINDOWS_AHEAD: Final = 3  # that a remote storage fetches while one is walked
 
 @dataclass(frozen=True)
 class JoinedWindow:
-    """All records of some files that follow one another, whose chains are sound to the end."""
+    """All records of some files that follow one another, whose chains are valid to the end."""
 
     spans: Sequence[SegmentSpan]
     data: Bytes  # uint8 (nbytes,)
@@ -76,7 +76,7 @@ class JoinedWindow:
 
         If so, no total size led the walk over another record.
         """
-        return all(is_sound.all() for _, _, is_sound in self.heads())
+        return all(is_valid.all() for _, _, is_valid in self.headers())
 
     def cut(self) -> Iterator[JoinedWindow]:
         """Yield the records batch by batch."""
@@ -84,15 +84,15 @@ class JoinedWindow:
             columns = self.starts[rows], self.sizes[rows], self.bases[rows]
             yield JoinedWindow(self.spans, self.data, *columns)
 
-    def heads(self) -> Iterator[tuple[Positions, Heads, Mask]]:
-        """Yield the records in batches: physical offsets, heads, mask of the sound ones.
+    def headers(self) -> Iterator[tuple[Positions, RecordHeaders, Mask]]:
+        """Yield the records in batches: physical offsets, headers, mask of the valid ones.
 
-        A sound record is whole, and has the physical offset where it lies.
+        A valid record is whole, and has the physical offset where it lies.
         """
         for part in self.cut():
-            heads, whole = read_heads(part.data, part.starts)
+            headers, whole = read_headers(part.data, part.starts)
             places = part.starts + part.bases
-            yield places, heads, whole & (heads.column("physical_offset") == places)
+            yield places, headers, whole & (headers.column("physical_offset") == places)
 
 
 def join_spans(log: CommitLog, start: int, end: int) -> Iterator[SegmentSpan | JoinedWindow]:
@@ -147,7 +147,7 @@ def _walked_bytes(log: CommitLog, span: SegmentSpan) -> int | None:
 def _join(
     log: CommitLog, spans: Sequence[SegmentSpan], sizes: Sequence[int]
 ) -> Iterator[SegmentSpan | JoinedWindow]:
-    """Yield spans, with those whose chain is sound in windows."""
+    """Yield spans, with those whose chain is valid in windows."""
     if len(spans) < 2:
         yield from spans
         return
@@ -172,12 +172,12 @@ def _join(
     framing = _framing(log, spans[0])
     assert framing is not None
     walks = walk_each(data, firsts, ends, left, bases, framing)
-    is_sound = walks.is_sound & is_read
+    is_valid = walks.is_valid & is_read
     row_bounds = np.concatenate(([0], np.cumsum(walks.counts)))
-    changes = np.flatnonzero(np.diff(is_sound)) + 1
+    changes = np.flatnonzero(np.diff(is_valid)) + 1
     for run in np.split(np.arange(len(spans)), changes):
         low, high = int(run[0]), int(run[-1]) + 1
-        if not is_sound[low]:
+        if not is_valid[low]:
             yield from spans[low:high]
             continue
         rows = slice(int(row_bounds[low]), int(row_bounds[high]))
@@ -219,37 +219,37 @@ class Window:
             return self.stopped
         return next_record(self.log, self.segment, self.stopped + 1, self.end)
 
-    def heads(
+    def headers(
         self, topic: bytes | None = None, max_rows: int = BATCH_ROWS
-    ) -> Iterator[tuple[Positions, Heads, Mask]]:
-        """Yield the records in batches: positions in the file, heads, mask of the whole ones.
+    ) -> Iterator[tuple[Positions, RecordHeaders, Mask]]:
+        """Yield the records in batches: positions in the file, headers, mask of the whole ones.
 
         Args:
             topic: the topic that all records should have, a hint that saves time if it is right.
             max_rows: of a batch.
         """
-        return heads_of(self.data, self.records, topic, max_rows)
+        return headers_of(self.data, self.records, topic, max_rows)
 
     def chain(self) -> tuple[Positions, NDArray[np.int64]]:
         """Return the positions of the records, and the bytes of each up to the next frame."""
         return self.records.starts, self.records.sizes()
 
-    def without_torn(self, data: Bytes, heads: Heads, whole: Mask) -> Mask:
+    def without_torn(self, data: Bytes, headers: RecordHeaders, whole: Mask) -> Mask:
         """Return the mask (n,) of whole records without those that a broker puts into no queue.
 
         A DLedger log keeps a record whose body is torn. Source: DLedgerCommitLog.java.
 
         Args:
-            data: the bytes that ``heads`` was read from.
-            heads: n records.
+            data: the bytes that ``record_headers`` was read from.
+            headers: n records.
             whole: (n,), which of them are whole.
         """
         if not self.log.framing(self.segment).keeps_torn_records:
             return whole
-        whole_heads = heads.take(whole)
-        sound = whole.copy()
-        sound[whole] = sound_crcs(data, whole_heads, stored_bodies(data, whole_heads))
-        return sound
+        whole_headers = headers.take(whole)
+        valid = whole.copy()
+        valid[whole] = valid_crcs(data, whole_headers, stored_bodies(data, whole_headers))
+        return valid
 
     def rejoined(self) -> tuple[Bytes, Positions, NDArray[np.int64]]:
         """Return all records, also those that the walk stepped over because of a wrong total size.
@@ -345,11 +345,11 @@ def walk_forward(
         FileDeletedError: the file was deleted since it was listed.
     """
     size = min(WINDOW_BYTES, log.storage.window_bytes)
-    announced = 0  # position in the file up to which bytes were announced
+    prefetched = 0  # position in the file up to which bytes were prefetched
     n_windows = 0
     if log.is_remote and is_scan:
         n_windows, first = 2, start - segment.start
-        announced = _read_ahead(log, segment, first, min(first + 2 * size, end - segment.start))
+        prefetched = _read_ahead(log, segment, first, min(first + 2 * size, end - segment.start))
     while start < end:
         window = window_at(log, segment, start, end, size, after)
         if log.is_remote and window.damage is None and window.records.kind is not StopKind.BLANK:
@@ -357,7 +357,7 @@ def walk_forward(
             n_windows = min(n_windows + 1, _WINDOWS_AHEAD)
             position = window.records.position
             stop = min(position + n_windows * size, end - segment.start)
-            announced = _read_ahead(log, segment, max(position, announced), stop)
+            prefetched = _read_ahead(log, segment, max(position, prefetched), stop)
         yield window
         if window.records.kind is StopKind.BLANK:
             return
@@ -366,7 +366,7 @@ def walk_forward(
 
 
 def _read_ahead(log: CommitLog, segment: Segment, start: int, stop: int) -> int:
-    """Announce what is written in a range of positions; return where what was announced ends."""
+    """Announce what is written in a range of positions; return where what was prefetched ends."""
     for low, high in log.file_of(segment).data_spans(start, stop, is_appended=True):
         reach = high - low + _REACH_BYTES
         log.file_of(segment).read_ahead(np.array([low], np.int64), np.array([reach], np.int64))
@@ -406,9 +406,9 @@ def next_record(log: CommitLog, segment: Segment, start: int, end: int) -> int:
         data = _read(log, segment, low, high - low + reach)
         frames = find_frames(data, low, high, base, framing)
         if len(frames):
-            heads = frames + framing.head_bytes
-            data = log.read_in_place(segment, heads, total_sizes(data, heads))
-            records = frames[read_heads(data, heads)[1]]
+            headers = frames + framing.head_bytes
+            data = log.read_in_place(segment, headers, total_sizes(data, headers))
+            records = frames[read_headers(data, headers)[1]]
             if len(records):
                 return base + int(records[0])
     return end

@@ -262,11 +262,11 @@ def _parsed(stored: bytes) -> Iterator[Commit]:
             continue
         with suppress(ValueError, TypeError, RecursionError):
             commit = Commit(**json.loads(line))
-            if _is_sound(commit):
+            if _is_valid(commit):
                 yield commit
 
 
-def _is_sound(commit: Commit) -> bool:
+def _is_valid(commit: Commit) -> bool:
     """Return whether the values of a line are of the types that they should be."""
     names: Any = (commit.number, commit.time, commit.n_records)
     if not all(_is_count(value) for value in names) or not commit.number:

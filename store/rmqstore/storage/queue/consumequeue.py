@@ -270,12 +270,12 @@ class ConsumeQueue:
 
 
 class ExtUnits(NamedTuple):
-    """The fixed parts of n units as columns; a unit that is not sound has zeros."""
+    """The fixed parts of n units as columns; a unit that is not valid has zeros."""
 
     tags_codes: NDArray[np.int64]
     store_timestamps: NDArray[np.int64]  # ms
     bit_map_sizes: NDArray[np.int64]  # bytes, 0 for a unit without a bit map
-    sound: Mask
+    valid: Mask
 
 
 class ConsumeQueueExt:
@@ -296,7 +296,7 @@ class ConsumeQueueExt:
     def units(self, addresses: NDArray[np.int64]) -> ExtUnits:
         """Return the units at addresses, (n,) in any order.
 
-        Addresses outside of the files give units that are not sound.
+        Addresses outside of the files give units that are not valid.
 
         Raises:
             FileDeletedError: a file was deleted since the listing.
@@ -309,21 +309,21 @@ class ConsumeQueueExt:
             np.zeros(n, np.bool_),
         )
         for rows, segment, positions in self._files_of(addresses):
-            heads = self._files.open(segment).read_each(positions, _EXT_UNIT_BYTES).view(EXT_UNIT)
-            sizes = heads["size"].astype(np.int64)
-            lengths = heads["bit_map_size"].astype(np.int64)
-            sound = (lengths >= 0) & (sizes == _EXT_UNIT_BYTES + lengths)
-            sound &= sizes <= segment.size - positions
-            units.sound[rows] = sound
-            columns = (heads["tags_code"], heads["store_timestamp"], lengths)
+            headers = self._files.open(segment).read_each(positions, _EXT_UNIT_BYTES).view(EXT_UNIT)
+            sizes = headers["size"].astype(np.int64)
+            lengths = headers["bit_map_size"].astype(np.int64)
+            valid = (lengths >= 0) & (sizes == _EXT_UNIT_BYTES + lengths)
+            valid &= sizes <= segment.size - positions
+            units.valid[rows] = valid
+            columns = (headers["tags_code"], headers["store_timestamp"], lengths)
             for column, values in zip(units, columns, strict=False):
-                column[rows] = np.where(sound, values, 0)
+                column[rows] = np.where(valid, values, 0)
         return units
 
     def bit_maps(self, addresses: NDArray[np.int64]) -> pa.BinaryArray:
         """Return the bit maps of the units at addresses, binary (n,).
 
-        Null for a unit without a bit map, and for one that is not sound.
+        Null for a unit without a bit map, and for one that is not valid.
         """
         units = self.units(addresses)
         maps = pa.nulls(len(addresses), pa.binary())

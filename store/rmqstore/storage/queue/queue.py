@@ -151,13 +151,13 @@ def whole_end(queue: Queue, start: int, end: int) -> int:
     return queue_offset
 
 
-def sound_end(queue: Queue, start: int, end: int) -> int:
+def valid_end(queue: Queue, start: int, end: int) -> int:
     """Return the queue offset in ``[start, end]`` after the last unit with an offset and a size."""
     for low, high in reversed(list(pieces(queue, start, end))):
         units = queue.units(low, high)
-        sound = np.flatnonzero((units.physical_offsets >= 0) & (units.sizes > 0))
-        if len(sound):
-            return low + int(sound[-1]) + 1
+        valid = np.flatnonzero((units.physical_offsets >= 0) & (units.sizes > 0))
+        if len(valid):
+            return low + int(valid[-1]) + 1
     return start
 
 

@@ -287,11 +287,11 @@ def _in_order(units: NDArray[np.void]) -> _File:
     offsets = np.where(rank >= 0, bases[rank] + places - rank, _DAMAGED)
     next_kept = numbers[np.searchsorted(numbers, places)]
     is_kept |= (rank >= 0) & (offsets < bases[next_kept])
-    is_sound = is_right[places] & np.isin(places, numbers)
+    is_valid = is_right[places] & np.isin(places, numbers)
     columns = Units(
-        np.where(is_sound, units["physical_offset"][places], _DAMAGED).astype(np.int64),
-        np.where(is_sound, units["size"][places], 0).astype(np.int64),
-        np.where(is_sound, units["tags_code"][places], 0).astype(np.int64),
+        np.where(is_valid, units["physical_offset"][places], _DAMAGED).astype(np.int64),
+        np.where(is_valid, units["size"][places], 0).astype(np.int64),
+        np.where(is_valid, units["tags_code"][places], 0).astype(np.int64),
     )
     return _File(offsets[is_kept], places[is_kept], Units(*(part[is_kept] for part in columns)))
 

@@ -373,7 +373,7 @@ def subfolders(storage: Storage, folder: Path) -> list[str]:
     return sorted(name for name in names if is_text(name))
 
 
-class Misfit(NamedTuple):
+class Mismatch(NamedTuple):
     """A file that contradicts its name or the other files, so that messages may be lost."""
 
     path: str
@@ -388,18 +388,18 @@ class SegmentLister:
         unit: the number of bytes of which each segment holds a multiple; 1 for any number.
 
     Attributes:
-        misfits: what the last listing found to be wrong.
+        mismatches: what the last listing found to be wrong.
     """
 
-    __slots__ = ("_unit", "misfits")
+    __slots__ = ("_unit", "mismatches")
 
     def __init__(self, unit: int = 1) -> None:
         self._unit = unit
-        self.misfits: list[Misfit] = []
+        self.mismatches: list[Mismatch] = []
 
     def __call__(self, folders: Sequence[str], storage: Storage) -> list[Segment]:
         """Return the segments in some folders, by offset, without overlaps."""
-        self.misfits = []
+        self.mismatches = []
         segments = [
             segment
             for folder in folders
@@ -410,7 +410,7 @@ class SegmentLister:
         for before, after in pairwise(segments):
             if after.start < before.end:
                 reason = f"the file begins inside of {before.file}, which ends at {before.end}"
-                self.misfits.append(Misfit(after.file, 0, reason))
+                self.mismatches.append(Mismatch(after.file, 0, reason))
         return cut_overlaps(segments) if segments else []
 
     def _segment(self, file: str, entry: Entry, storage: Storage) -> Segment | None:
@@ -423,21 +423,21 @@ class SegmentLister:
             reason = f"no file begins at offset {start}"
             if start % self._unit:
                 reason += f", which is not a multiple of {self._unit}"
-            self.misfits.append(Misfit(file, 0, reason))
+            self.mismatches.append(Mismatch(file, 0, reason))
             return None
         try:
             size = storage.size(file)
         except FileNotFoundError:
             if entry.is_link:
-                self.misfits.append(Misfit(file, 0, f"the path is {A_DANGLING_LINK}"))
+                self.mismatches.append(Mismatch(file, 0, f"the path is {A_DANGLING_LINK}"))
             return None  # retention deleted the file during the listing
         except UnreadableFileError as err:
             reason = f"the path is {err.found}; {err.wanted} is expected"
-            self.misfits.append(Misfit(file, 0, reason))
+            self.mismatches.append(Mismatch(file, 0, reason))
             return None
         if size % self._unit:
             reason = f"the file ends inside of a unit of {self._unit} bytes"
-            self.misfits.append(Misfit(file, size - size % self._unit, reason))
+            self.mismatches.append(Mismatch(file, size - size % self._unit, reason))
         return Segment(start, size, file)
 
 
@@ -455,9 +455,9 @@ class TieredQueue:
     def __init__(self, units: Queue, log: CommitLog, listers: tuple[SegmentLister, ...]) -> None:
         self.units, self.log, self._listers = units, log, listers
 
-    def misfits(self) -> list[Misfit]:
+    def mismatches(self) -> list[Mismatch]:
         """Return the files that contradict their names or one another."""
-        return [misfit for lister in self._listers for misfit in lister.misfits]
+        return [mismatch for lister in self._listers for mismatch in lister.mismatches]
 
     def range(self) -> tuple[int, int]:
         """Return the first queue offset whose record is there, and the one after the last unit.
@@ -506,14 +506,14 @@ class CompactedQueue(TieredQueue):
         super().__init__(units, log, ())
         self._sparse = units
 
-    def misfits(self) -> list[Misfit]:
+    def mismatches(self) -> list[Mismatch]:
         """Return the files of units without one of the log, and the reverse; see #sanityCheck."""
-        found = [Misfit(file, 0, reason) for file, reason in self._sparse.overlaps()]
+        found = [Mismatch(file, 0, reason) for file, reason in self._sparse.overlaps()]
         logged = {segment.path.name: segment.file for segment in self.log.segments}
         named = self._sparse.files()
         for files, others, wanted in ((named, logged, "log"), (logged, named, "units")):
             found += [
-                Misfit(files[name], 0, f"there is no file of the {wanted} with its name")
+                Mismatch(files[name], 0, f"there is no file of the {wanted} with its name")
                 for name in sorted(files.keys() - others.keys())
             ]
         return found

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmqstore.errors import MalformedBytesError
-from rmqstore.format.columns.checks import sound_crcs
+from rmqstore.format.columns.checks import valid_crcs
 from rmqstore.format.columns.decode import stored_bodies
 from rmqstore.format.columns.search import find_blanks, know_their_places, knows_its_place
 from rmqstore.format.columns.walk import Walk
@@ -151,7 +151,7 @@ def _scan(
 
     It checks each record, its parts and the CRC of its body.
 
-    Of a DLedger log only the heads of entries are checked.
+    Of a DLedger log only the headers of entries are checked.
 
     Returns:
         What ended the walk, and the store time of the last record before it, 0 without records.
@@ -162,14 +162,14 @@ def _scan(
     end = segment.start + log.file_of(segment).size
     for window in walk_forward(log, segment, start, end, after):
         data, stop = window.data, window.records
-        for starts, heads, whole in window.heads():
+        for starts, headers, whole in window.headers():
             if not checks_records:
-                times = heads.column("store_timestamp")[whole]
+                times = headers.column("store_timestamp")[whole]
                 last_timestamp = int(times[-1]) if len(times) else last_timestamp
                 continue
-            has_its_body = sound_crcs(data, heads, stored_bodies(data, heads), of_records=False)
+            has_its_body = valid_crcs(data, headers, stored_bodies(data, headers), of_records=False)
             refused = np.flatnonzero(~(whole & has_its_body))
-            times = heads.column("store_timestamp")
+            times = headers.column("store_timestamp")
             if len(refused):
                 row = int(refused[0])
                 position = int(starts[row])
@@ -202,10 +202,10 @@ def count_after(log: CommitLog, end: LogEnd) -> tuple[int, int]:
         written = segment.start + log.file_of(segment).written_end(segment.size)
         first = next_record(log, segment, max(end.physical_offset + 1, segment.start), written)
         for window in walk_forward(log, segment, first, written):
-            for _, heads, whole in window.heads():
-                counted = whole & know_their_places(window.data, heads.starts, segment.start)
+            for _, headers, whole in window.headers():
+                counted = whole & know_their_places(window.data, headers.starts, segment.start)
                 n_records += int(counted.sum())
-                n_bytes += int(heads.column("total_size")[counted].sum())
+                n_bytes += int(headers.column("total_size")[counted].sum())
     return n_records, n_bytes
 
 
@@ -316,8 +316,8 @@ def damage_at(log: CommitLog, segment: Segment, stop: Walk, queues_end: int) -> 
     if queues_end > physical_offset:
         return f"{reason}, but the queues point at records up to {queues_end}"
     newer = (other for other in log.segments if other.start > segment.start)
-    heads = ((other, read_frame(log, first_record(log, other))) for other in newer)
-    later = next((other for other, head in heads if head[1] in TOPIC_LENGTH_BYTES), None)
+    headers = ((other, read_frame(log, first_record(log, other))) for other in newer)
+    later = next((other for other, head in headers if head[1] in TOPIC_LENGTH_BYTES), None)
     if later is not None and (
         stop.kind is not StopKind.EMPTY or later.start <= queues_end or queues_end < 0
     ):

@@ -31,9 +31,9 @@ from rmqstore.format.columns.dispatch_requests import (
     read_requests,
     topic_names,
 )
-from rmqstore.format.columns.heads import Heads, check_heads, read_heads
-from rmqstore.format.columns.inner_batch import message_heads
-from rmqstore.format.columns.lmq import lmq_heads
+from rmqstore.format.columns.inner_batch import message_headers
+from rmqstore.format.columns.lmq import lmq_headers
+from rmqstore.format.columns.record_headers import RecordHeaders, check_headers, read_headers
 from rmqstore.format.columns.walk import cut_batches
 from rmqstore.format.layout import (
     BATCH_BYTES,
@@ -153,21 +153,21 @@ class TailBuilder:
         if self.reach >= 0:
             self.n_repeated += n_records
 
-    def of_newest_topic(self, heads: Heads, *, has_older: bool) -> Heads:
+    def of_newest_topic(self, headers: RecordHeaders, *, has_older: bool) -> RecordHeaders:
         """Return the records that the queue lacks without those of an earlier topic of its name.
 
         Args:
-            heads: the records, of this queue.
+            headers: the records, of this queue.
             has_older: whether the log has earlier records of the queue.
         """
-        row = begins_again_at(heads.column("queue_offset").astype(np.int64), int(has_older))
+        row = begins_again_at(headers.column("queue_offset").astype(np.int64), int(has_older))
         if row is None:
-            return heads
+            return headers
         self.start = self.end = self.shift = 0
-        self.begun_at = int(heads.column("physical_offset")[row])
+        self.begun_at = int(headers.column("physical_offset")[row])
         self.reach = -1
         self.parts.clear()
-        return heads.take(slice(row, None))
+        return headers.take(slice(row, None))
 
     def note_gap(self) -> None:
         """Note that units of earlier records are missing before a record that was scanned."""
@@ -266,18 +266,18 @@ def is_newest_built(log: CommitLog, open_queue: OpenQueue) -> bool:
         for window in walk_back(
             log, segment, segment.start + log.file_of(segment).written_end(segment.size)
         ):
-            for _, heads, whole in reversed(list(window.heads())):
-                sound = window.without_torn(window.data, heads, whole)
-                rows = np.flatnonzero(sound & have_units(heads.column("sys_flag")))
+            for _, headers, whole in reversed(list(window.headers())):
+                valid = window.without_torn(window.data, headers, whole)
+                rows = np.flatnonzero(valid & have_units(headers.column("sys_flag")))
                 if len(rows):
-                    is_built = _is_built(window.data, heads.take(rows[-1:]), open_queue)
+                    is_built = _is_built(window.data, headers.take(rows[-1:]), open_queue)
                     if is_built and window.stopped < window.end and window.damage is not None:
                         _warn_of_cut(log, window.stopped, window.end, window.records.reason)
                     return is_built
     return True
 
 
-def _is_built(data: Bytes, head: Heads, open_queue: OpenQueue) -> bool:
+def _is_built(data: Bytes, head: RecordHeaders, open_queue: OpenQueue) -> bool:
     topic = topic_names(topics(data, head).dictionary_encode())[0]
     opened = open_queue(topic, int(head.column("queue_id")[0]))
     if opened is None:
@@ -334,16 +334,16 @@ class _Recovery:
                 data, starts, sizes = window.rejoined()
                 ends = starts + sizes
                 for rows in cut_batches(sizes, BATCH_ROWS, BATCH_BYTES):
-                    heads, whole = read_heads(data, starts[rows])
+                    headers, whole = read_headers(data, starts[rows])
                     # A unit with another physical offset would hide the units that follow.
-                    whole &= check_heads(heads, segment.start)
+                    whole &= check_headers(headers, segment.start)
                     for row in np.flatnonzero(~whole)[:_MAX_LOST].tolist():
                         first, last = int(starts[rows][row]), int(ends[rows][row])
                         self._lose_bytes(segment, first, last, "no whole record")
-                    is_dispatched = whole & have_units(heads.column("sys_flag"))
-                    dispatched = heads if is_dispatched.all() else heads.take(is_dispatched)
+                    is_dispatched = whole & have_units(headers.column("sys_flag"))
+                    dispatched = headers if is_dispatched.all() else headers.take(is_dispatched)
                     self._add(data, window, dispatched)
-                    self._add(data, window, lmq_heads(data, dispatched, self._batch_topics))
+                    self._add(data, window, lmq_headers(data, dispatched, self._batch_topics))
                 if window.damage is not None:
                     path = str(segment.path)
                     self._lose(LostSpan(path, window.stopped, window.resumed, window.damage))
@@ -360,29 +360,29 @@ class _Recovery:
             last = self._lost[-1]
             self._lost[-1] = last._replace(end=max(span.end, last.end))
 
-    def _add(self, data: Bytes, window: Window, heads: Heads) -> None:
-        if not len(heads):
+    def _add(self, data: Bytes, window: Window, headers: RecordHeaders) -> None:
+        if not len(headers):
             return
-        queue_offsets = heads.column("queue_offset")
-        physical_offsets = heads.column("physical_offset").astype(np.int64)
-        ends = physical_offsets + heads.column("total_size")
-        for key, rows in group_by_queue(topics(data, heads), heads.column("queue_id")):
+        queue_offsets = headers.column("queue_offset")
+        physical_offsets = headers.column("physical_offset").astype(np.int64)
+        ends = physical_offsets + headers.column("total_size")
+        for key, rows in group_by_queue(topics(data, headers), headers.column("queue_id")):
             tail = self._tail(key, physical_offsets[rows], queue_offsets[rows])
             if tail is None or tail.is_short:
                 continue
             is_lacking = (ends[rows] > tail.reach) & (physical_offsets[rows] >= tail.since)
-            lacking = heads.take(rows[is_lacking])
-            sound = window.without_torn(data, lacking, np.ones(len(lacking), np.bool_))
-            if not sound.all():
+            lacking = headers.take(rows[is_lacking])
+            valid = window.without_torn(data, lacking, np.ones(len(lacking), np.bool_))
+            if not valid.all():
                 # A broker puts these records into no queue.
                 sizes = lacking.column("total_size")
-                for row in np.flatnonzero(~sound)[:_MAX_LOST].tolist():
+                for row in np.flatnonzero(~valid)[:_MAX_LOST].tolist():
                     start = int(lacking.starts[row])
                     end = start + int(sizes[row])
                     self._lose_bytes(window.segment, start, end, "a torn body")
-                lacking = lacking.take(sound)
+                lacking = lacking.take(valid)
             if tail.is_batch:
-                lacking = message_heads(data, lacking)
+                lacking = message_headers(data, lacking)
             lacking = tail.of_newest_topic(lacking, has_older=bool(tail.n_seen))
             tail.n_seen += len(rows)
             self._extend(tail, data, window.segment, lacking)
@@ -406,14 +406,16 @@ class _Recovery:
                 self._tails[key] = TailBuilder(self._log, opened, key, first, self._log_end)
         return self._tails[key]
 
-    def _extend(self, tail: TailBuilder, data: Bytes, segment: Segment, heads: Heads) -> None:
+    def _extend(
+        self, tail: TailBuilder, data: Bytes, segment: Segment, headers: RecordHeaders
+    ) -> None:
         """Add the units of records of one queue, one run of consecutive queue offsets at a time."""
-        if not len(heads):
+        if not len(headers):
             return
-        queue_offsets = heads.column("queue_offset").astype(np.int64)
-        physical_offsets = heads.column("physical_offset").astype(np.int64)
+        queue_offsets = headers.column("queue_offset").astype(np.int64)
+        physical_offsets = headers.column("physical_offset").astype(np.int64)
         cuts = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
-        for rows in np.split(np.arange(len(heads)), cuts):
+        for rows in np.split(np.arange(len(headers)), cuts):
             first = tail.place_of(int(queue_offsets[rows[0]]))
             if first < tail.end:
                 n_known = min(tail.end - first, len(rows))
@@ -430,7 +432,7 @@ class _Recovery:
                 # They leap ahead, although nothing before them is lost.
                 last = rows[-1]
                 start = int(physical_offsets[rows[0]])
-                end = int(physical_offsets[last] + heads.column("total_size")[last])
+                end = int(physical_offsets[last] + headers.column("total_size")[last])
                 reason = (
                     f"{len(rows)} records of a queue from queue offset "
                     f"{int(queue_offsets[rows[0]])} on, where {tail.end} should follow"
@@ -438,7 +440,7 @@ class _Recovery:
                 self._lose(LostSpan(str(segment.path), start, end, reason))
                 continue
             if len(rows):
-                added = heads.take(rows)
+                added = headers.take(rows)
                 record_end = added.column("physical_offset")[-1] + added.column("total_size")[-1]
                 units = read_requests(data, added, self._rules).units.units
                 tail.add(units, int(record_end))

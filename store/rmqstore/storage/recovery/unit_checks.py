@@ -15,9 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqstore.errors import CorruptRecordError, OffsetOutOfRangeError
-from rmqstore.format.columns.checks import sound_topics
-from rmqstore.format.columns.heads import read_heads
+from rmqstore.format.columns.checks import valid_topics
 from rmqstore.format.columns.lmq import name_queues
+from rmqstore.format.columns.record_headers import read_headers
 from rmqstore.format.layout import LMQ_PREFIX, PRE_BLANK_SIZE, Mask
 from rmqstore.spans import LATEST_TIME, QueueKey
 from rmqstore.storage.log.commitlog import CommitLog
@@ -159,21 +159,21 @@ def are_confirmed(
             continue
         starts = physical_offsets[rows] - segment.start
         data = log.read_in_place(segment, starts, sizes[rows])
-        heads, agree = read_heads(data, starts)
-        agree &= heads.column("physical_offset") == physical_offsets[rows]
-        agree &= heads.column("total_size") == sizes[rows]
-        agree &= heads.column("store_timestamp") <= stored_until
-        rows, heads = rows[agree], heads.take(agree)
+        headers, agree = read_headers(data, starts)
+        agree &= headers.column("physical_offset") == physical_offsets[rows]
+        agree &= headers.column("total_size") == sizes[rows]
+        agree &= headers.column("store_timestamp") <= stored_until
+        rows, headers = rows[agree], headers.take(agree)
         expected = queue_offsets[rows]
         if topic.startswith(LMQ_PREFIX):
-            confirmed[rows] = name_queues(data, heads, pa.repeat(topic, len(heads)), expected)
+            confirmed[rows] = name_queues(data, headers, pa.repeat(topic, len(headers)), expected)
             continue
-        matches, _ = sound_topics(data, heads, [topic], np.zeros(len(heads), np.int32))
+        matches, _ = valid_topics(data, headers, [topic], np.zeros(len(headers), np.int32))
         # The first queue offset of a batch may be lower, because its record holds several
         # messages. That of another record may be higher, because a broker continues one place too
         # early in a queue after a record that it could not dispatch; it is lower if the unit is of
         # before a cut of the log.
-        stored = heads.column("queue_offset")
+        stored = headers.column("queue_offset")
         matches &= (stored <= expected) if queue.is_batch else (stored >= expected)
-        confirmed[rows] = matches & (heads.column("queue_id") == queue_id)
+        confirmed[rows] = matches & (headers.column("queue_id") == queue_id)
     return confirmed

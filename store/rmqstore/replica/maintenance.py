@@ -576,7 +576,7 @@ BEGIN_AGAIN: Final[tuple[Step, ...]] = (
     _plan_cut, _cut_log, _note_again, _cut_queues
 )  # fmt: skip
 # What is looked at after each wait.
-DUTIES: Final[tuple[Callable[[ReplicaState], Decision], ...]] = (
+PERIODIC_TASKS: Final[tuple[Callable[[ReplicaState], Decision], ...]] = (
     settle_kinds,
     ask_if_due,
     retain_if_due,

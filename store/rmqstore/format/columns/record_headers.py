@@ -32,7 +32,7 @@ _SHIFTED = ("store_timestamp", "reconsume_times", "prepared_transaction_offset",
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class RecordHeaders:
     """Columns of n records; positions are those in the buffer that the records were read from.
 
     Attributes:
@@ -78,11 +78,11 @@ class Heads:
         strides = (FIXED_PART_V4.itemsize,)
         return np.ndarray((n,), np.uint64, self.fixed, field_offset, strides).copy()
 
-    def take(self, rows: Mask | Positions | slice) -> Heads:
+    def take(self, rows: Mask | Positions | slice) -> RecordHeaders:
         """Return the chosen rows."""
         # numpy copies named fields one by one, and a whole item at once.
         unnamed = self.fixed.view((np.void, FIXED_PART_V4.itemsize))
-        return Heads(
+        return RecordHeaders(
             self.starts[rows],
             unnamed[rows].view(FIXED_PART_V4),
             self.body_starts[rows],
@@ -95,7 +95,9 @@ class Heads:
             self.common_topic,
         )
 
-    def placed(self, queue_ids: NDArray[np.int32], queue_offsets: NDArray[np.int64]) -> Heads:
+    def placed(
+        self, queue_ids: NDArray[np.int32], queue_offsets: NDArray[np.int64]
+    ) -> RecordHeaders:
         """Return the same records with other queue ids and queue offsets, (n,) each."""
         fixed = self.fixed.copy()
         fixed["queue_id"] = queue_ids
@@ -103,7 +105,9 @@ class Heads:
         return replace(self, fixed=fixed, _columns={})
 
 
-def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tuple[Heads, Mask]:
+def read_headers(
+    buf: Bytes, starts: Positions, topic: bytes | None = None
+) -> tuple[RecordHeaders, Mask]:
     """Read the fixed parts of the records at ``starts`` and locate their variable parts.
 
     Args:
@@ -112,7 +116,7 @@ def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tup
         topic: the topic that all records should have, a hint that saves time if it is right.
 
     Returns:
-        The heads, and a mask (n,) of the whole records: their lengths agree with one another and
+        The headers, and a mask (n,) of the whole records: their lengths agree with one another and
         stay inside ``buf``. The fields of the others mean nothing, but it is safe to read at their
         positions.
 
@@ -122,8 +126,8 @@ def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tup
         nowhere = np.zeros(len(starts), np.int64)
         fixed = np.zeros(len(starts), FIXED_PART_V4)
         spans = (nowhere, nowhere, nowhere, nowhere, nowhere, nowhere)
-        heads = Heads(starts, fixed, *spans, has_v6_hosts=False)
-        return heads, np.zeros(len(starts), np.bool_)
+        headers = RecordHeaders(starts, fixed, *spans, has_v6_hosts=False)
+        return headers, np.zeros(len(starts), np.bool_)
     whole = (starts >= 0) & (starts <= len(buf) - MIN_RECORD_BYTES)
     safe = starts if whole.all() else np.where(whole, starts, 0)
     fixed = windows(buf, FIXED_PART_V4.itemsize)[safe].view(FIXED_PART_V4)
@@ -148,7 +152,7 @@ def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tup
         if _tails_match(buf, tails, topic, property_lengths):
             topic_starts = tails + 1
             property_starts = topic_starts + (len(topic) + PROPERTIES_LENGTH_BYTES)
-            heads = Heads(
+            headers = RecordHeaders(
                 starts,
                 fixed,
                 body_starts,
@@ -160,7 +164,7 @@ def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tup
                 has_v6_hosts=not isinstance(widths, int),
                 common_topic=topic,
             )
-            return heads, whole
+            return headers, whole
 
     topic_starts = body_starts + body_lengths + topic_width
     np.minimum(topic_starts, len(buf) - PROPERTIES_LENGTH_BYTES, out=topic_starts)
@@ -178,7 +182,7 @@ def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tup
     property_lengths = high | buf[property_starts - 1]
     whole &= property_lengths == rest - topic_lengths
     property_lengths = _only(property_lengths, whole)
-    heads = Heads(
+    headers = RecordHeaders(
         starts,
         fixed,
         body_starts,
@@ -189,7 +193,7 @@ def read_heads(buf: Bytes, starts: Positions, topic: bytes | None = None) -> tup
         property_lengths,
         has_v6_hosts=not isinstance(widths, int),
     )
-    return heads, whole
+    return headers, whole
 
 
 def _tails_match(buf: Bytes, tails: Positions, topic: bytes, property_lengths: Positions) -> bool:
@@ -250,18 +254,20 @@ def _only(values: NDArray[Any], whole: Mask) -> NDArray[Any]:
     return values if whole.all() else np.where(whole, values, 0)
 
 
-def check_heads(heads: Heads, physical_base: int | Positions, *, any_time: bool = False) -> Mask:
+def check_headers(
+    headers: RecordHeaders, physical_base: int | Positions, *, any_time: bool = False
+) -> Mask:
     """Return a mask (n,) of the records with the right physical offset and a store time in range.
 
     The range is the years 1 to 9999; with ``any_time`` it is not asked for. The time when a message
     was born is its client's, and no broker looks at it.
 
     Args:
-        heads: whole records.
+        headers: whole records.
         physical_base: physical offset of the buffer's first byte; (n,) if it is another for each
             record.
     """
-    sound: Mask = heads.column("physical_offset") == heads.starts + physical_base
+    valid: Mask = headers.column("physical_offset") == headers.starts + physical_base
     if not any_time:
-        sound &= in_calendar(heads.column("store_timestamp"))
-    return sound
+        valid &= in_calendar(headers.column("store_timestamp"))
+    return valid
