@@ -42,7 +42,7 @@ class Values(NamedTuple):
 
 _MAYBE = ("maybe",)
 _VIEWS = (
-    "queues", "topics", "commitlog", "consumequeue", "index", "groups", "epochs", "commits",
+    "queues", "topics", "commitlog", "consumequeue", "index", "groups", "epochs",
     "stores", "routes", "assignments", "files", "deadLetters", "traces", "consumed", "messages",
 )  # fmt: skip
 _NAMED = '{"$topic":{"$queue":%s}}'
@@ -98,7 +98,6 @@ VALUES: Final[dict[str, Values]] = {
     "msgKey": Values(("$key", '["$key","$key2"]', "no-such-key"), ('["$key"', "")),
     "msgId": Values(("$id", "$offset_id", '["$id","$offset_id"]'), ("[1]",)),
     "msgTags": Values(("$tag", '["$tag","$tag2"]'), ("[1]",)),
-    "msgKeyLimit": Values(("1", "3"), ("0",)),
     "indexOnly": Values(("true", "false"), _MAYBE),
     "filter": Values(("TAGS = '$tag'", "TAGS IS NOT NULL"), ("queueOffset > 1", "a = ")),
     "includePending": Values(("true", "false"), _MAYBE),
@@ -106,7 +105,6 @@ VALUES: Final[dict[str, Values]] = {
     "minOffsetsPerTrigger": Values(("$beyond", "1"), ("x",)),
     "maxTriggerDelay": Values(("1h", "0ms"), ("soon",)),
     "maxBytesPerTrigger": Values(("$bytes", "1"), ("0m",)),
-    "consumerOffsetFile": Values(("$beside/offsets.json",), ("$store/offsets.json",)),
     "consumerGroup": Values(("$group", "CG_unknown")),
     "clients": Values(("c1,c2", '["c1","c2","c3"]'), ("",)),
     "strategy": Values(
@@ -139,10 +137,8 @@ COMPANIONS: Final[dict[str, Options]] = {
     "startingOffsetsByTimestampStrategy": {"startingTimestamp": "$beyond_time"},
     "columnNameOfCorruptRecord": {"mode": "PERMISSIVE"},
     "timeZone": {"startingTimestamp": "$clock"},
-    "msgKeyLimit": {"msgTags": "$tag"},
     "indexOnly": {"msgKey": "$key"},
     "maxTriggerDelay": {"minOffsetsPerTrigger": "$beyond"},
-    "consumerOffsetFile": {"consumerGroup": "$group"},
     "consumerGroup": {"view": "consumed"},
     "clients": {"view": "assignments", "consumerGroup": "$group"},
     "strategy": {"view": "assignments", "consumerGroup": "$group", "clients": "c1,c2"},
@@ -176,7 +172,7 @@ PUSHED: Final[dict[str, tuple[str, str, str]]] = {
 WITH_FILTERS: Final[tuple[Options, ...]] = (
     {"scan": "commitlog"}, {"subscribe": "$topic"}, {"minPartitions": "3"},
     {"maxBytesPerPartition": "$few_bytes"}, {"brokerName": "named"}, {"msgKey": "$key"},
-    {"msgTags": "$tag", "msgKeyLimit": "3"}, {"columns": "kafka"}, {"mode": "PERMISSIVE"},
+    {"msgTags": "$tag"}, {"columns": "kafka"}, {"mode": "PERMISSIVE"},
     {"tags": "$tag"}, {"startingTimestamp": "$time"}, {"includePending": "true"},
     {"includeSystemTopics": "true"}, {"scan": "commitlog", "minPartitions": "3"},
 )  # fmt: skip
@@ -203,7 +199,7 @@ _OF_OPEN = {"broker_name", "tiered", "ignore_log_end", "brokers", "storage_optio
 _INERT = frozenset({
     "storageOptions", "checkCRC", "timeZone", "storePathCommitLog", "storePathConsumeQueue",
     "storePathIndex", "storePathDLedgerCommitLog", "dLegerSelfId", "conf",
-    "columnNameOfCorruptRecord", "consumerOffsetFile",
+    "columnNameOfCorruptRecord",
 })  # fmt: skip
 # Options that other stores refuse, with the beginning of the names of those that take them.
 _ONLY_FOR = {
@@ -478,17 +474,11 @@ def _case(name: str, way: str, given: Options) -> Case:
     return Case(name, way, tuple(given.items()))
 
 
-def _companions(option: str, way: str) -> Options:
-    if option == "consumerGroup" and way == STREAM:
-        return {"consumerOffsetFile": "$beside/offsets.json"}
-    return COMPANIONS.get(option, {})
-
-
 def _singles(place: str, way: str) -> Iterator[Case]:
     """Yield cases of one option: with its first good value, and of the other values a share."""
     is_whole = place not in _THINNED or way == BATCH
     for option in _names(way):
-        values, companions = _values(option), _companions(option, way)
+        values, companions = _values(option), COMPANIONS.get(option, {})
         is_rare = option in _refused(way) or (option in _INERT and place not in _taking(option))
         of = 1 if is_whole and not is_rare and way != COUNT else 3
         for number, value in enumerate((*values.good, *values.bad)):
@@ -519,7 +509,7 @@ def _pairs(place: str, way: str, most: int) -> list[Case]:
         for option in pair:
             good = _values(option).good
             value = good[_hashed(f"{label} {option}") % len(good)]
-            given = _companions(option, way) | given | {option: value}
+            given = COMPANIONS.get(option, {}) | given | {option: value}
         is_divided = any(option in dividing for option in pair)
         found[is_divided].append((_hashed(label), _case(place, way, given)))
     shares = ((True, most - most // 2), (False, most // 2))

@@ -9,13 +9,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark_rmqstore.option_names import SPARK_OWN, option_names, without_kafka_own
 from pyspark_rmqstore.store_options import (
     MESSAGES,
-    absolute_path,
     parse_stores,
     zone_of,
 )
@@ -26,7 +24,7 @@ from rmqstore.query.options import ALL_READ_OPTIONS, KAFKA, GivenOptions
 from rmqstore.read.limits import Limits
 from rmqstore.read.request import ScanRequest, parse_request
 from rmqstore.read.views.schema import ALLOWED
-from rmqstore.storage.files.remote_location import is_live, is_uri
+from rmqstore.storage.files.remote_location import is_live
 
 if TYPE_CHECKING:
     from pyspark_rmqstore.stream_snapshot import FollowedSource
@@ -79,18 +77,13 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """The options of one stream, of its reads and of its triggers, validated.
-
-    Progress is written to ``consumer_offset_file``, as the offsets of ``consumer_group``.
-    """
+    """The options of one stream, of its reads and of its triggers, validated."""
 
     read: ReadOptions
     max_rows: int | None
     min_rows: int | None
     max_bytes: int | None
     max_delay_seconds: float
-    consumer_offset_file: Path | None
-    consumer_group: str
 
 
 @option_names()
@@ -153,29 +146,12 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         )
     read = _read_options(given, streaming=True)
     max_rows, min_rows = offsets_per_trigger(given)
-    file = given["consumerOffsetFile"]
-    consumer_offset_file = None
-    if file is not None:
-        path = Path(absolute_path(file))
-        store, *others = parse_stores(given)
-        if others:
-            raise OptionError(
-                f"consumerOffsetFile is for one broker, but path names {1 + len(others)} stores"
-            )
-        if not is_uri(store.path) and path.resolve().is_relative_to(Path(store.path).resolve()):
-            raise OptionError(
-                f"consumerOffsetFile {path} lies in the store, "
-                "into which reading never writes: put it elsewhere"
-            )
-        consumer_offset_file = path
     return StreamOptions(
         read=read,
         max_rows=max_rows,
         min_rows=min_rows,
         max_bytes=given["maxBytesPerTrigger"],
         max_delay_seconds=given["maxTriggerDelay"],
-        consumer_offset_file=consumer_offset_file,
-        consumer_group=given["consumerGroup"] or "",
     )
 
 
@@ -212,7 +188,7 @@ def _source(given: GivenOptions, chosen: ColumnOptions) -> Source:
         return source
     from pyspark_rmqstore.store_source import StoreSource
 
-    return StoreSource(parse_stores(given), given["msgKeyLimit"])
+    return StoreSource(parse_stores(given))
 
 
 def _is_kafka(given: GivenOptions) -> bool:

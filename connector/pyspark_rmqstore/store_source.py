@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from typing import NamedTuple
-
-import numpy as np
 
 from pyspark_rmqstore.followed_stores import FollowedStores
 from pyspark_rmqstore.opened_stores import each_store, open_ref, stores_to_read
 from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.tasks import StoreTask
-from rmqstore.format.schema import select_columns
 from rmqstore.query.selection import require_named
 from rmqstore.read.limits import Limits
-from rmqstore.read.plan import plan, records_part
-from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST
+from rmqstore.read.plan import plan
 from rmqstore.read.request import ScanRequest
 
 logger = logging.getLogger(__name__)
@@ -39,11 +33,9 @@ class StoreSource:
 
     Attributes:
         stores: where they lie.
-        msg_key_limit: the most messages that a look-up gives, the newest ones; None for all.
     """
 
     stores: tuple[StoreRef, ...]
-    msg_key_limit: int | None = None
 
     def __str__(self) -> str:
         """Return the paths of the stores."""
@@ -62,8 +54,6 @@ class StoreSource:
         stores = stores_to_read(self.stores)
         known: dict[str, set[int]] = {}
         tasks: list[StoreTask] = []
-        if self.msg_key_limit is not None:
-            return self._newest(stores, request, limits, self.msg_key_limit)
         for planned in each_store(stores, lambda ref: _plan(ref, request, limits)):
             tasks += planned.tasks
             for topic, queue_ids in planned.named_queues.items():
@@ -75,39 +65,6 @@ class StoreSource:
     def follow(self, request: ScanRequest) -> FollowedStores:
         """Return the stores as a stream follows them."""
         return FollowedStores(self.stores, request)
-
-    @staticmethod
-    def _newest(
-        stores: Sequence[StoreRef], request: ScanRequest, limits: Limits, count: int
-    ) -> list[StoreTask]:
-        """Return what is read of the newest messages of all stores that a look-up finds.
-
-        Pushed filters do not apply, because the messages are chosen before they do.
-        """
-        # A damaged message has no store time, so it cannot be chosen.
-        mode = request.mode if request.mode == FAILFAST else DROPMALFORMED
-        schema = select_columns(["storeTimestamp", "commitLogOffset"])
-        chosen = replace(request, schema=schema, mode=mode, where=None)
-
-        def stored(ref: StoreRef) -> list[tuple[datetime, str, int]]:
-            with open_ref(ref) as store:
-                store.require("msgKeyLimit")
-                return [
-                    (row["storeTimestamp"], ref.path, row["commitLogOffset"])
-                    for part in plan(store, chosen)
-                    for batch in part.read(store, chosen)
-                    for row in batch.to_pylist()
-                ]
-
-        matches = sorted(match for found in each_store(stores, stored) for match in found)
-        tasks = []
-        for ref in stores:
-            offsets = sorted(offset for _, path, offset in matches[-count:] if path == ref.path)
-            if offsets:
-                with open_ref(ref) as store:
-                    part = records_part(store, np.array(offsets, np.int64), limits)
-                    tasks.append(StoreTask(part, ref))
-        return tasks
 
 
 def _plan(ref: StoreRef, request: ScanRequest, limits: Limits) -> _StorePlan:

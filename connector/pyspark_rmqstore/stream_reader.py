@@ -5,9 +5,7 @@ Each query has one reader, on the driver.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pyspark_rmqstore.continuation import Continuation
-from pyspark_rmqstore.offsets import Key, StreamOffset, limit_bytes, limit_rows, nested
+from pyspark_rmqstore.offsets import Key, StreamOffset, limit_bytes, limit_rows
 from pyspark_rmqstore.option_names import option_names
 from pyspark_rmqstore.options import StreamOptions
 from pyspark_rmqstore.packing import plan_tasks, splits_of
@@ -28,24 +26,6 @@ from rmqstore.spans import QueueSlice
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
-
-
-def write_consumer_offsets(file: Path, group: str, queues: Mapping[tuple[str, int], int]) -> None:
-    """Write the next queue offset of each queue as the offsets of a consumer group, atomically.
-
-    Args:
-        file: the file to replace; its folder is made if it does not exist.
-        group: name of the consumer group.
-        queues: queue offsets by topic and queue id.
-
-    Source: ConsumerOffsetManager.java#encode.
-    """
-    by_topic = nested((*queue, offset) for queue, offset in queues.items())
-    table = {f"{topic}@{group}": offsets for topic, offsets in by_topic.items()}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new_file = file.with_name(f"{file.name}.tmp")
-    new_file.write_text(json.dumps({"offsetTable": table}, indent=1), encoding="utf-8")
-    new_file.replace(file)
 
 
 class RmqStoreStreamReader(DataSourceStreamReader):
@@ -264,20 +244,6 @@ class RmqStoreStreamReader(DataSourceStreamReader):
         for task in splits_of(partition, Task):
             with option_names():
                 yield from as_asked(task.read_planned(self._request), self._kafka_names)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Write the progress to ``consumerOffsetFile`` if that is set.
-
-        All messages before ``end`` are processed.
-        """
-        options = self._options
-        if options.consumer_offset_file is not None:
-            offset = StreamOffset.of_json(end)
-            queues = {
-                (topic, queue_id): queue_offset
-                for (_, topic, queue_id), queue_offset in offset.queues.items()
-            }
-            write_consumer_offsets(options.consumer_offset_file, options.consumer_group, queues)
 
     def stop(self) -> None:
         """Close the stores."""

@@ -80,7 +80,8 @@ def parse_view_options(options: Mapping[str, str]) -> ViewOptions:
         if view not in views:
             where = "it is for messages"
             if views:
-                where = f"it is for view {', '.join(views)}, and for messages"
+                where = f"it is for view {', '.join(views)}"
+                where += ", and for messages" if option.scope else ""
             raise OptionError(f"{option.name} has no meaning with view {view}: {where}")
     named = given["columns"]
     if named is not None:

@@ -12,7 +12,6 @@ import pyarrow as pa
 from kafkalog.format.layout import RECORD
 from kafkalog.groups import read_consumer_groups
 from kafkalog.partition import Partition, offsets_in, read_range
-from kafkalog.renamed import TopicNames, renamed
 from kafkalog.scan import (
     CORRUPT_RECORD,
     FAILFAST,
@@ -237,14 +236,9 @@ class LogDirs(Closing):
         """The directories, with what ``meta.properties`` says and with folders left aside."""
         return self._dirs
 
-    @property
-    def topics(self) -> TopicNames:
-        """Every topic, as ``topics()`` returns them: sorted, with Kafka's own.
-
-        These are such as ``__consumer_offsets``. Without a call, ``topics`` is the list that it was
-        in earlier versions, and warns.
-        """
-        return TopicNames(sorted({topic for topic, _ in self._partitions}))
+    def topics(self) -> list[str]:
+        """Return every topic, sorted, with Kafka's own, such as ``__consumer_offsets``."""
+        return sorted({topic for topic, _ in self._partitions})
 
     @property
     def partitions(self) -> Mapping[TopicPartition, Partition]:
@@ -288,12 +282,6 @@ class LogDirs(Closing):
             )
         return found
 
-    @renamed(
-        topics="subscribe",
-        start_offsets="starting_offsets",
-        end_offsets="ending_offsets",
-        check_crcs="check_crc",
-    )
     def scan(
         self,
         subscribe: str | Iterable[str] | None = None,

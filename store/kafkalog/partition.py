@@ -14,7 +14,6 @@ from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_heads import BatchHeads
 from kafkalog.format.layout import RECORD
 from kafkalog.format.reference import records_of
-from kafkalog.renamed import renamed
 from kafkalog.scan import (
     CORRUPT_RECORD,
     IsolationLevel,
@@ -361,7 +360,6 @@ class Partition:
             last = last if found is None else max(min(last, found), self.start_offset)
         return first, last
 
-    @renamed(start_offset="starting_offset", end_offset="ending_offset", check_crcs="check_crc")
     def scan(
         self,
         starting_offset: int | None = None,

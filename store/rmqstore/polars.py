@@ -3,27 +3,28 @@
 Polars lets the scan know which columns, rows and how many of them a query needs. Comparisons of
 columns become a condition of the scan, which leaves queues and parts of the log unread. Polars then
 filters what was read by all of its predicate, so a part that is not understood here costs time
-only.
+only. The parts of a predicate are its inputs (``meta.pop``). Its operator is found by trying: the
+one that makes an equal expression of the same inputs (``meta.eq``).
 """
 
 from __future__ import annotations
 
 import atexit
-import json
+import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from functools import reduce
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from inspect import signature
-from operator import and_, or_
-from typing import TYPE_CHECKING, Any, Final
+from operator import and_, eq, ge, gt, le, lt, or_
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.query.arguments import FolderArguments
 from rmqstore.query.arrow_rows import INSTALL_POLARS
+from rmqstore.query.where import parse_where
 from rmqstore.read.request import known_columns
 from rmqstore.store.opening import AnyPath, Several, open_for
 
@@ -33,15 +34,11 @@ if TYPE_CHECKING:
 _SECONDS_TO_END: Final = 5.0  # for a batch that is being read as Python ends
 _SECONDS_TO_LEAVE: Final = 0.05  # for the thread that read it to let go of the interpreter
 _BY_POLARS: Final = {"where": "filter(…)", "limit": "head(…)", "verbatim": "MessageStore.scan"}
-_COMPARISONS: Final = {
-    "Eq": "__eq__", "NotEq": "__ne__", "Lt": "__lt__", "LtEq": "__le__", "Gt": "__gt__",
-    "GtEq": "__ge__",
-}  # fmt: skip
-_MIRRORED: Final = {"Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq"}
-_BETWEEN: Final = {
-    "Both": ("__ge__", "__le__"), "Left": ("__ge__", "__lt__"), "Right": ("__gt__", "__le__"),
-    "None": ("__gt__", "__lt__"),
-}  # fmt: skip
+_OPERATORS: Final = {"=": eq, "<": lt, "<=": le, ">": gt, ">=": ge}
+_Closed: TypeAlias = Literal["both", "left", "right", "none"]
+_CLOSED: Final[tuple[tuple[_Closed, str, str], ...]] = (
+    ("both", ">=", "<="), ("left", ">=", "<"), ("right", ">", "<="), ("none", ">", "<"),
+)  # fmt: skip
 
 
 class _Work:
@@ -148,11 +145,8 @@ def scan(
     return register_io_source(read, schema=pl.DataFrame(schema.empty_table()).schema)
 
 
-def condition_of(predicate: pl.Expr, columns: pa.Schema) -> pc.Expression | None:
+def condition_of(predicate: pl.Expr, columns: pa.Schema) -> str | None:
     """Return a condition that all rows meet which meet a predicate, None if none is understood.
-
-    Polars shows the parts of an expression by writing it as JSON, whose form may change with its
-    version. What is not spelled as expected leaves nothing out.
 
     Args:
         predicate: as Polars hands it to a source.
@@ -161,133 +155,91 @@ def condition_of(predicate: pl.Expr, columns: pa.Schema) -> pc.Expression | None
     import polars as pl
 
     try:
-        tree = json.loads(predicate.meta.serialize(format="json"))
-        return _Translation(columns).weakened(tree)
-    except (pl.exceptions.PolarsError, ValueError, TypeError, RecursionError):
+        text = _weakened(predicate, columns)
+        parse_where(text, columns)
+    except (OptionError, pl.exceptions.PolarsError, OverflowError, ValueError, RecursionError):
         return None
+    return text
 
 
-class _Translation:
-    """Turns what Polars writes into a pyarrow expression, as far as it is understood."""
+def _weakened(predicate: pl.Expr, columns: pa.Schema) -> str | None:
+    """Return the text of a condition that holds wherever a predicate does, None for no text."""
+    if len(parts := _operands(predicate, and_)) > 1:
+        known = [text for part in parts if (text := _weakened(part, columns))]
+        return f"({' AND '.join(known)})" if known else None
+    if len(parts := _operands(predicate, or_)) > 1:
+        known = [text for part in parts if (text := _weakened(part, columns))]
+        return f"({' OR '.join(known)})" if len(known) == len(parts) else None
+    return _compared(predicate, columns)
 
-    def __init__(self, columns: pa.Schema) -> None:
-        self._columns = columns
 
-    def weakened(self, node: Any) -> pc.Expression | None:  # noqa: ANN401 - JSON
-        """Return a condition that holds wherever a node does, None for no condition."""
-        if parts := _joined(node, "And"):
-            known = [part for part in map(self.weakened, parts) if part is not None]
-            return reduce(and_, known) if known else None
-        if parts := _joined(node, "Or"):
-            each = [self.weakened(part) for part in parts]
-            known = [part for part in each if part is not None]
-            return reduce(or_, known) if len(known) == len(each) else None
-        return self._exact(node)
+def _operands(predicate: pl.Expr, join: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> list[pl.Expr]:
+    """Return what an operator joins, however many times; a predicate by itself if it does not."""
+    waiting, operands = [predicate], []
+    while waiting:
+        part = waiting.pop()
+        inputs = part.meta.pop()  # from the last one to the first
+        if len(inputs) == 2 and join(inputs[1], inputs[0]).meta.eq(part):
+            waiting += inputs
+        else:
+            operands.append(part)
+    return operands
 
-    def _exact(self, node: Any) -> pc.Expression | None:  # noqa: ANN401 - JSON
-        """Return the condition that holds exactly where a node does, None if it is not known."""
-        match node:
-            case {
-                "BinaryExpr": {
-                    "left": left,
-                    "op": "And" | "LogicalAnd" | "Or" | "LogicalOr" as name,
-                    "right": right,
-                }
-            }:
-                first, second = self._exact(left), self._exact(right)
-                if first is None or second is None:
-                    return None
-                return first & second if name.endswith("And") else first | second
-            case {
-                "BinaryExpr": {
-                    "left": {"Column": str(column)},
-                    "op": str(name),
-                    "right": {"Literal": _} as literal,
-                }
-            }:
-                return self._compared(column, name, literal)
-            case {
-                "BinaryExpr": {
-                    "left": {"Literal": _} as literal,
-                    "op": str(name),
-                    "right": {"Column": str(column)},
-                }
-            }:
-                return self._compared(column, _MIRRORED.get(name, name), literal)
-            case {"Function": {"input": [{"Column": str(name)}, *arguments], "function": function}}:
-                return self._called(name, function, arguments)
-            case {"Function": {"input": [inner], "function": {"Boolean": "Not"}}}:
-                condition = self._exact(inner)
-                return None if condition is None else ~condition
+
+def _compared(predicate: pl.Expr, columns: pa.Schema) -> str | None:
+    """Return the text of a comparison of a column with literals, None for another predicate."""
+    *literals, column = predicate.meta.pop() or [predicate]  # from the last one to the first
+    name = column.meta.output_name(raise_if_undetermined=False)
+    if not column.meta.is_column() or name not in columns.names:
         return None
+    values = [_values(literal, columns.field(name).type) for literal in literals]
+    match literals, values:
+        case [literal], [[first, *_] as several]:
+            if column.is_in(literal).meta.eq(predicate):
+                return f"{name} IN ({', '.join(map(_spelled, several))})"
+            if column.str.starts_with(literal).meta.eq(predicate):
+                pattern = re.sub(r"([%_\\])", r"\\\1", first) + "%"
+                return f"{name} LIKE {_spelled(pattern)}"
+            for symbol, compare in _OPERATORS.items():
+                if compare(column, literal).meta.eq(predicate):
+                    return f"{name} {symbol} {_spelled(first)}"
+        case [high, low], [[highest], [lowest]]:
+            for closed, above, below in _CLOSED:
+                if column.is_between(low, high, closed=closed).meta.eq(predicate):
+                    lower, upper = _spelled(lowest), _spelled(highest)
+                    return f"({name} {above} {lower} AND {name} {below} {upper})"
+    return None
 
-    def _compared(self, column: str, name: str, literal: Any) -> pc.Expression | None:  # noqa: ANN401
-        values = self._values(column, literal)
-        if name not in _COMPARISONS or values is None or len(values) != 1:
-            return None
-        return getattr(pc.field(column), _COMPARISONS[name])(self._scalar(column, values[0]))
 
-    def _called(self, column: str, function: Any, arguments: list[Any]) -> pc.Expression | None:  # noqa: ANN401
-        values = [self._values(column, argument) for argument in arguments]
-        if None in values:
-            return None
-        match function, values:
-            case {"Boolean": "IsNull"}, []:
-                return pc.field(column).is_null()
-            case {"Boolean": "IsNotNull"}, []:
-                return pc.field(column).is_valid()
-            case {"Boolean": {"IsIn": {"nulls_equal": False}}}, [list(several)]:
-                kind = self._columns.field(column).type
-                return pc.field(column).isin(pa.array(several, kind))
-            case {"Boolean": {"IsBetween": {"closed": str(closed)}}}, [[low], [high]]:
-                lower, upper = _BETWEEN[closed]
-                field = pc.field(column)
-                from_low = getattr(field, lower)(self._scalar(column, low))
-                return from_low & getattr(field, upper)(self._scalar(column, high))
-            case {"StringExpr": "StartsWith"}, [[str(prefix)]]:
-                return pc.starts_with(pc.field(column), prefix)
-        return None
+def _values(literal: pl.Expr, kind: pa.DataType) -> list[Any]:
+    """Return the values of a literal that a column of texts, integers or times is compared with.
 
-    def _scalar(self, column: str, value: Any) -> pa.Scalar:  # noqa: ANN401 - of the column's type
-        """Return a value as pyarrow compares it with a column.
+    There are none if the types differ or one is null, which is compared by rules of its own.
+    """
+    import polars as pl
 
-        Raises:
-            ValueError: the column cannot hold it.
-        """
-        return pa.scalar(value, self._columns.field(column).type)
-
-    def _values(self, column: str, literal: Any) -> list[Any] | None:  # noqa: ANN401 - JSON
-        """Return the values of a literal, None unless a column of texts, integers or times has any.
-
-        A null is compared by rules of its own, and a time without a zone is not one of UTC.
-        """
-        import polars as pl
-
-        if column not in self._columns.names or not isinstance(literal, dict):
-            return None
-        if "Literal" not in literal:
-            return None
-        text = json.dumps(literal).encode()
-        series = pl.select(pl.Expr.deserialize(text, format="json")).to_series()
-        if isinstance(series.dtype, pl.List):
-            series = series.explode()
-        dtype, kind = series.dtype, self._columns.field(column).type
-        is_alike = (
-            (dtype == pl.String and pa.types.is_string(kind))
-            or (dtype.is_integer() and pa.types.is_integer(kind))
-            or (
-                isinstance(dtype, pl.Datetime)
-                and dtype.time_zone is not None
-                and dtype.time_unit != "ns"
-                and pa.types.is_timestamp(kind)
-            )
+    if not literal.meta.is_literal():
+        return []
+    series = pl.select(literal).to_series()
+    if isinstance(series.dtype, pl.List):
+        series = series.explode()
+    dtype = series.dtype
+    is_alike = (
+        (dtype == pl.String and pa.types.is_string(kind))
+        or (dtype.is_integer() and pa.types.is_integer(kind))
+        or (
+            isinstance(dtype, pl.Datetime)
+            and dtype.time_zone is not None
+            and dtype.time_unit != "ns"
+            and pa.types.is_timestamp(kind)
         )
-        return series.to_list() if is_alike and not series.null_count() else None
+    )
+    return series.to_list() if is_alike and not series.null_count() else []
 
 
-def _joined(node: Any, by: str) -> list[Any]:  # noqa: ANN401 - JSON
-    """Return both sides of an And or Or, [] for another node."""
-    match node:
-        case {"BinaryExpr": {"left": left, "op": str(name), "right": right}}:
-            return [left, right] if name in (by, f"Logical{by}") else []
-    return []
+def _spelled(value: str | int | datetime) -> str:
+    """Return a value as it stands in the text of a condition."""
+    if isinstance(value, int):
+        return str(value)
+    text = value if isinstance(value, str) else value.isoformat()
+    return "'" + text.replace("'", "''") + "'"

@@ -51,27 +51,6 @@ def test_a_copy_up_to_now_and_its_status(tmp_path: Path) -> None:
     assert "broker 'b' of cluster 'C'" in run("--status", target).stdout
 
 
-def test_a_copy_by_the_port_for_replicas_alone(tmp_path: Path) -> None:
-    log, target = log_of(200), tmp_path / "copy"
-    with FakeMaster(log) as master:
-        address = f"127.0.0.1:{master.settings['haListenPort']}"
-        alone = [address, target, "--ha-mode", "default", "--once"]
-        new = [*alone, "--file-size", 1 << 14, "--from", 0, "--no-queues"]
-        refused = run(*alone)
-        assert refused.exit_code == 2
-        assert "--file-size: needed for a new copy" in refused.stderr
-        done = run(*new)
-        assert done.exit_code == 0, done.output
-        assert f"0 to {log.end}, how far behind is not known, queues to 0" in done.stderr
-        status = run("--status", target).stdout
-        assert f"a broker that did not give its name, at {address}: closed" in status
-        assert "how far behind is not known" in status
-        assert "not built any further (--no-queues)" in status
-        assert json.loads(run("--status", target, "--json").stdout)["bytes_behind"] is None
-        assert run(*alone).exit_code == 0
-    require_exact(target, log)
-
-
 def test_a_signal_ends_it_with_a_closed_store(tmp_path: Path) -> None:
     log, target = log_of(200), tmp_path / "copy"
     with FakeMaster(log) as master:
@@ -221,15 +200,6 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         (["h:1", target, "--prefer-slave"], "--prefer-slave: cannot be used without --namesrv"),
         (["--namesrv", "h:1", target, target], "--namesrv takes one folder"),
         (["--namesrv", "h:1", target, "--from", "5"], "--from: an offset is of one broker only"),
-        (["--namesrv", "h:1", "--ha-mode", "default", target], "--ha-mode: cannot be used with"),
-        (["--namesrv", "h:1", "--file-size", "9", target], "--file-size: cannot be used with"),
-        (["h:1", target, "--file-size", "4096"], "--file-size: needs --ha-mode"),
-        (["h:1", target, "--ha-mode", "controller"], "--ha-mode controller: only the listen"),
-        (["h:1", target, "--ha-mode", "default"], "--file-size: needed for a new copy"),
-        (
-            ["h:1", target, "--ha-mode", "default", "--ha-address", "h:2"],
-            "--ha-mode and --ha-address: the source is the HA port then",
-        ),
         (["h:1", target, "--from", "newest"], "--from 'newest': must be earliest, last-file or"),
         (["h:1", target, "--retain", "soon"], "--retain 'soon': must be forever, mirror"),
         (["h:1", target, "--keep-for", tmp_path], "--keep-for: needs --retain"),

@@ -14,11 +14,9 @@ from click.testing import CliRunner, Result
 
 import kafka_logs
 import kafkalog
-import rmqstore
 from rmqstore.cli import main
 from rmqstore.cli.kafka import kafka
 from rmqstore.cli.verbs import EXAMPLES
-from rmqstore.inspect.verify import verify as verify_store
 from s3_server import S3Server
 
 assert isinstance(kafka, click.Group)
@@ -332,7 +330,7 @@ def test_errors(logs: Path) -> None:
         assert text in refused.stderr
 
 
-def test_log_directories_in_object_storage(s3: S3Server, logs: Path, tmp_path: Path) -> None:
+def test_log_directories_in_object_storage(s3: S3Server, logs: Path) -> None:
     uri = s3.upload(logs, "kafka-cli")
     to_reach = [
         word for key, value in s3.options.items() for word in ("--storage-option", f"{key}={value}")
@@ -342,107 +340,7 @@ def test_log_directories_in_object_storage(s3: S3Server, logs: Path, tmp_path: P
         assert [row | {"path": ""} for row in there] == [row | {"path": ""} for row in here]
     assert rows("get", uri, "G-0", 17, *to_reach) == rows("get", logs, "G-0", 17)
     assert run("verify", uri, *to_reach).exit_code == 0
-    done = run_import(tmp_path / "s", uri, "--from-kafka", *to_reach)
-    assert done.exit_code == 0, done.output
-    assert queues(tmp_path / "s") == values(logs, only_committed=True)
-    refused = run_import(tmp_path / "s", tmp_path / "x.jsonl", *to_reach)
-    assert "--storage-option needs --from-kafka" in refused.output
     assert "hidden" not in run("stat", uri, "--storage-option", "secret_key=hidden").output
-
-
-def run_import(*words: object) -> Result:
-    return CliRunner().invoke(main, ["import", *map(str, words)], env={"COLUMNS": "120"})
-
-
-def queues(store: Path) -> dict[tuple[str, int], list[bytes]]:
-    with rmqstore.open(store) as opened:
-        found: dict[tuple[str, int], list[bytes]] = {}
-        for row in opened.scan(columns="topic,queueId,body").to_arrow().to_pylist():
-            found.setdefault((row["topic"], row["queueId"]), []).append(row["body"])
-        return found
-
-
-def values(logs: Path, *, only_committed: bool) -> dict[tuple[str, int], list[bytes]]:
-    level = "read_committed" if only_committed else "read_uncommitted"
-    found: dict[tuple[str, int], list[bytes]] = {}
-    with kafkalog.open(logs) as opened:
-        for row in opened.scan(isolation_level=level).to_arrow().to_pylist():
-            found.setdefault((row["topic"], row["partition"]), []).append(row["value"] or b"")
-    return found
-
-
-@pytest.mark.parametrize("only_committed", [True, False])
-def test_import_keeps_topics_partitions_and_order(only_committed: bool, tmp_path: Path) -> None:
-    logs = kafka_logs.unpack("txn", tmp_path)
-    others = [] if only_committed else ["--isolation-level", "read_uncommitted"]
-    done = run_import(tmp_path / "s", logs, "--from-kafka", *others)
-    assert done.exit_code == 0, done.output
-    found = queues(tmp_path / "s")
-    assert found == values(logs, only_committed=only_committed)
-    with rmqstore.open(tmp_path / "s") as store:
-        assert not list(verify_store(store))
-    n_rows = sum(map(len, found.values()))
-    assert f"{tmp_path / 's'}: {n_rows} rows were appended" in done.stderr
-    with kafkalog.open(logs) as opened:
-        ranges = [part.offsets_between(None, None) for part in opened.default_partitions.values()]
-    left_out = sum(end - start for start, end in ranges) - n_rows
-    assert f"\n{left_out} offsets of Kafka were left out: " in done.stderr
-
-
-def test_import_makes_a_queue_for_each_partition(logs: Path, tmp_path: Path) -> None:
-    assert run_import(tmp_path / "s", logs, "--from-kafka", "-b", "2100-01-01").exit_code == 0
-    assert run_import(tmp_path / "s", logs / "G-0", "--from-kafka").exit_code == 0
-    assert run_import(tmp_path / "t", logs, "--from-kafka").exit_code == 0
-    for name, expected in (("s", {"G": 1}), ("t", {"G": 3, "H": 1})):
-        table = json.loads((tmp_path / name / "config" / "topics.json").read_text())
-        nums = {topic: row["writeQueueNums"] for topic, row in table["topicConfigTable"].items()}
-        assert nums == expected
-
-
-def test_import_of_chosen_topics_times_and_names(logs: Path, tmp_path: Path) -> None:
-    done = run_import(
-        tmp_path / "s", logs, "--from-kafka", "--kafka-topic", "G*", "-t", "Renamed", "--dry-run"
-    )
-    assert "Renamed, a new topic: 360 rows in 3 queues" in done.output
-    assert not (tmp_path / "s").exists()
-    with kafkalog.open(logs) as opened:
-        times = opened.scan(subscribe="H", columns="timestamp").to_arrow()["timestamp"]
-        time = times[30].value
-    words = (tmp_path / "s", logs, "--from-kafka", "--kafka-topic", "H")
-    assert run_import(*words, "-b", time).exit_code == 0
-    assert run_import(*words, "-e", time).exit_code == 0
-    assert sum(map(len, queues(tmp_path / "s").values())) == 60
-
-
-def test_import_puts_other_characters_for_dots(tmp_path: Path) -> None:
-    logs = kafka_logs.make_log_dir(tmp_path / "logs")
-    for topic in ("a.b", "a-b"):
-        kafka_logs.write_segment(logs / f"{topic}-0", 0, kafka_logs.batch(0, [topic.encode()]))
-    words = (tmp_path / "s", logs, "--from-kafka")
-    assert "does not allow dots" in run_import(*words).output
-    assert "a-b and a.b would both be a-b" in run_import(*words, "--replace-dots", "-").output
-    assert run_import(*words, "--replace-dots", "_").exit_code == 0
-    assert queues(tmp_path / "s") == {("a_b", 0): [b"a.b"], ("a-b", 0): [b"a-b"]}
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--from-kafka", "--verbatim"], "--verbatim is for files, not for --from-kafka"),
-        (["--from-kafka", "--queue-nums", "3"], "--queue-nums is for files"),
-        (["--kafka-topic", "G"], "--kafka-topic needs --from-kafka"),
-        (["--isolation-level", "read_committed"], "--isolation-level needs --from-kafka"),
-        (["--from-kafka", "-t", "A"], "--topic renames one topic, but 2 are imported"),
-        (["--from-kafka", "--kafka-topic", "X"], "there is no topic X"),
-        (["--from-kafka", "--kafka-topic", "X*"], "--kafka-topic 'X*' matches no topic"),
-    ],
-)
-def test_import_refuses_what_does_not_fit(
-    words: list[str], said: str, logs: Path, tmp_path: Path
-) -> None:
-    done = run_import(tmp_path / "s", logs, *words)
-    assert (done.exit_code, said in done.output) == (2, True), done.output
-    assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("words", [("dump",), ("dump", "--batches"), ("get", "t-0", 0)])
@@ -457,38 +355,3 @@ def test_times_that_microseconds_cannot_count(
     done = run(words[0], root, *words[1:], "--format", form, "--output", target)
     assert done.exit_code == 0, done.output
     assert form == "parquet" or "294247-01-10T04:00:54.776" in target.read_text()
-
-
-@pytest.mark.parametrize("time", [1_700_000_000_000_000, 1_700_000_000_000_000_000, -(10**15)])
-def test_import_refuses_times_that_no_reader_could_show(tmp_path: Path, time: int) -> None:
-    """Kafka before 3.6 stored what producers set, also microseconds."""
-    logs = kafka_logs.make_log_dir(tmp_path / "logs")
-    kafka_logs.write_segment(logs / "t-0", 0, kafka_logs.batch(0, [b"v"] * 3))
-    odd = kafka_logs.batch(7, [b"v", b"v"], time=time)
-    kafka_logs.write_segment(logs / "t-1", 7, odd)
-    for words in ((), ("--dry-run",)):
-        done = run_import(tmp_path / "s", logs, "--from-kafka", *words)
-        assert done.exit_code == 2
-        assert f"t-1: offset 7: timestamp {time} ms is not in the years 1 to 9999" in done.output
-        assert not (tmp_path / "s").exists()
-
-
-def test_import_keeps_times_before_1970(tmp_path: Path) -> None:
-    logs = kafka_logs.make_log_dir(tmp_path / "logs")
-    kafka_logs.write_segment(logs / "t-0", 0, kafka_logs.batch(0, [b"v"], time=-5))
-    assert run_import(tmp_path / "s", logs, "--from-kafka").exit_code == 0
-    with rmqstore.open(tmp_path / "s") as store:
-        (row,) = store.scan(columns="bornTimestamp").read_all().to_pylist()
-        assert row["bornTimestamp"].timestamp() == -0.005
-        assert not list(verify_store(store))
-
-
-def test_an_error_of_a_record_names_its_partition_and_offset(tmp_path: Path) -> None:
-    logs = kafka_logs.make_log_dir(tmp_path / "logs")
-    kafka_logs.write_segment(logs / "a-0", 0, kafka_logs.batch(0, [b"x"] * 5))
-    values = [b"x", b"y" * (5 << 20)]
-    kafka_logs.write_segment(logs / "a-1", 7, kafka_logs.batch(7, values))
-    done = run_import(tmp_path / "s", logs, "--from-kafka")
-    assert done.exit_code == 2
-    assert "a-1: offset 8: " in done.output
-    assert not (tmp_path / "s").exists()

@@ -7,7 +7,6 @@ import struct
 import sys
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -32,7 +31,6 @@ from pyspark.sql.types import BinaryType, StructType
 from pyspark.sql.worker import plan_data_source_read
 
 import goldens
-import store_builder as build
 from connector.engine import Engine, meets
 from connector.sparkreads import GoldenStore, collect, in_log_order, load, offsets
 from pyspark_rmqstore.batch_reader import FilteringReader, RmqStoreReader
@@ -298,7 +296,6 @@ def test_ids_limits_columns_and_tasks_go_together(
         "columns": "commitLogOffset",
     }
     assert offsets(collect(load(engine, path, **query))) == set(every)
-    assert offsets(collect(load(engine, path, **query, msgKeyLimit="2"))) == set(every[-2:])
     cut = load(engine, path, **query, maxRecordsPerPartition="1")
     assert len(cut.tasks()) >= len(every)
     assert offsets(collect(cut)) == set(every)
@@ -310,8 +307,6 @@ def test_ids_limits_columns_and_tasks_go_together(
     by_tags = {"msgTags": "TagA", "subscribe": "TopicA", "columns": "commitLogOffset"}
     assert with_tags
     assert offsets(collect(load(engine, path, **by_tags))) == set(with_tags)
-    newest = offsets(collect(load(engine, path, **by_tags, msgKeyLimit="1")))
-    assert newest == {max(with_tags)}
     some = goldens.lines("basic", "expected")[::97]
     ids = [row["msgId"] for row in some]
     found = collect(load(engine, path, msgId=json.dumps(ids), includeSystemTopics="true"))
@@ -327,35 +322,10 @@ def test_filters_meet_a_look_up(engine: Engine, golden_store: GoldenStore) -> No
     ]
 
 
-def test_a_limit_counts_before_conditions_and_stops_at_damage_as_the_mode_says(
-    engine: Engine, tmp_path: Path
-) -> None:
-    store = build.Store()
-    for number, tag in enumerate(["TagA", "TagA", "TagB", "TagB"]):
-        properties = build.properties({"KEYS": "K", "TAGS": tag})
-        record = build.Record(
-            body_crc=None, store_timestamp=build.T0 + number, properties=properties
-        )
-        store.append(record, tags=tag)
-    root = store.write(tmp_path / "s")
-    newest = load(engine, root, msgKey="K", msgKeyLimit="2").pushing()
-    assert newest.where(EqualTo(("tags",), "TagB")).count() == 2
-    assert newest.where(EqualTo(("tags",), "TagA")).count() == 0
-    store.append(
-        build.Record(
-            body_crc=1, store_timestamp=build.T0 + 9, properties=build.properties({"KEYS": "K"})
-        )
-    )
-    root = store.write(tmp_path / "damaged")
-    with pytest.raises(PySparkException, match="CRC"):
-        load(engine, root, msgKey="K", msgKeyLimit="1").collect()
-    assert load(engine, root, msgKey="K", msgKeyLimit="1", mode="DROPMALFORMED").count() == 1
-
-
 def test_a_look_up_that_cannot_be_is_refused(engine: Engine, golden_store: GoldenStore) -> None:
     for options, named in [
         ({"msgKey": "a b"}, "blank"), ({"msgKey": "[1]"}, "JSON list of texts"),
-        ({"msgKeyLimit": "3"}, "msgKey"),
+        ({"indexOnly": "true"}, "msgKey"),
         ({"msgKey": "a", "startingOffsets": '{"TopicA":{"0":1}}'}, "startingTimestamp"),
     ]:  # fmt: skip
         with pytest.raises(PySparkException, match=named):

@@ -99,12 +99,6 @@ def test_pushed_filters_leave_out_stores(many: Path, scan: str) -> None:
     assert len(read.tasks) == 2
 
 
-def test_the_newest_messages_of_all_stores_share_tasks(many: Path) -> None:
-    read = Read(many, msgKey="key-3", msgKeyLimit="5")
-    assert len(read.tasks) == 1
-    assert read.counts() == Counter(f"broker-{number:02}" for number in range(35, 40))
-
-
 def test_no_task_has_more_records_than_allowed(many: Path) -> None:
     read = Read(many, maxRecordsPerPartition="30")
     assert [len(read.rows(task)) for task in read.tasks] == [24] * 20

@@ -482,14 +482,12 @@ def test_a_stream_starts_at_the_latest_messages_and_takes_all_there_is() -> None
         None,
         900,
     )
-    assert options.consumer_offset_file is None
 
 
-def test_limits_of_triggers_and_the_file_of_progress_are_parsed() -> None:
+def test_limits_of_triggers_are_parsed() -> None:
     options = parse_stream(
         maxOffsetsPerTrigger="100", minoffsetspertrigger="10", maxBytesPerTrigger="8m",
-        maxTriggerDelay="90s", consumerOffsetFile="/data/progress/consumerOffset.json",
-        consumerGroup="archive", startingOffsets="earliest",
+        maxTriggerDelay="90s", startingOffsets="earliest",
     )  # fmt: skip
     assert (options.max_rows, options.min_rows, options.max_bytes, options.max_delay_seconds) == (
         100,
@@ -497,11 +495,7 @@ def test_limits_of_triggers_and_the_file_of_progress_are_parsed() -> None:
         8 << 20,
         90,
     )
-    assert options.consumer_offset_file == Path("/data/progress/consumerOffset.json")
-    assert (options.consumer_group, options.read.request.selection.start.default) == (
-        "archive",
-        EARLIEST,
-    )
+    assert options.read.request.selection.start.default == EARLIEST
 
 
 @pytest.mark.parametrize(
@@ -531,10 +525,7 @@ def test_delays_are_times_with_a_unit(value: str, seconds: float) -> None:
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay"),
         ({"maxBytesPerTrigger": "-1"}, "maxBytesPerTrigger"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger"),
-        ({"consumerOffsetFile": "/data/x.json"}, "consumerGroup"),
-        ({"consumerGroup": "g"}, "consumerOffsetFile"),
-        ({"consumerOffsetFile": f"{STORE}/config/consumerOffset.json", "consumerGroup": "g"},
-         "lies in the store"),
+        ({"consumerGroup": "g"}, "for view assignments, deadLetters, consumed only"),
     ],
 )  # fmt: skip
 def test_what_a_stream_cannot_have_is_refused_by_name(given: dict[str, str], named: str) -> None:
@@ -543,7 +534,7 @@ def test_what_a_stream_cannot_have_is_refused_by_name(given: dict[str, str], nam
 
 
 @pytest.mark.parametrize(
-    "name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "consumerGroup"]
+    "name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"]
 )
 def test_options_of_streams_are_refused_in_a_batch(name: str) -> None:
     with pytest.raises(OptionError, match=rf"{name}: for streams only"):
@@ -601,9 +592,8 @@ def test_an_empty_host_is_not_taken_for_the_default() -> None:
 
 
 _TEXTS = {
-    "msgKey": "k", "msgId": "7F000001", "msgTags": "t", "msgKeyLimit": "3", "indexOnly": "true",
-    "includeHeaders": "true", "maxRecordsPerPartition": "5", "consumerOffsetFile": "/o.json",
-    "consumerGroup": "g",
+    "msgKey": "k", "msgId": "7F000001", "msgTags": "t", "indexOnly": "true",
+    "includeHeaders": "true", "maxRecordsPerPartition": "5",
 }  # fmt: skip
 
 

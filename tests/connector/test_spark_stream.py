@@ -18,8 +18,8 @@ from connector.streams import SIZES, delivered, drain, put, start
 from connector.test_stream_read import EARLIEST, end_offset, failure, numbered, rows
 from connector.test_stream_write import by_queue, copy, source_store
 from rmqstore.inspect.verify import verify
-from rmqstore.storage.broker.config_files import BrokerConfig
 from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.store.opening import create
 
 pytestmark = pytest.mark.spark
@@ -34,13 +34,7 @@ def test_triggers_are_limited_and_a_query_that_is_started_again_goes_on(
     with create(tmp_path / "s", config=SIZES) as writer:
         put(writer, "A", 0, numbered(0, 30))
         put(writer, "B", 3, numbered(0, 10))
-    progress = tmp_path / "progress"
-    options = EARLIEST | {
-        "brokerName": "b",
-        "maxOffsetsPerTrigger": "20",
-        "consumerOffsetFile": str(progress / "config" / "consumerOffset.json"),
-        "consumerGroup": "archive",
-    }
+    options = EARLIEST | {"brokerName": "b", "maxOffsetsPerTrigger": "20"}
     found = drain(spark, tmp_path / "s", tmp_path / "q", **options)
     assert [one["numInputRows"] for one in found] == [20, 20]
     assert end_offset(found[0])["queues"] == {"A": {"b": {"0": 15}}, "B": {"b": {"3": 5}}}
@@ -48,19 +42,10 @@ def test_triggers_are_limited_and_a_query_that_is_started_again_goes_on(
         "A": {"b": {"0": 30}},
         "B": {"b": {"3": 10}},
     }
-    (progress / "commitlog").mkdir()
-    assert BrokerConfig(find_store(progress)).consumer_offsets("archive") == {
-        ("A", 0): 15,
-        ("B", 3): 5,
-    }, "Spark reports no end of the last batch under AvailableNow"
     with rmqstore.open(tmp_path / "s", mode="a") as writer:
         put(writer, "A", 0, numbered(30, 35))
     (found,) = drain(spark, tmp_path / "s", tmp_path / "q", **options)
     assert found["numInputRows"] == 5
-    assert BrokerConfig(find_store(progress)).consumer_offsets("archive") == {
-        ("A", 0): 30,
-        ("B", 3): 10,
-    }
     assert delivered(spark, tmp_path / "q") == {("A", 0): rows(0, 35), ("B", 3): rows(0, 10)}
 
 
@@ -148,11 +133,11 @@ def test_a_stream_copies_store_to_store_in_the_order_of_each_queue_and_each_batc
     assert by_queue(sink) == by_queue(source)
     with rmqstore.open(sink) as store:
         assert not list(verify(store))
-        commits = store.view("commits").to_arrow().to_pylist()
-        assert [row["txnVersion"] for row in commits] == [0, 1, 2]
-        assert len({row["txnAppId"] for row in commits}) == 1
-        assert sum(row["messages"] for row in commits) == store.count()
-        assert commits[0]["txnAppId"].startswith("query:")
+        commits = read_commits(find_store(sink))
+        assert [each.version for each in commits] == [0, 1, 2]
+        assert len({each.app_id for each in commits}) == 1
+        assert sum(each.n_records for each in commits) == store.count()
+        assert str(commits[0].app_id).startswith("query:")
     assert not (sink / ".rmqstore" / "staging").exists()
 
 

@@ -33,6 +33,8 @@ from connector.test_batch_write import (
 )
 from reading import Row, read
 from rmqstore.inspect.verify import verify
+from rmqstore.storage.broker.folders import find_store
+from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.store.opening import create
 
 pytestmark = pytest.mark.spark
@@ -138,8 +140,7 @@ def test_a_version_of_an_application_is_written_once(spark: SparkSession, tmp_pa
     frame = numbered(spark, 10, partitions=1)
     for version in ("3", "3", "4"):
         write(frame, tmp_path / "s", txnAppId="job/1", txnVersion=version, **SMALL)
-    with rmqstore.open(tmp_path / "s") as store:
-        history = store.view("commits").to_arrow().to_pylist()
-    assert [(row["messages"], row["txnAppId"], row["txnVersion"]) for row in history] == [
+    history = read_commits(find_store(tmp_path / "s"))
+    assert [(each.n_records, each.app_id, each.version) for each in history] == [
         (10, "job/1", 3), (10, "job/1", 4)
     ]  # fmt: skip

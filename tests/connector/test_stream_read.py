@@ -17,8 +17,6 @@ from connector.engine import Engine
 from connector.sparkreads import GoldenStore
 from connector.streams import SIZES, Clock, delivered, drain, put, start
 from read.test_tail import put_back
-from rmqstore.storage.broker.config_files import BrokerConfig
-from rmqstore.storage.broker.folders import find_store
 from rmqstore.store.opening import create
 
 EARLIEST = {"startingOffsets": "earliest"}
@@ -312,24 +310,6 @@ def test_a_queue_that_vanished_and_was_read_to_its_end_is_not_a_loss(
     (found,) = drain(engine, root, state, **EARLIEST)
     assert found["numInputRows"] == 1
     assert end_offset(found)["queues"]["Old"] == {"s": {"0": 10}}
-
-
-def test_progress_is_written_as_the_offsets_of_a_group(engine: Engine, tmp_path: Path) -> None:
-    with create(tmp_path / "s", config=SIZES) as writer:
-        put(writer, "A", 0, numbered(0, 30))
-        put(writer, "B", 3, numbered(0, 10))
-    file = tmp_path / "progress" / "config" / "consumerOffset.json"
-    options = EARLIEST | {
-        "consumerOffsetFile": str(file),
-        "consumerGroup": "archive",
-        "maxOffsetsPerTrigger": "20",
-    }
-    drain(engine, tmp_path / "s", tmp_path / "q", **options)
-    (tmp_path / "progress" / "commitlog").mkdir()
-    found = BrokerConfig(find_store(tmp_path / "progress")).consumer_offsets("archive")
-    assert found == {("A", 0): 15, ("B", 3): 5}, (
-        "Spark reports no end of the last batch under AvailableNow"
-    )
 
 
 def test_options_of_streams_are_refused_by_name(engine: Engine, tmp_path: Path) -> None:

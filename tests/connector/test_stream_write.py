@@ -29,6 +29,7 @@ from rmqstore.errors import StoreLockedError
 from rmqstore.inspect.verify import verify
 from rmqstore.storage.broker.folders import find_store
 from rmqstore.storage.files.lock import StoreLock
+from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.store.opening import create
 from rmqstore.write.writer import StoreWriter
 
@@ -90,11 +91,11 @@ def test_a_stream_copies_store_to_store_in_the_order_of_each_queue(
     assert by_queue(tmp_path / "b") == by_queue(source)
     with rmqstore.open(tmp_path / "b") as store:
         assert not list(verify(store))
-        commits = store.view("commits").to_arrow().to_pylist()
-        assert [row["txnVersion"] for row in commits] == [*range(12)]
-        assert len({row["txnAppId"] for row in commits}) == 1
-        assert sum(row["messages"] for row in commits) == store.count()
-        assert commits[0]["txnAppId"].startswith("query:")
+        commits = read_commits(find_store(tmp_path / "b"))
+        assert [each.version for each in commits] == [*range(12)]
+        assert len({each.app_id for each in commits}) == 1
+        assert sum(each.n_records for each in commits) == store.count()
+        assert str(commits[0].app_id).startswith("query:")
     assert not (tmp_path / "b" / ".rmqstore" / "staging").exists()
 
 

@@ -66,7 +66,6 @@ def test_what_needs_one_log_is_refused(engine: Engine, golden_store: GoldenStore
     for path, options in ((root, {"tiered": tier}), (root / "tieredstore", {})):
         for others in (
             {"scan": "commitlog"},
-            {"msgKey": "k", "msgKeyLimit": "1"},
             {"view": "files"},
         ):
             with pytest.raises(Exception, match="is not supported with tiered storage"):

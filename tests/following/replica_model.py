@@ -315,7 +315,7 @@ class World:
         self.is_over = self.is_abandoned = False
         self.faults = frozenset()
         self.durable = min(self.durable, self.end)
-        place = Place(ROOT, "127.0.0.1:1", reports_all=True)
+        place = Place(ROOT, "127.0.0.1:1")
         self.state = first_replica_state(
             self.settings, place, self.saved, now=self.now, epoch_ms=self.epoch_ms
         )

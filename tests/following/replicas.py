@@ -36,7 +36,7 @@ def asking(state: ReplicaState, question: Question) -> ReplicaState:
 
 def streaming(*, now: float = 0.0, **settings: Any) -> ReplicaState:
     """Return a new replica that has asked for an empty log, and will append what comes."""
-    place = Place(Path("/copy"), "127.0.0.1:1", reports_all=True)
+    place = Place(Path("/copy"), "127.0.0.1:1")
     state = first_replica_state(FollowSettings(**settings), place, None, now=now, epoch_ms=0)
     facts = Facts(ServedSettings({}, ()), {}, LogBounds(0, 0), now, now)
     state, _ = decide(state, now, events.Started())

@@ -17,7 +17,7 @@ import rmqstore
 import tiers
 from following.fake_master import FILE_BYTES, FakeMaster, content, log_of, more
 from following.followers import Following, files, follow_once, require_exact, wait_for
-from rmqstore.errors import RmqStoreError
+from rmqstore.errors import CorruptRecordError, RmqStoreError
 from rmqstore.replica import broker as ports
 from rmqstore.replica.ha import MAX_BODY_BYTES
 from store_builder import BLANK, Record, Store, pack
@@ -157,6 +157,16 @@ def test_a_master_that_falls_silent_is_left_and_asked_again(says: bytes, tmp_pat
     require_exact(tmp_path / "copy", log)
     # Nothing is reported before a header has come: a broker may take it for something else.
     assert [len(reports) for reports in master.reports[:2] if len(says) < 12] in ([], [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(FILE_BYTES // 2, "are left"), (2 * FILE_BYTES, "a blank of")]
+)
+def test_a_wrong_size_of_files_is_found(size: int, text: str, tmp_path: Path) -> None:
+    with FakeMaster(log_of(500)) as master:
+        master.settings["mappedFileSizeCommitLog"] = str(size)
+        with pytest.raises(CorruptRecordError, match=text):
+            follow_once(master, tmp_path / "copy")
 
 
 def test_an_unexpected_error_of_the_questions_ends_the_call(

@@ -67,31 +67,3 @@ def test_a_broker_on_the_copy_goes_on(
     with rmqstore.open(tmp_path / "copy") as store:
         rows = store.scan(subscribe=TOPIC, columns="body").read_all()
         assert sorted(rows.column(0).to_pylist()) == first + second + third
-
-
-@pytest.mark.interop
-@pytest.mark.parametrize("build_queues", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_copy_by_the_port_for_replicas_alone_is_opened(
-    build_queues: bool, rocketmq: RocketMQ, tmp_path: Path
-) -> None:
-    first, second = bodies(0, 600), bodies(600, 25)
-    options: dict[str, Any] = {"ha_mode": "default", "once": True, "build_queues": build_queues}
-    with broker_on(rocketmq, tmp_path / "master") as broker:
-        broker.send(TOPIC, first)
-        end = int(broker.controller.getMessageStore().getMaxPhyOffset())
-        replicas, target = f"127.0.0.1:{broker.ports[2]}", tmp_path / "copy"
-        size = SIZES["mappedFileSizeCommitLog"]
-        assert rmqstore.follow(replicas, target, file_size=size, start=0, **options).end == end
-        broker.send(TOPIC, second)
-        end = int(broker.controller.getMessageStore().getMaxPhyOffset())
-        assert rmqstore.follow(replicas, target, **options).end == end
-    # The sizes of other files than the log's are not told, so they are RocketMQ's own.
-    sizes = {"mappedFileSizeCommitLog": size} if build_queues else SIZES
-    with rocketmq.open(target, **sizes) as opened:
-        opened.wait()
-        assert opened.store.getMaxPhyOffset() == end
-        ranges = [opened.queue_range(TOPIC, queue_id) for queue_id in range(4)]
-    assert sum(high - low for low, high in ranges) == len(first + second)
-    with rmqstore.open(target) as store:
-        rows = store.scan(subscribe=TOPIC, columns="body").read_all()
-        assert sorted(rows.column(0).to_pylist()) == first + second

@@ -17,6 +17,8 @@ import rmqstore
 import tiers
 from kafkalog.exchange import NOTE, RECORDS, as_messages, as_records
 from kafkalog.format.layout import RECORD
+from rmqstore.errors import IllegalRowError
+from rmqstore.inspect.verify import verify
 
 TIME = datetime(2026, 1, 2, 3, 4, 5, 678_000, UTC)
 Record = dict[str, Any]
@@ -134,6 +136,53 @@ def test_golden_records_come_back_from_a_store(
     known = [row for rows in records for row in rows.to_pylist()]
     assert [row | {"topic": row["topic"].replace(".", "_")} for row in known] == found
     assert len(known) > 10
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_records_appended_as_messages_keep_topics_partitions_and_order(
+    level: kafkalog.IsolationLevel, tmp_path: Path
+) -> None:
+    found: dict[tuple[str, int], list[bytes]] = {}
+    expected: dict[tuple[str, int], list[bytes]] = {}
+    with (
+        kafkalog.open(kafka_logs.unpack("txn", tmp_path)) as logs,
+        rmqstore.create(tmp_path / "store") as writer,
+    ):
+        for rows in logs.scan(isolation_level=level):
+            writer.append(as_messages(rows))
+            for row in rows.to_pylist():
+                value = row["value"] or b""
+                expected.setdefault((row["topic"], row["partition"]), []).append(value)
+    with rmqstore.open(tmp_path / "store") as store:
+        for row in store.scan(columns="topic,queueId,body").to_arrow().to_pylist():
+            found.setdefault((row["topic"], row["queueId"]), []).append(row["body"])
+        assert not list(verify(store))
+    assert found == expected
+
+
+@pytest.mark.parametrize("time", [1_700_000_000_000_000, 1_700_000_000_000_000_000, -(10**15)])
+def test_times_that_no_reader_could_show_are_refused(tmp_path: Path, time: int) -> None:
+    """Kafka before 3.6 stored what producers set, also microseconds."""
+    logs = kafka_logs.make_log_dir(tmp_path / "logs")
+    valid, odd = kafka_logs.batch(0, [b"v"] * 3), kafka_logs.batch(3, [b"v", b"v"], time=time)
+    kafka_logs.write_segment(logs / "t-0", 0, valid, odd)
+    with kafkalog.open(logs) as opened:
+        (rows,) = (rows for rows in opened.scan().reader() if len(rows))
+    said = f"row 4, counted from 1: timestamp {time} ms is not in the years 1 to 9999"
+    with pytest.raises(IllegalRowError, match=said):
+        as_messages(rows)
+
+
+def test_times_before_1970_are_kept(tmp_path: Path) -> None:
+    logs = kafka_logs.make_log_dir(tmp_path / "logs")
+    kafka_logs.write_segment(logs / "t-0", 0, kafka_logs.batch(0, [b"v"], time=-5))
+    with kafkalog.open(logs) as opened, rmqstore.create(tmp_path / "s") as writer:
+        for rows in opened.scan():
+            writer.append(as_messages(rows))
+    with rmqstore.open(tmp_path / "s") as store:
+        (row,) = store.scan(columns="bornTimestamp").read_all().to_pylist()
+        assert row["bornTimestamp"].timestamp() == -0.005
+        assert not list(verify(store))
 
 
 def test_rows_of_spark_are_taken() -> None:

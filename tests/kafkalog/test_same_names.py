@@ -1,9 +1,8 @@
-"""What a log directory and a store have in common is called the same; old names warn."""
+"""What a log directory and a store have in common is called the same."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,6 @@ import pytest
 import kafka_logs as build
 import kafkalog
 import rmqstore
-from kafkalog.migration import migrate
-from kafkalog.renamed import renamed
 from rmqstore.errors import OffsetOutOfRangeError, OptionError
 
 # What only records of RocketMQ have: conditions, properties, an index, and places in one log.
@@ -67,81 +64,6 @@ def test_topics_are_a_method(logs: kafkalog.LogDirs) -> None:
     topics = logs.topics()
     assert topics == ["__consumer_offsets", "t", "u"]
     assert type(topics) is list
-
-
-@pytest.mark.parametrize(
-    ("use", "value"),
-    [
-        (lambda topics: "t" in topics, True),
-        (list, ["__consumer_offsets", "t", "u"]),
-        (lambda topics: topics[1], "t"),
-        (lambda topics: topics[1:], ["t", "u"]),
-        (len, 3),
-        (lambda topics: topics == ["t"], False),
-        (lambda topics: topics != ["t"], True),
-        (str, "['__consumer_offsets', 't', 'u']"),
-        (lambda topics: topics.index("u"), 2),
-        (lambda topics: {*topics}, {"__consumer_offsets", "t", "u"}),
-        (lambda topics: [*reversed(topics)], ["u", "t", "__consumer_offsets"]),
-        (lambda topics: topics.__add__(["v"]), ["__consumer_offsets", "t", "u", "v"]),
-    ],
-)
-def test_topics_are_a_list_that_warns(
-    logs: kafkalog.LogDirs, use: Callable[[object], object], value: object
-) -> None:
-    with pytest.warns(DeprecationWarning, match=r"logs\.topics\(\)") as warned:
-        assert use(logs.topics) == value
-    assert warned[0].filename == __file__
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ({"topics": "t,u"}, {"subscribe": ["t", "u"]}),
-        ({"start_offsets": {("t", 0): 2}}, {"starting_offsets": {"t": {0: 2}}}),
-        ({"start_offsets": None}, {"starting_offsets": None}),
-        ({"end_offsets": {("t", 1): 1}}, {"ending_offsets": '{"t":{"1":1}}'}),
-        ({"end_offsets": None}, {}),
-        ({"check_crcs": False}, {"check_crc": False}),
-    ],
-)
-def test_old_arguments_of_a_scan_warn(
-    logs: kafkalog.LogDirs, old: dict[str, Any], new: dict[str, Any]
-) -> None:
-    (name,) = old
-    with pytest.warns(DeprecationWarning, match=f"argument {name} is called") as warned:
-        rows = logs.scan(**old)
-    assert warned[0].filename == __file__
-    assert rows.to_arrow().equals(logs.scan(**new).to_arrow())
-
-
-@pytest.mark.parametrize("old", [{"start_offset": 2}, {"end_offset": 3}, {"check_crcs": False}])
-def test_old_arguments_of_a_scan_of_a_partition_warn(
-    logs: kafkalog.LogDirs, old: dict[str, Any]
-) -> None:
-    partition, ((name, value),) = logs.partition("t", 0), old.items()
-    new = {"start_offset": "starting_offset", "end_offset": "ending_offset"}.get(name, "check_crc")
-    with pytest.warns(DeprecationWarning, match=f"argument {name} is called {new} now"):
-        rows = partition.scan(**old)
-    assert rows.to_arrow().equals(partition.scan(**{new: value}).to_arrow())
-
-
-def test_the_old_argument_of_a_migration_warns(logs: kafkalog.LogDirs) -> None:
-    old: dict[str, Any] = {"topics": ["t"]}
-    with pytest.warns(DeprecationWarning, match="argument topics is called subscribe now"):
-        records = migrate(logs, **old)
-    assert records.queue_nums == migrate(logs, subscribe="t").queue_nums == {"t": 2}
-    assert sum(map(len, records.batches)) == 8
-
-
-def test_an_argument_by_both_names_is_refused() -> None:
-    @renamed(old="new")
-    def function(new: int) -> int:
-        return new
-
-    both: dict[str, Any] = {"new": 1, "old": 2}
-    with pytest.raises(OptionError, match="new and old, its old name"):
-        function(**both)
 
 
 @pytest.mark.parametrize(

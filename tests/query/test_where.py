@@ -6,7 +6,6 @@ import operator
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -59,6 +58,8 @@ def texts(*values: str) -> frozenset[str]:
          Pruning(queue_ids=frozenset([3]), queue_offsets=Between(high=8))),
         ("topic = 'A' OR topic = 'B'", Pruning(topics=texts("A", "B"))),
         ("topic LIKE 'A%' OR topic LIKE 'B%'", NO_PRUNING),
+        (" OR ".join(f"keys = '{n}'" for n in range(100)),
+         Pruning(keys=texts(*map(str, range(100))))),
         ("topic LIKE 'A%' AND queueId = 0 OR topic LIKE 'A%' AND flag = 1",
          Pruning(topic_prefixes=("A",))),
         ("queueOffset = 1 OR queueOffset = 9", Pruning(queue_offsets=Between(1, 9))),
@@ -79,42 +80,6 @@ def test_what_a_text_leaves_of_a_read(text: str, pruning: Pruning | None) -> Non
         assert where(text).pruning == pruning
 
 
-@pytest.mark.parametrize(
-    ("expression", "pruning"),
-    [
-        (FIELD("topic") == "Or\"d'", Pruning(topics=texts("Or\"d'"))),
-        (FIELD("queueOffset") >= 90, Pruning(queue_offsets=Between(low=90))),
-        (pc.scalar(90) > FIELD("queueOffset"), Pruning(queue_offsets=Between(high=90))),
-        (FIELD("queueId").isin(range(30)), Pruning(queue_ids=frozenset(range(30)))),
-        (FIELD("tags").isin(["a", None]), NO_PRUNING),
-        (FIELD("tags").isin(pa.array([], pa.string())), Pruning(tags=frozenset())),
-        (FIELD("storeTimestamp") < DAY, Pruning(store_timestamps=Between(high=DAY_MS))),
-        (FIELD("storeTimestamp") < pa.scalar(1, pa.timestamp("ns", "UTC")), NO_PRUNING),
-        (pc.starts_with(FIELD("topic"), "a_%"), Pruning(topic_prefixes=("a_%",))),
-        (pc.starts_with(FIELD("topic"), "a", ignore_case=True), NO_PRUNING),
-        (pc.match_like(FIELD("topic"), "a_%"), Pruning(topic_prefixes=("a",))),
-        (
-            ~((FIELD("topic") != "A") | (FIELD("queueId") != 1)),
-            Pruning(topics=texts("A"), queue_ids=frozenset([1])),
-        ),
-        (~FIELD("queueId").isin([1]), NO_PRUNING),
-        ((FIELD("topic") == "A") & (pc.utf8_length(FIELD("keys")) > 3), Pruning(topics=texts("A"))),
-        ((FIELD("topic") == "A") | (pc.utf8_length(FIELD("keys")) > 3), NO_PRUNING),
-        (~(FIELD("topic") == "A") & FIELD("tags").is_null(), NO_PRUNING),
-        (FIELD("queueOffset") == 1.5, NO_PRUNING),
-        (FIELD("topic") == FIELD("tags"), NO_PRUNING),
-        (pc.map_lookup(FIELD("properties"), "price", "first") == "5", NO_PRUNING),
-        (
-            reduce(operator.or_, [FIELD("keys") == str(n) for n in range(100)]),
-            Pruning(keys=texts(*map(str, range(100)))),
-        ),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_what_an_expression_leaves_of_a_read(expression: pc.Expression, pruning: Pruning) -> None:
-    assert where(expression).pruning == pruning
-
-
 def test_the_columns_that_a_condition_asks_for() -> None:
     for condition in (
         "flag = 1 OR NOT tags = 'a' AND flag < 2",
@@ -123,15 +88,10 @@ def test_the_columns_that_a_condition_asks_for() -> None:
         assert [field.name for field in where(condition).columns] == ["flag", "tags"]
 
 
-def test_an_expression_that_cannot_be_taken_apart_names_its_columns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A later pyarrow may spell expressions differently: nothing is pruned and nothing lost."""
-    expression = (FIELD("flag") == 1) & (FIELD("topic") == "A")
-    monkeypatch.setattr("rmqstore.query.where._METADATA", "-- another heading --\n")
-    found = where(expression)
+def test_an_expression_selects_rows_and_leaves_all_of_a_read() -> None:
+    found = where((FIELD("flag") == 1) & (FIELD("topic") == "A"))
     assert found.pruning == NO_PRUNING
-    assert [field.name for field in found.columns] == ["flag", "topic"]
+    assert {field.name for field in found.columns} == {"flag", "topic"}
     batch = pa.RecordBatch.from_pylist([{"flag": 1, "topic": "A"}, {"flag": 1, "topic": "B"}])
     assert found.keep(batch).to_pylist() == [{"flag": 1, "topic": "A"}]
 
@@ -172,12 +132,10 @@ def test_an_expression_that_cannot_be_taken_apart_names_its_columns(
         ("topic = '\ud800'", "character 9: text that UTF-8 cannot hold"),
         ("(" * 65 + "queueId = 1" + ")" * 65, "character 65: nested deeper than 64 levels"),
         ("NOT " * 65 + "queueId = 1", "nested deeper than 64 levels"),
-        (FIELD("queuOffset") == 1,
-         "where .*: 'queuOffset' is not a column: did you mean queueOffset"),
+        (FIELD("queuOffset") == 1, r"where .*: No match for FieldRef.Name\(queuOffset\)"),
         (FIELD("topic") == 1, "where .*: Function 'equal' has no kernel matching input types"),
         (FIELD("topic"), "where topic: Filter expression must evaluate to bool"),
         (FIELD(0) == "A", "name columns, their numbers change"),
-        (FIELD("topic'\nend: 'x") == "A", "where .*"),
         (5, "where: text or a pyarrow.compute.Expression, got int"),
         (lambda row: row, "where: text or a pyarrow.compute.Expression, got function"),
     ],

@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 import polars as pl
@@ -23,6 +25,8 @@ from rmqstore.read.store_parts import StoreParts
 
 Golden = Callable[[str], Path]
 NOON = dt.datetime(2023, 11, 14, 23, 19, 6, tzinfo=dt.UTC)
+# later than any datetime of Python
+LATE = pl.lit(253_402_300_800_000).cast(pl.Datetime("ms", "UTC"))
 C = pl.col
 PREDICATES = [  # each with what it leaves of a read, "" for all
     (C("topic") == "TopicA", "topics TopicA"),
@@ -30,6 +34,7 @@ PREDICATES = [  # each with what it leaves of a read, "" for all
     (C("topic").is_in(["TopicA", "TopicB"]), "topics TopicA, TopicB"),
     (C("queueId").is_in([1, 2]), "queue_ids 1, 2"),
     (C("storeTimestamp") >= NOON, "store_timestamps 1700003946000.."),
+    (C("storeTimestamp") < LATE, ""),
     (C("storeTimestamp") < NOON, "store_timestamps ..1700003946000"),
     (C("queueOffset").is_between(3, 9, closed="left"), "queue_offsets 3..9"),
     (C("queueOffset").is_between(3, 9, closed="right"), "queue_offsets 3..9"),
@@ -40,6 +45,9 @@ PREDICATES = [  # each with what it leaves of a read, "" for all
     ((C("topic") == "TopicA") | (C("body").bin.size() > 20), ""),
     ((C("topic") == "TopicA") & (C("body").bin.size() > 20), "topics TopicA"),
     (C("topic").str.starts_with("Topic"), "topic_prefixes Topic"),
+    (C("topic").str.starts_with("%_\\"), "topic_prefixes %_\\"),
+    (C("keys") == "it's", "keys it's"),
+    (C("commitLogOffset") == 2**64 - 1, ""),
     (C("tags") == "TagA", "tags TagA"),
     (C("msgId") == "no such id", "msg_ids no such id"),
     (~(C("topic") == "TopicA"), ""),
@@ -58,6 +66,10 @@ PREDICATES = [  # each with what it leaves of a read, "" for all
     (C("body") == b"x", ""),
     (C("queueOffset") % 7 == 3, ""),
 ]
+
+
+PREDICATES.append((pl.any_horizontal(C("queueOffset") == n for n in range(3)), ""))
+PREDICATES.append((reduce(or_, [C("queueOffset") == n for n in range(99)]), "queue_offsets 0..98"))
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from rmqstore.read.request import ScanRequest
 _OF_FILES = (
     "brokers", "brokerName", "storePathCommitLog", "storePathConsumeQueue", "storePathIndex",
     "storePathDLedgerCommitLog", "dLegerSelfId", "tiered", "conf", "ignoreLogEnd", "msgKey",
-    "msgId", "msgTags", "msgKeyLimit", "indexOnly", "maxBytesPerTrigger", "consumerOffsetFile",
+    "msgId", "msgTags", "indexOnly", "maxBytesPerTrigger",
 )  # fmt: skip
 
 

@@ -5,20 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
 from io import TextIOWrapper
 from itertools import chain
 from os import PathLike, fsdecode, fspath
 from pathlib import Path
-from typing import Any
 
 import click
 import pyarrow as pa
-from click.core import ParameterSource
 
-from kafkalog.migration import migrate
-from kafkalog.opening import open_log_dirs
 from rmqstore.cli.common import (
     Command,
     asks_first,
@@ -36,7 +30,6 @@ from rmqstore.cli.stores import (
     conf_option,
     given_options,
     parts_elsewhere,
-    storage_option,
 )
 from rmqstore.cli.verbs import main
 from rmqstore.errors import OptionError, UnsupportedFeatureError
@@ -60,9 +53,6 @@ from rmqstore.write.messages import SELECTORS, WriteSpec
 from rmqstore.write.writer import StoreWriter
 
 _STDIO = Path("-")
-_LEFT_OUT = (
-    "their records are gone, end a transaction, or belong to one that was aborted or is open"
-)
 
 
 def target_and_sources(command: Command) -> Command:
@@ -117,33 +107,6 @@ def _is_target(word: str, root: str | PathLike[str]) -> bool:
 @main.command("import")
 @target_and_sources
 @click.option("-t", "--topic", help=help_of("topic"))
-@click.option("--from-kafka", is_flag=True, help="SOURCES are log directories of a Kafka broker.")
-@click.option(
-    "--kafka-topic",
-    "topics",
-    metavar="TOPIC",
-    multiple=True,
-    help="Only this topic of Kafka, or those that match a pattern; may be repeated.",
-)
-@click.option(
-    "-b",
-    "--begin",
-    "starting_timestamp",
-    help="Kafka's records from this time on: epoch ms, ISO-8601 or -1h.",
-)
-@click.option("-e", "--end", "ending_timestamp", help="Kafka's records before this time.")
-@click.option(
-    "--isolation-level",
-    type=click.Choice(["read_committed", "read_uncommitted"]),
-    default="read_committed",
-    show_default=True,
-    help="Whether records of transactions of Kafka that were aborted or are open are left out.",
-)
-@click.option(
-    "--replace-dots",
-    type=click.Choice(["_", "-"]),
-    help="What stands for dots in names of Kafka's topics, which RocketMQ does not allow.",
-)
 @click.option(
     "--columns", help="Columns to import, separated by commas; all by default. Parquet only."
 )
@@ -189,8 +152,7 @@ def _is_target(word: str, root: str | PathLike[str]) -> bool:
     metavar="RELEASE",
     help=help_of("broker_version"),
 )
-@storage_option("log directories of Kafka that are URIs")
-@conf_option("-c", "--conf", "--config")
+@conf_option("-c", "--conf")
 @parts_elsewhere
 @asks_first
 @shows_progress
@@ -211,18 +173,14 @@ def import_messages(
     broker_version: str | None,
     dry_run: bool,
     yes: bool,
-    from_kafka: bool,
-    **kafka_choice: Any,  # noqa: ANN401 - arguments of migrate
 ) -> None:
     """Append all rows of SOURCES to the store at PATH, or after an error none of them.
 
     A source is a Parquet or JSON Lines file (also .jsonl.gz and .jsonl.zst), a folder of Parquet
-    files, or - for JSON Lines from stdin. With --from-kafka sources are the log directories of one
-    Kafka broker, and partitions become queues. Rows keep their order. The store is made if it does
-    not exist. No broker may run on it meanwhile. On a terminal it says what will change, and asks.
-    What was appended, and which queue offsets it got, is said on stderr.
+    files, or - for JSON Lines from stdin. Rows keep their order. The store is made if it does not
+    exist. No broker may run on it meanwhile. On a terminal it says what will change, and asks. What
+    was appended, and which queue offsets it got, is said on stderr.
     """
-    _require_consistent(_OF_FILES if from_kafka else _OF_KAFKA, from_kafka=from_kafka)
     given = given_options()
     folders, sizes = given.folders, sizes_of(given.conf)
     spec = WriteSpec(
@@ -235,12 +193,8 @@ def import_messages(
         max_message_size=sizes.max_message_size,
         broker_version=broker_version,
     )
-    total: int | None
     places = RowOrigins()
-    if from_kafka:
-        total, batches, spec = _rows_of_kafka(sources, spec, places, **kafka_choice)
-    else:
-        total, batches = _rows_of(sources, named_format, columns, places, verbatim=verbatim)
+    total, batches = _rows_of(sources, named_format, columns, places, verbatim=verbatim)
     is_there = is_store(path, **folders)
     if dry_run:
         with places.in_errors():
@@ -249,7 +203,7 @@ def import_messages(
             )
         confirm(planned, "", dry_run=True)
     if _STDIO not in sources and must_ask(yes=yes):
-        text = _question(path, sources, total, is_there=is_there, from_kafka=from_kafka)
+        text = _question(path, sources, total, is_there=is_there)
         confirm([text], "Import?", dry_run=False)
     with places.in_errors():
         first = next(batches, None)
@@ -263,41 +217,14 @@ def import_messages(
                 stack.enter_context(writer)
             else:
                 writer = stack.enter_context(created(path, spec=spec, conf=given.conf))
-        _append(path, writer, chain([first], batches), total, verbatim, from_kafka)
+        _append(path, writer, chain([first], batches), total, verbatim=verbatim)
 
 
-def _question(
-    path: Path, sources: tuple[Path, ...], total: int | None, *, is_there: bool, from_kafka: bool
-) -> str:
+def _question(path: Path, sources: tuple[Path, ...], total: int | None, *, is_there: bool) -> str:
     """Return what an import does, for the person who is asked."""
     kind = "the store" if is_there else "a new store"
     text = f"{path}: all rows of {', '.join(map(str, sources))} are appended to {kind}"
-    rows = "at most " if from_kafka else ""
-    return text if total is None else f"{text}; rows: {rows}{total:,}"
-
-
-def _rows_of_kafka(
-    sources: tuple[Path, ...],
-    spec: WriteSpec,
-    places: RowOrigins,
-    *,
-    topics: tuple[str, ...],
-    **kafka_choice: Any,  # noqa: ANN401 - arguments of migrate
-) -> tuple[int, Iterator[pa.RecordBatch], WriteSpec]:
-    """Return the number of rows of Kafka's logs at most, the rows, and how they are written."""
-    log_dirs = open_log_dirs(*sources, storage_options=given_options().storage_options)
-    records = migrate(
-        log_dirs, topics, topic=spec.topic, note=partial(_note, places), **kafka_choice
-    )
-    spec = replace(spec, topic=None, queue_nums=records.queue_nums, default_queue_nums=1)
-    return records.count, iter(records.batches), spec
-
-
-def _note(places: RowOrigins, records: pa.RecordBatch) -> None:
-    """Keep the places of Kafka's records, all of one partition, for errors."""
-    topic, partition = (records.column(name)[0].as_py() for name in ("topic", "partition"))
-    offsets: Any = records.column("offset").to_numpy()
-    places.note(f"{topic}-{partition}", "offset", [offsets])
+    return text if total is None else f"{text}; rows: {total:,}"
 
 
 def _append(
@@ -305,8 +232,8 @@ def _append(
     writer: StoreWriter,
     batches: Iterator[pa.RecordBatch],
     total: int | None,
+    *,
     verbatim: bool,
-    from_kafka: bool,
 ) -> None:
     """Append the batches, and say what was appended."""
     n_rows = 0
@@ -316,26 +243,6 @@ def _append(
     with err_console.status("building queues and index"):
         writer.flush()
     say("\n".join(done_append(path, n_rows, writer.taken_offsets())))
-    if from_kafka and total is not None and total > n_rows:
-        say(f"{total - n_rows:,} offsets of Kafka were left out: {_LEFT_OUT}")
-
-
-_OF_KAFKA = (
-    "topics", "starting_timestamp", "ending_timestamp", "isolation_level", "replace_dots",
-    "storage_options",
-)  # fmt: skip
-_OF_FILES = ("columns", "named_format", "verbatim", "queue_nums", "queue_selector")
-
-
-def _require_consistent(others: tuple[str, ...], *, from_kafka: bool) -> None:
-    """Refuse options that are for the other kind of sources."""
-    context = click.get_current_context()
-    for option in context.command.params:
-        source = context.get_parameter_source(option.name) if option.name in others else None
-        if source is ParameterSource.COMMANDLINE:
-            name = max(option.opts, key=len)
-            needs = "is for files, not for --from-kafka" if from_kafka else "needs --from-kafka"
-            raise click.UsageError(f"{name} {needs}")
 
 
 def _rows_of(

@@ -25,7 +25,6 @@ from rmqstore.replica.cluster import ClusterProgress, FollowMetrics, follow, fol
 from rmqstore.replica.settings import (
     Acknowledge,
     FollowArguments,
-    HaMode,
     OnGap,
     Start,
 )
@@ -55,7 +54,7 @@ def tell_status(target: str, *, as_json: bool) -> None:
             else:
                 click.echo(f"{name}: error: {err}", err=True)
             continue
-        is_known = bool(state.source_at)  # not where only the HA port was asked
+        is_known = bool(state.source_at)  # not before the broker has answered
         behind = max(state.source_end - state.end, 0) if is_known else None
         if as_json:
             named = {"copy": name} if name else {}
@@ -70,10 +69,7 @@ def tell_status(target: str, *, as_json: bool) -> None:
 
 def _status_lines(state: FollowState, behind: int | None, *, is_running: bool) -> Iterator[str]:
     what = "running" if is_running else "closed" if state.is_closed else "not closed properly"
-    name = f"broker {state.broker!r} of cluster {state.cluster!r}"
-    if not state.broker:
-        name = "a broker that did not give its name,"
-    yield f"{name} at {state.address}: {what}"
+    yield f"broker {state.broker!r} of cluster {state.cluster!r} at {state.address}: {what}"
     yield f"log from {state.begin} to {state.end}, queues to {max(state.built, state.begin)}"
     if not state.builds_queues:
         yield "queues and index are not built any further (--no-queues)"
@@ -137,12 +133,10 @@ class Report:
             prefix = f"{broker}: " if with_names else ""
             if error is not None:
                 click.echo(f"{prefix}error: {error}", err=True)
-            elif known is not None and (known.source_at or known.n_connections):
-                behind = f"{known.bytes_behind} bytes and {known.seconds_behind:.1f} s behind"
-                if not known.source_at:  # only the HA port is asked
-                    behind = "how far behind is not known"
+            elif known is not None and known.source_at:
                 text = (
-                    f"{known.begin} to {known.end}, {behind}, queues to {known.queues_end}, "
+                    f"{known.begin} to {known.end}, {known.bytes_behind} bytes and "
+                    f"{known.seconds_behind:.1f} s behind, queues to {known.queues_end}, "
                     f"connections: {known.n_connections}, cuts: {known.n_cuts}"
                 )
                 click.echo(f"{prefix}{text}", err=True)
@@ -244,16 +238,6 @@ def _start(_context: click.Context, _option: click.Parameter, value: str) -> Sta
 @click.option("--max-rate", type=click.IntRange(1), help="Bytes a second at most, by broker.")
 @click.option("--ha-address", metavar="HOST:PORT", help="Where the broker serves its replicas.")
 @click.option(
-    "--ha-mode",
-    type=click.Choice(["default", "controller"]),
-    help="SOURCE is the HA port, HOST:10912; the listen port is not asked.",
-)
-@click.option(
-    "--file-size",
-    type=click.IntRange(1),
-    help="Bytes of each file of the broker's log, for a new copy with --ha-mode.",
-)
-@click.option(
     "--queues/--no-queues",
     "build_queues",
     default=True,
@@ -320,8 +304,6 @@ def follow_brokers(
     no_loop: bool,
     max_rate: int | None,
     ha_address: str | None,
-    ha_mode: HaMode | None,
-    file_size: int | None,
     build_queues: bool,
     tables_seconds: float,
     sync_seconds: float,
@@ -353,8 +335,6 @@ def follow_brokers(
         of_one={
             "--until": until,
             "--ha-address": ha_address,
-            "--ha-mode": ha_mode,
-            "--file-size": file_size,
         },
         of_many={"--cluster": cluster, "--prefer-slave": prefer_slave or None},
     )
@@ -396,8 +376,6 @@ def follow_brokers(
                 target,
                 until=until,
                 ha_address=ha_address,
-                ha_mode=ha_mode,
-                file_size=file_size,
                 progress=lambda progress: report.report_one(progress, source),
                 **arguments,
             )

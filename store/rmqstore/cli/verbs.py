@@ -128,7 +128,6 @@ _GROUPS: Final[Mapping[str, Mapping[str, Verb]]] = {
 VERBS: Final = {name: verb for group in _GROUPS.values() for name, verb in group.items()}
 _OPTION_GROUPS: Final[dict[str, list[str]]] = {
     "Options": [],  # what is in no other group; they come first
-    "From Kafka": ["--from-kafka", "--kafka-topic", "--replace-dots"],
     "Which store": [
         "--conf", "--brokers", "--commitlog", "--consumequeue", "--index", "--dledger-log",
         "--dledger-self-id", "--tiered", "--storage-option",

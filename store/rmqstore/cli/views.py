@@ -109,8 +109,8 @@ def view(
 ) -> None:
     """Show a view of one store, or of the stores of several brokers.
 
-    NAME is queues, topics, commitlog, consumequeue, index, groups, epochs, commits, stores, routes,
-    files, deadLetters, traces or consumed.
+    NAME is queues, topics, commitlog, consumequeue, index, groups, epochs, stores, routes, files,
+    deadLetters, traces or consumed.
 
     Damage stops no view: column reason says what is damaged.
     """

@@ -428,9 +428,6 @@ LOOKUP_OPTIONS: Final = (
         "compared as a whole; several as a JSON list", None, one_or_many,
     ),
     Option(
-        "msgKeyLimit", "", BATCH, "at most this many messages, the newest ones", "", None, count,
-    ),
-    Option(
         "indexOnly", "index_only", BATCH,
         "do not read the parts of the log that the index does not cover", "", "false", boolean,
     ),
@@ -462,19 +459,13 @@ STREAM_OPTIONS: Final = (
         "maxBytesPerTrigger", "", STREAM, "the most stored bytes of a micro-batch",
         "such as `64m`; but at least one message", None, size,
     ),
-    Option(
-        "consumerOffsetFile", "", STREAM, "write the progress to this file, outside the store",
-        "in the form of a broker's `consumerOffset.json`, for tools that read that; one batch late "
-        "under `Trigger.AvailableNow`, whose last batch Spark does not report (so a run of one "
-        "batch writes none)",
-    ),
-    Option(
-        "consumerGroup", "consumer_group", STREAM, "the consumer group",
-        "the progress is written as its offsets",
-    ),
 )  # fmt: skip
 
 VIEW_OPTIONS: Final = (
+    Option(
+        "consumerGroup", "consumer_group", SOME_VIEWS, "the consumer group",
+        "`deadLetters` and `consumed` leave out all others",
+    ),
     Option(
         "clients", "clients", SOME_VIEWS, "the ids of all clients of the group",
         "a comma list or a JSON list", None, one_or_many,
@@ -573,13 +564,11 @@ _GIVEN: Final = object()  # any value that is given
 KAFKA: Final = "kafka"  # option columns: those of Spark's Kafka source
 _BY_LOG: Final = {"scan": "commitlog"}
 _LOOK_UPS: Final = dict.fromkeys(("msgKey", "msgId", "msgTags"), _GIVEN)
-_FOR_LOOK_UPS: Final = "{}: for look-ups only; give msgKey, msgId or msgTags too"
 _PENDING: Final = (
     "includePending: only a batch read by queue finds pending messages; "
     "with a stream, a look-up or scan=commitlog, read them in the topics "
     "SCHEDULE_TOPIC_XXXX, RMQ_SYS_TRANS_HALF_TOPIC and rmq_sys_wheel_timer"
 )
-_BOTH_OR_NONE: Final = "consumerOffsetFile and consumerGroup: give both, or none"
 
 
 class Contradiction(NamedTuple):
@@ -632,17 +621,9 @@ CONTRADICTIONS: Final = (
         )
         for name, value in (_BY_LOG | _LOOK_UPS).items()
     ),
-    *(
-        Contradiction({name: _GIVEN}, _FOR_LOOK_UPS.format(name), unless=_LOOK_UPS, scope=BATCH)
-        for name in ("msgKeyLimit", "indexOnly")
-    ),
     Contradiction(
-        {"consumerOffsetFile": _GIVEN}, _BOTH_OR_NONE,
-        unless={"consumerGroup": _GIVEN}, scope=STREAM,
-    ),
-    Contradiction(
-        {"consumerGroup": _GIVEN}, _BOTH_OR_NONE,
-        unless={"consumerOffsetFile": _GIVEN}, scope=STREAM,
+        {"indexOnly": _GIVEN}, "indexOnly: for look-ups only; give msgKey, msgId or msgTags too",
+        unless=_LOOK_UPS, scope=BATCH,
     ),
 )  # fmt: skip
 

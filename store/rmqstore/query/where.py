@@ -6,11 +6,8 @@ than a comparison, and all of the text counts.
 NOT does not stand in the tree: it is moved into the comparisons as the tree is made. So a row that
 SQL neither accepts nor rejects, for a null, need not be distinguished from one that it rejects.
 
-pyarrow shows no parts of an expression. But it pickles one as an Arrow file: the schema's metadata
-spell the tree, one entry a line (``call: 'equal'``, ``field_ref: 'topic'``, ``literal: '0'``,
-``end: 'equal'``), and the columns of its one row are the literals and options that the entries
-number. If another version spells it in another way, nothing is left out: the rows are always
-chosen by pyarrow.
+A text leaves queues and parts of the log unread. pyarrow shows no parts of an expression, so one
+selects rows of all that is read.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import reduce
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,29 +27,6 @@ from rmqstore.errors import OptionError
 from rmqstore.query.conditions import NO_PRUNING, Between, Pruning
 from rmqstore.query.times import misread, parse_time
 from rmqstore.query.tokens import END, Token, Tokens, shortened
-
-_METADATA: Final = "-- schema metadata --\n"
-_ENTRY: Final = re.compile(r"(\w+): '(.*)'")
-_JOINS: Final[dict[str, Literal["AND", "OR"]]] = {
-    "and_kleene": "AND",
-    "and": "AND",
-    "or_kleene": "OR",
-    "or": "OR",
-}
-_FUNCTIONS: Final[dict[str, Kind]] = {
-    "equal": "IN",
-    "not_equal": "NOT IN",
-    "less": "<",
-    "less_equal": "<=",
-    "greater": ">",
-    "greater_equal": ">=",
-}
-_MIRRORED: Final[dict[str, str]] = {
-    "less": "greater",
-    "less_equal": "greater_equal",
-    "greater": "less",
-    "greater_equal": "less_equal",
-}
 
 _ALIKE: Final = 0.75  # how alike two names must be, of 1: `price` is not a slip for `topic`
 
@@ -104,132 +78,6 @@ _PLACE: Final = pa.field("commitLogOffset", pa.int64())
 _ROWS_AT_ONCE: Final = 1 << 15  # pyarrow shares out more among threads, and their order is lost
 
 
-class _Field(NamedTuple):
-    name: str
-
-
-class _Value(NamedTuple):
-    """A literal, or the options of a call, as plain Python has it."""
-
-    value: Any
-
-
-class Expressed(NamedTuple):
-    """What is known of an expression: what it leaves of a read, and every column that it names."""
-
-    pruning: Pruning
-    columns: frozenset[str]
-
-
-def take_apart(expression: pc.Expression) -> Expressed | None:
-    """Return what is known of an expression, None if pyarrow spells it in an unknown way."""
-    try:
-        entries, values = _spelled(expression)
-        columns = frozenset(text for kind, text in entries if kind == "field_ref")
-        return Expressed(pruning_of(_tree(entries, values)), columns)
-    except (pa.ArrowException, ValueError, TypeError, LookupError, RecursionError):
-        return None
-
-
-def _spelled(expression: pc.Expression) -> tuple[list[tuple[str, str]], list[pa.Scalar]]:
-    """Return the entries that spell an expression, and the literals and options that they number.
-
-    Raises:
-        ValueError: a line is not an entry.
-    """
-    pickled = expression.__reduce__()[1][0]
-    with pa.ipc.open_file(pickled) as file:
-        row = file.get_batch(0)
-    schema = row.schema.to_string(truncate_metadata=False, show_schema_metadata=True)
-    metadata = schema.partition(_METADATA)[2]
-    entries = []
-    for line in metadata.splitlines():
-        match = _ENTRY.fullmatch(line)
-        if match is None:
-            raise ValueError(metadata)
-        entries.append((match[1], match[2]))
-    return entries, [column[0] for column in row.columns]
-
-
-def _tree(entries: Sequence[tuple[str, str]], values: Sequence[pa.Scalar]) -> Condition:
-    """Return the tree that entries spell.
-
-    Raises:
-        ValueError, LookupError: they do not spell one.
-    """
-    # A stack: the whole expression at the bottom, then the arguments of each call that is open.
-    calls: list[list[_Part]] = [[]]
-    for kind, text in entries:
-        if kind == "call":
-            calls.append([])
-        elif kind == "end":
-            arguments = calls.pop()
-            calls[-1].append(_call(text, arguments))
-        elif kind == "field_ref":
-            calls[-1].append(_Field(text))
-        elif kind in ("literal", "options"):
-            scalar = values[int(text)]
-            # A datetime would cut off nanoseconds, so such a time is not known here.
-            has_nanoseconds = pa.types.is_timestamp(scalar.type) and scalar.type.unit == "ns"
-            calls[-1].append(_Value(None if has_nanoseconds else scalar.as_py()))
-        else:
-            raise ValueError(kind)
-    ((whole,),) = calls
-    return _as_condition(whole)
-
-
-def _call(name: str, arguments: list[_Part]) -> _Part:
-    """Return a call as a condition; an unknown one leaves nothing out."""
-    if name in _JOINS:
-        join = _JOINS[name]
-        parts: list[Condition] = []
-        for condition in map(_as_condition, arguments):
-            # What is joined alike gives its parts, so that chains are flat.
-            if isinstance(condition, Joined) and condition.by == join:
-                parts.extend(condition.parts)
-            else:
-                parts.append(condition)
-        return Joined(join, tuple(parts))
-    match name, arguments:
-        case "invert", [part]:
-            return negated(_as_condition(part))
-        case _, [_Value() as value, _Field() as field]:
-            return _compared(_MIRRORED.get(name, name), field.name, value.value)
-        case _, [_Field() as field, _Value() as value]:
-            return _compared(name, field.name, value.value)
-    return _UNKNOWN
-
-
-def _compared(name: str, column: str, value: Any) -> Condition:  # noqa: ANN401 - what pyarrow holds
-    """Return the comparison of a column with a literal, or with what stands in options."""
-    if not isinstance(value, dict):
-        if name in _FUNCTIONS and _is_comparable(value):
-            return Comparison(column, _FUNCTIONS[name], (value,))
-        return _UNKNOWN
-    values = value.get("value_set")
-    pattern = value.get("pattern")
-    # A null among the values would match nulls, and is not comparable.
-    if name == "is_in" and isinstance(values, list) and all(map(_is_comparable, values)):
-        return Comparison(column, "IN", tuple(values))
-    if isinstance(pattern, str) and value.get("ignore_case") is False:
-        if name == "starts_with":
-            return starting_with(column, pattern)
-        if name == "match_like":
-            return Comparison(column, "LIKE", (pattern,))
-    return _UNKNOWN
-
-
-def _is_comparable(value: object) -> bool:
-    """Return whether comparing with a value can prune: text, an integer, or a time with a zone."""
-    if isinstance(value, datetime):
-        return value.tzinfo is not None
-    return isinstance(value, str | int) and not isinstance(value, bool)
-
-
-def _as_condition(part: _Part) -> Condition:
-    return _UNKNOWN if isinstance(part, _Field | _Value) else part
-
-
 def require_column(name: str, known: Sequence[str], where: str) -> None:
     """Refuse a name that is not a column's.
 
@@ -250,12 +98,6 @@ def require_column(name: str, known: Sequence[str], where: str) -> None:
     else:
         hint = f"there are {', '.join(known)}; properties go into `filter=`"
     raise OptionError(f"{where}: {name[:100]!r} is not a column: {hint}")
-
-
-def require_columns(names: Iterable[str], known: Sequence[str], where: str) -> None:
-    """Refuse names that are not those of columns; see :func:`require_column`."""
-    for name in sorted(names):
-        require_column(name, known, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,16 +192,7 @@ class Joined:
     parts: tuple[Condition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """A part of a pyarrow expression that only pyarrow can compute. It leaves nothing out."""
-
-
-_Part: TypeAlias = Joined | Comparison | Unknown | _Field | _Value
-
-_UNKNOWN: Final = Unknown()
-
-Condition: TypeAlias = Comparison | Joined | Unknown
+Condition: TypeAlias = Comparison | Joined
 
 
 def negated(condition: Condition) -> Condition:
@@ -367,7 +200,7 @@ def negated(condition: Condition) -> Condition:
     if isinstance(condition, Joined):
         parts = tuple(map(negated, condition.parts))
         return Joined("OR" if condition.by == "AND" else "AND", parts)
-    return condition if isinstance(condition, Unknown) else condition.negated()
+    return condition.negated()
 
 
 def pruning_of(condition: Condition) -> Pruning:
@@ -375,7 +208,7 @@ def pruning_of(condition: Condition) -> Pruning:
     if isinstance(condition, Joined):
         join = Pruning.met if condition.by == "AND" else Pruning.joined
         return reduce(join, map(pruning_of, condition.parts))
-    return NO_PRUNING if isinstance(condition, Unknown) else condition.pruning()
+    return condition.pruning()
 
 
 def comparisons(condition: Condition) -> Iterator[Comparison]:
@@ -383,16 +216,15 @@ def comparisons(condition: Condition) -> Iterator[Comparison]:
     if isinstance(condition, Joined):
         for part in condition.parts:
             yield from comparisons(part)
-    elif isinstance(condition, Comparison):
+    else:
         yield condition
 
 
 def mask_of(condition: Condition, batch: pa.RecordBatch) -> pa.Array:
-    """Return which rows meet a condition without unknown parts, boolean (n,) without nulls."""
+    """Return which rows meet a condition, boolean (n,) without nulls."""
     if isinstance(condition, Joined):
         join = pc.and_ if condition.by == "AND" else pc.or_
         return reduce(join, (mask_of(part, batch) for part in condition.parts))
-    assert isinstance(condition, Comparison)
     return condition.mask(batch.column(condition.column))
 
 
@@ -620,17 +452,22 @@ def parse_where(where: str | pc.Expression | None, columns: pa.Schema) -> Where 
         raise OptionError(
             f"`where`: text or a pyarrow.compute.Expression, got {type(where).__name__}"
         )
-    expressed = take_apart(where)
-    if expressed is None:  # then the columns are those whose names stand in its text
-        spelled = str(where)
-        if "FieldPath(" in spelled:
-            text = " name columns, their numbers change with what a scan reads"
-            raise OptionError(f"`where` {shortened(spelled)}:{text}")
-        names = {name for name in columns.names if name in spelled}
-        expressed = Expressed(Pruning(), frozenset(names))
-    require_columns(expressed.columns, columns.names, f"`where` {shortened(str(where))}")
+    if "FieldPath(" in str(where):
+        text = " name columns, their numbers change with what a scan reads"
+        raise OptionError(f"`where` {shortened(str(where))}:{text}")
     _filtered(pa.RecordBatch.from_pylist([], columns), where)
-    return Where(_fields(expressed.columns, columns), expressed.pruning, where)
+    return Where(_fields(_columns_of(where, columns), columns), NO_PRUNING, where)
+
+
+def _columns_of(expression: pc.Expression, columns: pa.Schema) -> list[str]:
+    """Return the columns without which an expression cannot be computed."""
+    rows, named = columns.empty_table(), []
+    for name in columns.names:
+        try:
+            rows.drop_columns(name).filter(expression)
+        except pa.ArrowInvalid:
+            named.append(name)
+    return named
 
 
 def within_places(where: Where | None, start: int | None, end: int | None) -> Where | None:

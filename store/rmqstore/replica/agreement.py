@@ -57,23 +57,6 @@ def begin_at(start: str | int, bounds: LogBounds, file_size: int, *, is_new: boo
     return max(offset - offset % file_size, bounds.low)
 
 
-def require_known_begin(start: str | int, bounds: LogBounds) -> None:
-    """Refuse the begin of a log if only the HA port is asked, which does not give it.
-
-    Args:
-        start: as of :func:`begin_at`.
-        bounds: of which ``high`` is where the last file begins.
-
-    Raises:
-        OptionError: the log has several files, and the first one is asked for.
-    """
-    if start == "earliest" and bounds.high:
-        raise OptionError(
-            "`start` earliest: the HA port says only that the broker's last file begins at "
-            f"{bounds.high}: name last-file, or the physical offset of its first file"
-        )
-
-
 def compared_from(extent: Extent, bounds: LogBounds, overlap: int) -> int:
     """Return the physical offset from which a copy is compared with the log of its source."""
     return max(extent.begin, bounds.low, min(extent.end, bounds.high) - overlap)

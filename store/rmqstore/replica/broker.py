@@ -1,25 +1,16 @@
-"""The broker that is followed: who it is, whether it can be followed, and the bounds of its log.
-
-The listen port answers every request. The HA port answers a request for 0 from the first byte of
-the last file of the log, and its heartbeats carry the end of the log.
-
-Source: DefaultHAConnection.java#WriteSocketService.
-"""
+"""The broker that is followed: who it is, whether it can be followed, and its log's bounds."""
 
 from __future__ import annotations
 
 import json
 import re
-import struct
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Any, Final, Literal, NamedTuple
 
 from rmqstore.errors import (
     BrokerUnreachableError,
     CorruptConfigError,
-    OptionError,
     StoreStateError,
     UnsupportedFeatureError,
 )
@@ -31,7 +22,6 @@ from rmqstore.replica.broker_requests import (
     LogBounds,
     ServedSettings,
 )
-from rmqstore.replica.ha import Connection, ConnectionEndedError, HaStream
 from rmqstore.storage.broker.config_files import (
     BATCH_QUEUES,
     MAX_TABLE_BYTES,
@@ -41,17 +31,13 @@ from rmqstore.storage.broker.config_files import (
 from rmqstore.storage.broker.identity import MASTER_ID
 from rmqstore.storage.broker.store_config import StoreConfig
 
-_HEADER: Final = struct.Struct(">qi")
-_MAX_OFFSET: Final = 1 << 62
-_POLL_SECONDS: Final = 0.1
-
 HEARTBEAT_MS: Final = 5000
 HOUSEKEEPING_MS: Final = 20_000
 _LEAST_HOUSEKEEPING_MS: Final = 1000
 _LONGEST_MS: Final = 60_000
 _DEFAULT_FILE_BYTES: Final = 1 << 30
-MAX_FILE_BYTES: Final = (1 << 31) - 1
-MIN_FILE_BYTES: Final = 1 << 12
+_MAX_FILE_BYTES: Final = (1 << 31) - 1
+_MIN_FILE_BYTES: Final = 1 << 12
 _FALL_BEHIND_BYTES: Final = 256 << 20  # haSlaveFallbehindMax
 _TAGS_IN_INDEX: Final = (5, 4)
 _FIRST_LEARNERS: Final = (5, 1, 1)  # that give their id as later versions do
@@ -75,8 +61,6 @@ class OrdinaryPort:
         acknowledges: whether the follower acknowledges what it has.
     """
 
-    tells_all = True
-
     def __init__(
         self,
         endpoint: Endpoint,
@@ -97,7 +81,7 @@ class OrdinaryPort:
             tables = broker.tables() if with_tables else {}
             return Facts(settings, tables, broker.bounds(), asked_at, time.monotonic())
 
-    def bounds(self, position: int) -> LogBounds:  # noqa: ARG002 - it is not needed
+    def bounds(self) -> LogBounds:
         """Return where the log begins and ends."""
         with RemotingClient(self._endpoint) as client:
             return BrokerClient(client).bounds()
@@ -137,7 +121,7 @@ class OrdinaryPort:
                 )
             least_overlap = settings.number("haSlaveFallbehindMax", _FALL_BEHIND_BYTES) or 0
         file_size = settings.number("mappedFileSizeCommitLog", _DEFAULT_FILE_BYTES) or 0
-        if not MIN_FILE_BYTES <= file_size <= MAX_FILE_BYTES:
+        if not _MIN_FILE_BYTES <= file_size <= _MAX_FILE_BYTES:
             raise StoreStateError(f"{name} says that files of its log have {file_size} bytes")
         cluster, broker = settings.text("brokerClusterName"), settings.text("brokerName")
         if not broker or not settings.text("brokerRole"):
@@ -158,88 +142,6 @@ class OrdinaryPort:
         """Refuse a broker in controller mode that is now not the master of its group."""
         facts = self.ask(with_tables=False)
         require_master(facts.settings, str(self._endpoint.address))
-
-
-class ReplicaPort:
-    """The HA port of a broker in default mode, where the listen port is out of reach.
-
-    Args:
-        address: the port.
-        file_size: bytes of each file of the log.
-        patience: seconds that an answer may take.
-    """
-
-    tells_all = False
-
-    def __init__(self, address: Address, file_size: int, patience: float) -> None:
-        self._address, self._file_size, self._patience = address, file_size, patience
-        self._low = 0  # the log is known to begin at or after this, whatever it was before
-
-    def ask(self) -> Facts:
-        """Return where the last file of the log begins; of the rest, nothing is known."""
-        asked_at = time.monotonic()
-        last = self._last_file()
-        return Facts(
-            ServedSettings({}, ()), {}, LogBounds(self._low, last), asked_at, time.monotonic()
-        )
-
-    def bounds(self, position: int) -> LogBounds:
-        """Return where the log ends; where it begins, only after it does not have a position.
-
-        A broker sends heartbeats at the end of its log, and where it has deleted what comes next.
-        """
-        last = self._last_file()
-        if position < last:
-            self._low = last
-        return LogBounds(self._low, max(position, last))
-
-    def record_at(self, physical_offset: int) -> bytes:  # noqa: ARG002 - nothing is reported
-        """Return nothing: there is no other port to compare with."""
-        return b""
-
-    def source(self, settings: ServedSettings) -> Source:  # noqa: ARG002 - nothing is reported
-        """Return a broker whose names and settings are not known."""
-        return Source(
-            "", "", self._file_size, self._address, StoreConfig(), "", 0,
-            heartbeat=HEARTBEAT_MS / 1000, housekeeping=HOUSEKEEPING_MS / 1000, mode="default",
-        )  # fmt: skip
-
-    def require_master(self) -> None:
-        """Do nothing: the broker is not in controller mode."""
-
-    def _last_file(self) -> int:
-        """Ask for 0, which stands for the start of the last file, and return where that is."""
-        name = str(self._address)
-        try:
-            with closing(Connection(self._address, self._patience)) as connection:
-                connection.send(HaStream(0).report(0))
-                offset, size = self._first_header(connection)
-        except ConnectionEndedError as err:
-            raise BrokerUnreachableError(name, f"as an HA port: {err}") from err
-        if not 0 <= offset < _MAX_OFFSET or size < 0:
-            raise BrokerUnreachableError(
-                name, f"as an HA port: it sends {size} bytes from {offset} on"
-            )
-        if offset % self._file_size:
-            raise OptionError(
-                f"`file_size` {self._file_size}: the last file of the broker at {name} "
-                f"begins at {offset}"
-            )
-        return offset
-
-    def _first_header(self, connection: Connection) -> tuple[int, int]:
-        until = time.monotonic() + self._patience
-        header = memoryview(bytearray(_HEADER.size))
-        n_come = 0
-        while n_come < len(header):
-            n_come += connection.receive(header[n_come:], _POLL_SECONDS)
-            if n_come < len(header) and time.monotonic() > until:
-                raise ConnectionEndedError(
-                    f"nothing came for {self._patience:.0f} s: is it the HA port of a "
-                    "broker in default mode?"
-                )
-        offset, size = _HEADER.unpack(header)
-        return offset, size
 
 
 class TopicKinds(NamedTuple):
@@ -282,9 +184,6 @@ class Facts(NamedTuple):
         are_batch = batch_topics_of(b"" if topics is None else topics.content)
         batch = frozenset(topic for topic, is_batch in are_batch.items() if is_batch)
         return self._replace(tables=tables, kinds=TopicKinds(batch, frozenset(are_batch) - batch))
-
-
-BrokerPort = OrdinaryPort | ReplicaPort  # where a follower learns about its broker
 
 
 class Source(NamedTuple):

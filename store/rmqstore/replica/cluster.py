@@ -32,7 +32,6 @@ from rmqstore.replica.follower import FollowCallback, Follower, ignore_follow_pr
 from rmqstore.replica.settings import (
     FollowArguments,
     FollowSettings,
-    HaMode,
     credentials_of,
     settings_of,
 )
@@ -297,8 +296,6 @@ def follow(
     *,
     until: int | None = None,
     ha_address: str | None = None,
-    ha_mode: HaMode | None = None,
-    file_size: int | None = None,
     progress: FollowCallback = ignore_follow_progress,
     **arguments: Unpack[FollowArguments],
 ) -> FollowProgress:
@@ -309,16 +306,10 @@ def follow(
     where the broker does not have it any more; what is cut is kept in ``.rmqstore/cut``.
 
     Args:
-        source: the broker's listen port, ``host:10911``. A slave can be followed too. With
-            ``ha_mode`` it is the HA port, ``host:10912``.
+        source: the broker's listen port, ``host:10911``. A slave can be followed too.
         target: the folder of the copy.
         until: return as soon as the copy reaches this physical offset.
         ha_address: where the broker serves replicas, if its own port does not lead there.
-        ha_mode: ``default`` follows by the HA port alone, where the listen port cannot
-            be reached. Then there are no tables, how far the copy is behind is not known, and a new
-            copy begins with the broker's ``last-file`` or a physical offset.
-        file_size: bytes of each file of the broker's log, ``mappedFileSizeCommitLog``. It goes with
-            ``ha_mode``, and a copy that is there knows it.
         progress: called about once a second.
         once: return as soon as the copy is as long as the log was at the start of the call.
         start: where a new copy begins: with the broker's first file (``earliest``, the default),
@@ -355,13 +346,10 @@ def follow(
         BrokerRefusedError: the broker refused a request, such as one with a wrong secret.
         StoreStateError: the target is not a copy of this broker, the broker has already deleted
             what comes next, or following it would do harm.
-        UnsupportedFeatureError: the broker replicates its log in another way, or is in controller
-            mode and its listen port is not asked.
+        UnsupportedFeatureError: the broker replicates its log in another way.
         CorruptRecordError: the broker's log is not a chain of records.
     """
-    settings = settings_of(
-        arguments, until=until, ha_address=ha_address, ha_mode=ha_mode, file_size=file_size
-    )
+    settings = settings_of(arguments, until=until, ha_address=ha_address)
     endpoint = Endpoint(Address.parse(source), credentials_of(arguments), arguments.get("tls"))
     stop = arguments.get("stop") or threading.Event()
     return Follower(endpoint, _local(target), settings, stop, progress).run()

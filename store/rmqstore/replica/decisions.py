@@ -31,7 +31,6 @@ from rmqstore.replica.agreement import (
     consistent_point,
     has_gap,
     request_at,
-    require_known_begin,
     served_bounds,
 )
 from rmqstore.replica.broker_requests import LogBounds
@@ -146,7 +145,7 @@ def _on_answered(state: ReplicaState, event: events.Answered, question: Question
     broker = before._replace(
         bounds=facts.bounds,
         bounds_at=facts.told_at,
-        answered_at=state.epoch_ms if state.place.reports_all else 0,
+        answered_at=state.epoch_ms,
         newest=facts,
         untaken=before.untaken or facts,  # one that waits for the copy would wait for ever else
         asked_at=state.now,
@@ -167,8 +166,6 @@ def _on_answered(state: ReplicaState, event: events.Answered, question: Question
 def _open(state: ReplicaState, bounds: LogBounds, *, is_new: bool) -> Decision:
     source, saved, start = state.broker.source, state.copy.noted, state.settings.start
     if saved is None:
-        if is_new and not state.place.reports_all:
-            require_known_begin(start, bounds)
         begin = begin_at(start, bounds, source.file_size, is_new=is_new)
         saved = first_state(source, state.place.address, begin)
     return state, [events.Open(saved, source, state.place.address, state.settings.build_queues)]
@@ -194,7 +191,7 @@ def _connect(state: ReplicaState) -> Decision:
     """Make a connection; in default mode, it is found out before from where on to compare."""
     broker, attempts, source = state.broker, state.attempts, state.broker.source
     goal = attempts.goal
-    if goal is None and state.settings.once and state.place.reports_all:
+    if goal is None and state.settings.once:
         goal = broker.bounds.high
     attempts = attempts._replace(goal=goal, is_confirmed=False, is_idle=False)
     state = state._replace(attempts=attempts)
@@ -232,8 +229,6 @@ def _planned(state: ReplicaState, handshake: Handshake | None) -> Decision:
     copy, source, settings, root = state.copy, state.broker.source, state.settings, state.place.root
     saved = copy.saved
     bounds = state.broker.bounds
-    if not state.place.reports_all:  # the log may be longer than is known
-        bounds = bounds._replace(high=max(bounds.high, copy.end))
     if handshake is not None:
         bounds = served_bounds(bounds, handshake.epochs, handshake.end, source.file_size)
     stream = Stream(Comparison(bounds, is_related=True, n_bytes=0), handshake)
@@ -468,9 +463,8 @@ def _take_heartbeat(state: ReplicaState, position: int) -> Decision:
         state = agree(state)
     if not is_comparing and not (state.settings.once and position == copy.end):
         return state, []
-    quiet = 0.0 if state.settings.ha_mode is None else state.broker.timing.quiet
     is_soon = state.now - state.timers.end_asked_at < _END_SECONDS
-    if is_soon or seconds < quiet or _is_end_asked(state):
+    if is_soon or _is_end_asked(state):
         return state, []
     return _ask_for_end(state, position)
 
@@ -488,8 +482,7 @@ def _ask_for_end(state: ReplicaState, position: int) -> Decision:
 
 def _on_bounds(state: ReplicaState, event: events.BoundsReported, question: Question) -> Decision:
     bounds, position = event
-    answered_at = state.epoch_ms if state.place.reports_all else 0
-    broker = state.broker._replace(bounds=bounds, bounds_at=state.now, answered_at=answered_at)
+    broker = state.broker._replace(bounds=bounds, bounds_at=state.now, answered_at=state.epoch_ms)
     state = state._replace(broker=broker)
     stream, copy = state.stream, state.copy
     if question is not Question.END or stream is None or state.is_held_up:

@@ -27,7 +27,7 @@ from rmqstore.errors import (
 )
 from rmqstore.remoting import Endpoint
 from rmqstore.replica import events
-from rmqstore.replica.broker import BrokerPort
+from rmqstore.replica.broker import OrdinaryPort
 from rmqstore.replica.copy_store import CopyStore
 from rmqstore.replica.decisions import decide
 from rmqstore.replica.events import Action, Event, Happened, Question, happened
@@ -42,8 +42,8 @@ from rmqstore.replica.ha import (
 from rmqstore.replica.maintenance import state_to_leave
 from rmqstore.replica.replica_state import Phase, Place, first_replica_state, progress_of, wait_of
 from rmqstore.replica.retention import OldFiles
-from rmqstore.replica.settings import FollowSettings, port_of
-from rmqstore.replica.state import FollowProgress, copy_paths, read_state
+from rmqstore.replica.settings import FollowSettings
+from rmqstore.replica.state import FollowProgress
 from rmqstore.storage.files.disk import Disk, named_os_errors
 from rmqstore.storage.files.local import LOCAL
 
@@ -128,7 +128,7 @@ class Mail:
         self._writer.close()
 
 
-def answer_to(action: events.Ask, port: BrokerPort) -> Happened:
+def answer_to(action: events.Ask, port: OrdinaryPort) -> Happened:
     """Ask the broker; return its answer as an event."""
     asked, position, known = action
     question = asked.question
@@ -139,7 +139,7 @@ def answer_to(action: events.Ask, port: BrokerPort) -> Happened:
             is_first = question is Question.FACTS
             event = events.Answered(facts, port.source(facts.settings) if is_first else None)
         elif question in (Question.BOUNDS, Question.END):
-            event = events.BoundsReported(port.bounds(position), position)
+            event = events.BoundsReported(port.bounds(), position)
         else:
             event = events.RecordReported(port.record_at(position))
     except BaseException as err:  # noqa: BLE001 - whatever it is, somebody waits for an answer
@@ -148,7 +148,7 @@ def answer_to(action: events.Ask, port: BrokerPort) -> Happened:
 
 
 def connect(
-    action: events.Connect, port: BrokerPort, gives_up: Callable[[], bool]
+    action: events.Connect, port: OrdinaryPort, gives_up: Callable[[], bool]
 ) -> _Made | Happened:
     """Connect to the HA port, and shake hands with the master if that is asked for."""
     asked, source, seconds, learner_id = action
@@ -196,9 +196,12 @@ class Follower:
     ) -> None:
         self._stop, self._progress = stop, progress
         root = LOCAL.full_path(target)
-        saved = read_state(copy_paths(root))
-        known_size = None if saved is None else saved.file_size
-        self._port = port_of(endpoint, settings, known_size)
+        self._port = OrdinaryPort(
+            endpoint,
+            settings.ha_address,
+            allow_sync_master=settings.allow_sync_master,
+            acknowledges=settings.acknowledge != "never",
+        )
         self._mail = Mail()
         old_files = OldFiles(settings.retention, settings.keep_for)
         self._make_store = partial(CopyStore, root, self._mail.put, make_disk, old_files)
@@ -215,7 +218,7 @@ class Follower:
         rate = settings.max_rate
         portion = _BUFFER_BYTES if rate is None else int(rate * settings.timing.poll)
         self._buffer = memoryview(bytearray(max(min(_BUFFER_BYTES, portion), 1)))
-        place = Place(root, str(endpoint.address), self._port.tells_all)
+        place = Place(root, str(endpoint.address))
         self.state = first_replica_state(
             settings,
             place,

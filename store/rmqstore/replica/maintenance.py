@@ -173,16 +173,10 @@ def settle_kinds(state: ReplicaState) -> Decision:
     work, facts = state.work, state.broker.newest
     if not work.unknown:
         return build_if_due(state)
-    actions: list[Action] = []
     missing = (
         work.unknown if facts is None else work.unknown - facts.kinds.batch - facts.kinds.plain
     )
-    if missing and not state.place.reports_all:
-        actions = [
-            events.Log(f"{topic}: taken for an ordinary topic, as its kind is not known")
-            for topic in sorted(missing)
-        ]
-    elif missing and (facts is None or facts.asked_at < work.order.at):
+    if missing and (facts is None or facts.asked_at < work.order.at):
         is_asked = state.broker.is_asked(Question.FACTS, Question.TABLES)
         if is_asked or state.now < work.order.retry_at:
             return state, []
@@ -192,8 +186,7 @@ def settle_kinds(state: ReplicaState) -> Decision:
         plain=work.plain | missing,
         order=work.order._replace(retry_at=LONG_AGO),
     )
-    state, further = build_if_due(state._replace(work=work))
-    return state, [*actions, *further]
+    return build_if_due(state._replace(work=work))
 
 
 def _take_tables_if_due(state: ReplicaState) -> Decision:
@@ -226,7 +219,7 @@ def _on_tables_written(state: ReplicaState, _event: events.TablesWritten) -> Dec
 def ask_if_due(state: ReplicaState) -> Decision:
     """Keep up to date what the broker reports; the stream notices a failure that lasts."""
     broker, interval = state.broker, state.settings.tables_seconds
-    if not state.copy.is_open or not state.place.reports_all:
+    if not state.copy.is_open:
         return state, []
     pause = broker.timing.bounds
     pause = min(pause, interval) if interval else pause

@@ -48,7 +48,6 @@ class Place(NamedTuple):
 
     root: Path
     address: str
-    reports_all: bool  # whether settings, tables and the end of the log are reported
 
 
 class Copy(NamedTuple):

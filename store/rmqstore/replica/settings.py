@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import ssl
 import threading
@@ -11,25 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict
 
-from rmqstore.errors import (
-    OptionError,
-    UnsupportedFeatureError,
-)
-from rmqstore.remoting import Address, Credentials, Endpoint
+from rmqstore.errors import OptionError
+from rmqstore.remoting import Address, Credentials
 from rmqstore.replica.agreement import OVERLAP_BYTES
-from rmqstore.replica.broker import (
-    MAX_FILE_BYTES,
-    MIN_FILE_BYTES,
-    BrokerPort,
-    OrdinaryPort,
-    ReplicaPort,
-)
 from rmqstore.replica.retention import FOREVER, Retention, parse_retention
 
-logger = logging.getLogger(__name__)
-
 Start = Literal["earliest", "last-file"] | int
-HaMode = Literal["default", "controller"]
 Acknowledge = Literal["never", "synced"]
 OnGap = Literal["fail", "restart"]
 
@@ -83,8 +69,6 @@ class Timing:
         tables: at least, between two looks at its tables.
         last_answer: that the end of a follower waits for the broker to say what a topic is.
         retention: between two looks for files to delete.
-        quiet: without bytes of the log, after which a heartbeat is taken for the end of the log
-            where only the HA port is asked. With flow control others come before.
     """
 
     pause: float = 5.0
@@ -97,7 +81,6 @@ class Timing:
     tables: float = 1.0
     last_answer: float = 5.0
     retention: float = 30.0
-    quiet: float = 2.0
 
     def adapted(self, heartbeat: float, housekeeping: float) -> Timing:
         """Return the times that suit a broker.
@@ -127,8 +110,6 @@ class FollowSettings:
     reconnect: bool = True
     max_rate: int | None = None
     ha_address: Address | None = None
-    ha_mode: HaMode | None = None
-    file_size: int | None = None
     build_queues: bool = True
     tables_seconds: float = 60.0
     retention: Retention = field(default_factory=Retention)
@@ -152,7 +133,6 @@ class FollowSettings:
             raise OptionError("`keep_for`: needs `retain`")
         if self.acknowledge not in ("never", "synced"):
             raise OptionError(f"`acknowledge` {self.acknowledge!r}: must be never or synced")
-        self._check_replica_port()
         if self.max_rate is not None and self.max_rate < 1:
             raise OptionError(f"`max_rate` {self.max_rate}: must be a positive number of bytes")
         if not self.sync_seconds > 0:  # not a number, too
@@ -167,42 +147,12 @@ class FollowSettings:
                 f"`tables_seconds` {self.tables_seconds}: must be 0, or at least {least:g} seconds"
             )
 
-    def _check_replica_port(self) -> None:
-        """Refuse what needs the listen port where only the HA port is asked."""
-        if self.ha_mode is None:
-            if self.file_size is not None:
-                raise OptionError("`file_size`: needs `ha_mode`")
-            return
-        if self.ha_mode == "controller":
-            raise UnsupportedFeatureError(
-                "`ha_mode=controller`: only the listen port says which broker is the "
-                "master of its group, and a slave cuts its log under a follower"
-            )
-        if self.ha_mode != "default":
-            raise OptionError(f"`ha_mode` {self.ha_mode!r}: must be default or controller")
-        if self.ha_address is not None:
-            raise OptionError("`ha_mode` and `ha_address`: the source is the HA port then")
-        if self.file_size is not None and not MIN_FILE_BYTES <= self.file_size <= MAX_FILE_BYTES:
-            raise OptionError(f"`file_size` {self.file_size}: no broker has such files")
-        if self.retention.is_mirror:
-            raise OptionError(
-                "`retain=mirror` with `ha_mode`: only the listen port says what the broker "
-                "has deleted"
-            )
-        if self.on_gap == "restart" and self.start == "earliest":
-            raise OptionError(
-                "`on_gap=restart` with `ha_mode`: needs `start`: only the listen port says "
-                "where a log begins"
-            )
-
 
 def settings_of(
     arguments: FollowArguments,
     *,
     until: int | None = None,
     ha_address: str | None = None,
-    ha_mode: HaMode | None = None,
-    file_size: int | None = None,
 ) -> FollowSettings:
     """Return the settings that arguments of :func:`rmqstore.follow` stand for.
 
@@ -215,8 +165,6 @@ def settings_of(
     return FollowSettings(
         until=until,
         ha_address=None if ha_address is None else Address.parse(ha_address),
-        ha_mode=ha_mode,
-        file_size=file_size,
         retention=parse_retention("retain", arguments.get("retain", FOREVER)),
         keep_for=tuple(map(Path, arguments.get("keep_for", ()))),
         **given,
@@ -235,35 +183,3 @@ def credentials_of(arguments: FollowArguments) -> Credentials | None:
     if access_key is not None or secret_key is not None:
         raise OptionError("`access_key` and `secret_key`: give both")
     return None
-
-
-def port_of(endpoint: Endpoint, settings: FollowSettings, known_size: int | None) -> BrokerPort:
-    """Return where a broker is asked.
-
-    Args:
-        endpoint: the listen port; with ``ha_mode`` the HA port.
-        settings: how the broker is followed.
-        known_size: bytes of each file of the log, as a copy that is there has them.
-
-    Raises:
-        OptionError: the size of the files is needed, and not known.
-    """
-    if settings.ha_mode is None:
-        return OrdinaryPort(
-            endpoint,
-            settings.ha_address,
-            allow_sync_master=settings.allow_sync_master,
-            acknowledges=settings.acknowledge != "never",
-        )
-    size = settings.file_size or known_size
-    if size is None:
-        raise OptionError(
-            "`file_size`: needed for a new copy: the broker's mappedFileSizeCommitLog"
-        )
-    if not settings.allow_sync_master:
-        logger.warning(
-            "%s: the role of the broker is not known; if it is a SYNC_MASTER of RocketMQ 4 without "
-            "another replica, its producers wait for the follower until they time out",
-            endpoint.address,
-        )
-    return ReplicaPort(endpoint.address, size, settings.timing.first_header)

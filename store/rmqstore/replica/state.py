@@ -145,8 +145,6 @@ class FollowState:
 
     def confirmed(self, source: Source, address: str) -> FollowState:
         """Return the state after the log of a broker was found to be the copy's."""
-        if not source.broker:  # only its HA port is known
-            return self
         return replace(
             self,
             cluster=source.cluster,
@@ -265,8 +263,7 @@ def require_same_source(root: Path, state: FollowState, source: Source) -> None:
     Raises:
         StoreStateError: the copy is of another broker, or the broker's files have other sizes.
     """
-    is_known = bool(state.broker and source.broker)
-    if is_known and (state.cluster, state.broker) != (source.cluster, source.broker):
+    if state.broker and (state.cluster, state.broker) != (source.cluster, source.broker):
         raise StoreStateError(
             f"{root} is a copy of broker {state.broker!r} of cluster {state.cluster!r}, not of "
             f"{source.broker!r} of {source.cluster!r}"

@@ -277,8 +277,8 @@ class MessageStore(Closing):
 
         Args:
             where: a condition on columns, as text or as a pyarrow expression. Its columns need not
-                be among ``columns``. ``docs/finding.md`` says which conditions leave queues, parts
-                of the log or messages unread.
+                be among ``columns``. ``docs/finding.md`` says which texts leave queues, parts of
+                the log or messages unread.
             filter: an SQL92 expression over properties, as for RocketMQ's MessageSelector.bySql.
             tags: a tag expression such as ``A || B``.
             columns: columns to return; all by default.

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
 import pytest
 
 import goldens
@@ -317,11 +316,9 @@ def test_a_condition_on_an_id_is_pruned_by_the_index(root: Path) -> None:
     in_queues = {row["physicalOffset"] for row in goldens.lines(NAME, "expected")}
     with rmqstore.open(root) as store:
         for msg_id, places in sorted(places_by_id().items())[::25]:
-            condition = pc.field("msgId") == msg_id
-            found = offsets(read(store, where=condition, columns="commitLogOffset"))
+            found = offsets(read(store, where=f"msgId = '{msg_id}'", columns="commitLogOffset"))
             assert sorted(found) == [place for place in places if place in in_queues]
         for key, places in sorted(places_by_key().items())[::25]:
-            condition = pc.field("keys") == key
-            rows = read(store, where=condition, columns="commitLogOffset,keys")
+            rows = read(store, where=f"keys = '{key}'", columns="commitLogOffset,keys")
             assert {row["commitLogOffset"] for row in rows} <= set(places)
             assert len(rows) == sum(row["keys"] == key for row in records())

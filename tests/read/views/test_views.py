@@ -286,7 +286,7 @@ def test_no_view_fails_for_queues_of_another_kind(
     golden_store: GoldenStore, store: str, name: str
 ) -> None:
     found = view(golden_store(store), name)
-    rowless = ("groups", "consumequeue", "queues", "topics", "epochs", "commits", "routes")
+    rowless = ("groups", "consumequeue", "queues", "topics", "epochs", "routes")
     assert found or name in (*rowless, *OF_MESSAGES)
 
 
@@ -687,7 +687,7 @@ def test_views_have_their_documented_columns_and_only_the_requested_ones(
     with rmqstore.open(golden_store("controller" if name == "epochs" else "live")) as store:
         whole = store.view(name).read_all()
         assert whole.schema == VIEWS[name]
-        assert whole.num_rows or name in ("traces", "commits")  # of which the store has none
+        assert whole.num_rows or name == "traces"  # of which the store has none
         for column in VIEWS[name].names:
             assert (
                 store.view(name, columns=[column]).read_all().column(0).equals(whole.column(column))

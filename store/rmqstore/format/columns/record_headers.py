@@ -124,8 +124,8 @@ def read_headers(
     """
     if len(buf) < MIN_RECORD_BYTES:
         fixed = np.zeros(len(starts), FIXED_PART_V4)
-        spans = [np.zeros(len(starts), np.int64)] * 6
-        headers = RecordHeaders(starts, fixed, *spans, has_v6_hosts=False)
+        no = np.zeros(len(starts), np.int64)
+        headers = RecordHeaders(starts, fixed, no, no, no, no, no, no, has_v6_hosts=False)
         return headers, np.zeros(len(starts), np.bool_)
     whole = (starts >= 0) & (starts <= len(buf) - MIN_RECORD_BYTES)
     safe = starts if whole.all() else np.where(whole, starts, 0)

@@ -17,12 +17,7 @@ from rmqstore.read.views.dead_letters import plan_dead_letters, read_dead_letter
 from rmqstore.read.views.files import plan_files, read_files
 from rmqstore.read.views.groups import plan_consumed, plan_groups, read_consumed, read_groups
 from rmqstore.read.views.index import plan_index, read_index
-from rmqstore.read.views.log_writers import (
-    plan_commits,
-    plan_epochs,
-    read_commit_rows,
-    read_epoch_rows,
-)
+from rmqstore.read.views.log_writers import plan_epochs, read_epoch_rows
 from rmqstore.read.views.pieces import ViewLimits, ViewSlice
 from rmqstore.read.views.queues import (
     plan_queue_rows,
@@ -62,7 +57,6 @@ _VIEWS: Final = {
     "index": _View(plan_index, read_index),
     "groups": _View(plan_groups, read_groups),
     "epochs": _View(plan_epochs, read_epoch_rows),
-    "commits": _View(plan_commits, read_commit_rows),
     "files": _View(plan_files, read_files),
     "deadLetters": _View(plan_dead_letters, read_dead_letters),
     "traces": _View(plan_traces, read_traces),

@@ -108,17 +108,6 @@ COLUMN_TYPES: Final[dict[str, dict[str, pa.DataType]]] = {
         "endOffset":           pa.int64(),   # where the next one starts, or the log ends
         "reason":              pa.string(),
     },
-    "commits": {
-        BROKER_NAME:           pa.string(),
-        "commit":              pa.int64(),   # 1 for the first one of the history
-        "timestamp":           TIMESTAMP,    # when it was committed
-        "messages":            pa.int64(),
-        "startOffset":         pa.int64(),   # physical offset of its first record
-        "endOffset":           pa.int64(),   # physical offset after its last record
-        "txnAppId":            pa.string(),  # query:ID for a micro-batch
-        "txnVersion":          pa.int64(),   # the number of a micro-batch
-        "isCut":               pa.bool_(),   # whether its records, or some, were cut off later
-    },
     "stores": {
         BROKER_NAME:           pa.string(),
         "path":                pa.string(),  # the root of the store

@@ -8,9 +8,9 @@ is proved: the bytes before the end are the ones that were there when the store 
 was written after it, no file follows, and the checkpoint was not written since, as every broker
 does that ran.
 
-``.rmqstore/commits`` has a line of JSON for each commit. It is a cache: it is written after a
-commit and never read to decide anything, so losing it, or a line of it, harms nothing. A file that
-is full becomes ``commits.older``, so there are always the newest ``MOST_COMMITS``, and a commit
+``.rmqstore/commits`` has a line of JSON for each commit. It is written after a commit, and losing
+it, or a line of it, harms nothing: the log then counts as written by others too. A file that is
+full becomes ``commits.older``, so there are always the newest ``MOST_COMMITS``, and a commit
 costs one line however many there are.
 """
 
