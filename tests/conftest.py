@@ -105,7 +105,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     file, and each worker has a JVM of its own.
     """
     config.stash[tiers.STALE] = tiers.mark(items)
-    wings.without_verbs(items)
+    wings.take_out(items)
     is_all = not any("::" in argument for argument in config.args)
     simulated.skip_what_does_not_hold(items, is_all=is_all)
     for item in items:

@@ -82,7 +82,7 @@ LOOKS_AT_OTHER_FILES = {
     "rmqstore.cli.common": "the folder of an output file, and the null device for a closed pipe",
     "rmqstore.cli.exchange": "files that are exported to and imported from",
     "rmqstore.cli.output": "text above a file that exchange.files opens",
-    "rmqstore.cli.verify": "the page that is written, which must not be written into the store",
+    "rmqstore.cli.report": "the page that is written, which must not be written into the store",
     "rmqstore.exchange.files": "files that are exported to and imported from",
     "rmqstore.inspect.doctor": "the programs that are asked what they are",
     "rmqstore.platforms": "calls that only some systems have",

@@ -34,6 +34,14 @@ WINGS: Final = {
 }  # fmt: skip
 _VERBS: Final = {"replica": "follow", "kafka": "kafka", "report": "report"}
 _FOLDERS: Final = {"live": "live", "replica": "following", "kafka": "kafkalog"}
+# Tests that ask for a wing among other things.
+_CASES: Final = {
+    "report": (
+        "cli/test_cli.py::test_verbs_read_tiered_storage_by_queue",
+        "cli/test_progress.py::test_verbs_that_write_show_their_progress",
+    ),
+    "kafka": ("inspect/test_doctor.py::test_a_computer_that_runs_the_tests_is_well",),
+}
 _NETWORK: Final = {"live", "replica"}  # which share rmqstore.remoting
 _TESTS: Final = Path(__file__).parent
 
@@ -76,11 +84,16 @@ def is_of_wing(path: Path) -> bool:
     return bool(WITHOUT) and path.suffix == ".py" and _needs_wing(path)
 
 
-def without_verbs(items: list[pytest.Item]) -> None:
-    """Take the cases out of a list whose parameter is a verb of a wing that is gone."""
+def take_out(items: list[pytest.Item]) -> None:
+    """Take the cases of wings that are gone out of a list: those of their verbs, and a few more."""
     verbs = {_VERBS[name] for name in WITHOUT & {*_VERBS}}
-    if verbs:
-        items[:] = [item for item in items if not verbs & {*_parameters(item)}]
+    tests = {f"tests/{test}" for name in WITHOUT & {*_CASES} for test in _CASES[name]}
+    if WITHOUT:
+        items[:] = [
+            item
+            for item in items
+            if not verbs & {*_parameters(item)} and item.nodeid.partition("[")[0] not in tests
+        ]
 
 
 def _parameters(item: pytest.Item) -> list[str]:

@@ -98,7 +98,7 @@ _GROUPS: Final[Mapping[str, Mapping[str, Verb]]] = {
             "List every disagreement between CommitLog, ConsumeQueues and IndexFiles.",
         ),
         "report": Verb(
-            "verify",
+            "report",
             "Write a page about stores: topics, rates, queues, groups, files and findings of "
             "verify.",
         ),

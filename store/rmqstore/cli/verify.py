@@ -1,16 +1,14 @@
-"""The verbs that look at a whole store: verify, rebuild, report and doctor."""
+"""The verbs that look at a whole store: verify, rebuild and doctor."""
 
 from __future__ import annotations
 
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import pyarrow as pa
 
 from rmqstore.cli.common import (
-    DAMAGE,
     USAGE,
     asks_first,
     broker_stopped_option,
@@ -22,92 +20,24 @@ from rmqstore.cli.common import (
     shows_progress,
 )
 from rmqstore.cli.messages import columns_of, some_columns
-from rmqstore.cli.output import Output, gives_findings, gives_rows, require_new, show_findings
+from rmqstore.cli.output import Output, gives_findings, gives_rows, show_findings
 from rmqstore.cli.stores import (
     conf_option,
     given_options,
     open_store,
-    open_stores,
     storage_option,
     store_path,
-    store_paths,
 )
 from rmqstore.cli.verbs import main
-from rmqstore.errors import OptionError, number_of
+from rmqstore.errors import OptionError
 from rmqstore.inspect.changes import planned_rebuild
 from rmqstore.inspect.cures import by_kind
 from rmqstore.inspect.doctor import WRONG, Check, examine
-from rmqstore.inspect.report import gather, render, require_libraries
 from rmqstore.inspect.verify import verify as verify_store
 from rmqstore.storage.files.remote_location import is_uri
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable, has_unreadable_queues
 from rmqstore.storage.recovery.log_end import n_written
 from rmqstore.store.opening import open_for
-
-
-@main.command()
-@store_paths
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The HTML file.",
-)
-@click.option(
-    "--verify/--no-verify",
-    "with_verify",
-    default=True,
-    help="Also check the stores, which reads all of them.",
-)
-@click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
-@shows_progress
-@ends_clearly
-def report(
-    paths: tuple[Path, ...],
-    brokers: str | None,
-    output: Path,
-    with_verify: bool,
-    overwrite: bool,
-) -> None:
-    """Write a page about stores: topics, rates, queues, groups, files and findings of verify.
-
-    The page is one HTML file that needs no network. The exit code is 1 if there are findings.
-    """
-    require_libraries()
-    if output == Path("-"):
-        raise OptionError("-o/--output -: a page is written into a file; name one")
-    if len({*map(str, paths)}) < len(paths):
-        raise OptionError("a store is named twice")
-    require_new(output, overwrite=overwrite)
-    with open_stores(paths, brokers) as stores:
-        for store in stores:
-            root = store.paths.root
-            if isinstance(root, Path) and output.resolve().is_relative_to(root.resolve()):
-                raise OptionError(
-                    f"{output} lies in the store, into which a report never writes: put it "
-                    "elsewhere"
-                )
-        facts = []
-        for store in stores:
-            root = store.paths.root
-            if with_verify:
-                with progress_bar(f"reading all of {root}") as progress:
-                    facts.append(gather(store, progress=progress))
-            else:
-                with err_console.status(f"reading queues of {root}"):
-                    facts.append(gather(store, with_verify=False))
-    made = output.with_name(f"{output.name}.tmp")
-    made.write_text(render(facts, datetime.now(UTC)), encoding="utf-8")
-    made.replace(output)
-    for one in facts:
-        text = f"{one.messages:,} messages of {len(one.topics):,} topics"
-        click.echo(f"{output}: {one.broker_name}, {text}", err=True)
-    n_findings = sum(len(one.findings or ()) for one in facts)
-    if n_findings:
-        click.echo(f"damage: {number_of(n_findings, 'finding')}", err=True)
-        sys.exit(DAMAGE)
-
 
 _COLUMNS = pa.schema([(name, pa.string()) for name in Check._fields])
 
