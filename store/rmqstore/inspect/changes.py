@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from dataclasses import replace
 from itertools import groupby, islice
-from threading import get_ident
 from typing import Final, Unpack
 
 import numpy as np
@@ -56,37 +54,14 @@ def planned_rebuild(
         CorruptRecordError: good records follow damage of the log, and ``truncate`` is not set.
         StoreStateError: times of delivery follow a table of levels that nothing shows.
     """
-    with _silence():  # a repair reports what it has done, and here it does nothing
-        paths, sizes = _writable(path, folders, broker_stopped=broker_stopped)
-        sizes.require_delay_levels()
-        plan = plan_rebuild(paths, sizes, truncate=truncate)
-        # Queues that only records of the log name count too. Damage hides how many there will be.
-        with suppress(RmqStoreError), open_for(path, **folders) as store:
-            n_queues = sum(len(store.queue_ids(topic)) for topic in store.topics())
-            plan = plan._replace(n_queues=n_queues)
+    paths, sizes = _writable(path, folders, broker_stopped=broker_stopped)
+    sizes.require_delay_levels()
+    plan = plan_rebuild(paths, sizes, truncate=truncate)
+    # Queues that only records of the log name count too. Damage hides how many there will be.
+    with suppress(RmqStoreError), open_for(path, ignore_log_end=True, **folders) as store:
+        n_queues = sum(len(store.queue_ids(topic)) for topic in store.topics())
+        plan = plan._replace(n_queues=n_queues)
     return plan.lines()
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Keep warnings of this package away in this thread."""
-    thread = get_ident()
-
-    def is_other(record: logging.LogRecord) -> bool:
-        return record.thread != thread
-
-    loggers = [
-        logging.getLogger(name)
-        for name in logging.root.manager.loggerDict
-        if name.partition(".")[0] == "rmqstore"
-    ]
-    for one in loggers:
-        one.addFilter(is_other)
-    try:
-        yield
-    finally:
-        for one in loggers:
-            one.removeFilter(is_other)
 
 
 def _writable(

@@ -48,6 +48,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.log.walks import walk_back
 from rmqstore.storage.log.writer_notes import read_commits
 from rmqstore.storage.recovery.delay_levels import find_delay_levels
+from rmqstore.write.truncation import RESIZED, LogChange
 
 logger = logging.getLogger(__name__)
 
@@ -170,26 +171,26 @@ def fit_log_files(disk: Disk, log: CommitLog) -> None:
     Raises:
         StoreStateError: a file that is too long has other bytes than zeros there.
     """
-    mismatches = _mismatches(log)
-    for path, length, size in mismatches:
+    changes = plan_sizes(log)
+    for _, path, length, size in changes:
         logger.warning(
             "%s: the file has %d bytes and should have %d; zeros are %s",
             path, length, size, "added" if length < size else "cut off",
         )  # fmt: skip
         disk.resize(path, size)
-    if mismatches:
+    if changes:
         log.refresh()
 
 
-def _mismatches(log: CommitLog) -> list[tuple[Path, int, int]]:
-    """Return the files of a log with another length than a broker requires, their and that length.
+def plan_sizes(log: CommitLog) -> list[LogChange]:
+    """Return what :func:`fit_log_files` changes.
 
     Raises:
         StoreStateError: as :func:`fit_log_files` does.
     """
     files = [(segment.start, LOCAL.size(segment.path)) for segment in log.segments]
     size = usual_size(files)
-    mismatches = []
+    changes = []
     for segment, (_, length) in zip(log.segments, files, strict=True):
         if length == size or (not length and segment is log.segments[-1]):
             continue
@@ -202,8 +203,8 @@ def _mismatches(log: CommitLog) -> list[tuple[Path, int, int]]:
                     f"and should have {size}; a broker does not start on it. Get it from a backup "
                     "or a replica"
                 )
-        mismatches.append((segment.path, length, size))
-    return mismatches
+        changes.append(LogChange(RESIZED, segment.path, length, size))
+    return changes
 
 
 def existing_config(
@@ -226,7 +227,7 @@ def existing_config(
     changes: dict[str, int | None] = {"index_tags": config.index_tags or has_tag_items(paths, log)}
     if log.segments:
         lengths = [(segment.start, LOCAL.size(segment.path)) for segment in log.segments]
-        if _mismatches(log) and not is_fitted:
+        if not is_fitted and plan_sizes(log):
             raise StoreStateError(
                 f"{log.folders}: files of {sorted({length for _, length in lengths})} bytes; "
                 "a broker requires all files to have the same size"

@@ -42,16 +42,14 @@ from rmqstore.storage.recovery.log_end import (
 )
 from rmqstore.storage.recovery.queue_tails import OpenedQueue, is_newest_built
 from rmqstore.write.dispatch import Dispatcher
-from rmqstore.write.existing_store import fit_log_files
+from rmqstore.write.existing_store import fit_log_files, plan_sizes
 from rmqstore.write.queue_files import QueueFiles, known_batch_topics, restore_queues
-from rmqstore.write.truncation import truncate_log
+from rmqstore.write.truncation import DELETED, MOVED, LogChange, plan_truncation, truncate_log
 
 logger = logging.getLogger(__name__)
 
 _FEW_QUEUES = 256
 _SHORT_LOG = 64 << 20  # bytes; their index is built in about a second
-
-CLEARED, DELETED, MOVED, RESIZED = "cleared", "deleted", "moved", "resized"
 
 
 class Repaired(NamedTuple):
@@ -60,6 +58,20 @@ class Repaired(NamedTuple):
     end: int  # physical offset of the log end
     last_store_timestamp: int  # ms, 0 if the log has no records
     checkpoint: Checkpoint
+
+
+class LogCut(NamedTuple):
+    """Where a log ends, and how that was found.
+
+    Attributes:
+        end: the end.
+        is_noted: whether our last writer noted it and the bytes of the log prove it.
+        is_our_own: whether what follows is an append of ours that was not completed.
+    """
+
+    end: LogEnd
+    is_noted: bool = False
+    is_our_own: bool = False
 
 
 class Repairer:
@@ -96,7 +108,7 @@ class Repairer:
         was_closed = not self._paths.has_abort
         checkpoint = read_checkpoint(self._paths)
         is_checked = check_log or truncate
-        end, is_noted = self.cut_log(truncate=truncate, check_log=check_log)
+        end, is_noted = self._cut_log(truncate=truncate, check_log=check_log)
         fit_log_files(self._disk, self._log)
         if not was_closed:
             self._ask_for_recovery(self._log.min_offset, checkpoint)
@@ -130,7 +142,7 @@ class Repairer:
         self._disk.delete(self._paths.own.append_intent)
         return Repaired(log_end, end.last_store_timestamp, checkpoint)
 
-    def cut_log(self, *, truncate: bool = False, check_log: bool = False) -> tuple[LogEnd, bool]:
+    def _cut_log(self, *, truncate: bool = False, check_log: bool = False) -> tuple[LogEnd, bool]:
         """Find where the log ends, and remove what lies after it; the first step of a repair.
 
         Args:
@@ -143,34 +155,49 @@ class Repairer:
         Raises:
             CorruptRecordError: as :meth:`repair` does.
         """
+        cut = self.plan_cut(truncate=truncate, check_log=check_log)
+        if LOCAL.exists(self._paths.own.clean_end):
+            # The note is removed before anything is changed. A note that outlived a crash, after
+            # which a broker recovered the store, would hide what the recovery left after the end.
+            self._disk.delete(self._paths.own.clean_end)
+            self._disk.flush_folder(self._paths.own.folder)
+        if not cut.is_noted:
+            copies = None if cut.is_our_own else self._cut_folder
+            truncate_log(self._disk, self._log, cut.end, copies)
+            self._whole_from = cut.end.scanned_from
+        return cut.end, cut.is_noted
+
+    def plan_cut(self, *, truncate: bool = False, check_log: bool = False) -> LogCut:
+        """Return where the log ends. Nothing is changed.
+
+        Args:
+            truncate: as for :meth:`repair`.
+            check_log: as for :meth:`repair`.
+
+        Raises:
+            CorruptRecordError: as :meth:`repair` does.
+        """
         was_closed = not self._paths.has_abort
         # where an append of ours began that was not completed
         append_start = read_intent(self._paths)
         noted = None
-        if LOCAL.exists(self._paths.own.clean_end):
-            # The note is removed before anything is changed. A note that outlived a crash, after
-            # which a broker recovered the store, would hide what the recovery left after the end.
+        if not is_folder(LOCAL, self._paths.own.replaced_queues):
             noted = read_clean_end(self._paths, self._log)
-            self._disk.delete(self._paths.own.clean_end)
-            self._disk.flush_folder(self._paths.own.folder)
-            if is_folder(LOCAL, self._paths.own.replaced_queues):
-                noted = None
         if (
             noted is not None
             and was_closed
             and append_start is None
             and not (check_log or truncate)
         ):
-            return LogEnd(noted.physical_offset, "", "", 0, noted.last_store_timestamp), True
+            end = LogEnd(noted.physical_offset, "", "", 0, noted.last_store_timestamp)
+            return LogCut(end, is_noted=True)
         scanned_by = Checkpoint.all_safe() if was_closed else read_checkpoint(self._paths)
         end = before_our_blank(self._log, find_log_end(self._log, scanned_by), append_start)
         # A copy of what lies after the log end is kept unless it is an append of ours.
         is_our_own = append_start == end.physical_offset
         if end.reason and not is_our_own:
             self._require_no_records_after(end, was_closed=was_closed, truncate=truncate)
-        truncate_log(self._disk, self._log, end, None if is_our_own else self._cut_folder)
-        self._whole_from = end.scanned_from
-        return end, False
+        return LogCut(end, is_our_own=is_our_own)
 
     def _build_missing(
         self, log_end: int, queues_end: int, checkpoint: Checkpoint, *, was_closed: bool
@@ -335,33 +362,6 @@ class Repairer:
         return [*findings, *restore_queues(self._disk, self._paths, self._log)]
 
 
-class LogChange(NamedTuple):
-    """A change of one file of the log.
-
-    Attributes:
-        what: :data:`CLEARED`, :data:`DELETED`, :data:`MOVED` into ``.rmqstore/cut``, or
-            :data:`RESIZED`.
-        path: the file.
-        start: the position in it from which on it is cleared, or its length; 0 for the whole file.
-        stop: the position after the last byte that is not zero, or the length that it gets; 0 for
-            the whole file.
-    """
-
-    what: str
-    path: Path
-    start: int = 0
-    stop: int = 0
-
-    def __str__(self) -> str:
-        if self.what == CLEARED:
-            return f"{self.path}: bytes {self.start:,} to {self.stop:,} are cleared; a copy is kept"
-        if self.what == RESIZED:
-            return f"{self.path}: its length of {self.start:,} bytes becomes {self.stop:,}"
-        if self.what == MOVED:
-            return f"{self.path} is moved into .rmqstore/cut"
-        return f"{self.path}, in which nothing is written, is deleted"
-
-
 class RebuildPlan(NamedTuple):
     """What a rebuild would change.
 
@@ -371,7 +371,7 @@ class RebuildPlan(NamedTuple):
         log_end: physical offset after the last record.
         reason: why the log ends there; "" for a valid end.
         log_changes: the changes of files of the log.
-        n_queues: queues that are built again.
+        n_queues: queues that are built again; here those that have files.
         n_queue_files: their files, which are replaced.
         n_index_files: index files that are replaced.
     """
@@ -416,71 +416,25 @@ def plan_rebuild(
     """
     if LOCAL.is_locked(paths.lock):
         raise StoreLockedError(f"{paths.lock}: a running broker or another writer has the store")
-    disk = _NoDisk()
     with closing(CommitLog(paths.commitlogs)) as log:
-        repairer = Repairer(disk, paths, config or StoreConfig(), log)
-        end, _ = repairer.cut_log(truncate=truncate)
-        fit_log_files(disk, log)
+        cut = Repairer(Disk(), paths, config or StoreConfig(), log).plan_cut(truncate=truncate)
+        changes = plan_truncation(log, cut.end, keeps_copies=not cut.is_our_own)
+        gone = {change.path for change in changes if change.what in (DELETED, MOVED)}
+        changes += [change for change in plan_sizes(log) if change.path not in gone]
         min_offset = log.min_offset
     topics, batch_topics = paths.queue_folders.topics(), paths.queue_folders.batch_topics()
     queue_files = [file for topic in topics for file in paths.queue_folders.queue_files(topic)]
     queue_files += [
         file for topic in batch_topics for file in paths.queue_folders.batch_files(topic)
     ]
-    folders = set(paths.commitlogs)
+    end = cut.end
     return RebuildPlan(
         paths.root,
         min_offset,
         end.physical_offset,
         end.reason,
-        tuple(change for change in disk.changes if change.path.parent in folders),
+        tuple(changes),
         len({file.parent for file in queue_files}),
         len(queue_files),
         len(index_files(paths.index)),
     )
-
-
-class _NoDisk(Disk):
-    """Notes the changes that a repair of the log makes, and makes none of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changes: list[LogChange] = []
-
-    def make_folder(
-        self,
-        path: Path,
-        *,
-        is_flushed: bool = True,
-        like: Path | None = None,
-        is_private: bool = False,
-    ) -> None:
-        """Make no folder."""
-
-    def create(self, path: Path, size: int, content: object = None) -> None:
-        """Make no file."""
-
-    def write(self, path: Path, position: int, data: object) -> None:
-        """Write nothing."""
-
-    def flush(self, path: Path) -> None:
-        """Flush nothing."""
-
-    def flush_folder(self, path: Path) -> None:
-        """Flush nothing."""
-
-    def resize(self, path: Path, size: int) -> None:
-        """Note that a file gets another length."""
-        self.changes.append(LogChange(RESIZED, path, LOCAL.size(path), size))
-
-    def clear_append(self, path: Path, start: int, stop: int) -> None:
-        """Note that a part of a file is cleared."""
-        self.changes.append(LogChange(CLEARED, path, start, stop))
-
-    def rename(self, source: Path, target: Path) -> None:  # noqa: ARG002
-        """Note that a file is moved."""
-        self.changes.append(LogChange(MOVED, source))
-
-    def delete(self, path: Path) -> None:
-        """Note that a file is deleted."""
-        self.changes.append(LogChange(DELETED, path))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.storage.files.disk import Disk, clear
 from rmqstore.storage.files.local import LOCAL
-from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
@@ -24,6 +24,65 @@ logger = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 8 << 20
 _OFFSET_BYTES = QUEUE_UNIT["physical_offset"].itemsize
+# What becomes of a file of the log.
+CLEARED: Final = "cleared"
+DELETED: Final = "deleted"
+MOVED: Final = "moved"
+RESIZED: Final = "resized"
+
+
+class LogChange(NamedTuple):
+    """A change of one file of the log.
+
+    Attributes:
+        what: :data:`CLEARED`, :data:`DELETED`, :data:`MOVED` into the folder of copies, or
+            :data:`RESIZED`.
+        path: the file.
+        start: the position in it from which on it is cleared, or its length; 0 for the whole file.
+        stop: the position after the last byte that is not zero, or the length that it gets; 0 for
+            the whole file.
+    """
+
+    what: str
+    path: Path
+    start: int = 0
+    stop: int = 0
+
+    def __str__(self) -> str:
+        if self.what == CLEARED:
+            return f"{self.path}: bytes {self.start:,} to {self.stop:,} are cleared; a copy is kept"
+        if self.what == RESIZED:
+            return f"{self.path}: its length of {self.start:,} bytes becomes {self.stop:,}"
+        if self.what == MOVED:
+            return f"{self.path} is moved into .rmqstore/cut"
+        return f"{self.path}, in which nothing is written, is deleted"
+
+
+def plan_truncation(log: CommitLog, end: LogEnd, *, keeps_copies: bool) -> list[LogChange]:
+    """Return what :func:`truncate_log` changes.
+
+    Args:
+        log: the log to truncate.
+        end: its end.
+        keeps_copies: whether what is removed and not zero is kept elsewhere.
+    """
+    changes = []
+    for segment in log.segments:
+        # The first file stays, even if it is empty, unless the log ends before it.
+        is_later = segment.start >= end.physical_offset and (
+            segment.start > min(log.min_offset, end.physical_offset)
+        )
+        is_cut = segment.start <= end.physical_offset < segment.end
+        if not is_later and segment.size and not is_cut:
+            continue
+        with LOCAL.open(segment.path) as file:
+            written_end = file.written_end(segment.size)
+        if is_later or not segment.size:
+            is_kept = written_end and keeps_copies
+            changes.append(LogChange(MOVED if is_kept else DELETED, segment.path))
+        elif (position := end.physical_offset - segment.start) < written_end:
+            changes.append(LogChange(CLEARED, segment.path, position, written_end))
+    return changes
 
 
 def truncate_log(disk: Disk, log: CommitLog, end: LogEnd, copies: Path | None) -> None:
@@ -35,63 +94,50 @@ def truncate_log(disk: Disk, log: CommitLog, end: LogEnd, copies: Path | None) -
         end: its end.
         copies: folder for copies of what is removed and not zero; None keeps no copy.
     """
-    truncation = _Truncation(disk, end, copies)
-    for segment in log.segments:
-        # The first file stays, even if it is empty, unless the log ends before it.
-        is_later = segment.start >= end.physical_offset and (
-            segment.start > min(log.min_offset, end.physical_offset)
-        )
-        if is_later or not segment.size:
-            truncation.remove_file(segment)
-        elif segment.start <= end.physical_offset < segment.end:
-            truncation.clear_tail(segment)
+    for change in plan_truncation(log, end, keeps_copies=copies is not None):
+        if change.what == DELETED:
+            disk.delete(change.path)
+        elif change.what == MOVED:
+            assert copies is not None, "what is moved is kept"
+            _move(disk, change.path, copies)
+        else:
+            if copies is not None:
+                _keep_tail(disk, change, end, copies)
+            disk.clear_append(change.path, change.start, change.stop)
     log.refresh()
 
 
-class _Truncation:
-    def __init__(self, disk: Disk, end: LogEnd, copies: Path | None) -> None:
-        self._disk, self._end, self._copies = disk, end, copies
+def _move(disk: Disk, path: Path, copies: Path) -> None:
+    disk.make_folder(copies)
+    target = copies / path.name
+    logger.warning("%s lies after the end of the log; it is moved to %s", path, target)
+    disk.rename(path, target)
+    disk.flush_folder(copies)
+    disk.flush_folder(path.parent)
 
-    def remove_file(self, segment: Segment) -> None:
-        with LOCAL.open(segment.path) as file:
-            is_empty = not file.written_end(segment.size)
-        if is_empty or self._copies is None:
-            self._disk.delete(segment.path)
-            return
-        self._disk.make_folder(self._copies)
-        target = self._copies / segment.path.name
-        logger.warning("%s lies after the end of the log; it is moved to %s", segment.path, target)
-        self._disk.rename(segment.path, target)
-        self._disk.flush_folder(self._copies)
-        self._disk.flush_folder(segment.path.parent)
 
-    def clear_tail(self, segment: Segment) -> None:
-        """Clear the bytes of a file after the end of the log, which lies in this file."""
-        position = self._end.physical_offset - segment.start
-        with LOCAL.open(segment.path) as file:
-            written_end = file.written_end(segment.size)
-            if written_end <= position:
-                return
-            if self._copies is not None:
-                self._disk.make_folder(self._copies)
-                target = self._copies / f"{segment.path.name}.{self._end.physical_offset}"
-                logger.warning(
-                    "%s: the log ends at %d (%s); the %d bytes after it are kept in %s and cleared",
-                    segment.path,
-                    self._end.physical_offset,
-                    self._end.reason or "never written",
-                    written_end - position,
-                    target,
-                )
-                self._disk.delete(target)
-                self._disk.create(target, 0)
-                for start in range(position, written_end, _BLOCK_BYTES):
-                    block = np.empty(min(_BLOCK_BYTES, written_end - start), np.uint8)
-                    file.read_into(block, start)
-                    self._disk.write(target, start - position, block)
-                self._disk.flush(target)
-                self._disk.flush_folder(self._copies)
-        self._disk.clear_append(segment.path, position, written_end)
+def _keep_tail(disk: Disk, cleared: LogChange, end: LogEnd, copies: Path) -> None:
+    """Copy the bytes of a file that will be cleared."""
+    _, path, position, written_end = cleared
+    disk.make_folder(copies)
+    target = copies / f"{path.name}.{end.physical_offset}"
+    logger.warning(
+        "%s: the log ends at %d (%s); the %d bytes after it are kept in %s and cleared",
+        path,
+        end.physical_offset,
+        end.reason or "never written",
+        written_end - position,
+        target,
+    )
+    disk.delete(target)
+    disk.create(target, 0)
+    with LOCAL.open(path) as file:
+        for start in range(position, written_end, _BLOCK_BYTES):
+            block = np.empty(min(_BLOCK_BYTES, written_end - start), np.uint8)
+            file.read_into(block, start)
+            disk.write(target, start - position, block)
+    disk.flush(target)
+    disk.flush_folder(copies)
 
 
 def cut_queue(
