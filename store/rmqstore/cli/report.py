@@ -8,13 +8,7 @@ from pathlib import Path
 
 import click
 
-from rmqstore.cli.common import (
-    DAMAGE,
-    ends_clearly,
-    err_console,
-    progress_bar,
-    shows_progress,
-)
+from rmqstore.cli.common import DAMAGE, ends_clearly, err_console, progress_bar, shows_progress
 from rmqstore.cli.output import require_new
 from rmqstore.cli.stores import open_stores, store_paths
 from rmqstore.cli.verbs import main

@@ -57,7 +57,8 @@ def planned_rebuild(
     paths, sizes = _writable(path, folders, broker_stopped=broker_stopped)
     sizes.require_delay_levels()
     plan = plan_rebuild(paths, sizes, truncate=truncate)
-    # Queues that only records of the log name count too. Damage hides how many there will be.
+    # Queues that only records of the log name count too. Damage hides how many there will be. The
+    # plan says where the log ends, so the reader need not look for it, and warn of it, once more.
     with suppress(RmqStoreError), open_for(path, ignore_log_end=True, **folders) as store:
         n_queues = sum(len(store.queue_ids(topic)) for topic in store.topics())
         plan = plan._replace(n_queues=n_queues)

@@ -14,10 +14,10 @@ from rmqstore.read.views.assignments import read_assignments
 from rmqstore.read.views.commitlog import plan_record_rows, read_record_rows
 from rmqstore.read.views.consumequeue import plan_unit_rows, read_unit_rows
 from rmqstore.read.views.dead_letters import plan_dead_letters, read_dead_letters
+from rmqstore.read.views.epochs import plan_epochs, read_epoch_rows
 from rmqstore.read.views.files import plan_files, read_files
 from rmqstore.read.views.groups import plan_consumed, plan_groups, read_consumed, read_groups
 from rmqstore.read.views.index import plan_index, read_index
-from rmqstore.read.views.log_writers import plan_epochs, read_epoch_rows
 from rmqstore.read.views.pieces import ViewLimits, ViewSlice
 from rmqstore.read.views.queues import (
     plan_queue_rows,
