@@ -44,7 +44,6 @@ from rmqstore.storage.broker.store_config import StoreConfig, read_properties
 from rmqstore.storage.broker.topic_table import queue_nums
 from rmqstore.storage.files.disk import Disk
 from rmqstore.storage.files.local import LOCAL, MappedFile
-from rmqstore.storage.files.regular import list_folder, read_head
 from rmqstore.storage.files.storage import read_small
 from rmqstore.storage.index_appender import next_name
 from rmqstore.storage.index_files import index_files
@@ -272,15 +271,16 @@ def test_a_refusal_names_the_path_and_what_was_found_and_expected(
 def test_a_small_file_is_read_whole_and_of_a_large_one_what_is_wanted(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"123456789")
     assert read_small(LOCAL, tmp_path / "x", 9) == b"123456789"
-    assert (read_head(tmp_path / "x", 4), read_head(tmp_path / "x", 99)) == (b"1234", b"123456789")
+    assert LOCAL.read_bytes(tmp_path / "x", 4) == b"1234"
+    assert LOCAL.read_bytes(tmp_path / "x", 99) == b"123456789"
     put_terabyte(tmp_path / "y")
-    assert read_head(tmp_path / "y", 5) == bytes(5)
+    assert LOCAL.read_bytes(tmp_path / "y", 5) == bytes(5)
     with pytest.raises(UnreadableFileError, match="1099511627776 bytes long"):
         MappedFile(tmp_path / "y")
     with pytest.raises(FileNotFoundError):
         read_small(LOCAL, tmp_path / "z", 9)
     with pytest.raises(UnreadableFileError, match="a folder is expected"):
-        list_folder(tmp_path / "x")
+        LOCAL.list_folder(tmp_path / "x")
     (tmp_path / "broker.conf").symlink_to("/dev/zero")
     with pytest.raises(UnreadableFileError, match="a character device"):
         read_properties(tmp_path / "broker.conf")

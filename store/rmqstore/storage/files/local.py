@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import stat
 from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,15 +22,11 @@ from numpy.typing import NDArray
 from rmqstore import platforms
 from rmqstore.errors import UnreadableFileError
 from rmqstore.storage.files.lock import is_held
-from rmqstore.storage.files.regular import (
-    file_size,
-    file_status,
-    list_folder,
-    open_regular,
-    read_head,
-)
+from rmqstore.storage.files.regular import KINDS, open_regular, require_regular, unreadable
 from rmqstore.storage.files.storage import (
     A_DANGLING_LINK,
+    A_FILE,
+    A_FOLDER,
     AnyPath,
     Closing,
     Entry,
@@ -252,6 +249,20 @@ def _content(status: os.stat_result) -> tuple[int, ...]:
     return *_identity(status), platforms.allocated_bytes(status), status.st_mtime_ns
 
 
+def _status(status: os.stat_result) -> Status:
+    kind = KINDS[stat.S_IFMT(status.st_mode)]
+    allocated = platforms.allocated_bytes(status)
+    return Status(kind, status.st_size, allocated, status.st_mtime_ns)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder or a link to one; a dangling link is not."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
+
+
 class LocalStorage:
     """Files of the local operating system."""
 
@@ -269,24 +280,52 @@ class LocalStorage:
 
     def list_folder(self, folder: AnyPath) -> list[Entry]:
         """Return the names in a folder; see :class:`Storage`."""
-        return list_folder(folder)
+        try:
+            with os.scandir(folder) as entries:
+                return [
+                    Entry(entry.name, _is_folder(entry), entry.is_symlink()) for entry in entries
+                ]
+        except FileNotFoundError:
+            return []
+        except OSError as err:
+            raise unreadable(folder, err, A_FOLDER) from err
 
     def status(self, path: AnyPath) -> Status | None:
         """Return kind, size and times of a path; see :class:`Storage`."""
-        return file_status(path)
+        try:
+            status = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as err:
+            raise unreadable(path, err, "a file or a folder") from err
+        if not stat.S_ISLNK(status.st_mode):
+            return _status(status)
+        try:
+            return _status(os.stat(path))
+        except OSError:
+            return _status(status)._replace(kind=A_DANGLING_LINK)
 
     def exists(self, path: AnyPath) -> bool:
         """Return whether the path exists; a dangling link does not count. See :class:`Storage`."""
-        status = file_status(path)
+        status = self.status(path)
         return status is not None and status.kind != A_DANGLING_LINK
 
     def size(self, path: AnyPath) -> int:
         """Return the length of a regular file; see :class:`Storage`."""
-        return file_size(path)
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            raise
+        except OSError as err:
+            raise unreadable(path, err, A_FILE) from err
+        require_regular(path, status)
+        return status.st_size
 
     def read_bytes(self, path: AnyPath, count: int) -> bytes:
         """Return the first bytes of a file; see :class:`Storage`."""
-        return read_head(path, count)
+        descriptor, status = open_regular(path)
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(min(count, status.st_size))
 
     def open(self, path: AnyPath, *, scattered: bool = False) -> StoredFile:
         """Open a file, which is mapped on the first read; see :class:`Storage`."""

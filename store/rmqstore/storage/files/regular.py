@@ -1,8 +1,7 @@
-"""Opening files, and listing folders, in a store that may hold anything under any name.
+"""Opening the regular files of a store, which may hold anything under any name.
 
-A name in a store may stand for a FIFO, a device, a folder, a link to any of these, or for a sparse
-file of terabytes. Only regular files are opened, opening never waits for another process, and no
-more is read than a kind of file needs.
+A name in a store may stand for a FIFO, a device, a folder, or a link to any of these. Only regular
+files are opened, and opening never waits for another process.
 """
 
 from __future__ import annotations
@@ -14,16 +13,9 @@ from pathlib import Path
 
 from rmqstore import platforms
 from rmqstore.errors import NotPermittedError, UnreadableFileError
-from rmqstore.storage.files.storage import (
-    A_DANGLING_LINK,
-    A_FILE,
-    A_FOLDER,
-    AnyPath,
-    Entry,
-    Status,
-)
+from rmqstore.storage.files.storage import A_FILE, A_FOLDER, AnyPath
 
-_KINDS = {
+KINDS = {
     stat.S_IFREG: A_FILE,
     stat.S_IFDIR: A_FOLDER,
     stat.S_IFIFO: "a FIFO",
@@ -48,7 +40,7 @@ def open_regular(path: AnyPath) -> tuple[int, os.stat_result]:
     except FileNotFoundError:
         raise
     except OSError as err:
-        raise _unreadable(path, err, A_FILE) from err
+        raise unreadable(path, err, A_FILE) from err
     return descriptor, keep_regular(path, descriptor)
 
 
@@ -96,84 +88,20 @@ def keep_regular(path: AnyPath, descriptor: int) -> os.stat_result:
     return status
 
 
-def read_head(path: AnyPath, count: int) -> bytes:
-    """Return the first bytes of a file, fewer only if it is shorter.
-
-    Raises as :func:`open_regular` does.
-    """
-    descriptor, status = open_regular(path)
-    with os.fdopen(descriptor, "rb") as file:
-        return file.read(min(count, status.st_size))
-
-
-def file_size(path: AnyPath) -> int:
-    """Return the length of a regular file in bytes; raises as :func:`open_regular` does."""
-    try:
-        status = os.stat(path)
-    except FileNotFoundError:
-        raise
-    except OSError as err:
-        raise _unreadable(path, err, A_FILE) from err
-    require_regular(path, status)
-    return status.st_size
-
-
-def file_status(path: AnyPath) -> Status | None:
-    """Return kind, size and times of a path, None if it does not exist.
-
-    Raises:
-        UnreadableFileError: the operating system refuses to say.
-    """
-    try:
-        status = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as err:
-        raise _unreadable(path, err, "a file or a folder") from err
-    if not stat.S_ISLNK(status.st_mode):
-        return _status(status)
-    try:
-        return _status(os.stat(path))
-    except OSError:
-        return _status(status)._replace(kind=A_DANGLING_LINK)
-
-
-def _status(status: os.stat_result) -> Status:
-    kind = _KINDS[stat.S_IFMT(status.st_mode)]
-    allocated = platforms.allocated_bytes(status)
-    return Status(kind, status.st_size, allocated, status.st_mtime_ns)
-
-
-def list_folder(folder: AnyPath) -> list[Entry]:
-    """Return the names in a folder, [] if there is no such folder.
-
-    Raises:
-        UnreadableFileError: it is not a folder, or it cannot be listed.
-    """
-    try:
-        with os.scandir(folder) as entries:
-            return [Entry(entry.name, _is_folder(entry), entry.is_symlink()) for entry in entries]
-    except FileNotFoundError:
-        return []
-    except OSError as err:
-        raise _unreadable(folder, err, A_FOLDER) from err
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Return whether an entry is a folder or a link to one; a dangling link is not."""
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
 def require_regular(path: AnyPath, status: os.stat_result) -> None:
     """Raise UnreadableFileError unless this is the status of a regular file."""
     if not stat.S_ISREG(status.st_mode):
-        raise UnreadableFileError(str(path), _KINDS[stat.S_IFMT(status.st_mode)], A_FILE)
+        raise UnreadableFileError(str(path), KINDS[stat.S_IFMT(status.st_mode)], A_FILE)
 
 
-def _unreadable(path: AnyPath, err: OSError, expected: str) -> UnreadableFileError:
+def unreadable(path: AnyPath, err: OSError, expected: str) -> UnreadableFileError:
+    """Return the error of a path that the operating system refuses.
+
+    Args:
+        path: the path.
+        err: why it is refused.
+        expected: what was to be read, in words.
+    """
     if isinstance(err, PermissionError):
         return NotPermittedError(str(path), str(err.strerror), expected)
     return UnreadableFileError(str(path), f"not readable ({err.strerror})", expected)
