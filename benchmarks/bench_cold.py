@@ -18,10 +18,9 @@ from measure import evict, report
 
 from rmqstore.format.schema import select_columns
 from rmqstore.query.selection import parse_selection
-from rmqstore.read.limits import Limits
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
-from rmqstore.read.sampled_queues import SampledQueues, SampledSlice
+from rmqstore.read.split import Limits, SampledQueues, SampledSlice
 from rmqstore.spans import QueueSlice
 from rmqstore.store.opening import open_for
 

@@ -28,7 +28,7 @@ from rmqstore.query.selection import Selection, parse_selection
 from rmqstore.read.read_spec import ReadSpec, scan_schema
 from rmqstore.read.reading import read_log, read_queues
 from rmqstore.read.record_filter import log_filter
-from rmqstore.read.sampling import SampledSpan, join_parts
+from rmqstore.read.split import SampledSpan, join_parts
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.store.message_store import MessageStore

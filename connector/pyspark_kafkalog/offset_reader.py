@@ -18,7 +18,7 @@ from pyspark_kafkalog.options import ReadOptions
 from pyspark_kafkalog.ranges import OffsetRange, RangeSplit, divide_ranges, pack_ranges
 from rmqstore.errors import OptionError
 from rmqstore.query.selection import EARLIEST, LATEST
-from rmqstore.read.limits import Limits
+from rmqstore.read.split import Limits
 
 logger = logging.getLogger(__name__)
 

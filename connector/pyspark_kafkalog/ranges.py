@@ -17,7 +17,7 @@ from kafkalog.storage.names import TopicPartition
 from kafkalog.storage.recovery import Mark
 from pyspark_rmqstore.packing import Pack, SizedSplit
 from rmqstore.errors import OptionError
-from rmqstore.read.limits import Limits
+from rmqstore.read.split import Limits
 
 _JOINED_BYTES: Final = 32 << 20
 _MOST_PARTS: Final = 100_000  # each has a task, which the driver plans and keeps

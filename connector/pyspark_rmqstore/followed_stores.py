@@ -17,12 +17,12 @@ from pyspark_rmqstore.stream_snapshot import Loss, StreamSnapshot, report
 from pyspark_rmqstore.tasks import StoreTask
 from rmqstore.errors import OffsetOutOfRangeError
 from rmqstore.read.faults import refuse_spans
-from rmqstore.read.limits import Limits
 from rmqstore.read.log_mark import LogMark
 from rmqstore.read.plan import queues_part
 from rmqstore.read.read_spec import DROPMALFORMED, FAILFAST, ReadSpec
 from rmqstore.read.reading import find_lost
 from rmqstore.read.request import ScanRequest
+from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.tail import StoreTail
 from rmqstore.read.tailing import TieredTail, tail_of

@@ -21,8 +21,8 @@ from rmqstore.errors import OptionError, UnsupportedFeatureError
 from rmqstore.format.schema import ALL_COLUMNS, PENDING
 from rmqstore.query.arguments import ScanArguments
 from rmqstore.query.options import ALL_READ_OPTIONS, KAFKA, GivenOptions
-from rmqstore.read.limits import Limits
 from rmqstore.read.request import ScanRequest, parse_request
+from rmqstore.read.split import Limits
 from rmqstore.read.views.schema import ALLOWED
 from rmqstore.storage.files.remote_location import is_live
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
-from rmqstore.read.limits import Limits
+from rmqstore.read.split import Limits
 
 # Bytes that could be read while a place is opened: spark.sql.files.openCostInBytes by default.
 OPEN_COST = 4 << 20

@@ -11,9 +11,9 @@ from pyspark_rmqstore.opened_stores import each_store, open_ref, stores_to_read
 from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.tasks import StoreTask
 from rmqstore.query.selection import require_named
-from rmqstore.read.limits import Limits
 from rmqstore.read.plan import plan
 from rmqstore.read.request import ScanRequest
+from rmqstore.read.split import Limits
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from typing import NamedTuple, Protocol, Self, TypeVar
 from pyspark_rmqstore.offsets import Key, StreamOffset, Weight
 from pyspark_rmqstore.tasks import Task
 from rmqstore.errors import OffsetOutOfRangeError
-from rmqstore.read.limits import Limits
 from rmqstore.read.log_mark import LogMark
 from rmqstore.read.request import ScanRequest
+from rmqstore.read.split import Limits
 from rmqstore.read.tail import Tail
 from rmqstore.spans import QueueKey, QueueSlice
 

@@ -13,9 +13,9 @@ from pyspark_rmqstore.opened_stores import open_in_task
 from pyspark_rmqstore.packing import Splittable
 from pyspark_rmqstore.store_options import StoreRef
 from pyspark_rmqstore.stream_task import read_planned
-from rmqstore.read.limits import Limits
 from rmqstore.read.parts import Part, QueuesPart
 from rmqstore.read.request import ScanRequest
+from rmqstore.read.split import Limits
 
 
 @dataclass(frozen=True)

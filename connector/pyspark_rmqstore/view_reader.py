@@ -22,7 +22,7 @@ from rmqstore.errors import OptionError
 from rmqstore.format.schema import ALSO_AS, PROPERTIES
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.selection import require_named
-from rmqstore.read.limits import Limits
+from rmqstore.read.split import Limits
 from rmqstore.read.views.catalogue import plan_view, read_cluster_view, read_piece
 from rmqstore.read.views.pieces import ViewLimits, ViewSlice
 from rmqstore.read.views.schema import (

@@ -20,7 +20,7 @@ from pyspark_rmqstore.write_options import parse_write_options
 from rmqstore.errors import OptionError, RmqStoreError, UnsupportedFeatureError
 from rmqstore.query.options import CONTRADICTIONS, LOOKUP_OPTIONS, Contradiction
 from rmqstore.query.selection import EARLIEST, LATEST
-from rmqstore.read.limits import Limits
+from rmqstore.read.split import Limits
 
 STORE = "/data/store"
 

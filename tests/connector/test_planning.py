@@ -16,9 +16,7 @@ from pyspark_rmqstore.packing import (
     plan_tasks,
     splits_of,
 )
-from rmqstore.read.limits import Limits, cut_log
-from rmqstore.read.sampled_queues import SampledQueues, SampledSlice
-from rmqstore.read.sampling import Sample, SampledSpan
+from rmqstore.read.split import Limits, Sample, SampledQueues, SampledSlice, SampledSpan, cut_log
 from rmqstore.spans import LogSlice, QueueSlice
 
 Tasks = list[tuple[QueueSlice, ...]]

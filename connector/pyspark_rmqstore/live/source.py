@@ -12,8 +12,8 @@ from rmqstore.live.cluster import LiveBrokers
 from rmqstore.live.location import SECRETS_OF_SERVERS, WHO_ASKS, LiveLocation, require_served
 from rmqstore.live.parts import plan_live, sampled_part
 from rmqstore.query.options import GivenOptions
-from rmqstore.read.limits import Limits
 from rmqstore.read.request import ScanRequest
+from rmqstore.read.split import Limits
 
 # Options of which the files of a store are needed.
 _OF_FILES = (

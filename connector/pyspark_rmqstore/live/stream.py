@@ -26,9 +26,9 @@ from rmqstore.live.parts import sampled_part
 from rmqstore.live.patience import Patience
 from rmqstore.live.pulls import first_records
 from rmqstore.query.selection import Selection
-from rmqstore.read.limits import Limits
 from rmqstore.read.log_mark import LogMark
 from rmqstore.read.request import ScanRequest
+from rmqstore.read.split import Limits
 from rmqstore.spans import QueueKey, QueueSlice
 
 logger = logging.getLogger(__name__)

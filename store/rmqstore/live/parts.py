@@ -13,9 +13,9 @@ from rmqstore.live.pulls import first_records
 from rmqstore.live.reading import LiveScan
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.read.log_mark import LogMark
+from rmqstore.read.parts import RangesPart
 from rmqstore.read.request import ScanRequest
-from rmqstore.read.sampled_queues import RangesPart, SampledQueues, SampledSlice
-from rmqstore.read.sampling import Sample
+from rmqstore.read.split import Sample, SampledQueues, SampledSlice
 from rmqstore.spans import QueueSlice
 
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 from rmqstore.format.schema import select_columns
 from rmqstore.progress import Advance, Progress, Tally, ignore_progress
 from rmqstore.query.arrow_rows import first_rows
-from rmqstore.read.limits import Limits
 from rmqstore.read.newest import newest_of_log, newest_of_queues
 from rmqstore.read.parts import (
     LogPart,
@@ -28,6 +27,7 @@ from rmqstore.read.plan import plan, queues_part, records_part
 from rmqstore.read.read_spec import FAILFAST
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.rows import PLACE, merge_by_place
+from rmqstore.read.split import Limits
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.recovery.log_end import n_written

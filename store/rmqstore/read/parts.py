@@ -16,15 +16,14 @@ import pyarrow as pa
 from rmqstore.format.layout import Positions
 from rmqstore.progress import Advance, ignore_progress
 from rmqstore.read.faults import refuse_spans
-from rmqstore.read.limits import Limits, cut_log, cut_rows
+from rmqstore.read.log_mark import LogMark
 from rmqstore.read.pending import PendingRows, read_pending
 from rmqstore.read.reading import finder, look_up, read_log, read_queues, read_units
 from rmqstore.read.request import ScanRequest
 from rmqstore.read.rows import UnitRows
-from rmqstore.read.sampled_queues import RangesPart
-from rmqstore.read.sampling import SampledSpan
+from rmqstore.read.split import Limits, SampledQueues, SampledSpan, cut_log, cut_rows
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.spans import LogSlice, LostSpan, QueueKey
+from rmqstore.spans import LogSlice, LostSpan, QueueKey, QueueSlice
 from rmqstore.storage.queue.queue import RecoveredUnits
 from rmqstore.storage.recovery.store_ends import PlannedEnds, recovered_within
 
@@ -60,6 +59,40 @@ class Part(Protocol):
             advance: called when records were read.
         """
         ...
+
+
+@dataclass(frozen=True)
+class RangesPart:
+    """Ranges of queues, wherever they are read; see :class:`Part`.
+
+    Attributes:
+        slices: the ranges.
+        mark: a record by which the log of the plan is recognized, None if there is none.
+        sampled: the same ranges with samples, by which they are cut; None if they were not sampled.
+    """
+
+    slices: tuple[QueueSlice, ...]
+    mark: LogMark | None = None
+    sampled: SampledQueues | None = None
+
+    @property
+    def n_bytes(self) -> float:
+        """The bytes of all messages, estimated."""
+        return self._samples.n_bytes
+
+    @property
+    def n_records(self) -> int:
+        """The number of all messages."""
+        return sum(piece.end - piece.start for piece in self.slices)
+
+    def split(self, limits: Limits) -> list[Self]:
+        """Return parts within limits that together are this one."""
+        return [replace(self, slices=slices, sampled=None) for slices in self._samples.cut(limits)]
+
+    @property
+    def _samples(self) -> SampledQueues:
+        assert self.sampled is not None, "the ranges were not sampled"
+        return self.sampled
 
 
 @dataclass(frozen=True)

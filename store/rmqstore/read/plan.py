@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
-
-import numpy as np
 
 from rmqstore.errors import spelled
 from rmqstore.format.layout import Positions
 from rmqstore.query.selection import BY_LOG, LATEST, Bound
 from rmqstore.read.empty_window import warn_of_empty_window
-from rmqstore.read.limits import Limits
 from rmqstore.read.log_mark import LogMark
 from rmqstore.read.parts import (
     LogPart,
@@ -28,23 +25,13 @@ from rmqstore.read.pending import find_pending
 from rmqstore.read.pruner import StorePruner
 from rmqstore.read.reading import find_lost, find_wanted, finder
 from rmqstore.read.request import ScanRequest
-from rmqstore.read.sampled_queues import SampledQueues, SampledSlice
-from rmqstore.read.sampling import Sample
+from rmqstore.read.split import Limits, Sample, SampledQueues, SampledSlice
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.broker.retry import Restarts
 from rmqstore.storage.recovery.log_end import last_record_before
 
 logger = logging.getLogger(__name__)
-
-_SAMPLES_PER_TASK = 16
-_REMOTE_SAMPLES_PER_TASK = 2  # each takes a request
-_FEWEST_SAMPLES = 2  # of a range: at its first and last record
-_MAX_SAMPLES = 1024
-# records; a range of at most this many is sampled at its first and last record only
-_SMALL_QUEUE = 64
-_MANY_RANGES = 1024  # for which some are sampled first
-_ESTIMATED_BY = 128  # ranges of each sort that are sampled then
 
 
 def plan(store: StoreParts, request: ScanRequest, limits: Limits | None = None) -> list[Part]:
@@ -111,10 +98,8 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
         parts.append(queues_part(store, slices, limits))
     else:
         # The samples of a queue are taken while its file is open.
-        sampled = [
-            SampledSlice(piece, store.sampler.sample(piece, _FEWEST_SAMPLES))
-            for piece in store.ranges.resolve(request.selection, spec)
-        ]
+        ranges = store.ranges.resolve(request.selection, spec)
+        sampled = [*map(store.sampler.at_ends, ranges)]
         slices = [item.piece for item in sampled]
         is_empty = not slices
         parts.append(_sampled_part(store, sampled, limits))
@@ -205,12 +190,11 @@ def queues_part(
     """
     if limits is None:
         return QueuesPart(tuple(slices), mark, recovered=store.ends.recovered)
-    mean_bytes = _mean_if_one_task(store, slices, limits)
-    if mean_bytes is not None:
-        sampled = [SampledSlice(piece, [Sample(piece.start, 0, mean_bytes)]) for piece in slices]
+    mean_bytes = store.sampler.mean_if_one_task(slices, limits)
+    if mean_bytes is None:
+        sampled = [*map(store.sampler.at_ends, slices)]
     else:
-        sample = store.sampler.sample
-        sampled = [SampledSlice(piece, sample(piece, _FEWEST_SAMPLES)) for piece in slices]
+        sampled = [SampledSlice(piece, [Sample(piece.start, 0, mean_bytes)]) for piece in slices]
     return _sampled_part(store, sampled, limits, mark)
 
 
@@ -226,7 +210,7 @@ def _sampled_part(
     order, so a record after the last of these is no proof that it is newer.
     """
     slices = tuple(item.piece for item in sampled)
-    queues = SampledQueues([*_sampled_evenly(store, sampled, limits)])
+    queues = SampledQueues(store.sampler.evenly(sampled, limits))
     log, end, is_newest = store.log, store.log_end, True
     if mark is None and end is not None and not log.is_remote:
         mark = LogMark.at(log, last_record_before(log, end.physical_offset))
@@ -235,52 +219,6 @@ def _sampled_part(
         mark, is_newest = LogMark.at(log, max(places, default=None)), False
     recovered = store.ends.recovered
     return QueuesPart(slices, mark, queues, recovered=recovered, is_newest=is_newest)
-
-
-def _mean_if_one_task(
-    store: StoreParts, slices: Sequence[QueueSlice], limits: Limits
-) -> float | None:
-    """Return the mean size of the messages in many ranges, None if one task cannot hold them.
-
-    The longest ranges are sampled, and some others.
-    """
-    lengths = np.array([piece.end - piece.start for piece in slices], np.int64)
-    n_records = int(lengths.sum())
-    is_limited = n_records > (limits.max_records or n_records)
-    if len(slices) < _MANY_RANGES or is_limited or (limits.min_partitions or 1) > 1:
-        return None
-    longest = np.argsort(-lengths, kind="stable")[:_ESTIMATED_BY]
-    others = np.linspace(0, len(slices) - 1, _ESTIMATED_BY).astype(np.int64)
-    n_bytes = [
-        sum(
-            SampledSlice(slices[row], store.sampler.sample(slices[row], _FEWEST_SAMPLES)).n_bytes
-            for row in rows.tolist()
-        )
-        for rows in (longest, others)
-    ]
-    # The longest are known by themselves; all the rest is like the others.
-    n_rest = n_records - int(lengths[longest].sum())
-    estimate = n_bytes[0] + n_bytes[1] / int(lengths[others].sum()) * n_rest
-    return estimate / n_records if 2 * estimate < limits.max_bytes else None
-
-
-def _sampled_evenly(
-    store: StoreParts, sampled: Sequence[SampledSlice], limits: Limits
-) -> Iterator[SampledSlice]:
-    """Yield ranges of queues with as many samples as they need to be cut evenly."""
-    n_bytes = sum(item.n_bytes for item in sampled)
-    task_bytes = min(limits.max_bytes, n_bytes / (limits.min_partitions or 1))
-    # The bytes of a queue after which it needs another sample.
-    step = max(task_bytes / _SAMPLES_PER_TASK, 1.0)
-    if store.log.is_remote:
-        step *= _SAMPLES_PER_TASK / _REMOTE_SAMPLES_PER_TASK
-    for item in sampled:
-        n_records = item.piece.end - item.piece.start
-        if n_records > _SMALL_QUEUE and item.n_bytes >= step:
-            count = int(min(_FEWEST_SAMPLES + item.n_bytes / step, n_records, _MAX_SAMPLES))
-            yield item._replace(samples=store.sampler.sample(item.piece, count))
-        else:
-            yield item
 
 
 def _total_length(pieces: Iterable[QueueSlice | LogSlice]) -> int:

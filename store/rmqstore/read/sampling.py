@@ -6,7 +6,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from rmqstore.format.framing import StopKind
 from rmqstore.format.layout import MAX_FIXED_BYTES, Positions
 from rmqstore.query.conditions import StoreTimes
 from rmqstore.read.bounds import short_units
+from rmqstore.read.split import Limits, Sample, SampledSlice, SampledSpan
 from rmqstore.read.store_queues import StoreQueues
 from rmqstore.spans import LogSlice, QueueSlice
 from rmqstore.storage.files.mapped_file_queue import Segment
@@ -29,6 +29,14 @@ from rmqstore.storage.log.walks import window_at
 from rmqstore.storage.queue.queue import Queue, Units
 from rmqstore.storage.recovery.queues import Queues
 
+_SAMPLES_PER_TASK = 16
+_REMOTE_SAMPLES_PER_TASK = 2  # each takes a request
+_FEWEST_SAMPLES = 2  # of a range: at its first and last record
+_MAX_SAMPLES = 1024
+# records; a range of at most this many is sampled at its first and last record only
+_SMALL_QUEUE = 64
+_MANY_RANGES = 1024  # for which some are sampled first
+_ESTIMATED_BY = 128  # ranges of each sort that are sampled then
 _SAMPLED_UNITS = 16  # units whose mean size stands for the messages around a sample
 _UNITS_AT_ONCE = 1 << 12
 _SAMPLED_QUEUES = 256
@@ -38,21 +46,6 @@ _MIN_HEADS = 64  # samples taken of each queue
 _REMOTE_QUEUES = 2
 _BYTES_PER_REMOTE_HEAD = 128 << 20
 _SHORT_LOG = 32 << 20  # bytes; reading such a log takes no longer than sampling it
-
-
-class Sample(NamedTuple):
-    """One message of a queue: where it lies in the log, and the mean record size around it."""
-
-    queue_offset: int
-    physical_offset: int
-    mean_bytes: float
-
-
-class SampledSpan(NamedTuple):
-    """A range of the log in which no cut is possible, and its bytes, without holes of the file."""
-
-    piece: LogSlice
-    n_bytes: int
 
 
 class Sampler:
@@ -85,6 +78,53 @@ class Sampler:
             queue = self._queues.open(part.topic, part.queue_id)
             samples += sample_queue(queue, part.start, part.end, count)
         return samples
+
+    def at_ends(self, piece: QueueSlice) -> SampledSlice:
+        """Return a range sampled at its first and its last message."""
+        return SampledSlice(piece, self.sample(piece, _FEWEST_SAMPLES))
+
+    def mean_if_one_task(self, slices: Sequence[QueueSlice], limits: Limits) -> float | None:
+        """Return the mean size of the messages in many ranges, None if one task cannot hold them.
+
+        The longest ranges are sampled, and some others.
+        """
+        lengths = np.array([piece.end - piece.start for piece in slices], np.int64)
+        n_records = int(lengths.sum())
+        is_limited = n_records > (limits.max_records or n_records)
+        if len(slices) < _MANY_RANGES or is_limited or (limits.min_partitions or 1) > 1:
+            return None
+        longest = np.argsort(-lengths, kind="stable")[:_ESTIMATED_BY]
+        others = np.linspace(0, len(slices) - 1, _ESTIMATED_BY).astype(np.int64)
+        n_bytes = [
+            sum(self.at_ends(slices[row]).n_bytes for row in rows.tolist())
+            for rows in (longest, others)
+        ]
+        # The longest are known by themselves; all the rest is like the others.
+        n_rest = n_records - int(lengths[longest].sum())
+        estimate = n_bytes[0] + n_bytes[1] / int(lengths[others].sum()) * n_rest
+        return estimate / n_records if 2 * estimate < limits.max_bytes else None
+
+    def evenly(self, sampled: Sequence[SampledSlice], limits: Limits) -> list[SampledSlice]:
+        """Return ranges with as many samples as they need to be cut evenly.
+
+        Args:
+            sampled: the ranges, sampled at their ends.
+            limits: those of the tasks that they are cut into.
+        """
+        n_bytes = sum(item.n_bytes for item in sampled)
+        task_bytes = min(limits.max_bytes, n_bytes / (limits.min_partitions or 1))
+        n_samples = _REMOTE_SAMPLES_PER_TASK if self._log.is_remote else _SAMPLES_PER_TASK
+        # The bytes of a queue after which it needs another sample.
+        step = max(task_bytes / _SAMPLES_PER_TASK, 1.0) * (_SAMPLES_PER_TASK / n_samples)
+        result = []
+        for item in sampled:
+            n_records = item.piece.end - item.piece.start
+            if n_records > _SMALL_QUEUE and item.n_bytes >= step:
+                count = int(min(_FEWEST_SAMPLES + item.n_bytes / step, n_records, _MAX_SAMPLES))
+                result.append(SampledSlice(item.piece, self.sample(item.piece, count)))
+            else:
+                result.append(item)
+        return result
 
     def _base(self, log: CommitLog) -> int:
         """Return what is added to physical offsets in the log of a queue in tiered storage."""
@@ -263,23 +303,3 @@ def _weigh(queue: Queue, units: Units, start: int, end: int) -> tuple[Positions,
     if queue.is_batch:  # messages share the bytes of a record
         return units.physical_offsets, queue.weights(start, end)
     return units.physical_offsets, np.maximum(units.sizes, 0)
-
-
-def join_parts(parts: Iterable[SampledSpan], max_bytes: int) -> list[tuple[LogSlice, ...]]:
-    """Join parts of the log, in their order, to groups of at most ``max_bytes``.
-
-    A part that is larger makes a group of its own. Parts that touch each other become one slice.
-    """
-    groups: list[list[LogSlice]] = []
-    n_bytes = 0
-    for part in parts:
-        if not groups or (n_bytes and n_bytes + part.n_bytes > max_bytes):
-            groups.append([])
-            n_bytes = 0
-        group = groups[-1]
-        if group and group[-1].end == part.piece.start:
-            group[-1] = group[-1]._replace(end=part.piece.end)
-        else:
-            group.append(part.piece)
-        n_bytes += part.n_bytes
-    return [tuple(group) for group in groups]

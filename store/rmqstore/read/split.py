@@ -1,24 +1,51 @@
-"""Cuts ranges of queues into parts by samples of them. Pure: no files.
+"""Splits a read into parts within limits, by samples of what is read. Pure: no files.
 
-Parts are ranges of the *CommitLog* over all chosen queues at once. The log interleaves the queues,
-so a part that reads one queue would touch nearly every page of the log, and as many parts as queues
-would each read all of it from a cold disk. If parts are cut by physical offset instead, each page
-is read by one part, or by two at a cut.
+Parts of a read by queue are ranges of the *CommitLog* over all chosen queues at once. The log
+interleaves the queues, so a part that reads one queue would touch nearly every page of the log, and
+as many parts as queues would each read all of it from a cold disk. If parts are cut by physical
+offset instead, each page is read by one part, or by two at a cut.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rmqstore.read.limits import Limits
-from rmqstore.read.log_mark import LogMark
-from rmqstore.read.sampling import Sample
-from rmqstore.spans import QueueSlice
+from rmqstore.spans import LogSlice, QueueSlice
+
+
+class Limits(NamedTuple):
+    """The largest size of a part of a read, and the least number of parts."""
+
+    max_bytes: int
+    max_records: int | None = None
+    min_partitions: int | None = None
+
+    def share(self, n_bytes: float, total: float) -> Limits:
+        """Return the limits for a share of a read, which follows its bytes."""
+        if self.min_partitions is None or n_bytes >= total:
+            return self
+        return self._replace(min_partitions=math.ceil(self.min_partitions * n_bytes / total) or 1)
+
+
+class Sample(NamedTuple):
+    """One message of a queue: where it lies in the log, and the mean record size around it."""
+
+    queue_offset: int
+    physical_offset: int
+    mean_bytes: float
+
+
+class SampledSpan(NamedTuple):
+    """A range of the log in which no cut is possible, and its bytes, without holes of the file."""
+
+    piece: LogSlice
+    n_bytes: int
 
 
 class SampledSlice(NamedTuple):
@@ -41,40 +68,6 @@ class SampledSlice(NamedTuple):
         A queue whose files are missing has no sample. It gets one of 0 bytes.
         """
         return self if self.samples else self._replace(samples=[Sample(self.piece.start, 0, 0.0)])
-
-
-@dataclass(frozen=True)
-class RangesPart:
-    """Ranges of queues, wherever they are read; see :class:`rmqstore.read.parts.Part`.
-
-    Attributes:
-        slices: the ranges.
-        mark: a record by which the log of the plan is recognized, None if there is none.
-        sampled: the same ranges with samples, by which they are cut; None if they were not sampled.
-    """
-
-    slices: tuple[QueueSlice, ...]
-    mark: LogMark | None = None
-    sampled: SampledQueues | None = None
-
-    @property
-    def n_bytes(self) -> float:
-        """The bytes of all messages, estimated."""
-        return self._samples.n_bytes
-
-    @property
-    def n_records(self) -> int:
-        """The number of all messages."""
-        return sum(piece.end - piece.start for piece in self.slices)
-
-    def split(self, limits: Limits) -> list[Self]:
-        """Return parts within limits that together are this one."""
-        return [replace(self, slices=slices, sampled=None) for slices in self._samples.cut(limits)]
-
-    @property
-    def _samples(self) -> SampledQueues:
-        assert self.sampled is not None, "the ranges were not sampled"
-        return self.sampled
 
 
 class SampledQueues:
@@ -247,3 +240,60 @@ def _halves(task: list[QueueSlice]) -> list[list[QueueSlice]]:
         if middle < piece.end:
             second.append(piece._replace(start=middle))
     return [first, second]
+
+
+def cut_log(parts: Sequence[SampledSpan], limits: Limits) -> list[tuple[LogSlice, ...]]:
+    """Join parts of the log, in their order, into tasks.
+
+    Args:
+        parts: the parts; each of them is in one task.
+        limits: ``max_bytes`` is exceeded by parts that are larger.
+    """
+    goal = limits.max_bytes
+    if limits.min_partitions:
+        n_bytes = sum(part.n_bytes for part in parts)
+        goal = max(1, min(goal, n_bytes // limits.min_partitions))
+    return join_parts(parts, goal)
+
+
+def cut_rows(sizes: NDArray[np.number], limits: Limits) -> list[slice]:
+    """Cut n single records, in the order of the log, into tasks.
+
+    Args:
+        sizes: bytes of each record, (n,).
+        limits: as for :meth:`SampledQueues.cut`.
+    """
+    n_rows = len(sizes)
+    if not n_rows:
+        return []
+    goal = limits.max_bytes
+    if limits.min_partitions:
+        goal = min(goal, int(sizes.sum()) // limits.min_partitions)
+    tasks = np.cumsum(sizes) // max(goal, 1)
+    bounds = np.append(np.flatnonzero(np.diff(tasks, prepend=-1)), n_rows)
+    most = min(limits.max_records or n_rows, max(1, n_rows // (limits.min_partitions or 1)))
+    return [
+        slice(start, min(start + most, high))
+        for low, high in pairwise(bounds.tolist())
+        for start in range(low, high, most)
+    ]
+
+
+def join_parts(parts: Iterable[SampledSpan], max_bytes: int) -> list[tuple[LogSlice, ...]]:
+    """Join parts of the log, in their order, to groups of at most ``max_bytes``.
+
+    A part that is larger makes a group of its own. Parts that touch each other become one slice.
+    """
+    groups: list[list[LogSlice]] = []
+    n_bytes = 0
+    for part in parts:
+        if not groups or (n_bytes and n_bytes + part.n_bytes > max_bytes):
+            groups.append([])
+            n_bytes = 0
+        group = groups[-1]
+        if group and group[-1].end == part.piece.start:
+            group[-1] = group[-1]._replace(end=part.piece.end)
+        else:
+            group.append(part.piece)
+        n_bytes += part.n_bytes
+    return [tuple(group) for group in groups]

@@ -31,7 +31,7 @@ from rmqstore.format.layout import (
 )
 from rmqstore.format.record import check_record
 from rmqstore.read.record_filter import log_filter
-from rmqstore.read.sampling import join_parts
+from rmqstore.read.split import join_parts
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, times, to_batch
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec

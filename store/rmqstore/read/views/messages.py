@@ -15,7 +15,7 @@ from rmqstore.format.schema import ALL_COLUMNS, CORRUPT_RECORD
 from rmqstore.query.selection import Selection, choose_topics
 from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
-from rmqstore.read.sampling import Sample
+from rmqstore.read.split import Sample
 from rmqstore.read.store_parts import StoreParts
 from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, to_batch
 from rmqstore.read.views.queues import warn_of_rocksdb
