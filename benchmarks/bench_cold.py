@@ -58,12 +58,13 @@ def plans(root: Path) -> dict[str, list[list[QueueSlice]]]:
         spec = ReadSpec(schema=select_columns(_COLUMNS))
         slices = [*store.parts.ranges.resolve(parse_selection(), spec)]
         sampled = [
-            SampledSlice(piece, store.parts.sampler.sample(piece, _SAMPLES)) for piece in slices
+            SampledSlice(queue_slice, store.parts.sampler.sample(queue_slice, _SAMPLES))
+            for queue_slice in slices
         ]
     by_log = SampledQueues(sampled).cut(Limits(_TASK_BYTES))
     return {
         "by log range": [list(task) for task in by_log],
-        "by queue": [[piece] for piece in slices],
+        "by queue": [[queue_slice] for queue_slice in slices],
     }
 
 
@@ -76,7 +77,10 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     if arguments.task:
-        read_task(arguments.store, [QueueSlice(*piece) for piece in json.loads(arguments.task)])
+        read_task(
+            arguments.store,
+            [QueueSlice(*queue_slice) for queue_slice in json.loads(arguments.task)],
+        )
         return
     log_bytes = sum(
         path.stat().st_blocks * 512 for path in (arguments.store / "commitlog").iterdir()

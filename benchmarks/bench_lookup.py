@@ -146,10 +146,14 @@ def narrow_time(path: Path) -> None:
         started = time.perf_counter()
         splits = [split for task in reader.partitions() for split in splits_of(task, StoreTask)]
         figures[f"{name}_seconds"] = time.perf_counter() - started
-        pieces = [piece for split in splits for piece in getattr(split.part, "slices", ())]
-        figures[f"{name}_messages"] = sum(piece.end - piece.start for piece in pieces)
+        queue_slices = [
+            queue_slice for split in splits for queue_slice in getattr(split.part, "slices", ())
+        ]
+        figures[f"{name}_messages"] = sum(
+            queue_slice.end - queue_slice.start for queue_slice in queue_slices
+        )
         with rmqstore.open(path) as store:
-            n_bytes = int(sum(piece_bytes(store, piece) for piece in pieces))
+            n_bytes = int(sum(slice_bytes(store, queue_slice) for queue_slice in queue_slices))
         figures[f"{name}_bytes"] = n_bytes + QUEUE_UNIT.itemsize * figures[f"{name}_messages"]
     # at most one page of a queue and one of the log for each point
     figures["sampling_bytes"] = n_points * 2 * PAGE
@@ -157,10 +161,10 @@ def narrow_time(path: Path) -> None:
     report("lookup", "one hundredth of the time", **figures)
 
 
-def piece_bytes(store: rmqstore.MessageStore, piece: QueueSlice) -> float:
+def slice_bytes(store: rmqstore.MessageStore, queue_slice: QueueSlice) -> float:
     """Return an estimate of the bytes that the messages of a range take in the log."""
-    means = [sample.mean_bytes for sample in store.parts.sampler.sample(piece, 64)]
-    return (piece.end - piece.start) * statistics.mean(means)
+    means = [sample.mean_bytes for sample in store.parts.sampler.sample(queue_slice, 64)]
+    return (queue_slice.end - queue_slice.start) * statistics.mean(means)
 
 
 def jobs(root: Path, n_messages: int, passes: int) -> None:

@@ -59,7 +59,7 @@ class Result(NamedTuple):
     requests: str | None
 
 
-def run_task(store: Store, columns: str | None, pieces: Pieces) -> Result:
+def run_task(store: Store, columns: str | None, queue_slices: Pieces) -> Result:
     """Read the ranges of one task, in a process that has read before."""
     spec = ReadSpec(schema=scan_schema(columns, include_pending=False), broker_name="bench")
     started = time.process_time()
@@ -67,20 +67,22 @@ def run_task(store: Store, columns: str | None, pieces: Pieces) -> Result:
     with store.open() as opened:
         session = opened.parts
         session.ends.recovered = {}  # a task of Spark gets this from the plan
-        for batch in _batches(session, pieces, spec):
+        for batch in _batches(session, queue_slices, spec):
             rows += batch.num_rows
         requests = session.paths.storage.requests_made()
     peak = _peak_bytes()
     return Result(rows, time.process_time() - started, peak, requests)
 
 
-def _batches(session: StoreParts, pieces: Pieces, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
-    slices = [piece for piece in pieces if isinstance(piece, QueueSlice)]
+def _batches(session: StoreParts, queue_slices: Pieces, spec: ReadSpec) -> Iterator[pa.RecordBatch]:
+    slices = [queue_slice for queue_slice in queue_slices if isinstance(queue_slice, QueueSlice)]
     if slices:
         yield from read_queues(session, slices, spec)
-    for piece in pieces:
-        if isinstance(piece, LogSlice):
-            yield from read_log(session, piece, spec, log_filter(Selection(), spec.schema.names))
+    for queue_slice in queue_slices:
+        if isinstance(queue_slice, LogSlice):
+            yield from read_log(
+                session, queue_slice, spec, log_filter(Selection(), spec.schema.names)
+            )
 
 
 def _peak_bytes() -> int:
@@ -97,7 +99,8 @@ def plans(store: Store, n_tasks: int) -> dict[str, list[Pieces]]:
         session = opened.parts
         slices = [*session.ranges.resolve(parse_selection(), ReadSpec(schema=MESSAGE))]
         by_queue: list[Pieces] = [
-            [_share(piece, task, n_tasks) for piece in slices] for task in range(n_tasks)
+            [_share(queue_slice, task, n_tasks) for queue_slice in slices]
+            for task in range(n_tasks)
         ]
         parts = session.sampler.log_parts([session.log_slice()], session.sampler.log_headers())
     by_log = [[*group] for group in _shares(parts, n_tasks)]
@@ -117,10 +120,10 @@ def _shares(parts: list[SampledSpan], n_tasks: int) -> Iterator[tuple[LogSlice, 
         yield from join_parts(group, total)
 
 
-def _share(piece: QueueSlice, number: int, total: int) -> QueueSlice:
-    count = piece.end - piece.start
-    low, high = (piece.start + count * one // total for one in (number, number + 1))
-    return piece._replace(start=low, end=high)
+def _share(queue_slice: QueueSlice, number: int, total: int) -> QueueSlice:
+    count = queue_slice.end - queue_slice.start
+    low, high = (queue_slice.start + count * one // total for one in (number, number + 1))
+    return queue_slice._replace(start=low, end=high)
 
 
 def read_beside(
@@ -136,10 +139,10 @@ def read_beside(
     figures: dict[tuple[str, str], list[tuple[float, float, int, str]]] = {}
     with ProcessPoolExecutor(n_tasks, get_context("spawn")) as pool:
         for number in range(passes + 1):
-            for order, pieces in tasks.items():
+            for order, queue_slices in tasks.items():
                 for name, store in stores.items():
                     started = time.perf_counter()
-                    futures = [pool.submit(run_task, store, columns, one) for one in pieces]
+                    futures = [pool.submit(run_task, store, columns, one) for one in queue_slices]
                     results = [future.result() for future in futures]
                     seconds = time.perf_counter() - started
                     rows = sum(one.rows for one in results)
@@ -211,7 +214,7 @@ def questions(key: str | None) -> dict[str, Callable[[MessageStore], int]]:
     def by_queue(store: MessageStore) -> int:
         spec = ReadSpec(schema=MESSAGE)
         slices = store.parts.ranges.resolve(parse_selection(), spec)
-        return sum(bool(store.parts.sampler.sample(piece, 2)) for piece in slices)
+        return sum(bool(store.parts.sampler.sample(queue_slice, 2)) for queue_slice in slices)
 
     def by_log(store: MessageStore) -> int:
         sampler = store.parts.sampler

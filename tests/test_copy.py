@@ -113,7 +113,7 @@ def test_a_copy_goes_on_without_what_a_power_cut_took(
 def test_a_file_that_becomes_shorter_meanwhile_leaves_no_bytes_of_another_place(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copier, "_PIECE_BYTES", 4096)
+    monkeypatch.setattr(copier, "_CHUNK_BYTES", 4096)
     (root / "abort").touch()  # its store is in use
     file = root / "timerlog" / f"{0:020d}"
     file.parent.mkdir()

@@ -48,7 +48,7 @@ from rmqstore.storage.files.storage import read_small
 from rmqstore.storage.index_appender import next_name
 from rmqstore.storage.index_files import index_files
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.queue import pieces, valid_end
+from rmqstore.storage.queue.queue import chunks, valid_end
 
 SECONDS = 60
 MEMORY_BYTES = 2 << 30  # Arrow's allocator reserves a GiB of it ahead
@@ -553,7 +553,7 @@ def test_a_file_of_a_queue_that_no_broker_makes_is_not_taken_for_a_size(
         StoreConfig(mapped_file_size_consume_queue=size)
 
 
-def test_a_huge_sparse_file_of_a_queue_is_looked_through_in_pieces(tmp_path: Path) -> None:
+def test_a_huge_sparse_file_of_a_queue_is_looked_through_in_chunks(tmp_path: Path) -> None:
     folder = tmp_path / "0"
     build.write_queue(folder, [(0, 100, 0), (100, 100, 0)])
     file = folder / f"{0:020d}"
@@ -566,11 +566,11 @@ def test_a_huge_sparse_file_of_a_queue_is_looked_through_in_pieces(tmp_path: Pat
     assert queue.first(5_000_000, 100) == 1
     assert valid_end(queue, 0, 4_999_999) == 2
     assert valid_end(queue, 2, 4_999_999) == 2
-    assert max(high - low for low, high in pieces(queue, 0, 5_000_000)) < 1_000_000
+    assert max(high - low for low, high in chunks(queue, 0, 5_000_000)) < 1_000_000
     assert queue.cut(0, 5_000_000, 1 << 30) <= 5_000_000
 
 
-def test_filler_of_a_large_file_is_written_in_pieces(
+def test_filler_of_a_large_file_is_written_in_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = build.Store()
@@ -580,9 +580,9 @@ def test_filler_of_a_large_file_is_written_in_pieces(
     create = Disk.create
 
     def counted(content: Iterable[Any]) -> Iterator[Any]:
-        for piece in content:
-            written.append(memoryview(piece).nbytes)
-            yield piece
+        for chunk in content:
+            written.append(memoryview(chunk).nbytes)
+            yield chunk
 
     def count(disk: Disk, path: Path, size: int, content: Iterable[Any] = ()) -> None:
         create(disk, path, size, counted(content))

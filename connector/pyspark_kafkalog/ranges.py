@@ -93,22 +93,27 @@ def divide_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[OffsetR
     Raises:
         OptionError: there would be more than 100,000 parts.
     """
-    pieces = [piece for piece in ranges if piece.size > 0]
+    offset_ranges = [offset_range for offset_range in ranges if offset_range.size > 0]
     min_partitions = limits.min_partitions
     counts = []
-    for piece in pieces:
-        count = max(math.ceil(piece.n_bytes / limits.max_bytes), 1)
+    for offset_range in offset_ranges:
+        count = max(math.ceil(offset_range.n_bytes / limits.max_bytes), 1)
         if limits.max_records:
-            count = max(count, math.ceil(piece.size / limits.max_records))
-        counts.append(min(count, piece.size))
-    total = max(sum(counts), min(min_partitions or 0, sum(piece.size for piece in pieces)))
+            count = max(count, math.ceil(offset_range.size / limits.max_records))
+        counts.append(min(count, offset_range.size))
+    total = max(
+        sum(counts),
+        min(min_partitions or 0, sum(offset_range.size for offset_range in offset_ranges)),
+    )
     if total > _MOST_PARTS:
         raise OptionError(
             f"{total:,} tasks would be needed, and there can be {_MOST_PARTS:,}: set larger "
             "maxRecordsPerPartition or maxBytesPerPartition, or a smaller minPartitions"
         )
     parts = [
-        part for piece, count in zip(pieces, counts, strict=True) for part in piece.divided(count)
+        part
+        for offset_range, count in zip(offset_ranges, counts, strict=True)
+        for part in offset_range.divided(count)
     ]
     if min_partitions is None or len(parts) >= min_partitions:
         return parts
@@ -136,8 +141,8 @@ def pack_ranges(ranges: Iterable[OffsetRange], limits: Limits) -> list[tuple[Off
     """
     max_bytes = min(_JOINED_BYTES, limits.max_bytes)
     packs: list[Pack[OffsetRange]] = []
-    for piece in ranges:
-        part = SizedSplit(piece, piece.n_bytes, piece.size, place=piece)
+    for offset_range in ranges:
+        part = SizedSplit(offset_range, offset_range.n_bytes, offset_range.size, place=offset_range)
         if not packs or not packs[-1].takes(part):
             packs.append(Pack(max_bytes, limits.max_records))
         packs[-1].add(part)

@@ -64,11 +64,11 @@ class KafkaLogReader(DataSourceReader):
                 logger.warning(text, key, end, starts[key])
         unreadable = reader.unreadable_ends(starts, ends)
         ranges = [
-            piece._replace(
-                identity=identity_of(reader.partitions[piece.topic_partition], piece.end),
-                noted_at=piece.end,
+            part._replace(
+                identity=identity_of(reader.partitions[part.topic_partition], part.end),
+                noted_at=part.end,
             )
-            for piece in reader.ranges(starts, ends)
+            for part in reader.ranges(starts, ends)
         ]
         splits = reader.splits(ranges, unreadable)
         logger.info("planned %d tasks over %d partitions", len(splits), len(starts))
@@ -135,25 +135,30 @@ class RowReader:
         """Yield the rows of one task. Runs in a task."""
         with naming_this_host(), self._log_dirs.open() as log_dirs:
             partitions = log_dirs.partitions
-            for piece in split.ranges:
-                partition = partitions.get(piece.topic_partition)
+            for offset_range in split.ranges:
+                partition = partitions.get(offset_range.topic_partition)
                 if partition is None:
-                    self._spec.lose(f"{piece.topic_partition} is gone")
+                    self._spec.lose(f"{offset_range.topic_partition} is gone")
                     continue
-                partition.resume(piece.mark)
-                if began_again(partition, piece.identity, piece.noted_at):
+                partition.resume(offset_range.mark)
+                if began_again(partition, offset_range.identity, offset_range.noted_at):
                     self._spec.lose(
-                        f"{piece.topic_partition} is another log than the one that was planned to"
-                        f" be read up to {piece.noted_at}: its topic was deleted and made again"
+                        f"{offset_range.topic_partition} is another log than the one that was "
+                        f"planned to be read up to {offset_range.noted_at}: its topic was deleted "
+                        "and made again"
                     )
                     continue
                 batches = partition.read(
-                    self._spec, piece.start, piece.end, requires_end=True, follows=piece.follows
+                    self._spec,
+                    offset_range.start,
+                    offset_range.end,
+                    requires_end=True,
+                    follows=offset_range.follows,
                 )
                 for batch in batches:
                     if batch.num_rows:
                         timed = self._timed(batch, partition.path)
-                        arrays = [self._column(timed, name, piece) for name in self._names]
+                        arrays = [self._column(timed, name, offset_range) for name in self._names]
                         yield pa.RecordBatch.from_arrays(arrays, self._names)
 
     def _timed(self, batch: pa.RecordBatch, path: str) -> pa.RecordBatch:
@@ -189,11 +194,11 @@ class RowReader:
             times = pc.if_else(is_far, None, times)
         return batch.set_column(batch.schema.get_field_index("timestamp"), "timestamp", times)
 
-    def _column(self, batch: pa.RecordBatch, name: str, piece: OffsetRange) -> pa.Array:
+    def _column(self, batch: pa.RecordBatch, name: str, offset_range: OffsetRange) -> pa.Array:
         if name == _TOPIC:
-            return pa.repeat(pa.scalar(piece.topic, pa.string()), batch.num_rows)
+            return pa.repeat(pa.scalar(offset_range.topic, pa.string()), batch.num_rows)
         if name == _PARTITION:
-            return pa.repeat(pa.scalar(piece.partition, pa.int32()), batch.num_rows)
+            return pa.repeat(pa.scalar(offset_range.partition, pa.int32()), batch.num_rows)
         if name == self._corrupt:
             return batch.column(self._spec.corrupt_column)
         column = batch.column(_MADE_OF[name])

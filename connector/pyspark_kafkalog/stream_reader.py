@@ -130,15 +130,17 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 ends[key] = last
         named = self._options.read.start.offsets
         ranges = []
-        for piece in reader.ranges(starts, ends):
-            key = piece.topic_partition
-            is_first = named is not None and named.get(key) == piece.start  # of the query
-            is_next = since.offsets.get(key) == piece.start
+        for offset_range in reader.ranges(starts, ends):
+            key = offset_range.topic_partition
+            is_first = named is not None and named.get(key) == offset_range.start  # of the query
+            is_next = since.offsets.get(key) == offset_range.start
             # Whether an earlier micro-batch had the offsets right before the range.
-            follows = is_next and not is_first and piece.start > reader.earliest(key)
+            follows = is_next and not is_first and offset_range.start > reader.earliest(key)
             identity = until.identities.get(key, LogIdentity())
             noted_at = until.offsets[key]
-            ranges.append(piece._replace(follows=follows, identity=identity, noted_at=noted_at))
+            ranges.append(
+                offset_range._replace(follows=follows, identity=identity, noted_at=noted_at)
+            )
         return reader.splits(ranges)
 
     def _planned_ends(self, reader: OffsetReader, until: StreamOffset) -> Offsets:

@@ -60,7 +60,7 @@ class FollowedStore(NamedTuple):
         del is_once
         return {}
 
-    def pieces(
+    def queue_slices(
         self, key: QueueKey, start: int, stop: int, request: ScanRequest
     ) -> list[QueueSlice]:
         """Return the parts of a range of a queue that are there."""

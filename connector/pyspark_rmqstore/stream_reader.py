@@ -193,21 +193,22 @@ class RmqStoreStreamReader(DataSourceStreamReader):
             if fails
             else {
                 broker
-                for broker, pieces in slices.items()
-                if not places[broker].tail.look_confirmed(pieces)
+                for broker, queue_slices in slices.items()
+                if not places[broker].tail.look_confirmed(queue_slices)
             }
         )
         if unconfirmed:
             self._stores.doubt(unconfirmed)
             slices, losses = self._slices(self._stores.look(), since, until)
             slices = {
-                broker: places[broker].tail.confirmed(pieces) for broker, pieces in slices.items()
+                broker: places[broker].tail.confirmed(queue_slices)
+                for broker, queue_slices in slices.items()
             }
         report(losses, fails=fails)
         limits = self._options.read.limits
         tasks = [
-            places[broker].task_of(pieces, limits, until.marks.get(broker))
-            for broker, pieces in slices.items()
+            places[broker].task_of(queue_slices, limits, until.marks.get(broker))
+            for broker, queue_slices in slices.items()
         ]
         return plan_tasks(tasks, limits)
 
@@ -234,8 +235,8 @@ class RmqStoreStreamReader(DataSourceStreamReader):
                 losses.append(Loss(key, text))
             if start < stop:
                 broker = key[0]
-                pieces = places[broker].pieces(key[1:], start, stop, self._request)
-                slices.setdefault(broker, []).extend(pieces)
+                queue_slices = places[broker].queue_slices(key[1:], start, stop, self._request)
+                slices.setdefault(broker, []).extend(queue_slices)
         return slices, losses
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -53,7 +53,7 @@ class FollowedPlace(Protocol):
         """
         ...
 
-    def pieces(
+    def queue_slices(
         self, key: QueueKey, start: int, stop: int, request: ScanRequest
     ) -> list[QueueSlice]: ...
 

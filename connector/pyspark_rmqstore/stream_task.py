@@ -52,7 +52,7 @@ class _StreamTask:
     def signs(self) -> StoreSigns:
         with naming_this_host():
             paths = paths_of(self._ref)
-        queues = {(piece.topic, piece.queue_id) for piece in self._planned.slices}
+        queues = {(queue_slice.topic, queue_slice.queue_id) for queue_slice in self._planned.slices}
         return StoreSigns.of(paths, folders_of(paths, queues))
 
     def doubt(self) -> None:
@@ -70,7 +70,7 @@ class _StreamTask:
         if self._is_in_doubt or not self._has_mark(store):
             return False
         return not store.paths.has_abort or all(
-            store.ranges.stands(piece) for piece in self._planned.slices
+            store.ranges.stands(part) for part in self._planned.slices
         )
 
     def _has_mark(self, store: StoreParts) -> bool:
@@ -92,7 +92,7 @@ class _StreamTask:
             if mark is not None and not mark.stands_in(store.log):
                 until = mark.store_timestamp
             confirmed = (
-                store.ranges.confirmed(piece, store.log.max_offset, until) for piece in slices
+                store.ranges.confirmed(part, store.log.max_offset, until) for part in slices
             )
             slices = tuple(part for parts in confirmed for part in parts)
         return replace(self._planned, slices=slices, recovered=store.ends.recovered)

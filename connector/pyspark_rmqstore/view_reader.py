@@ -23,8 +23,7 @@ from rmqstore.format.schema import ALSO_AS, PROPERTIES
 from rmqstore.query.options import ALL_READ_OPTIONS, GivenOptions
 from rmqstore.query.selection import require_named
 from rmqstore.read.split import Limits
-from rmqstore.read.views.catalogue import plan_view, read_cluster_view, read_piece
-from rmqstore.read.views.pieces import ViewLimits, ViewSlice
+from rmqstore.read.views.catalogue import plan_view, read_cluster_view, read_slice
 from rmqstore.read.views.schema import (
     ALLOWED,
     OF_CLUSTER,
@@ -34,6 +33,7 @@ from rmqstore.read.views.schema import (
     view_columns,
     view_spec,
 )
+from rmqstore.read.views.slices import ViewLimits, ViewSlice
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class ViewTask(InputPartition):
     """A task: one part of a view of one store."""
 
     store: StoreRef
-    piece: ViewSlice
+    view_slice: ViewSlice
 
 
 class _StoreView(NamedTuple):
@@ -145,7 +145,7 @@ class _StoreView(NamedTuple):
 
     @property
     def n_bytes(self) -> float:
-        return float(sum(task.piece.n_bytes for task in self.tasks))
+        return float(sum(task.view_slice.n_bytes for task in self.tasks))
 
     @property
     def n_records(self) -> None:
@@ -213,7 +213,7 @@ class RmqStoreViewReader(DataSourceReader):
             if spec.view in OF_CLUSTER:
                 store.require(f"view {spec.view}")
                 return _StorePlan(named, [])
-            tasks = [ViewTask(ref, piece) for piece in plan_view(store, spec, limits)]
+            tasks = [ViewTask(ref, view_slice) for view_slice in plan_view(store, spec, limits)]
             return _StorePlan(named, [_StoreView(ref.path, tasks)])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -225,5 +225,5 @@ class RmqStoreViewReader(DataSourceReader):
                 yield from read_cluster_view(opened, self._spec)
             return
         for task in splits_of(partition, ViewTask):
-            with option_names(), open_in_task(task.store, task.piece.ends) as store:
-                yield from read_piece(store, self._spec, task.piece)
+            with option_names(), open_in_task(task.store, task.view_slice.ends) as store:
+                yield from read_slice(store, self._spec, task.view_slice)

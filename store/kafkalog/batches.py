@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from kafkalog.format.batch_heads import BatchHeads
-from kafkalog.format.records import counted_pieces
+from kafkalog.format.records import counted_chunks
 from kafkalog.scan import ScanSpec
 from kafkalog.storage.partition_log import Ordered, PartitionLog, limit_of, ordered_windows
 from kafkalog.storage.windows import Window, lowest_offsets
@@ -221,13 +221,13 @@ class PartitionReader:
             unknown = good & wanted & (outcomes == UNKNOWN)
             good &= ~unknown
         reached: int | None = None  # after the last valid batch
-        for first, after in _pieces(heads, good):
-            piece = slice(first, after)
+        for first, after in _chunks(heads, good):
+            chunk = slice(first, after)
             base_offset, position = int(heads.base_offset[first]), int(heads.position[first])
             if good[first] or unknown[first]:
                 yield from self._damage.rows(base_offset)
                 if good[first]:
-                    yield from self._decode(window, heads[piece][wanted[piece]], end)
+                    yield from self._decode(window, heads[chunk][wanted[chunk]], end)
                 else:
                     text = (
                         f"the records {base_offset} to {heads.last_offset[first]} of producer"
@@ -312,7 +312,7 @@ class PartitionReader:
             return
         columns, done = self._spec.columns, 0
         try:
-            for done, batch in counted_pieces(window.data, heads, columns, self._next, end):  # noqa: B007 - read after an error
+            for done, batch in counted_chunks(window.data, heads, columns, self._next, end):  # noqa: B007 - read after an error
                 if batch.num_rows:
                     yield self._spec.complete(batch)
         except MalformedBytesError as err:
@@ -325,7 +325,7 @@ class PartitionReader:
             yield from self._refuse(window, left, 0, err.reason)
 
 
-def _pieces(heads: BatchHeads, valid: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def _chunks(heads: BatchHeads, valid: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield ranges of batches to be decoded together; a damaged batch is alone."""
     rows = np.maximum(heads.record_count, 1).tolist()
     n_bytes = np.where(heads.codec != 0, heads.size * _COMPRESSED, heads.size).tolist()

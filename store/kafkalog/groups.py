@@ -16,7 +16,7 @@ from kafkalog.format.consumer_offsets import (
     parse_offset_key,
     parse_offset_value,
 )
-from kafkalog.format.records import decode_pieces
+from kafkalog.format.records import decode_chunks
 from kafkalog.format.reference import Marker, markers
 from kafkalog.partition import Partition
 from kafkalog.scan import FAILFAST, ScanSpec
@@ -206,15 +206,15 @@ def _records(window: Window, heads: BatchHeads, start_offset: int) -> Iterator[_
         return
     columns = ("key", "value", "offset")
     try:
-        pieces = decode_pieces(window.data, heads, columns=columns, start_offset=start_offset)
-        for piece in pieces:
-            yield from _parsed(window, heads, piece)
+        chunks = decode_chunks(window.data, heads, columns=columns, start_offset=start_offset)
+        for chunk in chunks:
+            yield from _parsed(window, heads, chunk)
     except MalformedBytesError as err:
         raise CorruptBatchError(window.segment.path, err.position, err.reason) from err
 
 
-def _parsed(window: Window, heads: BatchHeads, piece: pa.RecordBatch) -> Iterator[_Record]:
-    keys, values, numbers = (column.to_pylist() for column in piece.columns)
+def _parsed(window: Window, heads: BatchHeads, chunk: pa.RecordBatch) -> Iterator[_Record]:
+    keys, values, numbers = (column.to_pylist() for column in chunk.columns)
     owners = np.searchsorted(heads.last_offset, np.array(numbers, np.int64))
     owners = np.minimum(owners, len(heads) - 1)  # an offset may lie after the one its head names
     is_outside = (numbers < lowest_offsets(heads)[owners]) | (numbers > heads.last_offset[owners])

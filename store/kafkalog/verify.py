@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kafkalog.dump import PartitionFile
 from kafkalog.errors import CorruptBatchError
 from kafkalog.format.batch_heads import Mask
-from kafkalog.format.records import decode_pieces
+from kafkalog.format.records import decode_chunks
 from kafkalog.format.reference import markers
 from kafkalog.partition import Partition, lost_end, lost_start
 from kafkalog.storage.indexes import read_offset_index, read_transaction_index, stored_time_index
@@ -333,7 +333,7 @@ def _undecodable(window: Window, rows: list[int]) -> Iterator[tuple[int, str]]:
     """Yield the batches whose records cannot be read, by halving."""
     try:
         heads = window.heads[np.array(rows, np.int64)]
-        for _ in decode_pieces(window.data, heads, columns=_DECODED):
+        for _ in decode_chunks(window.data, heads, columns=_DECODED):
             pass  # what is wrong is an error
     except MalformedBytesError as err:
         if len(rows) == 1:

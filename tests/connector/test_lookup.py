@@ -172,9 +172,11 @@ def reader(path: object, *filters: Filter, **options: str) -> tuple[FilteringRea
 def n_messages(found: FilteringReader) -> int:
     parts = [split.part for task in found.partitions() for split in splits_of(task, Task)]
     assert all(isinstance(part, QueuesPart | UnitsPart) for part in parts)
-    ranges = [piece for part in parts if isinstance(part, QueuesPart) for piece in part.slices]
+    ranges = [
+        queue_slice for part in parts if isinstance(part, QueuesPart) for queue_slice in part.slices
+    ]
     single = [part for part in parts if isinstance(part, UnitsPart)]
-    return sum(piece.end - piece.start for piece in ranges) + sum(
+    return sum(queue_slice.end - queue_slice.start for queue_slice in ranges) + sum(
         len(one.picked.physical_offsets) for one in single
     )
 

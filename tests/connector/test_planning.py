@@ -27,7 +27,7 @@ UNLIMITED = 1 << 60
 class MadeQueue(NamedTuple):
     """A queue of an invented log: its range, and the physical offset and size of each message."""
 
-    piece: QueueSlice
+    queue_slice: QueueSlice
     physical_offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
 
@@ -36,16 +36,20 @@ class MadeQueue(NamedTuple):
         count = len(self.sizes)
         samples = [
             Sample(
-                self.piece.start + at,
+                self.queue_slice.start + at,
                 int(self.physical_offsets[at]),
                 float(self.sizes[at : at + n_units].mean()),
             )
             for at in np.unique(np.linspace(0, count - 1, max(n_samples, 2)).astype(int)).tolist()
         ]
-        return SampledSlice(self.piece, samples)
+        return SampledSlice(self.queue_slice, samples)
 
     def n_bytes(self, part: QueueSlice) -> int:
-        return int(self.sizes[part.start - self.piece.start : part.end - self.piece.start].sum())
+        return int(
+            self.sizes[
+                part.start - self.queue_slice.start : part.end - self.queue_slice.start
+            ].sum()
+        )
 
 
 def make_log(
@@ -60,8 +64,8 @@ def make_log(
     for owner in np.unique(owners).tolist():
         mine = np.flatnonzero(owners == owner)
         start = int(rng.integers(1 << 33))
-        piece = QueueSlice(f"topic-{owner // 4}", owner % 4, start, start + len(mine))
-        queues.append(MadeQueue(piece, places[mine], sizes[mine]))
+        queue_slice = QueueSlice(f"topic-{owner // 4}", owner % 4, start, start + len(mine))
+        queues.append(MadeQueue(queue_slice, places[mine], sizes[mine]))
     return queues
 
 
@@ -73,9 +77,11 @@ def random_limits(rng: np.random.Generator, n_bytes: int) -> Limits:
     )
 
 
-def assert_exact(tasks: Tasks, pieces: Sequence[QueueSlice]) -> None:
+def assert_exact(tasks: Tasks, queue_slices: Sequence[QueueSlice]) -> None:
     """Check that every offset is in one task, in queue order, and that no task is empty."""
-    next_offsets = {(piece.topic, piece.queue_id): piece.start for piece in pieces}
+    next_offsets = {
+        (queue_slice.topic, queue_slice.queue_id): queue_slice.start for queue_slice in queue_slices
+    }
     for task in tasks:
         assert task
         assert len({(part.topic, part.queue_id) for part in task}) == len(task), (
@@ -86,7 +92,8 @@ def assert_exact(tasks: Tasks, pieces: Sequence[QueueSlice]) -> None:
             assert part.start == next_offsets[part.topic, part.queue_id]
             next_offsets[part.topic, part.queue_id] = part.end
     assert next_offsets == {
-        (piece.topic, piece.queue_id): max(piece.start, piece.end) for piece in pieces
+        (queue_slice.topic, queue_slice.queue_id): max(queue_slice.start, queue_slice.end)
+        for queue_slice in queue_slices
     }
 
 
@@ -95,7 +102,7 @@ def n_records(task: Sequence[QueueSlice]) -> int:
 
 
 def true_bytes(tasks: Tasks, queues: list[MadeQueue]) -> NDArray[np.int64]:
-    by_key = {(queue.piece.topic, queue.piece.queue_id): queue for queue in queues}
+    by_key = {(queue.queue_slice.topic, queue.queue_slice.queue_id): queue for queue in queues}
     return np.array(
         [sum(by_key[part.topic, part.queue_id].n_bytes(part) for part in task) for task in tasks]
     )
@@ -107,7 +114,7 @@ def test_every_queue_offset_is_in_one_task_and_queues_go_on_where_they_stopped(s
     queues = make_log(rng, int(rng.integers(1, 40)), int(rng.integers(1, 4000)))
     limits = random_limits(rng, sum(int(queue.sizes.sum()) for queue in queues))
     tasks = plan_queues([queue.sampled(int(rng.integers(2, 64))) for queue in queues], limits)
-    assert_exact(tasks, [queue.piece for queue in queues])
+    assert_exact(tasks, [queue.queue_slice for queue in queues])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -118,7 +125,7 @@ def test_no_task_has_more_records_than_allowed(seed: int) -> None:
     limits = Limits(UNLIMITED, max_records=allowed, min_partitions=int(rng.integers(1, 9)))
     tasks = plan_queues([queue.sampled(int(rng.integers(2, 20))) for queue in queues], limits)
     assert max(map(n_records, tasks)) <= allowed
-    assert_exact(tasks, [queue.piece for queue in queues])
+    assert_exact(tasks, [queue.queue_slice for queue in queues])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -131,7 +138,7 @@ def test_tasks_are_about_equal_in_bytes(seed: int) -> None:
     found = true_bytes(tasks, queues)
     assert n_tasks <= len(tasks) <= n_tasks + 2
     assert found.max() / found.mean() < 1.3
-    assert_exact(tasks, [queue.piece for queue in queues])
+    assert_exact(tasks, [queue.queue_slice for queue in queues])
 
 
 def test_tasks_are_about_equal_in_bytes_where_records_change_in_size() -> None:
@@ -152,7 +159,7 @@ def test_tasks_are_ranges_of_the_log_so_that_each_page_is_read_once(seed: int) -
     """Successive tasks may overlap around a cut, where samples tell the place only about."""
     rng = np.random.default_rng(seed)
     queues = make_log(rng, 12, 20_000)
-    by_key = {(queue.piece.topic, queue.piece.queue_id): queue for queue in queues}
+    by_key = {(queue.queue_slice.topic, queue.queue_slice.queue_id): queue for queue in queues}
     tasks = plan_queues(
         [queue.sampled(512) for queue in queues], Limits(UNLIMITED, min_partitions=8)
     )
@@ -162,7 +169,7 @@ def test_tasks_are_ranges_of_the_log_so_that_each_page_is_read_once(seed: int) -
         for part in task:
             queue = by_key[part.topic, part.queue_id]
             places += queue.physical_offsets[
-                [part.start - queue.piece.start, part.end - 1 - queue.piece.start]
+                [part.start - queue.queue_slice.start, part.end - 1 - queue.queue_slice.start]
             ].tolist()
         spans.append(max(places) - min(places))
     whole = max(queue.physical_offsets[-1] for queue in queues) - min(
@@ -179,38 +186,38 @@ def test_there_are_as_many_tasks_as_requested_when_there_are_as_many_messages(
 ) -> None:
     rng = np.random.default_rng(seed)
     queues = make_log(rng, int(rng.integers(1, 20)), int(rng.integers(1, 1000)))
-    total = sum(n_records([queue.piece]) for queue in queues)
+    total = sum(n_records([queue.queue_slice]) for queue in queues)
     n_samples = min(total, 16 * n_tasks + 2)
     tasks = plan_queues(
         [queue.sampled(n_samples) for queue in queues], Limits(UNLIMITED, min_partitions=n_tasks)
     )
     assert len(tasks) >= min(n_tasks, total)
-    assert_exact(tasks, [queue.piece for queue in queues])
+    assert_exact(tasks, [queue.queue_slice for queue in queues])
 
 
 def test_a_single_message_larger_than_all_others_does_not_take_tasks_away() -> None:
-    pieces = [QueueSlice("big", 0, 0, 1), QueueSlice("small", 0, 0, 9)]
+    queue_slices = [QueueSlice("big", 0, 0, 1), QueueSlice("small", 0, 0, 9)]
     samples = [
         [Sample(0, 0, 1e6)],
         [Sample(at, 1_000_000 + 100 * at, 100.0) for at in range(9)],
     ]
     tasks = plan_queues(
-        list(map(SampledSlice, pieces, samples)), Limits(UNLIMITED, min_partitions=10)
+        list(map(SampledSlice, queue_slices, samples)), Limits(UNLIMITED, min_partitions=10)
     )
     assert len(tasks) == 10
-    assert_exact(tasks, pieces)
+    assert_exact(tasks, queue_slices)
 
 
 def test_asking_for_far_more_tasks_than_messages_gives_each_message_its_own() -> None:
     one = SampledSlice(QueueSlice("T", 0, 5, 8), [Sample(5, 0, 100.0), Sample(7, 200, 100.0)])
     tasks = plan_queues([one], Limits(UNLIMITED, min_partitions=10**12))
-    assert tasks == [(one.piece._replace(start=at, end=at + 1),) for at in (5, 6, 7)]
+    assert tasks == [(one.queue_slice._replace(start=at, end=at + 1),) for at in (5, 6, 7)]
 
 
 def test_without_need_there_is_one_task() -> None:
     queues = make_log(np.random.default_rng(1), 10, 500)
     tasks = plan_queues([queue.sampled(4) for queue in queues], Limits(UNLIMITED))
-    assert [set(task) for task in tasks] == [{queue.piece for queue in queues}]
+    assert [set(task) for task in tasks] == [{queue.queue_slice for queue in queues}]
 
 
 @pytest.mark.parametrize("limits", [Limits(1), Limits(100, 1, 1), Limits(100, None, 8)], ids=str)
@@ -219,7 +226,7 @@ def test_empty_ranges_are_dropped(limits: Limits) -> None:
     assert plan_queues([], limits) == []
     assert plan_queues(empty, limits) == []
     full = SampledSlice(QueueSlice("T", 2, 4, 5), [Sample(4, 0, 50.0)])
-    assert plan_queues([empty[0], full, empty[1]], limits) == [(full.piece,)]
+    assert plan_queues([empty[0], full, empty[1]], limits) == [(full.queue_slice,)]
 
 
 def test_a_single_huge_queue_is_cut() -> None:
@@ -231,7 +238,7 @@ def test_a_single_huge_queue_is_cut() -> None:
     )
     tasks = plan_queues([one], Limits(128 << 20))
     assert len(tasks) == -(-count * size // (128 << 20))
-    assert_exact(tasks, [one.piece])
+    assert_exact(tasks, [one.queue_slice])
     counts = np.array([n_records(task) for task in tasks])
     assert counts.max() / counts.mean() < 1.01
 
@@ -241,16 +248,16 @@ def test_sixteen_thousand_small_queues_share_tasks() -> None:
     n_queues, n_each, size = 16_000, 20, 1000
     sampled = []
     for number in range(n_queues):
-        piece = QueueSlice(f"topic-{number // 8}", number % 8, 0, n_each)
+        queue_slice = QueueSlice(f"topic-{number // 8}", number % 8, 0, n_each)
         points = [
             Sample(at, (at * n_queues + number) * size, float(size)) for at in (0, n_each - 1)
         ]
-        sampled.append(SampledSlice(piece, points))
+        sampled.append(SampledSlice(queue_slice, points))
     tasks = plan_queues(sampled, Limits(128 << 20))
     assert len(tasks) == 3
     counts = np.array([n_records(task) for task in tasks])
     assert counts.max() / counts.mean() < 1.2
-    assert_exact(tasks, [one.piece for one in sampled])
+    assert_exact(tasks, [one.queue_slice for one in sampled])
 
 
 def _shuffled(rng: np.random.Generator, places: list[int]) -> list[int]:
@@ -282,11 +289,11 @@ def test_samples_that_contradict_the_log_still_give_every_offset_once(
     queues = make_log(rng, 8, 1500)
     bent = []
     for queue in queues:
-        piece, samples = queue.sampled(12)
+        queue_slice, samples = queue.sampled(12)
         places = bend(rng, [sample.physical_offset for sample in samples])
         bent.append(
             SampledSlice(
-                piece,
+                queue_slice,
                 [
                     sample._replace(
                         physical_offset=place,
@@ -298,7 +305,7 @@ def test_samples_that_contradict_the_log_still_give_every_offset_once(
         )
     for limits in (Limits(50_000), Limits(UNLIMITED, 40, 9), Limits(1, None, 3)):
         tasks = plan_queues(bent, limits)
-        assert_exact(tasks, [queue.piece for queue in queues])
+        assert_exact(tasks, [queue.queue_slice for queue in queues])
         if limits.max_records:
             assert max(map(n_records, tasks)) <= limits.max_records
 
@@ -308,7 +315,7 @@ def test_records_that_weigh_nothing_still_give_every_offset_once(mean_bytes: flo
     one = SampledSlice(
         QueueSlice("T", 0, 3, 103), [Sample(3, 0, mean_bytes), Sample(102, 900, mean_bytes)]
     )
-    assert_exact(plan_queues([one], Limits(10, None, 5)), [one.piece])
+    assert_exact(plan_queues([one], Limits(10, None, 5)), [one.queue_slice])
 
 
 @pytest.mark.parametrize(
@@ -330,8 +337,8 @@ def test_a_range_with_units_that_could_not_be_sampled_is_planned_whole(
         QueueSlice("T", 1, 7, 107), [Sample(7 + at, 200 * at, 100.0) for at in (0, 50, 99)]
     )
     for limits in (Limits(UNLIMITED), Limits(2000), Limits(UNLIMITED, 7, 9)):
-        assert_exact(plan_queues([poor], limits), [poor.piece])
-        assert_exact(plan_queues([valid, poor], limits), [valid.piece, poor.piece])
+        assert_exact(plan_queues([poor], limits), [poor.queue_slice])
+        assert_exact(plan_queues([valid, poor], limits), [valid.queue_slice, poor.queue_slice])
 
 
 def plan_queues(sampled: Sequence[SampledSlice], limits: Limits) -> list[tuple[QueueSlice, ...]]:
@@ -346,7 +353,7 @@ def cut_at_headers(whole: LogSlice, headers: Sequence[int], limits: Limits) -> l
         for start, end in pairwise(points)
         if start < end
     ]
-    return [piece for (piece,) in cut_log(parts, limits)]
+    return [log_slice for (log_slice,) in cut_log(parts, limits)]
 
 
 def random_headers(rng: np.random.Generator, whole: LogSlice) -> list[int]:
@@ -365,39 +372,45 @@ def test_the_log_is_covered_once_and_cut_only_where_records_begin(
     whole = LogSlice(start, start + int(rng.integers(1, 1_000_000)), is_closed)
     headers = random_headers(rng, whole)
     limits = random_limits(rng, whole.end - whole.start)._replace(max_records=None)
-    pieces = cut_at_headers(whole, headers, limits)
-    assert [piece.start for piece in pieces] == [whole.start, *(piece.end for piece in pieces[:-1])]
-    assert pieces[-1].end == whole.end
-    assert {piece.start for piece in pieces[1:]} <= set(headers)
-    assert all(piece.start < piece.end and piece.is_closed == is_closed for piece in pieces)
+    log_slices = cut_at_headers(whole, headers, limits)
+    assert [log_slice.start for log_slice in log_slices] == [
+        whole.start,
+        *(log_slice.end for log_slice in log_slices[:-1]),
+    ]
+    assert log_slices[-1].end == whole.end
+    assert {log_slice.start for log_slice in log_slices[1:]} <= set(headers)
+    assert all(
+        log_slice.start < log_slice.end and log_slice.is_closed == is_closed
+        for log_slice in log_slices
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_piece_of_the_log_is_too_long_only_where_no_head_lies_in_it_and_never_needlessly_short(
+def test_a_slice_of_the_log_is_too_long_only_where_no_header_lies_in_it_and_never_needlessly_short(
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
     whole = LogSlice(10_000, 10_000 + int(rng.integers(1000, 1_000_000)), is_closed=True)
     headers = random_headers(rng, whole)
     goal = int(rng.integers(1, 300_000))
-    pieces = cut_at_headers(whole, headers, Limits(goal))
-    for piece in pieces:
-        inside = [head for head in headers if piece.start < head < piece.end]
-        assert piece.end - piece.start <= goal or not inside
-    for piece in pieces[:-1]:
-        following = min(head for head in headers if head > piece.end)
-        assert min(following, whole.end) - piece.start > goal, (
+    log_slices = cut_at_headers(whole, headers, Limits(goal))
+    for log_slice in log_slices:
+        inside = [head for head in headers if log_slice.start < head < log_slice.end]
+        assert log_slice.end - log_slice.start <= goal or not inside
+    for log_slice in log_slices[:-1]:
+        following = min(head for head in headers if head > log_slice.end)
+        assert min(following, whole.end) - log_slice.start > goal, (
             "it could have been joined with what follows"
         )
 
 
 @pytest.mark.parametrize("n_tasks", [1, 3, 10, 100])
-def test_the_log_is_cut_into_the_requested_number_of_pieces(n_tasks: int) -> None:
+def test_the_log_is_cut_into_the_requested_number_of_slices(n_tasks: int) -> None:
     whole = LogSlice(4096, 4096 + 1_000_000, is_closed=True)
     headers = list(range(4096, 4096 + 1_000_000, 250))
-    pieces = cut_at_headers(whole, headers, Limits(UNLIMITED, None, n_tasks))
-    assert n_tasks <= len(pieces) <= n_tasks + 2
-    assert max(piece.end - piece.start for piece in pieces) <= 1_000_000 // n_tasks
+    log_slices = cut_at_headers(whole, headers, Limits(UNLIMITED, None, n_tasks))
+    assert n_tasks <= len(log_slices) <= n_tasks + 2
+    assert max(log_slice.end - log_slice.start for log_slice in log_slices) <= 1_000_000 // n_tasks
 
 
 @pytest.mark.parametrize("headers", [[], [0], [7], [0, 7, 9]], ids=str)
@@ -530,6 +543,6 @@ def test_parts_of_the_log_that_lie_apart_share_a_task() -> None:
         for start, end in [(0, 10), (10, 30), (50, 60), (60, 90)]
     ]
     tasks = cut_log(parts, Limits(45))
-    assert [[(piece.start, piece.end) for piece in task] for task in tasks] == [
+    assert [[(queue_slice.start, queue_slice.end) for queue_slice in task] for task in tasks] == [
         [(0, 30), (50, 60)], [(60, 90)],
     ]  # fmt: skip

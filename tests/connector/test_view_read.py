@@ -129,9 +129,9 @@ def test_small_views_are_one_task(golden_store: GoldenStore) -> None:
 def test_tasks_carry_what_planning_found_of_a_crashed_store(golden_store: GoldenStore) -> None:
     """The end of the log and the ends of queues cost a scan, which no task is to repeat."""
     (split,) = splits(golden_store("crash"), "queues")
-    assert split.piece.log_end is not None
-    assert split.piece.log_end.physical_offset == goldens.summary("crash")["maxPhyOffset"]
-    assert sum(len(units.units) for units in split.piece.recovered.values()) > 0
+    assert split.view_slice.log_end is not None
+    assert split.view_slice.log_end.physical_offset == goldens.summary("crash")["maxPhyOffset"]
+    assert sum(len(units.units) for units in split.view_slice.recovered.values()) > 0
 
 
 @pytest.mark.parametrize(

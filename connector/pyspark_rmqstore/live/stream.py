@@ -226,7 +226,7 @@ class FollowedBroker(NamedTuple):
             if not self.tail.is_told(queue, end) or not is_once
         }
 
-    def pieces(
+    def queue_slices(
         self, key: QueueKey, start: int, stop: int, _request: ScanRequest
     ) -> list[QueueSlice]:
         """Return the parts of a range of a queue that are there."""

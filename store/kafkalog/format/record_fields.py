@@ -26,7 +26,7 @@ from rmqstore.errors import MalformedBytesError
 
 Longs = NDArray[np.int64]
 
-PIECE_ROWS = 4096  # whose arrays stay in the cache from one step to the next
+CHUNK_ROWS = 4096  # whose arrays stay in the cache from one step to the next
 _FEWEST_ROWS = 12  # fewer are faster one after the other
 _EIGHT = np.uint64(8)
 
@@ -88,14 +88,14 @@ def read_fields(data: NDArray[np.uint8], bodies: Longs, ends: Longs) -> Fields:
     """
     columns = [np.empty(len(bodies), np.int64) for _ in range(len(fields(Fields)) - 1)]
     words = word_view(data)
-    for first in range(0, len(bodies), PIECE_ROWS):
-        piece = slice(first, first + PIECE_ROWS)
+    for first in range(0, len(bodies), CHUNK_ROWS):
+        chunk = slice(first, first + CHUNK_ROWS)
         try:
-            read = _piece_fields(data, words, bodies[piece], ends[piece])
+            read = _chunk_fields(data, words, bodies[chunk], ends[chunk])
         except RowFaultError as err:
             raise RowFaultError(first + err.row, err.reason) from None
         for column, values in zip(columns, read, strict=True):
-            column[piece] = values
+            column[chunk] = values
     columns.append(ends)
     return Fields(*columns)
 
@@ -121,24 +121,24 @@ def proved_fields(
     nexts[np.cumsum(counts)[has_records] - 1] = ends[has_records]
     columns = [np.empty(len(begins), np.int64) for _ in range(len(fields(Fields)) - 1)]
     words, pairs = word_view(data), word_view_16(data)
-    for first in range(0, len(begins), PIECE_ROWS):
-        piece = slice(first, first + PIECE_ROWS)
-        read = _short_fields(words, pairs, begins[piece], nexts[piece])
+    for first in range(0, len(begins), CHUNK_ROWS):
+        chunk = slice(first, first + CHUNK_ROWS)
+        read = _short_fields(words, pairs, begins[chunk], nexts[chunk])
         if read is None:
             # Numbers of any width.
-            numbers, widths = decode_words(words[begins[piece]])
+            numbers, widths = decode_words(words[begins[chunk]])
             lengths = low_32_bits(numbers)
-            bodies = begins[piece] + widths.view(np.int64)
+            bodies = begins[chunk] + widths.view(np.int64)
             invalid = (lengths < LEAST_RECORD_BODY) | (widths > MOST_BYTES)
-            invalid |= bodies + lengths != nexts[piece]
+            invalid |= bodies + lengths != nexts[chunk]
             if invalid.any():
                 return None
             try:
-                read = _piece_fields(data, words, bodies, nexts[piece])
+                read = _chunk_fields(data, words, bodies, nexts[chunk])
             except RowFaultError:
                 return None
         for column, values in zip(columns, read, strict=True):
-            column[piece] = values
+            column[chunk] = values
     columns.append(nexts)
     return Fields(*columns)
 
@@ -198,7 +198,7 @@ def _span(entries: Longs, positions: Longs) -> tuple[Longs, Longs, Longs]:
     return lengths, starts, starts + np.maximum(lengths, 0)
 
 
-def _piece_fields(
+def _chunk_fields(
     data: NDArray[np.uint8], words: Words, bodies: Longs, ends: Longs
 ) -> tuple[Longs, ...]:
     cursor = _Cursor(words, bodies, ends)
@@ -303,17 +303,17 @@ def read_headers(data: NDArray[np.uint8], records: Fields) -> Headers:
     columns = Headers(*(np.empty(total, np.int64) for _ in range(4)))
     firsts = np.cumsum(counts) - counts
     words = word_view(data)
-    for first in range(0, len(counts), PIECE_ROWS):
-        rows = np.flatnonzero(counts[first : first + PIECE_ROWS]) + first
+    for first in range(0, len(counts), CHUNK_ROWS):
+        rows = np.flatnonzero(counts[first : first + CHUNK_ROWS]) + first
         rows = rows[np.argsort(-counts[rows], kind="stable")]
         try:
-            _piece_headers(data, words, records, rows, firsts, columns)
+            _chunk_headers(data, words, records, rows, firsts, columns)
         except RowFaultError as err:
             raise RowFaultError(int(rows[err.row]), err.reason) from None
     return columns
 
 
-def _piece_headers(
+def _chunk_headers(
     data: NDArray[np.uint8],
     words: Words,
     records: Fields,
@@ -321,13 +321,13 @@ def _piece_headers(
     firsts: Longs,
     columns: Headers,
 ) -> None:
-    """Read the headers of a piece: the first of all records, the second of all, and so on.
+    """Read the headers of a chunk: the first of all records, the second of all, and so on.
 
     Args:
         data: the bytes.
         words: its words.
         records: the fields of all records.
-        rows: the records of the piece, those with the most headers first.
+        rows: the records of the chunk, those with the most headers first.
         firsts: the number of the first header of each record.
         columns: what is filled.
     """

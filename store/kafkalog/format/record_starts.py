@@ -32,7 +32,7 @@ from kafkalog.format.varints import (
 )
 from rmqstore.errors import MalformedBytesError
 
-_PIECE_BYTES = 16 << 20
+_CHUNK_BYTES = 16 << 20
 
 Longs = NDArray[np.int64]
 
@@ -82,7 +82,7 @@ def sections(data: Data, heads: BatchHeads) -> Iterator[Section]:
         while first < after:
             run = heads[first:after]
             ends = np.cumsum(run.size)
-            taken = max(1, int(np.searchsorted(ends, _PIECE_BYTES, side="right")))
+            taken = max(1, int(np.searchsorted(ends, _CHUNK_BYTES, side="right")))
             run = run[:taken]
             section = _joined(data, run) if run.codec.any() else _in_place(data, run)
             yield section
@@ -106,12 +106,12 @@ def _in_place(data: Data, heads: BatchHeads) -> Section:
 
 
 def _joined(data: Data, heads: BatchHeads) -> Section:
-    """Return as many batches as fill a piece; at least one."""
+    """Return as many batches as fill a chunk; at least one."""
     view = view_of(data)
     parts: list[bytes | memoryview] = []
     total = 0
     for row in range(len(heads)):
-        if total > _PIECE_BYTES:
+        if total > _CHUNK_BYTES:
             break
         start = int(heads.position[row]) - heads.base_position
         stored = view[start : start + int(heads.size[row])]

@@ -51,7 +51,7 @@ _SAME_NAMES = 64  # bytes of a name up to which those of all records are compare
 
 Longs = NDArray[np.int64]
 
-_PIECE_ROWS: Final = 1 << 18  # some 30 MB of numbers while they are read
+_CHUNK_ROWS: Final = 1 << 18  # some 30 MB of numbers while they are read
 
 
 def nullable_spans(data: NDArray[np.uint8], starts: Longs, lengths: Longs) -> pa.Array:
@@ -230,19 +230,19 @@ def decode(
         MalformedBytesError: a batch contradicts the format. The position is that of the batch in
             the segment. Checksums of batches are not compared, and headers are checked only if they
             are among the columns.
-        OverflowError: a column has more than 2 GiB; :func:`decode_pieces` has no such limit.
+        OverflowError: a column has more than 2 GiB; :func:`decode_chunks` has no such limit.
 
-    All records lie in memory at once, so it is :func:`decode_pieces` that reads whole logs.
+    All records lie in memory at once, so it is :func:`decode_chunks` that reads whole logs.
     """
     schema = pa.schema([RECORD.field(name) for name in columns])
-    pieces = list(
-        decode_pieces(
+    chunks = list(
+        decode_chunks(
             data, heads, columns=columns, start_offset=start_offset, end_offset=end_offset
         )
     )
-    if len(pieces) == 1:
-        return pieces[0]
-    joined = pa.Table.from_batches(pieces, schema).combine_chunks().to_batches()
+    if len(chunks) == 1:
+        return chunks[0]
+    joined = pa.Table.from_batches(chunks, schema).combine_chunks().to_batches()
     if len(joined) > 1:
         raise OverflowError("the records have more than 2 GiB: decode fewer batches at a time")
     if not joined:
@@ -252,7 +252,7 @@ def decode(
     return joined[0]
 
 
-def decode_pieces(
+def decode_chunks(
     data: Data,
     heads: BatchHeads,
     *,
@@ -260,23 +260,23 @@ def decode_pieces(
     start_offset: int | None = None,
     end_offset: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of batches a piece at a time; see :func:`decode`.
+    """Yield the records of batches a chunk at a time; see :func:`decode`.
 
-    A piece has some 16 MiB, or one batch that inflates to more, and at most 256 Ki records. If a
+    A chunk has some 16 MiB, or one batch that inflates to more, and at most 256 Ki records. If a
     batch is damaged, the error comes before any of its records.
     """
-    for _, piece in counted_pieces(data, heads, columns, start_offset, end_offset):
-        yield piece
+    for _, chunk in counted_chunks(data, heads, columns, start_offset, end_offset):
+        yield chunk
 
 
-def counted_pieces(
+def counted_chunks(
     data: Data,
     heads: BatchHeads,
     columns: Sequence[str],
     start_offset: int | None,
     end_offset: int | None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the pieces of :func:`decode_pieces`, each with the position after its last batch.
+    """Yield the chunks of :func:`decode_chunks`, each with the position after its last batch.
 
     The position is that in the segment. It does not rise before all of a batch was yielded.
     """
@@ -287,7 +287,7 @@ def counted_pieces(
         after = int(section.heads.position[-1] + section.heads.size[-1])
         try:
             # One batch of more records than are read at a time.
-            is_huge = len(section.heads) == 1 and bool(_most_records(section)[0] > _PIECE_ROWS)
+            is_huge = len(section.heads) == 1 and bool(_most_records(section)[0] > _CHUNK_ROWS)
             left = 0
             for rows in _runs(section) if is_huge else ():  # the last record may be the damaged one
                 _arrays(section, rows, columns)
@@ -295,8 +295,8 @@ def counted_pieces(
             for rows in _runs(section) if is_huge else (_rows(section),):
                 left -= len(rows.offsets)
                 arrays = _arrays(section, rows.within(start_offset, end_offset), columns)
-                piece = pa.RecordBatch.from_arrays(arrays, schema=schema)
-                yield after if left <= 0 else begin, piece
+                chunk = pa.RecordBatch.from_arrays(arrays, schema=schema)
+                yield after if left <= 0 else begin, chunk
         except BatchFaultError as err:
             raise MalformedBytesError(int(section.heads.position[err.batch]), err.reason) from err
 
@@ -305,13 +305,13 @@ def _parts(section: Section) -> Iterator[Section]:
     """Yield the batches of a section, not too many records at a time, but at least one batch."""
     heads, data, starts, ends = section
     totals = np.cumsum(_most_records(section))
-    if totals[-1] <= _PIECE_ROWS:
+    if totals[-1] <= _CHUNK_ROWS:
         yield section
         return
     first = 0
     while first < len(heads):
         before = int(totals[first - 1]) if first else 0
-        after = max(first + 1, int(np.searchsorted(totals, before + _PIECE_ROWS, side="right")))
+        after = max(first + 1, int(np.searchsorted(totals, before + _CHUNK_ROWS, side="right")))
         part = slice(first, after)
         yield Section(heads[part], data, starts[part], ends[part])
         first = after
@@ -383,11 +383,11 @@ def _of_legacy(legacy: LegacyRecords) -> _Rows:
 def _runs(section: Section) -> Iterator[_Rows]:
     """Yield the records of the one batch of a section, some at a time."""
     if not section.heads.is_v2[0]:
-        yield from map(_of_legacy, legacy_runs(section, _PIECE_ROWS * LEAST_MESSAGE_BYTES))
+        yield from map(_of_legacy, legacy_runs(section, _CHUNK_ROWS * LEAST_MESSAGE_BYTES))
         return
     counts = section.heads.record_count.astype(np.int64)
     for bodies, ends in record_runs(
-        section.data, section.starts, section.ends, counts, _PIECE_ROWS
+        section.data, section.starts, section.ends, counts, _CHUNK_ROWS
     ):
         yield _rows_at(section, np.array([len(bodies)]), bodies, ends)
 

@@ -62,7 +62,7 @@ from rmqstore.write.existing_store import require_writable
 
 logger = logging.getLogger(__name__)
 
-_PIECE_BYTES: Final = 8 << 20
+_CHUNK_BYTES: Final = 8 << 20
 _FLUSHED_BYTES: Final = 256 << 20  # copied before they are flushed, and noted as done
 _FLUSHED_FILES: Final = 512
 _DATABASE_ATTEMPTS: Final = 5
@@ -351,11 +351,11 @@ class _Copier:
             self._disk.write(path, 0, content)
             return
         self._disk.create(path, file.size)
-        piece = np.empty(min(_PIECE_BYTES, max(file.end, 1)), np.uint8)
+        chunk = np.empty(min(_CHUNK_BYTES, max(file.end, 1)), np.uint8)
         with store.paths.storage.open(file.source) as opened:
             for low, high in opened.data_spans(0, file.end, is_appended=file.is_appended):
-                for position in range(low, high, len(piece)):
-                    window = piece[: min(len(piece), high - position)]
+                for position in range(low, high, len(chunk)):
+                    window = chunk[: min(len(chunk), high - position)]
                     n_read = opened.read_into(window, position)
                     if window[:n_read].any():
                         self._disk.write(path, position, window[:n_read])

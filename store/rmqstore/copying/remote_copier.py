@@ -45,12 +45,12 @@ from rmqstore.store.opening import open_for
 _JOURNAL: Final = ".rmqstore/copying"  # a folder of numbered parts
 _PART: Final = re.compile(re.escape(_JOURNAL) + r"/\d{8}")
 _ATTEMPT: Final = f"{_JOURNAL}/attempt"  # has the name of the call that copies
-_PIECE_BYTES: Final = 4 << 20
+_CHUNK_BYTES: Final = 4 << 20
 _FILES_AT_ONCE: Final = 8
 _NOTED_BYTES: Final = 256 << 20  # copied before they are noted as done
 _NOTED_FILES: Final = 512
 _NO_SIZE: Final = -1  # of a file that is being written, perhaps in part
-_ZEROS: Final = np.zeros(_PIECE_BYTES, np.uint8)
+_ZEROS: Final = np.zeros(_CHUNK_BYTES, np.uint8)
 
 
 class RemoteCopier:
@@ -204,7 +204,7 @@ class RemoteCopier:
 
     def _copy_file(self, store: MessageStore, file: PlannedFile) -> None:
         if not _is_config(file):
-            self._folder.write(file.name, lambda: self._pieces(store, file))
+            self._folder.write(file.name, lambda: self._chunks(store, file))
             return
         leaves_topics_out = self._request.topics is not None
         if leaves_topics_out and file.name == "config/topics.json.bak":
@@ -215,7 +215,7 @@ class RemoteCopier:
             content = config_content(store.paths.storage, file.source)
         self._write(file.name, content)
 
-    def _pieces(self, store: MessageStore, file: PlannedFile) -> Iterator[Content]:
+    def _chunks(self, store: MessageStore, file: PlannedFile) -> Iterator[Content]:
         """Yield the bytes of a file, zeros for its holes."""
         with self._opening:
             opened = store.paths.storage.open(file.source)
@@ -223,11 +223,11 @@ class RemoteCopier:
         with opened:
             for low, high in opened.data_spans(0, file.end, is_appended=file.is_appended):
                 yield from _zeros(low - position)
-                for start in range(low, high, _PIECE_BYTES):
-                    piece = np.empty(min(_PIECE_BYTES, high - start), np.uint8)
-                    if opened.read_into(piece, start) < len(piece):
+                for start in range(low, high, _CHUNK_BYTES):
+                    chunk = np.empty(min(_CHUNK_BYTES, high - start), np.uint8)
+                    if opened.read_into(chunk, start) < len(chunk):
                         raise FileDeletedError(str(file.source))
-                    yield piece
+                    yield chunk
                 position = high
         yield from _zeros(file.size - position)
 
@@ -280,5 +280,5 @@ def _is_config(file: PlannedFile) -> bool:
 
 
 def _zeros(count: int) -> Iterator[Content]:
-    for start in range(0, count, _PIECE_BYTES):
-        yield _ZEROS[: min(_PIECE_BYTES, count - start)]
+    for start in range(0, count, _CHUNK_BYTES):
+        yield _ZEROS[: min(_CHUNK_BYTES, count - start)]

@@ -49,7 +49,7 @@ class RowOrigins:
         Args:
             source: name of the file.
             unit: what is counted in it: ``line`` or ``row``.
-            numbers: the numbers of the rows, in pieces.
+            numbers: the numbers of the rows, in chunks.
         """
         self._source, self._unit, self._numbers = source, unit, numbers
         self._first = self._after

@@ -28,7 +28,7 @@ _OTHER_BODIES: Final = (
 )
 # Rows of more lines would not stay in the processor's cache until their columns are made.
 _LINES_AT_ONCE: Final = 512
-_PIECES_A_BATCH: Final = 16
+_CHUNKS_A_BATCH: Final = 16
 _YEAR_ONE_MS: Final = -62_135_596_800_000
 # The columns, of those that the store assigns, that show whether a msgId is an offset message id.
 _ID_COLUMNS: Final = ("storeHost", "commitLogOffset", "offsetMsgId")
@@ -56,7 +56,7 @@ def read_json_lines(
     else:
         types = WRITE_TYPES | {column: ALL_COLUMNS.field(column).type for column in _ID_COLUMNS}
     places = places or RowOrigins()
-    pieces: list[_Lines] = []
+    chunks: list[_Lines] = []
     n_before = 0
     while True:
         try:
@@ -74,13 +74,13 @@ def read_json_lines(
         n_before += len(lines)
         if not len(batch):
             continue
-        is_other = pieces and batch.schema != pieces[0].rows.schema
-        if is_other or len(pieces) == _PIECES_A_BATCH:
-            yield _joined(pieces, name, places)
-            pieces = []
-        pieces.append(_Lines(batch, numbers))
-    if pieces:
-        yield _joined(pieces, name, places)
+        is_other = chunks and batch.schema != chunks[0].rows.schema
+        if is_other or len(chunks) == _CHUNKS_A_BATCH:
+            yield _joined(chunks, name, places)
+            chunks = []
+        chunks.append(_Lines(batch, numbers))
+    if chunks:
+        yield _joined(chunks, name, places)
 
 
 class _Lines(NamedTuple):
@@ -88,9 +88,9 @@ class _Lines(NamedTuple):
     lines: Sequence[int]  # their numbers
 
 
-def _joined(pieces: list[_Lines], name: str, places: RowOrigins) -> pa.RecordBatch:
-    places.note(name, "line", [piece.lines for piece in pieces])
-    rows = [piece.rows for piece in pieces]
+def _joined(chunks: list[_Lines], name: str, places: RowOrigins) -> pa.RecordBatch:
+    places.note(name, "line", [chunk.lines for chunk in chunks])
+    rows = [chunk.rows for chunk in chunks]
     return pa.Table.from_batches(rows).combine_chunks().to_batches()[0]
 
 

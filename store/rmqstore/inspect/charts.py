@@ -95,10 +95,12 @@ def _stored_before(
         slices = [
             whole._replace(start=offset, end=offset + 1) for offset in range(whole.start, whole.end)
         ]
-    for piece in slices:
+    for queue_slice in slices:
         # a damaged record; the times of the others suffice
         with suppress(RmqStoreError, OSError):
-            for sample in store.parts.retry(partial(store.parts.sampler.sample, piece, n_samples)):
+            for sample in store.parts.retry(
+                partial(store.parts.sampler.sample, queue_slice, n_samples)
+            ):
                 known[sample.queue_offset] = _time_of(store, sample.physical_offset)
     points = [
         (time, offset - whole.start) for offset, time in sorted(known.items()) if time is not None

@@ -66,7 +66,7 @@ from rmqstore.storage.files.paths import StorePaths, can_have_queue
 from rmqstore.storage.log.commitlog import CommitLog, SegmentSpan
 from rmqstore.storage.log.walks import JoinedWindow, join_spans, walk_forward
 from rmqstore.storage.queue.consumequeue import ConsumeQueueExt, kept_end
-from rmqstore.storage.queue.queue import Queue, pieces, shift_of
+from rmqstore.storage.queue.queue import Queue, chunks, shift_of
 from rmqstore.storage.queue.queue_set import is_in_rocksdb, open_files
 from rmqstore.storage.queue.rocksdb_queue import (
     RocksDbQueues,
@@ -456,7 +456,7 @@ class _Tally:
             return _NONE, 0
         starts, ends = (np.array([span[side] for span in gaps], np.int64) for side in (0, 1))
         lost = []
-        for low, high in pieces(self.queue, begin, end):
+        for low, high in chunks(self.queue, begin, end):
             offsets = np.arange(low, high)
             units = self.queue.units(low, high)
             places = units.physical_offsets

@@ -140,10 +140,12 @@ def index_findings(
     yield from findings
     if not opened:
         return
-    pieces = [file.items() for file in opened]
-    offsets = np.concatenate([piece["physical_offset"].astype(np.int64) for piece in pieces])
-    hashes = np.concatenate([piece["key_hash"].astype(np.int64) for piece in pieces])
-    hidden = [file.hidden(items) for file, items in zip(opened, pieces, strict=True)]
+    items_of_files = [file.items() for file in opened]
+    offsets = np.concatenate(
+        [items["physical_offset"].astype(np.int64) for items in items_of_files]
+    )
+    hashes = np.concatenate([items["key_hash"].astype(np.int64) for items in items_of_files])
+    hidden = [file.hidden(items) for file, items in zip(opened, items_of_files, strict=True)]
     # An interrupted put leaves items that no slot leads to. A recovery puts their keys a second
     # time, and the second item can be reached.
     pairs = _pairs(offsets, hashes)
@@ -159,9 +161,9 @@ def index_findings(
             yield Finding("index", str(file.path), text)
         start += len(mask)
     stored, is_known = keys.stored_at(offsets)
-    yield from _late(opened, pieces, stored, is_known)
+    yield from _late(opened, items_of_files, stored, is_known)
     if broker is not None:
-        yield from _deleted(paths, opened, pieces, is_known, broker)
+        yield from _deleted(paths, opened, items_of_files, is_known, broker)
     inside = (offsets >= log_start) & ~is_added
     offsets, hashes = offsets[inside], hashes[inside]
     if not len(offsets):
@@ -286,7 +288,7 @@ def _are_among(numbers: NDArray[np.uint64], others: NDArray[np.uint64]) -> Mask:
 def _deleted(
     paths: StorePaths,
     files: list[IndexFile],
-    pieces: list[NDArray[np.void]],
+    items_of_files: list[NDArray[np.void]],
     known: Mask,
     broker: BrokerStart,
 ) -> Iterator[Finding]:
@@ -295,7 +297,7 @@ def _deleted(
     Source: IndexService.java#load.
     """
     n_files = n_items = start = 0
-    for file, items in zip(files, pieces, strict=True):
+    for file, items in zip(files, items_of_files, strict=True):
         is_known = known[start : start + len(items)]
         start += len(items)
         if int(file.header["end_timestamp"]) > broker.keys_until:
@@ -310,18 +312,21 @@ def _deleted(
 
 
 def _late(
-    files: list[IndexFile], pieces: list[NDArray[np.void]], stored: NDArray[np.int64], known: Mask
+    files: list[IndexFile],
+    items_of_files: list[NDArray[np.void]],
+    stored: NDArray[np.int64],
+    known: Mask,
 ) -> Iterator[Finding]:
     """Yield files with items whose seconds hide their records from a search by time.
 
     Args:
         files: the index files of the store.
-        pieces: the items of each file.
+        items_of_files: the items of each file.
         stored: the store time of each item's record, ms, file after file.
         known: whether the record of each item exists.
     """
     start = 0
-    for file, items in zip(files, pieces, strict=True):
+    for file, items in zip(files, items_of_files, strict=True):
         rows = slice(start, start + len(items))
         begin_timestamp = int(file.header["begin_timestamp"])
         numbers = np.arange(1, len(items) + 1)

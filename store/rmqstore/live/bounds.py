@@ -82,7 +82,9 @@ def record_in_queues(broker: LiveBroker, place: int, spans: Spans) -> RecordHead
         each.begin_at(each.high - 1)  # it is one of the newest as a rule
     _run(broker, searches)
     left = [QueueSlice(*one.key, one.found, spans[one.key][1]) for one in searches]
-    records = first_records(broker, [piece for piece in left if piece.start < piece.end])
+    records = first_records(
+        broker, [queue_slice for queue_slice in left if queue_slice.start < queue_slice.end]
+    )
     return next((one for one in records if one and one.physical_offset == place), None)
 
 
@@ -128,12 +130,12 @@ def first_offsets(broker: LiveBroker, spans: Spans) -> dict[QueueKey, int]:
     records, _ = first_answers(broker, asked)
     doubtful: dict[QueueKey, RecordHeader | None] = {}
     for number, record in records.items():
-        piece = asked[number]
-        key = (piece.topic, piece.queue_id)
+        queue_slice = asked[number]
+        key = (queue_slice.topic, queue_slice.queue_id)
         if record is None or (record.place == 0 and record.queue_offset):
             doubtful[key] = record
         else:
-            firsts[key] = min(record.place, piece.end)
+            firsts[key] = min(record.place, queue_slice.end)
     searches = [_Search(key, firsts[key] + 1, spans[key][1]) for key in doubtful]
     _run(broker, searches)
     for search, record in zip(searches, doubtful.values(), strict=True):

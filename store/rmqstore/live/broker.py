@@ -349,7 +349,7 @@ class LiveBroker(LiveServer):
             allowed: other codes than those of pulls that answers may have.
         """
         codes = (ResponseCode.SUCCESS, *WITHOUT_MESSAGES, *allowed)
-        asked = [self.pull_fields(piece) for piece in wanted]
+        asked = [self.pull_fields(queue_slice) for queue_slice in wanted]
         return self.rounds(RequestCode.PULL_MESSAGE, asked, allowed=codes)
 
     def committed(self, group: str, queues: Sequence[QueueKey]) -> dict[QueueKey, int]:

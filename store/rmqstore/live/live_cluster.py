@@ -177,8 +177,10 @@ class LiveCluster(Closing):
                 yield from part.read(broker, request, advance)
                 return
 
-            def read(wider: ScanRequest, pieces: list[QueueSlice]) -> Iterator[pa.RecordBatch]:
-                return LivePart(tuple(pieces)).read(broker, wider, advance)
+            def read(
+                wider: ScanRequest, queue_slices: list[QueueSlice]
+            ) -> Iterator[pa.RecordBatch]:
+                return LivePart(tuple(queue_slices)).read(broker, wider, advance)
 
             yield from newest_of_queues(request, part.slices, request.last, read, PLACE)
 

@@ -54,17 +54,17 @@ def sampled_part(
         slices: the ranges.
         mark: the newest record that may be read; by default the newest of these messages.
     """
-    ends = [piece._replace(start=at) for piece in slices for at in (piece.start, piece.end - 1)]
+    ends = [part._replace(start=at) for part in slices for at in (part.start, part.end - 1)]
     found = first_records(broker, ends)
     if mark is None:
         mark = max((record.mark for record in found if record is not None), default=None)
     records = iter(zip(ends, found, strict=True))
     sampled = []
-    for piece in slices:
+    for queue_slice in slices:
         samples = [
             Sample(one.start, record.physical_offset, float(record.size))
             for one, record in (next(records), next(records))
             if record is not None
         ]
-        sampled.append(SampledSlice(piece, samples[: piece.end - piece.start]))
+        sampled.append(SampledSlice(queue_slice, samples[: queue_slice.end - queue_slice.start]))
     return LivePart(tuple(slices), mark, SampledQueues(sampled))

@@ -83,7 +83,7 @@ class _Range:
 
     Attributes:
         number: its number.
-        piece: what is pulled.
+        queue_slice: what is pulled.
         head: everything before this queue offset was handed on.
         asked: everything before this one was asked for.
         count: how many messages the next request asks for.
@@ -97,7 +97,7 @@ class _Range:
     """
 
     number: int
-    piece: QueueSlice
+    queue_slice: QueueSlice
     head: int
     asked: int
     count: int
@@ -147,7 +147,7 @@ class _Range:
 
     def _cut_off(self, start: int) -> int:
         """Ask for nothing from a queue offset on; return how many bytes are given up."""
-        self.cut, self.asked = start, self.piece.end
+        self.cut, self.asked = start, self.queue_slice.end
         self.again = sorted(span for span in self.again if span[0] < start)
         given_up = [self.arrived.pop(at) for at in [*self.arrived] if at >= start]
         return sum(len(pulled.records) for pulled in given_up)
@@ -157,9 +157,9 @@ class _Range:
         if self.again:
             return heappop(self.again)
         start = self.asked
-        if start >= self.piece.end or (self.is_filtered and start > self.head):
+        if start >= self.queue_slice.end or (self.is_filtered and start > self.head):
             return None
-        self.asked = min(start + self.count, self.piece.end)
+        self.asked = min(start + self.count, self.queue_slice.end)
         return start, self.asked
 
     def ready(self) -> Iterator[Pulled]:
@@ -228,10 +228,11 @@ def first_records(broker: LiveBroker, wanted: Sequence[QueueSlice]) -> list[Reco
         if not unclear:
             return [found[number] for number in range(len(wanted))]
         missing = [missing[at] for at in unclear]
-        piece, answer = wanted[missing[0]], next(iter(unclear.values()))
+        unanswered, answer = wanted[missing[0]], next(iter(unclear.values()))
         err = BrokerUnreachableError(
             str(broker),
-            f"queue offset {piece.start} of {piece.topic}-{piece.queue_id} is answered by "
+            f"queue offset {unanswered.start} of {unanswered.topic}-{unanswered.queue_id} is "
+            "answered by "
             f"{answer.remark or f'code {answer.code}'}",
         )
         patience.pause(err)
@@ -243,7 +244,9 @@ def first_answers(
     """Return what :func:`first_records` does, by number, and the answers that say nothing."""
     records: dict[int, RecordHeader | None] = {}
     unclear: dict[int, Answer] = {}
-    for answered in broker.pull([piece._replace(end=piece.start + 1) for piece in wanted]):
+    for answered in broker.pull(
+        [queue_slice._replace(end=queue_slice.start + 1) for queue_slice in wanted]
+    ):
         headers = _record_headers([answer.body for _, answer in answered])
         for (number, answer), head in zip(answered, headers, strict=True):
             start = wanted[number].start
@@ -357,8 +360,15 @@ class Pulls:
         self._is_filtered = is_filtered = tags is not None
         count = _FILTERED_COUNT if is_filtered else _FIRST_COUNT
         self._ranges = [
-            _Range(number, piece, piece.start, piece.start, count, is_filtered=is_filtered)
-            for number, piece in enumerate(slices)
+            _Range(
+                number,
+                part,
+                part.start,
+                part.start,
+                count,
+                is_filtered=is_filtered,
+            )
+            for number, part in enumerate(slices)
         ]
         self._waiting: dict[int, tuple[_Range, int, int]] = {}
         self._most_bytes = 0  # of an answer so far, at least 1; 0 before the first one
@@ -376,7 +386,7 @@ class Pulls:
             BrokerUnreachableError: the broker did not answer for a long time.
             BrokerRefusedError: it refuses.
         """
-        unfinished = deque(each for each in self._ranges if each.head < each.piece.end)
+        unfinished = deque(each for each in self._ranges if each.head < each.queue_slice.end)
         while unfinished:
             try:
                 self._rest()
@@ -397,7 +407,7 @@ class Pulls:
                 for pulled in each.ready():
                     self._n_held -= len(pulled.records)
                     yield pulled
-                if each.head < each.piece.end:
+                if each.head < each.queue_slice.end:
                     break
                 unfinished.remove(each)
                 if self._is_filtered:
@@ -441,7 +451,7 @@ class Pulls:
             return
         requests = []
         for each, start, until in spans:
-            wanted = each.piece._replace(start=start, end=until)
+            wanted = each.queue_slice._replace(start=start, end=until)
             subscription = self._subscription if each.is_filtered else "*"
             requests.append((self._broker.pull_fields(wanted, subscription), b""))
         sent = self._broker.client().send_all(RequestCode.PULL_MESSAGE, requests)
@@ -478,8 +488,8 @@ class Pulls:
                 raise BrokerRefusedError(
                     str(self._broker),
                     answer.code,
-                    f"{answer.remark}: pulls of {each.piece.topic}-{each.piece.queue_id} from "
-                    f"{start} on give nothing, and do not say why",
+                    f"{answer.remark}: pulls of {each.queue_slice.topic}-"
+                    f"{each.queue_slice.queue_id} from {start} on give nothing, and do not say why",
                 )
         self._was_empty = pulled is None
         if pulled is None:
@@ -487,7 +497,7 @@ class Pulls:
             self._is_held = True
             return None
         self._patience.renew()
-        if each.is_filtered and pulled.following > each.piece.end:
+        if each.is_filtered and pulled.following > each.queue_slice.end:
             each.pass_filter(start)
             return None
         self._n_held += each.take(pulled, until)
@@ -552,7 +562,7 @@ def _lost(
     # A broker may not have brought the queue back yet after its start.
     if start >= last and each.gives_up():
         text = f"they are cut off: the queue ends at {last} now ({status})"
-        return Pulled(each.number, start, each.piece.end, each.piece.end, loss=text)
+        return Pulled(each.number, start, each.queue_slice.end, each.queue_slice.end, loss=text)
     # A unit that cannot be read. The broker passes over the rest of its file.
     if start < min(following, last) and each.gives_up():
         end = min(following, until) if following <= last else start + 1

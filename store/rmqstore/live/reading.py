@@ -75,7 +75,7 @@ class LiveScan:
             CorruptRecordError, StoreFormatError: a record is damaged and the mode is FAILFAST.
             OffsetOutOfRangeError: messages are gone, and data loss is to fail.
         """
-        topics = {piece.topic for piece in slices}
+        topics = {queue_slice.topic for queue_slice in slices}
         tags = self._spec.tags
         if tags is not None and not _can_compare(self._broker, topics, tags):
             tags = None
@@ -125,12 +125,12 @@ class LiveScan:
         if walked.counts[-1]:
             places, n_held = self._places(slices, walked)
             at = int(places[-1] + n_held[-1])
-        piece = slices[pulled.number]
+        queue_slice = slices[pulled.number]
         if not pulled.is_filtered:  # else only a read without a filter shows which record it is
-            yield from self._refuse(piece, at)
+            yield from self._refuse(queue_slice, at)
             at += 1
         if at < pulled.end:
-            rest = [piece._replace(start=at, end=pulled.end)]
+            rest = [queue_slice._replace(start=at, end=pulled.end)]
             with self._broker.separate() as broker:  # other answers come on this connection
                 answers = [*Pulls(broker, rest)]
             yield from self._read(rest, answers)
@@ -147,11 +147,11 @@ class LiveScan:
         within = offsets >= np.array([pulled.start for pulled in window])[answer_of]
         within &= offsets < np.array([pulled.end for pulled in window])[answer_of]
         rows, offsets, answer_of = rows[within], offsets[within], answer_of[within]
-        pieces = [slices[pulled.number] for pulled in window]
-        topics = list(dict.fromkeys(piece.topic for piece in pieces))
+        queue_slices = [slices[pulled.number] for pulled in window]
+        topics = list(dict.fromkeys(queue_slice.topic for queue_slice in queue_slices))
         codes = {topic: code for code, topic in enumerate(topics)}
-        topic_codes = np.array([codes[piece.topic] for piece in pieces], np.int32)
-        queue_ids = np.array([piece.queue_id for piece in pieces], np.int32)
+        topic_codes = np.array([codes[queue_slice.topic] for queue_slice in queue_slices], np.int32)
+        queue_ids = np.array([queue_slice.queue_id for queue_slice in queue_slices], np.int32)
         units = UnitRows(
             topics,
             topic_codes[answer_of],
@@ -205,7 +205,7 @@ class LiveScan:
 
     def _require_whole(
         self,
-        piece: QueueSlice,
+        queue_slice: QueueSlice,
         pulled: Pulled,
         places: NDArray[np.int64],
         n_held: NDArray[np.int64],
@@ -221,7 +221,7 @@ class LiveScan:
         if not is_rising:
             raise StoreFormatError(
                 f"{self._broker}: {len(places)} records for the queue offsets {pulled.start} to "
-                f"{pulled.following} (excluded) of {_name(piece)}: which of them they are is "
+                f"{pulled.following} (excluded) of {_name(queue_slice)}: which of them they are is "
                 "not known"
             )
         if pulled.is_filtered:
@@ -229,7 +229,7 @@ class LiveScan:
         at = pulled.start
         for place, end in [*zip(places.tolist(), ends.tolist(), strict=True), (pulled.end, 0)]:
             if at < min(place, pulled.end):
-                self._lose(piece, at, min(place, pulled.end), "the broker passes over them")
+                self._lose(queue_slice, at, min(place, pulled.end), "the broker passes over them")
             at = max(at, end)
 
     def _records(
@@ -266,11 +266,11 @@ class LiveScan:
         with self._broker.separate() as broker:  # other answers come on this connection
             return mark_stands(broker, broker.spans([*queues]), mark) is False
 
-    def _refuse(self, piece: QueueSlice, queue_offset: int) -> Iterator[pa.RecordBatch]:
+    def _refuse(self, queue_slice: QueueSlice, queue_offset: int) -> Iterator[pa.RecordBatch]:
         """Handle bytes that are not a record as the mode says."""
         text = (
-            f"{self._broker}: what is answered for queue offset {queue_offset} of {_name(piece)} "
-            "is not a record"
+            f"{self._broker}: what is answered for queue offset {queue_offset} of "
+            f"{_name(queue_slice)} is not a record"
         )
         if self._spec.mode == FAILFAST:
             raise StoreFormatError(text)
@@ -278,28 +278,29 @@ class LiveScan:
             logger.warning("%s: it is dropped", text)
             return
         known = {
-            "topic": piece.topic,
-            "queueId": piece.queue_id,
+            "topic": queue_slice.topic,
+            "queueId": queue_slice.queue_id,
             "queueOffset": queue_offset,
             "brokerName": self._spec.broker_name,
             self._spec.corrupt_column: text,
         }
         yield lost_rows(self._spec.schema, [Fault(0, known, text)])
 
-    def _lose(self, piece: QueueSlice, start: int, end: int, why: str) -> None:
+    def _lose(self, queue_slice: QueueSlice, start: int, end: int, why: str) -> None:
         """Report messages that are gone.
 
         Raises:
             OffsetOutOfRangeError: data loss is to fail.
         """
-        text = f"{self._broker}: queue offsets {start} to {end} (excluded) of {_name(piece)}: {why}"
+        offsets = f"queue offsets {start} to {end} (excluded) of {_name(queue_slice)}"
+        text = f"{self._broker}: {offsets}: {why}"
         if self._spec.fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{text}; {READS_ON} reads on without them")
         logger.warning("data loss: %s", spelled(text))
 
 
-def _name(piece: QueueSlice) -> str:
-    return f"{piece.topic}-{piece.queue_id}"
+def _name(queue_slice: QueueSlice) -> str:
+    return f"{queue_slice.topic}-{queue_slice.queue_id}"
 
 
 def _can_compare(broker: LiveBroker, topics: set[str], tags: frozenset[str]) -> bool:

@@ -374,13 +374,13 @@ class _Encoded(NamedTuple):
         headers["size"] = _HEAD.itemsize + body_lengths + 2 + columns.properties.lengths
         headers["flag"], headers["body_length"] = columns.flags, body_lengths
         property_lengths = columns.properties.lengths.astype(">i2").view(np.uint8)
-        pieces = [
+        parts = [
             fixed_width(headers.view(np.uint8).reshape(n, _HEAD.itemsize)),
             columns.bodies,
             fixed_width(property_lengths.reshape(n, 2)),
-            *columns.properties.pieces,
+            *columns.properties.parts,
         ]
-        return cls(columns, join(pieces, n), delays, first_row)
+        return cls(columns, join(parts, n), delays, first_row)
 
     def requests(self, rows: NDArray[np.int64], queue: SendQueue) -> Iterator[SendRequest]:
         """Yield the requests that send rows of one queue, in their order."""

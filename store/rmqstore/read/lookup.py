@@ -68,7 +68,7 @@ from rmqstore.storage.log.commitlog import (
     is_blank,
     read_frame,
 )
-from rmqstore.storage.queue.queue import pieces
+from rmqstore.storage.queue.queue import chunks
 from rmqstore.storage.recovery.log_end import find_written_end
 from rmqstore.storage.recovery.queues import Queues
 from rmqstore.storage.recovery.store_ends import StoreEnds
@@ -103,7 +103,7 @@ def tagged_places(queues: Queues, topics: Sequence[str], tags: Collection[str]) 
     try:
         for key in keys:
             queue = queues.open(*key)
-            for low, high in pieces(queue, queue.begin, queue.end()):
+            for low, high in chunks(queue, queue.begin, queue.end()):
                 rows = UnitRows.of_queue(*key, np.arange(low, high), queue.units(low, high))
                 stored = resolve_codes(rows, queues.open_ext)
                 # In place of a code, some units have an address that leads nowhere, or a time.
@@ -207,9 +207,9 @@ class Found(NamedTuple):
         """The number of bytes of the log that the index does not cover."""
         return sum(span.end - span.start for span in self.uncovered)
 
-    def places_outside(self, pieces: Sequence[LogSlice]) -> Positions:
-        """Return the places outside of ``pieces``, parts of the log that are read as a whole."""
-        bounds = [bound for piece in pieces for bound in (piece.start, piece.end)]
+    def places_outside(self, log_slices: Sequence[LogSlice]) -> Positions:
+        """Return the places outside of parts of the log that are read as a whole."""
+        bounds = [bound for log_slice in log_slices for bound in (log_slice.start, log_slice.end)]
         n_bounds_before = np.searchsorted(np.array(bounds, np.int64), self.places, side="right")
         outside: Positions = self.places[n_bounds_before % 2 == 0]
         return outside
@@ -531,9 +531,11 @@ class Finder:
         spec = ReadSpec(select_columns(["commitLogOffset"]))
         candidates = self._find(wanted, [topic], *times)
         is_scanned = scan_uncovered or candidates.n_uncovered_bytes <= SMALL_GAPS
-        pieces = self.uncovered(candidates) if is_scanned else []
-        places = _places(batch for piece in pieces for batch in self._read_log(piece, spec, chosen))
-        rest = candidates.places_outside(pieces)
+        log_slices = self.uncovered(candidates) if is_scanned else []
+        places = _places(
+            batch for part in log_slices for batch in self._read_log(part, spec, chosen)
+        )
+        rest = candidates.places_outside(log_slices)
         stop = 0 if limit is None else _OVERREAD * limit
         while len(rest) and (limit is None or len(places) < limit or places[-limit] < rest[-1]):
             newest = rest[-stop:]  # most candidates have the key, so the newest few suffice
@@ -567,14 +569,14 @@ class Finder:
             index_only: whether parts of the log that the index does not cover are skipped.
             start: a physical offset; messages before it may be left out.
         """
-        pieces = []
+        log_slices = []
         if not index_only:
-            pieces = [piece for piece in self.uncovered(found) if piece.end > start]
-        places = found.places_outside(pieces)
-        for piece in pieces:
-            before = int(np.searchsorted(places, piece.start))
+            log_slices = [log_slice for log_slice in self.uncovered(found) if log_slice.end > start]
+        places = found.places_outside(log_slices)
+        for log_slice in log_slices:
+            before = int(np.searchsorted(places, log_slice.start))
             yield from self.read_places(places[:before], spec, wanted)
-            yield from self._read_log(piece, spec, wanted)
+            yield from self._read_log(log_slice, spec, wanted)
             places = places[before:]
         yield from self.read_places(places, spec, wanted)
 

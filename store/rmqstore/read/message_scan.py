@@ -75,8 +75,10 @@ class MessageScan:
         if request.last is not None:
             return request.returned(self._newest(parts, request.last))
         if request.by == "commitlog":
-            pieces = [piece for part in _of_kind(parts, LogPart) for piece in part.slices]
-            self._expect(n_written(store.log, pieces))
+            log_slices = [
+                log_slice for part in _of_kind(parts, LogPart) for log_slice in part.slices
+            ]
+            self._expect(n_written(store.log, log_slices))
             return request.returned(self._in_turn(parts))
         return request.returned(self._by_queue(parts))
 
@@ -110,8 +112,12 @@ class MessageScan:
         parts = plan(store, request)
         if not all(isinstance(part, QueuesPart) for part in parts):
             return None
-        slices = [piece for part in _of_kind(parts, QueuesPart) for piece in part.slices]
-        return store.retry(lambda: sum(store.store_queues.n_messages(*piece) for piece in slices))
+        slices = [
+            queue_slice for part in _of_kind(parts, QueuesPart) for queue_slice in part.slices
+        ]
+        return store.retry(
+            lambda: sum(store.store_queues.n_messages(*queue_slice) for queue_slice in slices)
+        )
 
     def _read(self, part: Part) -> Iterator[pa.RecordBatch]:
         return part.read(self._store, self._request, self._advance)
@@ -136,7 +142,7 @@ class MessageScan:
         if not singles:
             yield from self._in_turn(queues)
         for single in singles:
-            slices = [piece for part in queues for piece in part.slices]
+            slices = [queue_slice for part in queues for queue_slice in part.slices]
             *in_tiers, local = self._store.store_queues.divide(slices)
             yield from self._read(QueuesPart(tuple(chain.from_iterable(in_tiers))))
             wider = self._request.with_columns([PLACE])
@@ -148,25 +154,27 @@ class MessageScan:
         """Yield the newest messages of each queue, or of the log, in the order of the log."""
         logs = _of_kind(parts, LogPart)
         if logs:
-            pieces = [span.piece for part in logs for span in part.spans or ()]
+            log_slices = [span.log_slice for part in logs for span in part.spans or ()]
             schema = self._request.spec().schema
 
-            def read(piece: LogSlice) -> Iterator[pa.RecordBatch]:
-                self._expect(n_written(self._store.log, [piece]))
-                return self._read(LogPart((piece,)))
+            def read(log_slice: LogSlice) -> Iterator[pa.RecordBatch]:
+                self._expect(n_written(self._store.log, [log_slice]))
+                return self._read(LogPart((log_slice,)))
 
-            yield from newest_of_log(pieces, count, read, schema).to_batches()
+            yield from newest_of_log(log_slices, count, read, schema).to_batches()
             return
         for _ in self._in_turn(_of_kind(parts, LostPart)):
             pass  # only its errors count
-        slices = [piece for part in _of_kind(parts, QueuesPart) for piece in part.slices]
+        slices = [
+            queue_slice for part in _of_kind(parts, QueuesPart) for queue_slice in part.slices
+        ]
         yield from self.newest(slices, count)
 
     def newest(self, slices: Sequence[QueueSlice], count: int) -> Iterator[pa.RecordBatch]:
         """Yield the newest messages of ranges of queues, in the order of the log."""
 
-        def read(request: ScanRequest, pieces: list[QueueSlice]) -> Iterator[pa.RecordBatch]:
-            part = QueuesPart(tuple(pieces))
+        def read(request: ScanRequest, queue_slices: list[QueueSlice]) -> Iterator[pa.RecordBatch]:
+            part = QueuesPart(tuple(queue_slices))
             self._expect(part.n_records)
             return part.read(self._store, request, self._advance)
 
@@ -177,9 +185,9 @@ class MessageScan:
         """Yield the messages of a look-up: those in tiered storage, then those of the log."""
         parts = plan(self._store, self._request)
         queues, singles = _of_kind(parts, QueuesPart), _of_kind(parts, RecordsPart)
-        pieces = [piece for part in _of_kind(parts, LogPart) for piece in part.slices]
+        log_slices = [log_slice for part in _of_kind(parts, LogPart) for log_slice in part.slices]
         if self._tally is not None:
-            store, n_bytes = self._store, float(n_written(self._store.log, pieces))
+            store, n_bytes = self._store, float(n_written(self._store.log, log_slices))
             for part in queues:
                 n_bytes += queues_part(store, part.slices, _ONE_PART).n_bytes
             for records in singles:
@@ -188,10 +196,10 @@ class MessageScan:
         yield from self._in_turn(queues)
         for records in singles:
             offsets = records.physical_offsets
-            for piece in pieces:
-                before = int(np.searchsorted(offsets, piece.start))
+            for log_slice in log_slices:
+                before = int(np.searchsorted(offsets, log_slice.start))
                 yield from self._read(replace(records, physical_offsets=offsets[:before]))
-                yield from self._read(LogPart((piece,)))
+                yield from self._read(LogPart((log_slice,)))
                 offsets = offsets[before:]
             yield from self._read(replace(records, physical_offsets=offsets))
 

@@ -45,17 +45,23 @@ def _newest(
     schema: pa.Schema,
 ) -> pa.Table:
     left: dict[QueueKey, list[QueueSlice]] = {}
-    for piece in slices:
-        if piece.start < piece.end:
-            left.setdefault((piece.topic, piece.queue_id), []).append(piece)
+    for queue_slice in slices:
+        if queue_slice.start < queue_slice.end:
+            left.setdefault((queue_slice.topic, queue_slice.queue_id), []).append(queue_slice)
     missing = dict.fromkeys(left, count)
     tables: list[pa.Table] = []
     n_read = count
     while left:
-        parts = [part for pieces in left.values() for part in _take_last(pieces, n_read)]
+        parts = [
+            part for queue_slices in left.values() for part in _take_last(queue_slices, n_read)
+        ]
         rows = pa.Table.from_batches(read(parts), schema)
         tables.append(rows.filter(pa.array(_newest_rows(rows, missing))))
-        left = {key: pieces for key, pieces in left.items() if pieces and missing[key] > 0}
+        left = {
+            key: queue_slices
+            for key, queue_slices in left.items()
+            if queue_slices and missing[key] > 0
+        }
         n_read *= _GROWTH
     return pa.concat_tables([schema.empty_table(), *reversed(tables)])
 
@@ -84,16 +90,16 @@ def newest_of_log(
     return table.slice(max(len(table) - count, 0))
 
 
-def _take_last(pieces: list[QueueSlice], count: int) -> list[QueueSlice]:
+def _take_last(queue_slices: list[QueueSlice], count: int) -> list[QueueSlice]:
     """Take the last ``count`` messages away from ranges of a queue, and return their ranges."""
     taken: list[QueueSlice] = []
-    while pieces and count > 0:
-        piece = pieces.pop()
-        start = max(piece.start, piece.end - count)
-        if start > piece.start:
-            pieces.append(piece._replace(end=start))
-        taken.insert(0, piece._replace(start=start))
-        count -= piece.end - start
+    while queue_slices and count > 0:
+        queue_slice = queue_slices.pop()
+        start = max(queue_slice.start, queue_slice.end - count)
+        if start > queue_slice.start:
+            queue_slices.append(queue_slice._replace(end=start))
+        taken.insert(0, queue_slice._replace(start=start))
+        count -= queue_slice.end - start
     return taken
 
 

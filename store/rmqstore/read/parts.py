@@ -83,7 +83,7 @@ class RangesPart:
     @property
     def n_records(self) -> int:
         """The number of all messages."""
-        return sum(piece.end - piece.start for piece in self.slices)
+        return sum(queue_slice.end - queue_slice.start for queue_slice in self.slices)
 
     def split(self, limits: Limits) -> list[Self]:
         """Return parts within limits that together are this one."""
@@ -170,7 +170,7 @@ class LogPart:
 
     Attributes:
         slices: the ranges.
-        spans: the same ranges in pieces that cannot be cut; None if these were not looked for.
+        spans: the same ranges in spans that cannot be cut; None if these were not looked for.
     """
 
     slices: tuple[LogSlice, ...]
@@ -197,8 +197,8 @@ class LogPart:
         self, store: StoreParts, request: ScanRequest, advance: Advance = ignore_progress
     ) -> Iterator[pa.RecordBatch]:
         spec, chosen = request.spec(store.broker_name, advance), request.log_filter()
-        for piece in self.slices:
-            yield from request.kept(read_log(store, piece, spec, chosen))
+        for log_slice in self.slices:
+            yield from request.kept(read_log(store, log_slice, spec, chosen))
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def _queues(store: StoreParts, request: ScanRequest, limits: Limits | None) -> l
         # The samples of a queue are taken while its file is open.
         ranges = store.ranges.resolve(request.selection, spec)
         sampled = [*map(store.sampler.at_ends, ranges)]
-        slices = [item.piece for item in sampled]
+        slices = [item.queue_slice for item in sampled]
         is_empty = not slices
         parts.append(_sampled_part(store, sampled, limits))
     if is_empty:
@@ -194,7 +194,7 @@ def queues_part(
     if mean_bytes is None:
         sampled = [*map(store.sampler.at_ends, slices)]
     else:
-        sampled = [SampledSlice(piece, [Sample(piece.start, 0, mean_bytes)]) for piece in slices]
+        sampled = [SampledSlice(part, [Sample(part.start, 0, mean_bytes)]) for part in slices]
     return _sampled_part(store, sampled, limits, mark)
 
 
@@ -209,7 +209,7 @@ def _sampled_part(
     A closed store has no other newest record than those of the ranges. Its units may be out of
     order, so a record after the last of these is no proof that it is newer.
     """
-    slices = tuple(item.piece for item in sampled)
+    slices = tuple(item.queue_slice for item in sampled)
     queues = SampledQueues(store.sampler.evenly(sampled, limits))
     log, end, is_newest = store.log, store.log_end, True
     if mark is None and end is not None and not log.is_remote:
@@ -221,5 +221,5 @@ def _sampled_part(
     return QueuesPart(slices, mark, queues, recovered=recovered, is_newest=is_newest)
 
 
-def _total_length(pieces: Iterable[QueueSlice | LogSlice]) -> int:
-    return sum(piece.end - piece.start for piece in pieces)
+def _total_length(slices: Iterable[QueueSlice | LogSlice]) -> int:
+    return sum(part.end - part.start for part in slices)

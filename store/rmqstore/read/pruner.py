@@ -63,23 +63,23 @@ class StorePruner:
         """Return the parts of ranges of queues that have to be read."""
         pruning = self._pruning
         kept: list[QueueSlice] = []
-        for piece in slices:
-            start = max(piece.start, pruning.queue_offsets.low)
-            end = min(piece.end, pruning.queue_offsets.high + 1)
-            if start < end and pruning.keeps(piece.topic, piece.queue_id):
-                kept.append(piece._replace(start=start, end=end))
+        for queue_slice in slices:
+            start = max(queue_slice.start, pruning.queue_offsets.low)
+            end = min(queue_slice.end, pruning.queue_offsets.high + 1)
+            if start < end and pruning.keeps(queue_slice.topic, queue_slice.queue_id):
+                kept.append(queue_slice._replace(start=start, end=end))
         *in_tiers, bounded = self._store.store_queues.divide(kept)
         in_tier = [
             part
-            for tier, pieces in zip(self._store.tiers, in_tiers, strict=True)
-            for part in prune_tiered(tier, pieces, pruning)
+            for tier, queue_slices in zip(self._store.tiers, in_tiers, strict=True)
+            for part in prune_tiered(tier, queue_slices, pruning)
         ]
         if not bounded:
             return PrunedQueues([], None, in_tier)
         log = self._store.log_slice()
         whole = Span(log.start, log.end)
         parts = self._parts(whole)
-        topics = self._store.ranges.indexed_topics({piece.topic for piece in bounded})
+        topics = self._store.ranges.indexed_topics({queue_slice.topic for queue_slice in bounded})
         wanted = pruning.wanted
         if not wanted or not topics:
             return PrunedQueues(self._cut_all(bounded, parts, whole), None, in_tier)
@@ -91,8 +91,8 @@ class StorePruner:
         gaps = LogSpans.of(candidates.uncovered)
         places = candidates.places
         places = places[self._inside(places, parts) & ~self._inside(places, gaps)]
-        indexed = [piece for piece in bounded if piece.topic in topics]
-        others = [piece for piece in bounded if piece.topic not in topics]
+        indexed = [queue_slice for queue_slice in bounded if queue_slice.topic in topics]
+        others = [queue_slice for queue_slice in bounded if queue_slice.topic not in topics]
         uncovered = self._cut_all(indexed, parts.met(gaps), whole)
         single = self._units(places, indexed, uncovered)
         return PrunedQueues(uncovered + self._cut_all(others, parts, whole), single, in_tier)
@@ -101,7 +101,7 @@ class StorePruner:
         if parts.spans == (whole,):
             return slices
         ranges = self._store.ranges
-        return [part for piece in slices for part in ranges.within(piece, parts.spans)]
+        return [part for queue_slice in slices for part in ranges.within(queue_slice, parts.spans)]
 
     def log(self, whole: LogSlice) -> list[LogSlice]:
         """Return the parts of the log that have to be read.
@@ -160,17 +160,21 @@ class StorePruner:
         encoded = rows.column("topic").dictionary_encode()
         topics, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
         by_queue: dict[QueueKey, list[tuple[QueueSlice, bool]]] = defaultdict(list)
-        for pieces, are_included in ((slices, True), (but, False)):
-            for piece in pieces:
-                by_queue[piece.topic, piece.queue_id].append((piece, are_included))
+        for queue_slices, are_included in ((slices, True), (but, False)):
+            for queue_slice in queue_slices:
+                by_queue[queue_slice.topic, queue_slice.queue_id].append(
+                    (queue_slice, are_included)
+                )
         units = []
         for members in rows_by_queue(codes, queue_ids):
             key = topics[int(codes[members[0]])], int(queue_ids[members[0]])
             queue_offsets = offsets[members]
             chosen = np.zeros(len(members), np.bool_)
-            for piece, is_included in by_queue[key]:
-                is_in_piece = (queue_offsets >= piece.start) & (queue_offsets < piece.end)
-                chosen[is_in_piece] = is_included
+            for queue_slice, is_included in by_queue[key]:
+                is_in_slice = (queue_offsets >= queue_slice.start) & (
+                    queue_offsets < queue_slice.end
+                )
+                chosen[is_in_slice] = is_included
             if chosen.any():
                 chosen_places = places[members[chosen]]
                 units.append(self._units_at(key, queue_offsets[chosen], chosen_places))
@@ -201,27 +205,27 @@ def prune_tiered(
     topics, queues and queue offsets have been applied.
     """
     left: list[QueueSlice] = []
-    for piece in slices:
-        queue = tier.queue(piece.topic, piece.queue_id)
+    for queue_slice in slices:
+        queue = tier.queue(queue_slice.topic, queue_slice.queue_id)
         whole = Span(queue.log.min_offset, queue.log.max_offset)
-        parts = parts_that_meet(pruning, whole, partial(_points, queue, piece))
+        parts = parts_that_meet(pruning, whole, partial(_points, queue, queue_slice))
         if parts.spans == (whole,):
-            left.append(piece)
+            left.append(queue_slice)
         else:
-            left += slices_within(queue.units, piece, parts.spans, whole.end)
+            left += slices_within(queue.units, queue_slice, parts.spans, whole.end)
     return left
 
 
-def _points(queue: TieredQueue, piece: QueueSlice) -> StoreTimes:
+def _points(queue: TieredQueue, queue_slice: QueueSlice) -> StoreTimes:
     """Return records of a range with their times; none if their physical offsets do not rise.
 
     They are all records where the log of the queue is short.
     """
-    n_units = piece.end - piece.start
+    n_units = queue_slice.end - queue_slice.start
     n_bytes = queue.log.max_offset - queue.log.min_offset
     are_all = n_units <= _SHORT_RANGE and n_bytes <= _SHORT_LOG
     count = n_units if are_all else min(n_units, _SAMPLES)
-    spaced = np.linspace(piece.start, piece.end - 1, count).astype(np.int64)
+    spaced = np.linspace(queue_slice.start, queue_slice.end - 1, count).astype(np.int64)
     units = queue.units.units_of(np.unique(spaced))
     offsets = units.physical_offsets[units.may_be_right(queue.log.max_offset)]
     times, are_right = queue.log.store_timestamps(offsets)

@@ -371,21 +371,21 @@ class QueueRanges:
             for key, span, found in self._searched(spans().items(), resolver)
         }
 
-    def look_confirmed(self, piece: QueueSlice, log_end: int) -> bool:
+    def look_confirmed(self, queue_slice: QueueSlice, log_end: int) -> bool:
         """Return whether the log confirms a range's units; see ``unit_checks.look_confirmed``.
 
         Units in tiered storage need no confirmation.
         """
-        for part in self._store_queues.divide([piece])[-1]:
+        for part in self._store_queues.divide([queue_slice])[-1]:
             key = (part.topic, part.queue_id)
             queue = self._queues.open(*key)
             if not look_confirmed(self._log, queue, key, part.start, part.end, log_end):
                 return False
         return True
 
-    def stands(self, piece: QueueSlice) -> bool:
+    def stands(self, queue_slice: QueueSlice) -> bool:
         """Return whether the queue files and the last record of a planned range still exist."""
-        for part in self._store_queues.divide([piece])[-1]:
+        for part in self._store_queues.divide([queue_slice])[-1]:
             key = (part.topic, part.queue_id)
             queue = self._queues.open(*key)
             if [*queue.runs(part.start, part.end)] != [(part.start, part.end)]:
@@ -396,18 +396,18 @@ class QueueRanges:
         return True
 
     def confirmed(
-        self, piece: QueueSlice, log_end: int, stored_until: int = LATEST_TIME
+        self, queue_slice: QueueSlice, log_end: int, stored_until: int = LATEST_TIME
     ) -> list[QueueSlice]:
         """Return the parts of a range whose units the log confirms, or that are in tiered storage.
 
         A warning names the parts that are left out.
 
         Args:
-            piece: the range.
+            queue_slice: the range.
             log_end: the physical offset where the log ends.
             stored_until: the latest store time (ms) of a record that confirms a unit.
         """
-        *in_tiers, local = self._store_queues.divide([piece])
+        *in_tiers, local = self._store_queues.divide([queue_slice])
         slices = [*chain.from_iterable(in_tiers)]
         for part in local:
             key = (part.topic, part.queue_id)
@@ -425,13 +425,13 @@ class QueueRanges:
             slices += (QueueSlice(*key, *run) for run in runs)
         return slices
 
-    def within(self, piece: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
+    def within(self, queue_slice: QueueSlice, spans: Sequence[Span]) -> list[QueueSlice]:
         """Return the parts of a local range that may lie in parts of the log.
 
         See ``slices_within``.
         """
-        queue = self._queues.open(piece.topic, piece.queue_id)
-        return slices_within(queue, piece, spans, self._log.max_offset)
+        queue = self._queues.open(queue_slice.topic, queue_slice.queue_id)
+        return slices_within(queue, queue_slice, spans, self._log.max_offset)
 
 
 def may_choose_light_queues(selection: Selection) -> bool:
@@ -519,7 +519,7 @@ def _n_leading(mask: Mask) -> int:
 
 
 def slices_within(
-    queue: Queue, piece: QueueSlice, spans: Sequence[Span], log_end: int
+    queue: Queue, queue_slice: QueueSlice, spans: Sequence[Span], log_end: int
 ) -> list[QueueSlice]:
     """Return the parts of a range whose messages may lie in parts of the log, ascending.
 
@@ -527,60 +527,60 @@ def slices_within(
 
     Args:
         queue: any kind of queue.
-        piece: the range of it.
+        queue_slice: the range of it.
         spans: the parts of the log, rising.
         log_end: physical offset where the log ends.
     """
-    parts = _valid_within(queue, piece, spans, log_end)
+    parts = _valid_within(queue, queue_slice, spans, log_end)
     if parts is not None:
         return parts
 
     def first_at(physical_offset: int, start: int) -> int:
         def is_reached(queue_offset: int) -> bool:
             estimate = estimate_physical_offset(
-                queue, queue_offset, piece.start, piece.end, log_end
+                queue, queue_offset, queue_slice.start, queue_slice.end, log_end
             )
             if estimate is None:
                 raise CorruptQueueError(*queue.place(queue_offset), "no unit around is valid")
             return estimate >= physical_offset
 
-        return find_first(start, piece.end, is_reached)
+        return find_first(start, queue_slice.end, is_reached)
 
     parts = []
-    stop = piece.start
+    stop = queue_slice.start
     try:
         for span in spans:
             start = first_at(span.start, stop)
             stop = first_at(span.end, start)
-            low = max(start - VOTING_UNITS, piece.start)
-            high = min(stop + VOTING_UNITS, piece.end)
+            low = max(start - VOTING_UNITS, queue_slice.start)
+            high = min(stop + VOTING_UNITS, queue_slice.end)
             low, high = trim(queue, low, high, span, log_end)
             if low >= high:
                 continue
             if parts and low <= parts[-1].end:
                 parts[-1] = parts[-1]._replace(end=max(high, parts[-1].end))
             else:
-                parts.append(piece._replace(start=low, end=high))
+                parts.append(queue_slice._replace(start=low, end=high))
     except CorruptQueueError as err:
         logger.info("%s: all of the range is read", err)
-        return [piece]
+        return [queue_slice]
     return parts
 
 
 def _valid_within(
-    queue: Queue, piece: QueueSlice, spans: Sequence[Span], log_end: int
+    queue: Queue, queue_slice: QueueSlice, spans: Sequence[Span], log_end: int
 ) -> list[QueueSlice] | None:
     """Return the parts of a short range in parts of the log; None unless all units are valid."""
-    units = short_units(queue, (piece.start, piece.end))
+    units = short_units(queue, (queue_slice.start, queue_slice.end))
     if units is None or not units.may_be_right(log_end).all():
         return None
     physical_offsets = units.physical_offsets
     if (np.diff(physical_offsets) < 0).any():
         return None
     parts: list[QueueSlice] = []
-    for low, high in (piece.start + np.searchsorted(physical_offsets, spans)).tolist():
+    for low, high in (queue_slice.start + np.searchsorted(physical_offsets, spans)).tolist():
         if parts and low == parts[-1].end:
             parts[-1] = parts[-1]._replace(end=high)
         elif low < high:
-            parts.append(piece._replace(start=low, end=high))
+            parts.append(queue_slice._replace(start=low, end=high))
     return parts

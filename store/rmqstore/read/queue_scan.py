@@ -85,7 +85,9 @@ class QueueScan:
             CorruptQueueError: a unit is damaged and the mode is FAILFAST.
             OffsetOutOfRangeError: messages were deleted, and data loss is to fail.
         """
-        windows, reach = self._windows([piece for piece in slices if piece.start < piece.end])
+        windows, reach = self._windows(
+            [queue_slice for queue_slice in slices if queue_slice.start < queue_slice.end]
+        )
         try:
             for window in windows:
                 yield from self._read(window, reach)
@@ -110,8 +112,8 @@ class QueueScan:
         if not self._log.is_remote:
             return windows, prefetch_nothing
         files: set[str] = set()
-        for piece in slices[:_PREPARED_SLICES]:
-            files.update(self._open_queue(piece.topic, piece.queue_id).end_files or ())
+        for queue_slice in slices[:_PREPARED_SLICES]:
+            files.update(self._open_queue(queue_slice.topic, queue_slice.queue_id).end_files or ())
         self._log.storage.prepare(files)
         ahead = ReadAhead(self._log, windows, self._places)
         return ahead.windows(), ahead.reach
@@ -131,10 +133,10 @@ class QueueScan:
 
     def _merge(self, slices: list[QueueSlice]) -> Iterator[UnitRows]:
         """Yield all units in the order of the log, about ``WINDOW_UNITS`` at a time."""
-        topics = list(dict.fromkeys(piece.topic for piece in slices))
+        topics = list(dict.fromkeys(queue_slice.topic for queue_slice in slices))
         codes = {topic: code for code, topic in enumerate(topics)}
-        topic_codes = np.array([codes[piece.topic] for piece in slices], np.int32)
-        queue_ids = np.array([piece.queue_id for piece in slices], np.int32)
+        topic_codes = np.array([codes[queue_slice.topic] for queue_slice in slices], np.int32)
+        queue_ids = np.array([queue_slice.queue_id for queue_slice in slices], np.int32)
         want = self._want_units if self._log.is_remote else None
         for units in UnitMerge(slices, self._held_units, self._sampled_unit, want=want).windows():
             yield UnitRows(
@@ -147,35 +149,35 @@ class QueueScan:
                 units.tags_codes,
             )
 
-    def _sampled_unit(self, piece: QueueSlice, queue_offset: int) -> Positions:
+    def _sampled_unit(self, queue_slice: QueueSlice, queue_offset: int) -> Positions:
         """Return the physical offset of one unit, (1,), or (0,) if the unit is gone.
 
         Its loss is reported where it is read.
         """
         with suppress(OffsetOutOfRangeError):
-            queue = self._open_queue(piece.topic, piece.queue_id)
+            queue = self._open_queue(queue_slice.topic, queue_slice.queue_id)
             return queue.units(queue_offset, queue_offset + 1).physical_offsets
         return np.empty(0, np.int64)
 
-    def _want_units(self, piece: QueueSlice, starts: NDArray[np.int64], count: int) -> None:
+    def _want_units(self, queue_slice: QueueSlice, starts: NDArray[np.int64], count: int) -> None:
         """Announce ``count`` units from each queue offset (n,) on."""
         with suppress(RmqStoreError):  # said when they are read
-            self._open_queue(piece.topic, piece.queue_id).want(starts, count)
+            self._open_queue(queue_slice.topic, queue_slice.queue_id).want(starts, count)
 
-    def _held_units(self, piece: QueueSlice, start: int, count: int) -> tuple[int, Units]:
+    def _held_units(self, queue_slice: QueueSlice, start: int, count: int) -> tuple[int, Units]:
         """Return units from ``start`` on, and the queue offset of the first of them.
 
         It is later than ``start`` if units are gone.
         """
-        queue = self._open_queue(piece.topic, piece.queue_id)
+        queue = self._open_queue(queue_slice.topic, queue_slice.queue_id)
         try:
             return start, queue.units(start, start + count)
         except OffsetOutOfRangeError as err:
             queue.refresh()
-            low, high = next(queue.runs(start, piece.end), (piece.end, piece.end))
+            low, high = next(queue.runs(start, queue_slice.end), (queue_slice.end, queue_slice.end))
             if low == start:
                 raise
-            name = f"{piece.topic}-{piece.queue_id}"
+            name = f"{queue_slice.topic}-{queue_slice.queue_id}"
             text = f"queue offsets {start} to {low} of {name} are gone: {err}"
             if self._spec.fail_on_data_loss:
                 advice = f"{READS_ON} reads on without them"

@@ -48,14 +48,14 @@ class LogScan:
         self._log, self._queues_end = log, queues_end
         self._spec, self._pipeline = spec, plain_pipeline(spec, wanted)
 
-    def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:
+    def batches(self, log_slice: LogSlice) -> Iterator[pa.RecordBatch]:
         """Yield the records of a slice.
 
         Raises:
             CorruptRecordError: there is no valid record, and the mode is FAILFAST.
             OffsetOutOfRangeError: a file is missing, and data loss is to fail.
         """
-        for part in join_spans(self._log, piece.start, piece.end):
+        for part in join_spans(self._log, log_slice.start, log_slice.end):
             spans: Sequence[SegmentSpan] = [part] if isinstance(part, SegmentSpan) else part.spans
             # In mode FAILFAST the read ends at the record that led the walk over others.
             if isinstance(part, JoinedWindow) and (
@@ -64,7 +64,7 @@ class LogScan:
                 yield from self._read_joined(part)
                 continue
             for span in spans:
-                if (yield from self._read_span(span, is_closed=piece.is_closed)):
+                if (yield from self._read_span(span, is_closed=log_slice.is_closed)):
                     return
 
     def _read_joined(self, window: JoinedWindow) -> Iterator[pa.RecordBatch]:
@@ -175,8 +175,8 @@ def read_queues(
         # Retention continues while tiered storage is read, which can take long.
         store.log.refresh()
         *moved, local = _divided(store, local)
-        for tier, pieces in zip(store.tiers, moved, strict=True):
-            if pieces:
+        for tier, queue_slices in zip(store.tiers, moved, strict=True):
+            if queue_slices:
                 tier.refresh()
         yield from _read_tiers(store, moved, spec)
     yield from _queue_scan(store, spec).batches(local)
@@ -198,9 +198,9 @@ def _read_tiers(
     spec = replace(spec, check_record_crc=False, mark=None)
     batch_topics = store.queues.batch_topics() if any(in_tiers) else ()
     for tier, slices in zip(store.tiers, in_tiers, strict=True):
-        for (topic, queue_id), group in groupby(slices, lambda piece: piece[:2]):
-            queue, pieces = tier.queue(topic, queue_id), [*group]
-            whole = (pieces[0].start, pieces[-1].end)
+        for (topic, queue_id), group in groupby(slices, lambda queue_slice: queue_slice[:2]):
+            queue, queue_slices = tier.queue(topic, queue_id), [*group]
+            whole = (queue_slices[0].start, queue_slices[-1].end)
             has_batches = topic in batch_topics or queue.holds_inner_batches(*whole)
             if has_batches and not spec.inflate:
                 raise UnsupportedFeatureError(
@@ -216,7 +216,7 @@ def _read_tiers(
                 wanted=wanted,
                 is_sparse=queue.is_sparse,
             )
-            yield from scan.batches(pieces)
+            yield from scan.batches(queue_slices)
 
 
 def _queue_scan(store: StoreParts, spec: ReadSpec) -> QueueScan:
@@ -238,10 +238,10 @@ def read_units(store: StoreParts, picked: UnitRows, spec: ReadSpec) -> Iterator[
 
 
 def read_log(
-    store: StoreParts, piece: LogSlice, spec: ReadSpec, wanted: LogFilter
+    store: StoreParts, log_slice: LogSlice, spec: ReadSpec, wanted: LogFilter
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range of the log; see :class:`LogScan`."""
-    return LogScan(store.log, store.store_queues.proved_end, spec, wanted).batches(piece)
+    return LogScan(store.log, store.store_queues.proved_end, spec, wanted).batches(log_slice)
 
 
 def find_candidates(

@@ -56,7 +56,7 @@ class Sampler:
         self._bases: dict[str, int] = {}
         self._lowest_base = 0
 
-    def sample(self, piece: QueueSlice, count: int) -> list[Sample]:
+    def sample(self, queue_slice: QueueSlice, count: int) -> list[Sample]:
         """Return up to ``count`` samples of a range, from its first to its last message.
 
         They are evenly spaced by queue offset. A range of at most ``_SAMPLED_UNITS`` messages gives
@@ -65,7 +65,7 @@ class Sampler:
         The logs of queues in tiered storage have no order among them. For planning, each of them
         lies before the log of the local store, at offsets below 0.
         """
-        *in_tiers, local = self._store_queues.divide([piece])
+        *in_tiers, local = self._store_queues.divide([queue_slice])
         samples: list[Sample] = []
         for tier, parts in zip(self._store_queues.tiers, in_tiers, strict=True):
             for part in parts:
@@ -79,16 +79,18 @@ class Sampler:
             samples += sample_queue(queue, part.start, part.end, count)
         return samples
 
-    def at_ends(self, piece: QueueSlice) -> SampledSlice:
+    def at_ends(self, queue_slice: QueueSlice) -> SampledSlice:
         """Return a range sampled at its first and its last message."""
-        return SampledSlice(piece, self.sample(piece, _FEWEST_SAMPLES))
+        return SampledSlice(queue_slice, self.sample(queue_slice, _FEWEST_SAMPLES))
 
     def mean_if_one_task(self, slices: Sequence[QueueSlice], limits: Limits) -> float | None:
         """Return the mean size of the messages in many ranges, None if one task cannot hold them.
 
         The longest ranges are sampled, and some others.
         """
-        lengths = np.array([piece.end - piece.start for piece in slices], np.int64)
+        lengths = np.array(
+            [queue_slice.end - queue_slice.start for queue_slice in slices], np.int64
+        )
         n_records = int(lengths.sum())
         is_limited = n_records > (limits.max_records or n_records)
         if len(slices) < _MANY_RANGES or is_limited or (limits.min_partitions or 1) > 1:
@@ -118,10 +120,10 @@ class Sampler:
         step = max(task_bytes / _SAMPLES_PER_TASK, 1.0) * (_SAMPLES_PER_TASK / n_samples)
         result = []
         for item in sampled:
-            n_records = item.piece.end - item.piece.start
+            n_records = item.queue_slice.end - item.queue_slice.start
             if n_records > _SMALL_QUEUE and item.n_bytes >= step:
                 count = int(min(_FEWEST_SAMPLES + item.n_bytes / step, n_records, _MAX_SAMPLES))
-                result.append(SampledSlice(item.piece, self.sample(item.piece, count)))
+                result.append(SampledSlice(item.queue_slice, self.sample(item.queue_slice, count)))
             else:
                 result.append(item)
         return result
@@ -133,11 +135,11 @@ class Sampler:
             self._bases[log.folders] = self._lowest_base - log.min_offset
         return self._bases[log.folders]
 
-    def rows_within(self, piece: QueueSlice, n_bytes: int) -> int:
+    def rows_within(self, queue_slice: QueueSlice, n_bytes: int) -> int:
         """Return how many messages at the start of a range have records of ``n_bytes`` at most."""
         count = 0
         queues = self._store_queues
-        for source, parts in zip(queues.sources, queues.divide([piece]), strict=True):
+        for source, parts in zip(queues.sources, queues.divide([queue_slice]), strict=True):
             for part in parts:
                 units = source.open(part.topic, part.queue_id)
                 fitting, n_bytes = rows_that_fit(units, part.start, part.end, n_bytes)

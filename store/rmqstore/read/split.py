@@ -44,14 +44,14 @@ class Sample(NamedTuple):
 class SampledSpan(NamedTuple):
     """A range of the log in which no cut is possible, and its bytes, without holes of the file."""
 
-    piece: LogSlice
+    log_slice: LogSlice
     n_bytes: int
 
 
 class SampledSlice(NamedTuple):
     """A range of a queue with samples of it: the first and the last message, and some between."""
 
-    piece: QueueSlice
+    queue_slice: QueueSlice
     samples: Sequence[Sample]
 
     @property
@@ -60,14 +60,18 @@ class SampledSlice(NamedTuple):
         if not self.samples:
             return 0.0
         mean_bytes = sum(sample.mean_bytes for sample in self.samples) / len(self.samples)
-        return mean_bytes * (self.piece.end - self.piece.start)
+        return mean_bytes * (self.queue_slice.end - self.queue_slice.start)
 
     def with_a_sample(self) -> SampledSlice:
         """Return the range with at least one sample.
 
         A queue whose files are missing has no sample. It gets one of 0 bytes.
         """
-        return self if self.samples else self._replace(samples=[Sample(self.piece.start, 0, 0.0)])
+        return (
+            self
+            if self.samples
+            else self._replace(samples=[Sample(self.queue_slice.start, 0, 0.0)])
+        )
 
 
 class SampledQueues:
@@ -81,10 +85,14 @@ class SampledQueues:
     """
 
     def __init__(self, sampled: Iterable[SampledSlice]) -> None:
-        ranges = [item.with_a_sample() for item in sampled if item.piece.start < item.piece.end]
-        self._slices = [item.piece for item in ranges]
-        self._starts = np.array([piece.start for piece in self._slices], np.int64)
-        self._ends = np.array([piece.end for piece in self._slices], np.int64)
+        ranges = [
+            item.with_a_sample()
+            for item in sampled
+            if item.queue_slice.start < item.queue_slice.end
+        ]
+        self._slices = [item.queue_slice for item in ranges]
+        self._starts = np.array([queue_slice.start for queue_slice in self._slices], np.int64)
+        self._ends = np.array([queue_slice.end for queue_slice in self._slices], np.int64)
         samples = [sample for item in ranges for sample in item.samples]
         counts = np.array([len(item.samples) for item in ranges], np.int64)
         self._first = np.cumsum(counts) - counts  # of the samples of each range, (n_ranges,)
@@ -141,7 +149,9 @@ class SampledQueues:
         least = min(limits.min_partitions or 1, n_records)
         # The parts with most records are halved until there are enough; their order is kept.
         while len(parts) < least:
-            sizes = [sum(piece.end - piece.start for piece in part) for part in parts]
+            sizes = [
+                sum(queue_slice.end - queue_slice.start for queue_slice in part) for part in parts
+            ]
             n_missing = least - len(parts)
             largest = sorted(range(len(parts)), key=sizes.__getitem__, reverse=True)[:n_missing]
             chosen = {number for number in largest if sizes[number] > 1}
@@ -222,23 +232,26 @@ def _cuts(
 
 def _within_records(task: list[QueueSlice], max_records: int | None) -> list[list[QueueSlice]]:
     """Halve a task until no part has more than ``max_records``; ranges are cut in the middle."""
-    if max_records is None or sum(piece.end - piece.start for piece in task) <= max_records:
+    if (
+        max_records is None
+        or sum(queue_slice.end - queue_slice.start for queue_slice in task) <= max_records
+    ):
         return [task]
     return [part for half in _halves(task) for part in _within_records(half, max_records)]
 
 
 def _halves(task: list[QueueSlice]) -> list[list[QueueSlice]]:
     """Cut a task of more than one record in two, each of its ranges in the middle if one can be."""
-    if all(piece.end - piece.start == 1 for piece in task):
+    if all(queue_slice.end - queue_slice.start == 1 for queue_slice in task):
         middle = len(task) // 2
         return [task[:middle], task[middle:]]
     first: list[QueueSlice] = []
     second: list[QueueSlice] = []
-    for piece in task:
-        middle = (piece.start + piece.end + 1) // 2
-        first.append(piece._replace(end=middle))
-        if middle < piece.end:
-            second.append(piece._replace(start=middle))
+    for queue_slice in task:
+        middle = (queue_slice.start + queue_slice.end + 1) // 2
+        first.append(queue_slice._replace(end=middle))
+        if middle < queue_slice.end:
+            second.append(queue_slice._replace(start=middle))
     return [first, second]
 
 
@@ -291,9 +304,9 @@ def join_parts(parts: Iterable[SampledSpan], max_bytes: int) -> list[tuple[LogSl
             groups.append([])
             n_bytes = 0
         group = groups[-1]
-        if group and group[-1].end == part.piece.start:
-            group[-1] = group[-1]._replace(end=part.piece.end)
+        if group and group[-1].end == part.log_slice.start:
+            group[-1] = group[-1]._replace(end=part.log_slice.end)
         else:
-            group.append(part.piece)
+            group.append(part.log_slice)
         n_bytes += part.n_bytes
     return [tuple(group) for group in groups]

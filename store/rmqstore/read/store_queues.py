@@ -152,15 +152,15 @@ class StoreQueues:
         in_tier: list[QueueSlice] = []
         local: list[QueueSlice] = []
         firsts: dict[QueueKey, int] = {}
-        for piece in slices:
-            key = (piece.topic, piece.queue_id)
+        for queue_slice in slices:
+            key = (queue_slice.topic, queue_slice.queue_id)
             if key not in firsts:
                 firsts[key] = self._queues.first(*key)
-            cut = min(max(firsts[key], piece.start), piece.end)
-            if piece.start < cut:
-                in_tier.append(piece._replace(end=cut))
-            if cut < piece.end:
-                local.append(piece._replace(start=cut))
+            cut = min(max(firsts[key], queue_slice.start), queue_slice.end)
+            if queue_slice.start < cut:
+                in_tier.append(queue_slice._replace(end=cut))
+            if cut < queue_slice.end:
+                local.append(queue_slice._replace(start=cut))
         return [in_tier, local]
 
     def at_time(

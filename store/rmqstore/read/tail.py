@@ -439,14 +439,14 @@ class StoreTail:
 
     def look_confirmed(self, slices: Iterable[QueueSlice]) -> bool:
         """Return whether the log confirms the units of ranges."""
-        return all(self.store.ranges.look_confirmed(piece, self._seen.position) for piece in slices)
+        return all(self.store.ranges.look_confirmed(part, self._seen.position) for part in slices)
 
     def confirmed(self, slices: Iterable[QueueSlice]) -> list[QueueSlice]:
         """Return the parts of ranges that the log confirms."""
         return [
             part
-            for piece in slices
-            for part in self.store.ranges.confirmed(piece, self._seen.position)
+            for queue_slice in slices
+            for part in self.store.ranges.confirmed(queue_slice, self._seen.position)
         ]
 
     def doubt(self) -> None:

@@ -88,8 +88,8 @@ class UnitMerge:
         self._window_units = window_units
         self._want = want
         # The queue offset of each slice to read from.
-        self._next = np.array([piece.start for piece in slices], np.int64)
-        self._ends = np.array([piece.end for piece in slices], np.int64)
+        self._next = np.array([queue_slice.start for queue_slice in slices], np.int64)
+        self._ends = np.array([queue_slice.end for queue_slice in slices], np.int64)
         self._horizons = np.full(len(slices), -1, np.int64)  # the highest key read
         self._held = _NO_UNITS  # read, and not in a window yet
 
@@ -145,8 +145,10 @@ class UnitMerge:
         for number, count in enumerate(counts.tolist()):
             chunks.append(self._read(number, count))
             # The samples are taken now because the files of the queue are open.
-            piece = self._slices[number]
-            samples += [self._sample_unit(piece, queue_offset) for queue_offset in sampled[number]]
+            queue_slice = self._slices[number]
+            samples += [
+                self._sample_unit(queue_slice, queue_offset) for queue_offset in sampled[number]
+            ]
         self._hold(chunks)
         keys = np.concatenate([self._held.keys, *samples])
         weights = np.full(len(keys), step, np.int64)

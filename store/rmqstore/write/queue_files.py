@@ -20,7 +20,7 @@ from rmqstore.storage.log.commitlog import CommitLog
 from rmqstore.storage.queue.appender import BatchQueueAppender, QueueAppender
 from rmqstore.storage.queue.batch_consumequeue import BatchConsumeQueue
 from rmqstore.storage.queue.consumequeue import ConsumeQueue
-from rmqstore.storage.queue.queue import pieces, reach
+from rmqstore.storage.queue.queue import chunks, reach
 from rmqstore.write.truncation import cut_queue
 
 logger = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def _unfounded(paths: StorePaths, log: CommitLog, topic: str, queue_name: str) -
     with closing(queue):
         n_wrong = sum(
             int((queue.units(low, high).physical_offsets >= log.min_offset).sum())
-            for low, high in pieces(queue, queue.begin, queue.end())
+            for low, high in chunks(queue, queue.begin, queue.end())
         )
     if not n_wrong:
         return []

@@ -15,7 +15,7 @@ from kafka_comparing import both, rows_of
 from kafkalog.format import records
 from kafkalog.format.batch_heads import crc32c, walk_batches
 from kafkalog.format.layout import RECORD
-from kafkalog.format.records import decode, decode_pieces
+from kafkalog.format.records import decode, decode_chunks
 from rmqstore.errors import MalformedBytesError, UnsupportedFeatureError, install
 
 _NAMES = (b"", b"n", b"trace", "name-\N{SNOWMAN}".encode(), b"\xff", b"x" * 80)
@@ -215,13 +215,13 @@ def test_large_reads_come_in_pieces() -> None:
     part = batch(0, [Row(b"k", bytes(1 << 20)) for _ in range(40)], attributes=LZ4)
     data = part * 4
     heads = walk_batches(data)
-    pieces = [piece.num_rows for piece in decode_pieces(data, heads, columns=["value"])]
+    pieces = [piece.num_rows for piece in decode_chunks(data, heads, columns=["value"])]
     assert pieces == [40] * 4
     assert decode(data, heads, columns=["value"]).num_rows == 160
 
 
 def test_one_huge_batch_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "_PIECE_ROWS", 100)
+    monkeypatch.setattr(records, "_CHUNK_ROWS", 100)
     counts = (60, 30, 40, 350, 7)
     parts, offset = [], 0
     for count in counts:
@@ -229,7 +229,7 @@ def test_one_huge_batch_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
         offset += count
     data = b"".join(parts)
     heads = walk_batches(data)
-    pieces = list(decode_pieces(data, heads, columns=["offset", "key"], start_offset=5))
+    pieces = list(decode_chunks(data, heads, columns=["offset", "key"], start_offset=5))
     assert [piece.num_rows for piece in pieces] == [85, 40, 100, 100, 100, 50, 7]
     whole = pa.Table.from_batches(pieces)
     assert whole.to_pylist() == decode(data, heads, columns=["offset", "key"]).to_pylist()[5:]
@@ -238,12 +238,12 @@ def test_one_huge_batch_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_huge_batch_gives_nothing_if_its_last_record_is_damaged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(records, "_PIECE_ROWS", 100)
+    monkeypatch.setattr(records, "_CHUNK_ROWS", 100)
     every = b"".join(record(at, Row()) for at in range(250))
     valid = batch(0, [Row()])
     for stored in (every + b"\0", every[:-1] + b"\1", every[:-7]):
         data = valid + batch(1, [], records=stored, count=250) + valid
-        pieces = decode_pieces(data, walk_batches(data), columns=["offset", "headers"])
+        pieces = decode_chunks(data, walk_batches(data), columns=["offset", "headers"])
         given = []
         with pytest.raises(MalformedBytesError) as raised:
             given.extend(pieces)
@@ -275,8 +275,8 @@ def test_compressed_messages_come_in_pieces(
     heads = walk_batches(data)
     whole = decode(data, heads, columns=["offset", "value", "timestamp"])
     assert whole.column("offset").to_pylist() == list(range(offset))
-    monkeypatch.setattr(records, "_PIECE_ROWS", 100)
-    pieces = list(decode_pieces(data, heads, columns=["offset", "value", "timestamp"]))
+    monkeypatch.setattr(records, "_CHUNK_ROWS", 100)
+    pieces = list(decode_chunks(data, heads, columns=["offset", "value", "timestamp"]))
     assert pa.Table.from_batches(pieces).to_pylist() == whole.to_pylist()
     assert max(piece.num_rows for piece in pieces) <= 101
 
@@ -284,14 +284,14 @@ def test_compressed_messages_come_in_pieces(
 def test_a_huge_compressed_message_gives_nothing_if_its_last_one_is_damaged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(records, "_PIECE_ROWS", 100)
+    monkeypatch.setattr(records, "_CHUNK_ROWS", 100)
     valid = message(0, None, b"a")
     messages = inner(500, 1)
     for last in (messages[-1][:-1] + b"x", messages[-1][:-1], bytes(40), messages[-1] + b"1"):
         data = valid + wrapper(500, GZIP, *messages[:-1], last) + valid
         given = []
         with pytest.raises(MalformedBytesError) as raised:
-            given.extend(decode_pieces(data, walk_batches(data), columns=["offset"]))
+            given.extend(decode_chunks(data, walk_batches(data), columns=["offset"]))
         assert raised.value.position == len(valid)
         assert sum(piece.num_rows for piece in given) in (0, 1)
 

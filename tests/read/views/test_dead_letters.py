@@ -17,10 +17,10 @@ from reading import Row, rows
 from rmqstore.errors import OptionError
 from rmqstore.format.columns.property_decode import KnownNames, origin_of
 from rmqstore.format.schema import PROPERTIES
-from rmqstore.read.views.catalogue import plan_view, read_piece
+from rmqstore.read.views.catalogue import plan_view, read_slice
 from rmqstore.read.views.dead_letters import origins
-from rmqstore.read.views.pieces import ViewLimits
 from rmqstore.read.views.schema import view_spec
+from rmqstore.read.views.slices import ViewLimits
 from rmqstore.store.opening import open_for
 from tier_builder import stored_messages, write_tier
 
@@ -102,14 +102,18 @@ def test_pieces_have_each_message_once(golden_store: GoldenStore, max_bytes: int
     root = golden_store("live")
     spec = view_spec("deadLetters")
     with open_for(root) as store:
-        pieces = plan_view(store.parts, spec, ViewLimits(max_bytes))
-        found = [row for piece in pieces for row in rows(read_piece(store.parts, spec, piece))]
-    assert len(pieces) > 1 or max_bytes == 1 << 20
+        view_slices = plan_view(store.parts, spec, ViewLimits(max_bytes))
+        found = [
+            row
+            for view_slice in view_slices
+            for row in rows(read_slice(store.parts, spec, view_slice))
+        ]
+    assert len(view_slices) > 1 or max_bytes == 1 << 20
     key = ("topic", "queueId", "queueOffset")
     assert sorted(found, key=lambda row: [row[name] for name in key]) == (
         sorted(view(root), key=lambda row: [row[name] for name in key])
     )
-    assert all(piece.n_bytes >= 0 for piece in pieces)
+    assert all(view_slice.n_bytes >= 0 for view_slice in view_slices)
 
 
 def test_damaged_copies_have_the_reason(golden_store: GoldenStore, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 import rmqstore
 from reading import Row, rows
-from rmqstore.read.views.catalogue import plan_view, read_piece
-from rmqstore.read.views.pieces import ViewLimits
+from rmqstore.read.views.catalogue import plan_view, read_slice
 from rmqstore.read.views.schema import view_spec
+from rmqstore.read.views.slices import ViewLimits
 from rmqstore.store.opening import open_for
 
 SEND = "Pub|1700000000000|r|PG|Orders|7F0{}|TagA|k|10.0.0.1:10911|512|7|0|0A|true"
@@ -134,9 +134,13 @@ def test_a_damaged_message_has_its_reason(root: Path) -> None:
 def test_pieces_have_each_trace_once(root: Path) -> None:
     spec = view_spec("traces", columns="traceTopic,queueOffset,msgId,traceType")
     with open_for(root) as store:
-        pieces = plan_view(store.parts, spec, ViewLimits(300))
-        found = [row for piece in pieces for row in rows(read_piece(store.parts, spec, piece))]
-    assert len(pieces) > 1
+        view_slices = plan_view(store.parts, spec, ViewLimits(300))
+        found = [
+            row
+            for view_slice in view_slices
+            for row in rows(read_slice(store.parts, spec, view_slice))
+        ]
+    assert len(view_slices) > 1
     every = view(root, columns=spec.schema.names)
     assert sorted(found, key=str) == sorted(every, key=str)
 

@@ -20,9 +20,9 @@ import tiers
 from reading import Row, rows, state
 from rmqstore import CorruptConfigError, OptionError
 from rmqstore.format.layout import INDEX_ITEM
-from rmqstore.read.views.catalogue import plan_view, read_piece
-from rmqstore.read.views.pieces import ViewLimits, ViewSlice
+from rmqstore.read.views.catalogue import plan_view, read_slice
 from rmqstore.read.views.schema import OF_MESSAGES, VIEWS, ViewSpec, view_spec
+from rmqstore.read.views.slices import ViewLimits, ViewSlice
 from rmqstore.store.opening import open_for
 
 GoldenStore = Callable[[str], Path]
@@ -116,12 +116,12 @@ def test_commitlog_in_many_pieces_is_the_same(golden_store: GoldenStore, name: s
     spec = view_spec("commitlog")
     whole = rows(open_for(golden_store(name)).view("commitlog"))
     with open_for(golden_store(name)) as store:
-        pieces = plan_view(store.parts, spec, ViewLimits(max_bytes=20_000))
-    assert len(pieces) > 5
+        view_slices = plan_view(store.parts, spec, ViewLimits(max_bytes=20_000))
+    assert len(view_slices) > 5
     found = []
-    for piece in pieces:  # each by a store of its own, as tasks do
+    for view_slice in view_slices:  # each by a store of its own, as tasks do
         with open_for(golden_store(name)) as store:
-            found += rows(read_piece(store.parts, spec, piece))
+            found += rows(read_slice(store.parts, spec, view_slice))
     assert found == whole
 
 
@@ -375,11 +375,19 @@ def test_units_in_many_pieces_are_the_same(golden_store: GoldenStore) -> None:
     spec = view_spec("consumequeue")
     with open_for(golden_store("basic")) as store:
         whole = rows(store.view("consumequeue"))
-        pieces = plan_view(store.parts, spec, ViewLimits(max_bytes=1000))
-        assert len(pieces) > 10
-        assert max(sum(units.end - units.start for units in piece.units) for piece in pieces) == 50
+        view_slices = plan_view(store.parts, spec, ViewLimits(max_bytes=1000))
+        assert len(view_slices) > 10
+        assert (
+            max(
+                sum(units.end - units.start for units in view_slice.units)
+                for view_slice in view_slices
+            )
+            == 50
+        )
         assert [
-            row for piece in pieces for row in rows(read_piece(store.parts, spec, piece))
+            row
+            for view_slice in view_slices
+            for row in rows(read_slice(store.parts, spec, view_slice))
         ] == whole
 
 
@@ -484,10 +492,12 @@ def test_index_in_many_pieces_is_the_same(golden_store: GoldenStore) -> None:
     spec = view_spec("index")
     with open_for(golden_store("basic")) as store:
         whole = rows(store.view("index"))
-        pieces = plan_view(store.parts, spec, ViewLimits(max_bytes=100 * INDEX_ITEM.itemsize))
-        assert len(pieces) > 10
+        view_slices = plan_view(store.parts, spec, ViewLimits(max_bytes=100 * INDEX_ITEM.itemsize))
+        assert len(view_slices) > 10
         assert [
-            row for piece in pieces for row in rows(read_piece(store.parts, spec, piece))
+            row
+            for view_slice in view_slices
+            for row in rows(read_slice(store.parts, spec, view_slice))
         ] == whole
 
 
@@ -744,8 +754,10 @@ def test_files_that_retention_deletes_meanwhile_stop_no_view(
     shutil.rmtree(root / "consumequeue" / "TopicA" / "0")
     min((root / "index").iterdir()).unlink()
     found = {
-        spec.view: [row for piece in pieces for row in _read_piece(root, spec, piece)]
-        for spec, pieces in planned
+        spec.view: [
+            row for view_slice in view_slices for row in _read_slice(root, spec, view_slice)
+        ]
+        for spec, view_slices in planned
     }
     kept = [row["commitLogOffset"] for row in found["commitlog"] if row["kind"] == "record"]
     assert kept == [
@@ -757,9 +769,9 @@ def test_files_that_retention_deletes_meanwhile_stop_no_view(
     assert len({row["file"] for row in found["index"]}) == len(list((root / "index").iterdir()))
 
 
-def _read_piece(root: Path, spec: ViewSpec, piece: ViewSlice) -> list[Row]:
+def _read_slice(root: Path, spec: ViewSpec, view_slice: ViewSlice) -> list[Row]:
     with open_for(root) as store:
-        return rows(read_piece(store.parts, spec, piece))
+        return rows(read_slice(store.parts, spec, view_slice))
 
 
 def test_a_log_file_that_is_deleted_under_a_view_is_a_gap(
@@ -768,12 +780,12 @@ def test_a_log_file_that_is_deleted_under_a_view_is_a_gap(
     root = shutil.copytree(golden_store("basic"), tmp_path / "s")
     spec = view_spec("commitlog")
     with open_for(root) as store:
-        (piece,) = plan_view(store.parts, spec, ViewLimits())
+        (view_slice,) = plan_view(store.parts, spec, ViewLimits())
     with open_for(root) as store:  # it has listed the files, and opened none
         for path in (root / "commitlog").iterdir():
             if path.name != f"{0:020d}":
                 path.unlink()
-        found = rows(read_piece(store.parts, spec, piece))
+        found = rows(read_slice(store.parts, spec, view_slice))
     gaps = [(row["commitLogOffset"], row["storeSize"]) for row in found if row["kind"] == "missing"]
     assert gaps == [(131072 * number, 131072) for number in range(1, 6)]
     assert "deleted while it was read" in next(

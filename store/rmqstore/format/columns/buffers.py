@@ -1,8 +1,8 @@
-"""Spans of a buffer and pieces of records, joined into Arrow arrays.
+"""Spans of a buffer and parts of records, joined into Arrow arrays.
 
 One library call for each column. Nothing here knows about records.
 
-A piece is a column, or bytes that are the same in every row. Each piece costs the join some 10 ns
+A part is a column, or bytes that are the same in every row. Each part costs the join some 10 ns
 a row, so neighbours of one fixed width are laid side by side first, which costs a quarter of that.
 """
 
@@ -22,7 +22,7 @@ from rmqstore.format.schema import TIMESTAMP
 from rmqstore.format.text import decode_text
 
 # A binary column (n,) without nulls, or the same bytes for each of n rows.
-Piece: TypeAlias = "pa.BinaryArray | bytes"
+Part: TypeAlias = "pa.BinaryArray | bytes"
 
 _WIDEST = 64  # bytes; wider columns are joined as they are
 
@@ -54,9 +54,9 @@ def as_binary(column: pa.Array) -> pa.BinaryArray:
     )
 
 
-def rows_of(piece: Piece, rows: slice) -> Piece:
-    """Return a piece for consecutive rows."""
-    return piece if isinstance(piece, bytes) else piece[rows]
+def rows_of(part: Part, rows: slice) -> Part:
+    """Return a part for consecutive rows."""
+    return part if isinstance(part, bytes) else part[rows]
 
 
 def lengths_of(column: pa.Array) -> NDArray[np.int64]:
@@ -64,23 +64,23 @@ def lengths_of(column: pa.Array) -> NDArray[np.int64]:
     return np.diff(array_bytes(column)[1])
 
 
-def join(pieces: Sequence[Piece], n: int) -> pa.BinaryArray:
-    """Return n rows, each the pieces of that row one after the other, binary (n,)."""
+def join(parts: Sequence[Part], n: int) -> pa.BinaryArray:
+    """Return n rows, each the parts of that row one after the other, binary (n,)."""
     # Neighbours of fixed width become one column.
-    merged: list[Piece] = []
+    merged: list[Part] = []
     run: list[bytes | NDArray[np.uint8]] = []
-    for piece in pieces:
-        fixed = piece if isinstance(piece, bytes) else _matrix(piece)
+    for part in parts:
+        fixed = part if isinstance(part, bytes) else _matrix(part)
         if fixed is not None:
             run.append(fixed)
         else:
-            merged += [*_merged(run, n), piece]
+            merged += [*_merged(run, n), part]
             run = []
     merged += _merged(run, n)
-    if all(isinstance(piece, bytes) for piece in merged):
+    if all(isinstance(part, bytes) for part in merged):
         merged.append(fixed_width(np.empty((n, 0), np.uint8)))
     separator = _scalar(b"")
-    values = [_scalar(piece) if isinstance(piece, bytes) else piece for piece in merged]
+    values = [_scalar(part) if isinstance(part, bytes) else part for part in merged]
     return pc.binary_join_element_wise(*values, separator)
 
 
@@ -89,7 +89,7 @@ def _scalar(value: bytes) -> pa.BinaryScalar:
     return fixed_width(np.frombuffer(value, np.uint8).reshape(1, -1))[0]
 
 
-def _merged(run: list[bytes | NDArray[np.uint8]], n: int) -> list[Piece]:
+def _merged(run: list[bytes | NDArray[np.uint8]], n: int) -> list[Part]:
     if not run:
         return []
     if all(isinstance(part, bytes) for part in run):

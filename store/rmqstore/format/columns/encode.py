@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalRowError
 from rmqstore.format.columns.buffers import (
-    Piece,
+    Part,
     array_bytes,
     codes_of,
     fixed_width,
@@ -237,17 +237,17 @@ def encode_records(columns: RecordColumns, places: PlacedFields | None = None) -
     sys_flags = (columns.sys_flags & ~np.int32(SysFlag.HOSTS_V6)) | host_bits
     magics, topic_fields = columns.topics.stored()
     if len(topic_fields) == 1:
-        topic_piece: Piece = topic_fields[0]
+        topic_part: Part = topic_fields[0]
     else:
-        topic_piece = pa.array(topic_fields, pa.binary()).take(numbers(columns.topics.codes))
+        topic_part = pa.array(topic_fields, pa.binary()).take(numbers(columns.topics.codes))
     property_lengths = columns.properties.lengths.astype(">i2").view(np.uint8)
     joined = join(
         [
             _headers(columns, sizes, magics[columns.topics.codes], sys_flags, places),
             columns.bodies,
-            topic_piece,
+            topic_part,
             fixed_width(property_lengths.reshape(n, PROPERTIES_LENGTH_BYTES)),
-            *columns.properties.pieces,
+            *columns.properties.parts,
         ],
         n,
     )

@@ -1,6 +1,6 @@
 """Properties as columns to property strings; ``columns.property_decode`` is the inverse.
 
-Maps that all have the same names in the same order, as one producer sends them, become pieces of
+Maps that all have the same names in the same order, as one producer sends them, become parts of
 the record as they are. Other maps become strings first.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rmqstore.errors import IllegalMessageError
 from rmqstore.format.columns.buffers import (
-    Piece,
+    Part,
     array_bytes,
     as_binary,
     booleans,
@@ -52,9 +52,9 @@ class IllegalPropertyError(IllegalMessageError):
 
 
 class PropertyStrings(NamedTuple):
-    """The property strings of n messages, in pieces; see :mod:`pieces`."""
+    """The property strings of n messages, in parts; see ``buffers.join``."""
 
-    pieces: tuple[Piece, ...]
+    parts: tuple[Part, ...]
     lengths: NDArray[np.int64]  # (n,), of the strings
 
     @classmethod
@@ -64,17 +64,17 @@ class PropertyStrings(NamedTuple):
 
     def extended(self, strings: pa.BinaryArray) -> PropertyStrings:
         """Return the strings with others after them, binary (n,)."""
-        return PropertyStrings((*self.pieces, strings), self.lengths + lengths_of(strings))
+        return PropertyStrings((*self.parts, strings), self.lengths + lengths_of(strings))
 
     def take(self, rows: slice) -> PropertyStrings:
         """Return consecutive rows."""
         return PropertyStrings(
-            tuple(rows_of(piece, rows) for piece in self.pieces), self.lengths[rows]
+            tuple(rows_of(part, rows) for part in self.parts), self.lengths[rows]
         )
 
     def joined(self) -> pa.BinaryArray:
         """Return the strings, binary (n,)."""
-        return join(self.pieces, len(self.lengths))
+        return join(self.parts, len(self.lengths))
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +249,11 @@ def property_strings(
 
     Source: MessageDecoder.java#messageProperties2String.
     """
-    pieces: list[Piece] = []
+    parts: list[Part] = []
     lengths = np.zeros(len(maps), np.int64)
     if isinstance(maps, RegularMaps):
         for name in maps.columns:
-            _add(pieces, lengths, name, maps.column(name))
+            _add(parts, lengths, name, maps.column(name))
     elif len(maps.rows):
         for texts_of_maps in (maps.names, maps.values):
             _require_no_separator(texts_of_maps, maps.rows)
@@ -264,19 +264,19 @@ def property_strings(
         bounds = ends[np.searchsorted(maps.rows, np.arange(len(maps) + 1))].astype(np.int32)
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
         strings = pa.Array.from_buffers(pa.binary(), len(maps), buffers)
-        pieces.append(strings)
+        parts.append(strings)
         lengths += lengths_of(strings)
     for name, column in overrides.items():
         is_filled = lengths_of(column) > 0
         if column.null_count:
             is_filled &= mask_of(column.is_valid())
         if is_filled.all():
-            _add(pieces, lengths, name, column)
+            _add(parts, lengths, name, column)
         elif is_filled.any():
             strings = _partial(name, column, is_filled)
-            pieces.append(strings)
+            parts.append(strings)
             lengths += lengths_of(strings)
-    return PropertyStrings(tuple(pieces), lengths)
+    return PropertyStrings(tuple(parts), lengths)
 
 
 def one_property(name: str, values: pa.StringArray) -> pa.BinaryArray:
@@ -284,14 +284,12 @@ def one_property(name: str, values: pa.StringArray) -> pa.BinaryArray:
     return _partial(name, values, lengths_of(values) > 0)
 
 
-def _add(
-    pieces: list[Piece], lengths: NDArray[np.int64], name: str, values: pa.StringArray
-) -> None:
+def _add(parts: list[Part], lengths: NDArray[np.int64], name: str, values: pa.StringArray) -> None:
     """Add a property that every message has."""
     head = _head(name)
     _require_no_separator(values)
     lengths += lengths_of(values) + (len(head) + len(_STOP))
-    pieces += [head, as_binary(values), _STOP]
+    parts += [head, as_binary(values), _STOP]
 
 
 def _head(name: str) -> bytes:

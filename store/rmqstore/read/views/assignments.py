@@ -12,9 +12,9 @@ from rmqstore.format.topics import RETRY_PREFIX
 from rmqstore.query.allocation import MessageQueue, Sharing
 from rmqstore.query.selection import Selection, choose_topics, nearest_topics
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import to_batches
 from rmqstore.read.views.routes import READABLE
 from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.slices import to_batches
 from rmqstore.read.views.stores import brokers_of
 from rmqstore.storage.broker.topic_table import topic_entry
 from rmqstore.storage.files.paths import can_name_queues

@@ -1,4 +1,4 @@
-"""Views of one store by name: planned in pieces, read piece by piece."""
+"""Views of one store by name: planned in slices, read slice by slice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from rmqstore.read.views.epochs import plan_epochs, read_epoch_rows
 from rmqstore.read.views.files import plan_files, read_files
 from rmqstore.read.views.groups import plan_consumed, plan_groups, read_consumed, read_groups
 from rmqstore.read.views.index import plan_index, read_index
-from rmqstore.read.views.pieces import ViewLimits, ViewSlice
 from rmqstore.read.views.queues import (
     plan_queue_rows,
     plan_topic_rows,
@@ -27,6 +26,7 @@ from rmqstore.read.views.queues import (
 )
 from rmqstore.read.views.routes import read_routes
 from rmqstore.read.views.schema import OF_CLUSTER, ViewSpec
+from rmqstore.read.views.slices import ViewLimits, ViewSlice
 from rmqstore.read.views.stores import read_stores
 from rmqstore.read.views.traces import plan_traces, read_traces
 
@@ -65,7 +65,7 @@ _VIEWS: Final = {
 
 
 def plan_view(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
-    """Return the pieces of a view, in the order of their rows.
+    """Return the slices of a view, in the order of their rows.
 
     Raises:
         UnsupportedFeatureError: messages are in tiered storage, and the view does not show these.
@@ -76,14 +76,16 @@ def plan_view(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[Vi
     return source.retry(lambda: _VIEWS[spec.view].plan(source, spec, limits))
 
 
-def read_piece(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a piece, in the columns that are asked for.
+def read_slice(
+    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a slice, in the columns that are asked for.
 
-    Another process than that which planned the piece opens the store with its ``ends``.
+    Another process than that which planned the slice opens the store with its ``ends``.
     """
     if spec.view in OF_CLUSTER:
         return read_cluster_view([source], spec)
-    return _VIEWS[spec.view].read(source, spec, piece)
+    return _VIEWS[spec.view].read(source, spec, view_slice)
 
 
 def read_view(
@@ -97,8 +99,8 @@ def read_view(
     read_spec = spec if where is None else spec.widened(where.columns)
     if spec.names_topics:
         source.ranges.require_named(spec.selection)
-    pieces = plan_view(source, read_spec, ViewLimits())
-    batches = chain.from_iterable(read_piece(source, read_spec, piece) for piece in pieces)
+    view_slices = plan_view(source, read_spec, ViewLimits())
+    batches = chain.from_iterable(read_slice(source, read_spec, part) for part in view_slices)
     if where is not None:
         return (where.keep(batch).select(spec.schema.names) for batch in batches)
     return batches

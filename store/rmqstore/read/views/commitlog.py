@@ -33,8 +33,8 @@ from rmqstore.format.record import check_record
 from rmqstore.read.record_filter import log_filter
 from rmqstore.read.split import join_parts
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, times, to_batch
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
+from rmqstore.read.views.slices import Column, ViewLimits, ViewSlice, times, to_batch
 from rmqstore.spans import LogSlice, Span
 from rmqstore.storage.files.mapped_file_queue import Segment
 from rmqstore.storage.log.walks import Window, walk_forward
@@ -55,7 +55,7 @@ _HEAD_COLUMNS = {
 
 
 def plan_record_rows(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
-    """Return the log in pieces, each of which begins where a record surely begins."""
+    """Return the log in slices, each of which begins where a record surely begins."""
     whole = source.ends.log_slice()
     end = source.ends.log_end
     try:
@@ -67,31 +67,31 @@ def plan_record_rows(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) ->
         headers = [segment.start for segment in source.log.segments]
     parts = source.sampler.log_parts([whole], headers)
     goal = limits.share(sum(part.n_bytes for part in parts))
-    slices = [piece for group in join_parts(parts, goal) for piece in group]
+    slices = [log_slice for group in join_parts(parts, goal) for log_slice in group]
     if not slices and end is not None and source.log.segments:
         slices = [whole]  # nothing but the row that says where the log ends
     return [
         ViewSlice(
-            log=piece,
+            log=part,
             is_last=number == len(slices),
             log_end=end,
-            n_bytes=piece.end - piece.start,
+            n_bytes=part.end - part.start,
         )
-        for number, piece in enumerate(slices, start=1)
+        for number, part in enumerate(slices, start=1)
     ]
 
 
 def read_record_rows(
-    source: StoreParts, spec: ViewSpec, piece: ViewSlice
+    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a piece of the log."""
-    assert piece.log is not None
-    return _LogView(source, spec, piece).batches(piece.log)
+    """Yield a slice of the log."""
+    assert view_slice.log is not None
+    return _LogView(source, spec, view_slice).batches(view_slice.log)
 
 
 class _LogView:
-    def __init__(self, source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> None:
-        self._source, self._spec, self._piece, self._log = source, spec, piece, source.log
+    def __init__(self, source: StoreParts, spec: ViewSpec, view_slice: ViewSlice) -> None:
+        self._source, self._spec, self._view_slice, self._log = source, spec, view_slice, source.log
         self._wanted = log_filter(spec.selection, spec.schema.names)
         self._names = frozenset(spec.schema.names)
 
@@ -103,8 +103,8 @@ class _LogView:
             logger.warning("%s: no queue shows where the log ends: %s", self._log.folders, err)
             return -1
 
-    def batches(self, piece: LogSlice) -> Iterator[pa.RecordBatch]:
-        for start, end, segment in self._log.segment_spans(piece.start, piece.end):
+    def batches(self, log_slice: LogSlice) -> Iterator[pa.RecordBatch]:
+        for start, end, segment in self._log.segment_spans(log_slice.start, log_slice.end):
             if segment is None:
                 yield from self._row(
                     MISSING, start, end - start, "the files that held it are missing"
@@ -116,11 +116,13 @@ class _LogView:
             except (OffsetOutOfRangeError, OSError, RmqStoreError) as err:
                 yield from self._row(MISSING, start, end - start, str(err), segment)
                 continue
-            ended = yield from self._read_file(segment, Span(start, end), is_closed=piece.is_closed)
+            ended = yield from self._read_file(
+                segment, Span(start, end), is_closed=log_slice.is_closed
+            )
             if ended:
                 return
-        log_end = self._piece.log_end
-        if self._piece.is_last and log_end is not None:
+        log_end = self._view_slice.log_end
+        if self._view_slice.is_last and log_end is not None:
             end = log_end.physical_offset
             reason = log_end.reason or None
             yield from self._row(END, end, log_end.bytes_behind, reason, self._log.find(end))

@@ -12,9 +12,9 @@ from rmqstore.errors import CorruptDatabaseError, OffsetOutOfRangeError, RmqStor
 from rmqstore.format.layout import GAP_TAGS_CODE, PRE_BLANK_SIZE, QUEUE_UNIT
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, reasons, to_batch
 from rmqstore.read.views.queues import queue_ids, warn_of_rocksdb
 from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
+from rmqstore.read.views.slices import Column, ViewLimits, ViewSlice, reasons, to_batch
 from rmqstore.spans import QueueSlice
 from rmqstore.storage.files.mapped_file_queue import OpenFiles
 from rmqstore.storage.files.paths import can_name_queues
@@ -41,28 +41,28 @@ def plan_unit_rows(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> li
         logger.warning(
             "%s: units of BatchConsumeQueues are not shown (%s)", paths.root, ", ".join(batch)
         )
-    slices = [piece for topic in topics for piece in _slices(source, spec, topic)]
-    total = sum(piece.end - piece.start for piece in slices) * QUEUE_UNIT.itemsize
+    slices = [queue_slice for topic in topics for queue_slice in _slices(source, spec, topic)]
+    total = sum(queue_slice.end - queue_slice.start for queue_slice in slices) * QUEUE_UNIT.itemsize
     goal = -(-limits.share(total) // QUEUE_UNIT.itemsize)
-    pieces: list[list[QueueSlice]] = []
+    groups: list[list[QueueSlice]] = []
     left = 0
     for whole in slices:
         start = whole.start
         while start < whole.end:
             if not left:
-                pieces.append([])
+                groups.append([])
                 left = goal
             stop = min(start + left, whole.end)
-            pieces[-1].append(whole._replace(start=start, end=stop))
+            groups[-1].append(whole._replace(start=start, end=stop))
             left -= stop - start
             start = stop
     return [
         ViewSlice(
-            units=tuple(piece),
+            units=tuple(group),
             log_end=source.ends.log_end,
-            n_bytes=sum(part.end - part.start for part in piece) * QUEUE_UNIT.itemsize,
+            n_bytes=sum(part.end - part.start for part in group) * QUEUE_UNIT.itemsize,
         )
-        for piece in pieces
+        for group in groups
     ]
 
 
@@ -92,10 +92,10 @@ def _open(source: StoreParts, topic: str, queue_id: int) -> Queue:
 
 
 def read_unit_rows(
-    source: StoreParts, spec: ViewSpec, piece: ViewSlice
+    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
 ) -> Iterator[pa.RecordBatch]:
     """Yield the units of some ranges."""
-    for units in piece.units:
+    for units in view_slice.units:
         queue = _open(source, units.topic, units.queue_id)
         try:
             for start in range(units.start, units.end, _UNITS_AT_ONCE):
@@ -109,9 +109,9 @@ def read_unit_rows(
 
 
 def _batch(
-    source: StoreParts, spec: ViewSpec, piece: QueueSlice, start: int, queue: Queue
+    source: StoreParts, spec: ViewSpec, queue_slice: QueueSlice, start: int, queue: Queue
 ) -> Iterator[pa.RecordBatch]:
-    units = queue.units(start, min(start + _UNITS_AT_ONCE, piece.end))
+    units = queue.units(start, min(start + _UNITS_AT_ONCE, queue_slice.end))
     queue_offsets = np.arange(start, start + len(units.sizes))
     offsets, sizes = units.physical_offsets, units.sizes
     end = source.ends.log_end
@@ -133,8 +133,8 @@ def _batch(
         faults = faults.filter(pa.array(is_valid))
     n = len(queue_offsets)
     columns: dict[str, Column] = {
-        "topic": pa.repeat(pa.scalar(piece.topic), n),
-        "queueId": pa.repeat(pa.scalar(piece.queue_id, pa.int32()), n),
+        "topic": pa.repeat(pa.scalar(queue_slice.topic), n),
+        "queueId": pa.repeat(pa.scalar(queue_slice.queue_id, pa.int32()), n),
         "queueOffset": queue_offsets,
         "commitLogOffset": units.physical_offsets,
         "storeSize": units.sizes.astype(np.int32),

@@ -29,8 +29,14 @@ from rmqstore.read.views.messages import (
     queue_fault,
     read_messages,
 )
-from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, to_batch, topics_with_folders
 from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.slices import (
+    Column,
+    ViewLimits,
+    ViewSlice,
+    to_batch,
+    topics_with_folders,
+)
 
 DEAD_LETTER, RETRY = "deadLetter", "retry"
 
@@ -43,7 +49,7 @@ _OF_PROPERTIES = ("consumerGroup", "originTopic", "originMsgId")
 
 
 def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
-    """Return the messages of the topics of retries and dead letters in pieces."""
+    """Return the messages of the topics of retries and dead letters in slices."""
     topics = [topic for topic in topics_with_folders(source) if is_copy_topic(topic)]
     if spec.consumer_group is not None:
         topics = [topic for topic in topics if may_hold_copies(topic, spec.consumer_group)]
@@ -51,16 +57,16 @@ def plan_dead_letters(source: StoreParts, spec: ViewSpec, limits: ViewLimits) ->
 
 
 def read_dead_letters(
-    source: StoreParts, spec: ViewSpec, piece: ViewSlice
+    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each message."""
-    yield from queue_fault(source, spec, piece)
+    yield from queue_fault(source, spec, view_slice)
     known = known_names(source)
     names = {*spec.schema.names}
     columns = {*_SAME} & names
     if {*_OF_PROPERTIES} & names or spec.consumer_group is not None:
         columns.add("properties")
-    for batch in read_messages(source, spec, piece, columns):
+    for batch in read_messages(source, spec, view_slice, columns):
         found: dict[str, Column] = {
             name: batch.column(name) for name in _SAME if name in batch.schema.names
         }

@@ -12,19 +12,19 @@ import pyarrow as pa
 
 from rmqstore.errors import CorruptConfigError
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import ViewLimits, ViewSlice, to_batches
 from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.slices import ViewLimits, ViewSlice, to_batches
 from rmqstore.storage.broker.epochs import read_epochs
 from rmqstore.storage.recovery.log_end import find_written_end
 
 
 def plan_epochs(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> list[ViewSlice]:
-    """Return all epochs in one piece."""
+    """Return all epochs in one slice."""
     return [ViewSlice(log_end=source.ends.log_end)]
 
 
 def read_epoch_rows(
-    source: StoreParts, spec: ViewSpec, _piece: ViewSlice
+    source: StoreParts, spec: ViewSpec, _view_slice: ViewSlice
 ) -> Iterator[pa.RecordBatch]:
     """Yield a row for each epoch, rising, or one that says why the epochs cannot be read."""
     try:

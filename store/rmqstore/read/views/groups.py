@@ -28,7 +28,9 @@ from rmqstore.read.views.messages import (
     queue_fault,
     read_messages,
 )
-from rmqstore.read.views.pieces import (
+from rmqstore.read.views.queues import QueueRow, queue_facts
+from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.slices import (
     Column,
     CommittedOffsets,
     ViewLimits,
@@ -37,8 +39,6 @@ from rmqstore.read.views.pieces import (
     to_batches,
     topics_with_folders,
 )
-from rmqstore.read.views.queues import QueueRow, queue_facts
-from rmqstore.read.views.schema import ViewSpec
 from rmqstore.storage.broker.config_files import LAST_OFFSET, OFFSETS, warn_without
 from rmqstore.storage.files.paths import can_name_queues
 
@@ -55,7 +55,9 @@ def plan_groups(source: StoreParts, _spec: ViewSpec, _limits: ViewLimits) -> lis
     return [ViewSlice(log_end=source.ends.log_end, recovered=dict(source.ends.recovered))]
 
 
-def read_groups(source: StoreParts, spec: ViewSpec, _piece: ViewSlice) -> Iterator[pa.RecordBatch]:
+def read_groups(
+    source: StoreParts, spec: ViewSpec, _view_slice: ViewSlice
+) -> Iterator[pa.RecordBatch]:
     """Yield a row for each queue that a group has committed an offset of.
 
     Raises:
@@ -125,7 +127,7 @@ def _lag(
 
 
 def plan_consumed(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
-    """Return messages in pieces, each with the offsets that groups have committed so far.
+    """Return messages in slices, each with the offsets that groups have committed so far.
 
     Raises:
         CorruptConfigError: the file with the offsets cannot be parsed.
@@ -139,23 +141,25 @@ def plan_consumed(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> lis
     topics = choose_topics(spec.selection, topics_with_folders(source))
     if spec.consumer_group is not None:
         topics = [topic for topic in topics if topic in committed]
-    pieces = []
-    for piece in plan_messages(source, spec, limits, choose_among(source, spec, topics)):
-        topics_of_piece = {part.topic for part in piece.units}
-        offsets_of_piece = {topic: committed.get(topic, {}) for topic in topics_of_piece}
-        pieces.append(replace(piece, committed=offsets_of_piece))
-    return pieces
+    view_slices = []
+    for view_slice in plan_messages(source, spec, limits, choose_among(source, spec, topics)):
+        topics_of_slice = {part.topic for part in view_slice.units}
+        offsets_of_slice = {topic: committed.get(topic, {}) for topic in topics_of_slice}
+        view_slices.append(replace(view_slice, committed=offsets_of_slice))
+    return view_slices
 
 
-def read_consumed(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
+def read_consumed(
+    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
+) -> Iterator[pa.RecordBatch]:
     """Yield a row for each message and each group that has an offset of its topic.
 
     A message whose topic no group has an offset of has a row without a group.
     """
-    yield from queue_fault(source, spec, piece)
+    yield from queue_fault(source, spec, view_slice)
     names = {*spec.schema.names}
-    for batch in read_messages(source, spec, piece, {*_SAME} & names):
-        rows, groups, offsets = _with_groups(batch, piece.committed)
+    for batch in read_messages(source, spec, view_slice, {*_SAME} & names):
+        rows, groups, offsets = _with_groups(batch, view_slice.committed)
         queue_offsets = batch.column("queueOffset").take(rows)
         known = queue_offsets.fill_null(0).to_numpy()
         passed = offsets.fill_null(-1).to_numpy() > known

@@ -12,7 +12,8 @@ import pyarrow as pa
 from rmqstore.errors import StoreStateError, UnreadableFileError
 from rmqstore.format.layout import INDEX_HEADER, INDEX_ITEM, INDEX_SLOT
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import (
+from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
+from rmqstore.read.views.slices import (
     Column,
     IndexSlice,
     ViewLimits,
@@ -21,7 +22,6 @@ from rmqstore.read.views.pieces import (
     times,
     to_batch,
 )
-from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 from rmqstore.storage.broker.store_config import StoreConfig
 from rmqstore.storage.files.storage import StoredFile, path_of
 from rmqstore.storage.index_files import IndexSizes, find_sizes_in_any, index_files, read_header
@@ -32,7 +32,7 @@ _ITEMS_AT_ONCE = 1 << 16
 
 
 def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
-    """Return one piece for each index file, and several for a large one."""
+    """Return one slice for each index file, and several for a large one."""
     storage = source.paths.storage
     files = index_files(source.paths.index, storage)
     if not files:
@@ -62,24 +62,26 @@ def plan_index(source: StoreParts, _spec: ViewSpec, limits: ViewLimits) -> list[
         slices.append(whole._replace(end=max(count, 1), reason=reason))
     total = sum(whole.end - whole.start for whole in slices) * INDEX_ITEM.itemsize
     goal = -(-limits.share(total) // INDEX_ITEM.itemsize)
-    pieces = []
+    view_slices = []
     for whole in slices:
         # The first part of a file, which may be empty, says what is wrong with the file.
         reason = whole.reason
         for start in range(whole.start, max(whole.end, whole.start + 1), goal):
             end = min(start + goal, whole.end)
             part = whole._replace(start=start, end=end, reason=reason)
-            pieces.append(ViewSlice(index=part, n_bytes=(end - start) * INDEX_ITEM.itemsize))
+            view_slices.append(ViewSlice(index=part, n_bytes=(end - start) * INDEX_ITEM.itemsize))
             reason = ""
-    return pieces
+    return view_slices
 
 
-def read_index(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
+def read_index(
+    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
+) -> Iterator[pa.RecordBatch]:
     """Yield the items of a range of a file.
 
     A row without an item says what is wrong with the file as a whole.
     """
-    index = piece.index
+    index = view_slice.index
     assert index is not None
     path = path_of(index.path)
     if index.reason and spec.mode != DROPMALFORMED:

@@ -1,4 +1,4 @@
-"""Messages as views read them: by queue, in pieces, and with damage as rows."""
+"""Messages as views read them: by queue, in slices, and with damage as rows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rmqstore.read.read_spec import ReadSpec
 from rmqstore.read.reading import read_queues
 from rmqstore.read.split import Sample
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import Column, ViewLimits, ViewSlice, to_batch
 from rmqstore.read.views.queues import warn_of_rocksdb
 from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.slices import Column, ViewLimits, ViewSlice, to_batch
 from rmqstore.spans import QueueKey, QueueSlice
 
 logger = logging.getLogger(__name__)
@@ -45,9 +45,9 @@ def choose_among(source: StoreParts, spec: ViewSpec, topics: Iterable[str]) -> S
 def plan_messages(
     source: StoreParts, spec: ViewSpec, limits: ViewLimits, selection: Selection
 ) -> list[ViewSlice]:
-    """Return the messages of a selection in pieces, each a part of the log.
+    """Return the messages of a selection in slices, each a part of the log.
 
-    A queue that cannot be read is a piece of its own with the reason.
+    A queue that cannot be read is a slice of its own with the reason.
     """
     if not (selection.subscribe or selection.assign):
         return []
@@ -58,18 +58,18 @@ def plan_messages(
         raise
     except (RmqStoreError, OSError):
         slices = [*_one_by_one(source, spec, selection, faults)]
-    pieces = []
+    view_slices = []
     for part, n_bytes in _cut(source, slices, limits):
         recovered = source.ends.recovered
-        keys = {(piece.topic, piece.queue_id) for piece in part}
-        piece = ViewSlice(
+        keys = {(queue_slice.topic, queue_slice.queue_id) for queue_slice in part}
+        view_slice = ViewSlice(
             units=tuple(part),
             log_end=source.ends.log_end,
             recovered={key: recovered[key] for key in keys if key in recovered},
             n_bytes=n_bytes,
         )
-        pieces.append(piece)
-    return pieces + [ViewSlice(queues=(key,), reason=reason) for key, reason in faults.items()]
+        view_slices.append(view_slice)
+    return view_slices + [ViewSlice(queues=(key,), reason=reason) for key, reason in faults.items()]
 
 
 def _one_by_one(
@@ -102,16 +102,16 @@ def _cut(
     500 and 900, a cut at 450 puts the messages of A from its third sample on, and all of B, into
     the second part.
     """
-    whole = [piece for piece in slices if piece.start < piece.end]
+    whole = [queue_slice for queue_slice in slices if queue_slice.start < queue_slice.end]
     if not whole:
         return
     count = min(max(_SAMPLES // len(whole), _LEAST_SAMPLES), _MOST_SAMPLES)
-    sampled = [_samples(source, piece, count) for piece in whole]
+    sampled = [_samples(source, queue_slice, count) for queue_slice in whole]
     shares = []  # of the estimated bytes of a range, one for each of its samples
-    for piece, samples in zip(whole, sampled, strict=True):
+    for queue_slice, samples in zip(whole, sampled, strict=True):
         n_samples = max(len(samples), 1)
         mean_bytes = sum(max(sample.mean_bytes, 0.0) for sample in samples) / n_samples
-        n_bytes = mean_bytes * (piece.end - piece.start)
+        n_bytes = mean_bytes * (queue_slice.end - queue_slice.start)
         shares.append(np.repeat(n_bytes / n_samples, len(samples)))
     weights = np.concatenate(shares)
     offsets = np.array([one.physical_offset for each in sampled for one in each], np.int64)
@@ -122,45 +122,45 @@ def _cut(
     following = reached + 1  # the first sample of the next part
     cuts = np.unique(offsets[order][following[following < len(order)]])
     ends: list[list[int]] = []  # of each range, the queue offset at which each part of it ends
-    for piece, samples in zip(whole, sampled, strict=True):
+    for queue_slice, samples in zip(whole, sampled, strict=True):
         physical_offsets = [sample.physical_offset for sample in samples]
         places = np.maximum.accumulate(np.array(physical_offsets, np.int64))
-        queue_offsets = [*(sample.queue_offset for sample in samples), piece.end]
+        queue_offsets = [*(sample.queue_offset for sample in samples), queue_slice.end]
         parts_until = [queue_offsets[index] for index in np.searchsorted(places, cuts)]
-        ends.append([*parts_until, piece.end])
-    starts = [piece.start for piece in whole]
+        ends.append([*parts_until, queue_slice.end])
+    starts = [queue_slice.start for queue_slice in whole]
     for number in range(len(cuts) + 1):
         part = []
-        for index, piece in enumerate(whole):
+        for index, queue_slice in enumerate(whole):
             end = ends[index][number]
             if starts[index] < end:
-                part.append(piece._replace(start=starts[index], end=end))
+                part.append(queue_slice._replace(start=starts[index], end=end))
                 starts[index] = end
         if part:
             yield part, total // (len(cuts) + 1)
 
 
-def _samples(source: StoreParts, piece: QueueSlice, count: int) -> list[Sample]:
+def _samples(source: StoreParts, queue_slice: QueueSlice, count: int) -> list[Sample]:
     """Return samples of a range; none if it cannot be read."""
     try:
-        return source.sampler.sample(piece, count)
+        return source.sampler.sample(queue_slice, count)
     except FileDeletedError:
         raise
     except (RmqStoreError, OSError) as err:
-        logger.warning("%s-%d: %s", piece.topic, piece.queue_id, err)
+        logger.warning("%s-%d: %s", queue_slice.topic, queue_slice.queue_id, err)
         return []
 
 
 def read_messages(
-    source: StoreParts, spec: ViewSpec, piece: ViewSlice, columns: Iterable[str]
+    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice, columns: Iterable[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a piece with some columns, and with :data:`CORRUPT_RECORD`.
+    """Yield the messages of a slice with some columns, and with :data:`CORRUPT_RECORD`.
 
     The rows of damaged records have that column, and of the others what is known.
     """
     read_spec = _read_spec(source, spec, {*columns, *_IN_EVERY_VIEW, "topic"})
     try:
-        yield from read_queues(source, piece.units, read_spec)
+        yield from read_queues(source, view_slice.units, read_spec)
     except (RmqStoreError, OSError) as err:
         logger.warning("%s: the rest of a part of the queues: %s", source.paths.root, err)
         row = {CORRUPT_RECORD: str(err)}
@@ -179,14 +179,16 @@ def _read_spec(source: StoreParts, spec: ViewSpec, columns: Iterable[str]) -> Re
     )
 
 
-def queue_fault(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
-    """Yield the row of a queue that cannot be read, if the piece is one."""
-    if piece.reason is not None:
-        ((topic, queue_id),) = piece.queues
+def queue_fault(
+    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
+) -> Iterator[pa.RecordBatch]:
+    """Yield the row of a queue that cannot be read, if the slice is one."""
+    if view_slice.reason is not None:
+        ((topic, queue_id),) = view_slice.queues
         topic_column = "traceTopic" if "traceTopic" in spec.schema.names else "topic"
         columns: Mapping[str, Column] = {
             topic_column: pa.array([topic]),
             "queueId": pa.array([queue_id], pa.int32()),
-            REASON: pa.array([piece.reason]),
+            REASON: pa.array([view_slice.reason]),
         }
         yield to_batch(spec, source, columns, 1)

@@ -14,15 +14,15 @@ from rmqstore.format.layout import QUEUE_UNIT
 from rmqstore.format.topics import is_system_topic
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import ViewLimits, ViewSlice, to_batches, topics_with_folders
 from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.slices import ViewLimits, ViewSlice, to_batches, topics_with_folders
 from rmqstore.spans import QueueKey
 from rmqstore.storage.broker.topic_table import topic_entry
 from rmqstore.storage.queue.rocksdb_queue import are_queues_unreadable
 
 logger = logging.getLogger(__name__)
 
-_QUEUES_A_PIECE = 512
+_QUEUES_A_SLICE = 512
 _OPEN_COST = 64 << 10  # bytes that could be read while the files of a queue are opened
 _MAX_QUEUE_ID = (1 << 31) - 1
 
@@ -143,7 +143,7 @@ def plan_queue_rows(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> l
     """Return the queues in groups of about equal work."""
     queues = {key: (key,) for key in chosen_queues(source, spec)}
     groups = _grouped(source, queues, limits)
-    return [_piece(source, keys, queues=tuple(keys)) for keys in groups]
+    return [_view_slice(source, keys, queues=tuple(keys)) for keys in groups]
 
 
 def plan_topic_rows(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
@@ -151,11 +151,11 @@ def plan_topic_rows(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> l
     queues: dict[str, tuple[QueueKey, ...]] = {}
     for topic in chosen_topics(source, spec, known=True):
         queues[topic] = tuple((topic, queue_id) for queue_id in queue_ids(source, spec, topic))
-    pieces = []
+    view_slices = []
     for topics in _grouped(source, queues, limits):
         keys = [key for topic in topics for key in queues[topic]]
-        pieces.append(_piece(source, keys, topics=tuple(topics)))
-    return pieces
+        view_slices.append(_view_slice(source, keys, topics=tuple(topics)))
+    return view_slices
 
 
 def _grouped(
@@ -173,7 +173,7 @@ def _grouped(
     group: list[T] = []
     n_bytes = n_queues = 0
     for name, keys in queues.items():
-        if group and (n_bytes + weights[name] > goal or n_queues + len(keys) > _QUEUES_A_PIECE):
+        if group and (n_bytes + weights[name] > goal or n_queues + len(keys) > _QUEUES_A_SLICE):
             yield group
             group = []
             n_bytes = n_queues = 0
@@ -184,7 +184,7 @@ def _grouped(
         yield group
 
 
-def _piece(
+def _view_slice(
     source: StoreParts,
     keys: list[QueueKey],
     *,
@@ -203,12 +203,12 @@ def _piece(
 
 
 def read_queue_rows(
-    source: StoreParts, spec: ViewSpec, piece: ViewSlice
+    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
 ) -> Iterator[pa.RecordBatch]:
     """Yield one row for each queue."""
     with_bytes = "bytes" in spec.schema.names
     rows: list[dict[str, object]] = []
-    for topic, queue_id in piece.queues:
+    for topic, queue_id in view_slice.queues:
         facts = queue_facts(source, topic, queue_id, with_bytes=with_bytes)
         row: dict[str, object] = {
             "topic": topic,
@@ -226,7 +226,7 @@ def read_queue_rows(
 
 
 def read_topic_rows(
-    source: StoreParts, spec: ViewSpec, piece: ViewSlice
+    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
 ) -> Iterator[pa.RecordBatch]:
     """Yield one row for each topic."""
     entries: Mapping[str, Mapping[str, Any]] = {}
@@ -238,7 +238,7 @@ def read_topic_rows(
         fault = str(err)
     own_topics = broker_topics(source)
     rows: list[dict[str, object]] = []
-    for topic in piece.topics:
+    for topic in view_slice.topics:
         row: dict[str, object] = {"reason": fault or "config/topics.json has no entry for it"}
         if topic in entries:
             try:

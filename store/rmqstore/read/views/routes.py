@@ -16,8 +16,8 @@ import pyarrow as pa
 from rmqstore.errors import RmqStoreError
 from rmqstore.query.selection import choose_topics
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import to_batches
 from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.slices import to_batches
 from rmqstore.read.views.stores import Broker, brokers_of
 from rmqstore.storage.broker.config_files import warn_without
 from rmqstore.storage.broker.identity import READ_AND_WRITE

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from rmqstore.errors import CorruptConfigError, OptionError, RmqStoreError
 from rmqstore.read.store_parts import StoreParts
-from rmqstore.read.views.pieces import to_batches
 from rmqstore.read.views.schema import ViewSpec
+from rmqstore.read.views.slices import to_batches
 from rmqstore.storage.broker.epochs import Epoch, read_epochs
 from rmqstore.storage.broker.identity import MASTER_ID, BrokerIdentity
 from rmqstore.storage.log.commitlog import begins_record

@@ -19,7 +19,8 @@ from rmqstore.read.views.messages import (
     queue_fault,
     read_messages,
 )
-from rmqstore.read.views.pieces import (
+from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
+from rmqstore.read.views.slices import (
     Column,
     ViewLimits,
     ViewSlice,
@@ -27,7 +28,6 @@ from rmqstore.read.views.pieces import (
     to_batch,
     topics_with_folders,
 )
-from rmqstore.read.views.schema import DROPMALFORMED, ViewSpec
 
 # Columns by the field of the trace that they show.
 _OF_TRACE: Final = {
@@ -47,17 +47,19 @@ _OF_MESSAGE: Final = {
 
 
 def plan_traces(source: StoreParts, spec: ViewSpec, limits: ViewLimits) -> list[ViewSlice]:
-    """Return the messages of the topics of traces in pieces; other topics have to be named."""
+    """Return the messages of the topics of traces in slices; other topics have to be named."""
     topics = topics_with_folders(source)
     if spec.selection.is_open:
         topics = [topic for topic in topics if is_trace_topic(topic)]
     return plan_messages(source, spec, limits, choose_among(source, spec, topics))
 
 
-def read_traces(source: StoreParts, spec: ViewSpec, piece: ViewSlice) -> Iterator[pa.RecordBatch]:
+def read_traces(
+    source: StoreParts, spec: ViewSpec, view_slice: ViewSlice
+) -> Iterator[pa.RecordBatch]:
     """Yield a row for each trace; a message has several."""
-    yield from queue_fault(source, spec, piece)
-    for batch in read_messages(source, spec, piece, ("body", *_OF_MESSAGE.values())):
+    yield from queue_fault(source, spec, view_slice)
+    for batch in read_messages(source, spec, view_slice, ("body", *_OF_MESSAGE.values())):
         parents, fields = trace_columns(batch.column("body"))
         rows = pa.array(parents)
         corrupt = batch.column(CORRUPT_RECORD).take(rows)

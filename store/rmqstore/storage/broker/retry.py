@@ -84,7 +84,7 @@ class Deletions:
 class Restarts:
     """Starts and ends of a broker or a writer.
 
-    A question that is answered piece by piece could have a part of an append as its answer, or
+    A question that is answered in several steps could have a part of an append as its answer, or
     records of before a recovery and of after it.
 
     Args:

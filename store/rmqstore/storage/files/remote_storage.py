@@ -93,12 +93,12 @@ class RemoteFolder:
 
         return self._requests.repeated(read, f"{self.root}/{name}")
 
-    def write(self, name: str, pieces: Callable[[], Iterator[Content]]) -> None:
+    def write(self, name: str, chunks: Callable[[], Iterator[Content]]) -> None:
         """Write a file.
 
         Args:
             name: its name below the folder.
-            pieces: returns its bytes; called again if the file has to be written again.
+            chunks: returns its bytes; called again if the file has to be written again.
 
         Raises:
             RemoteReadError: it cannot be written.
@@ -109,8 +109,8 @@ class RemoteFolder:
             if self._needs_folders:
                 self._filesystem.create_dir(key.rpartition("/")[0], recursive=True)
             with self._filesystem.open_output_stream(key) as stream:
-                for piece in pieces():
-                    stream.write(piece)
+                for chunk in chunks():
+                    stream.write(chunk)
 
         self._requests.repeated(write, f"writing {self.root}/{name}")
 

@@ -108,8 +108,8 @@ def shift_of(queue: Queue, queue_offset: int, physical_offset: int) -> int:
     return queue_offset - place if queue.unit(place)[0] == physical_offset else 0
 
 
-def pieces(queue: Queue, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the runs of a range in pieces that fit into memory, because a file may be sparse."""
+def chunks(queue: Queue, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the runs of a range in chunks that fit into memory, because a file may be sparse."""
     for low, high in queue.runs(start, end):
         for first in range(low, high, _UNITS_AT_ONCE):
             yield first, min(first + _UNITS_AT_ONCE, high)
@@ -120,7 +120,7 @@ def total_weight(queue: Queue, start: int, end: int) -> int:
 
     Messages without a unit count as empty.
     """
-    return sum(int(queue.weights(*piece).sum()) for piece in pieces(queue, start, end))
+    return sum(int(queue.weights(*chunk).sum()) for chunk in chunks(queue, start, end))
 
 
 def reach(queue: Queue, end: int) -> int:
@@ -140,7 +140,7 @@ def whole_end(queue: Queue, start: int, end: int) -> int:
     Source: ConsumeQueue.java#recover, which looks at the last three files.
     """
     queue_offset = start
-    for low, high in pieces(queue, start, end):
+    for low, high in chunks(queue, start, end):
         if low != queue_offset:
             return queue_offset
         units = queue.units(low, high)
@@ -153,7 +153,7 @@ def whole_end(queue: Queue, start: int, end: int) -> int:
 
 def valid_end(queue: Queue, start: int, end: int) -> int:
     """Return the queue offset in ``[start, end]`` after the last unit with an offset and a size."""
-    for low, high in reversed(list(pieces(queue, start, end))):
+    for low, high in reversed(list(chunks(queue, start, end))):
         units = queue.units(low, high)
         valid = np.flatnonzero((units.physical_offsets >= 0) & (units.sizes > 0))
         if len(valid):
@@ -189,7 +189,7 @@ def first_existing(queue: Queue, end: int, min_physical_offset: int) -> int:
         return physical_offset >= min_physical_offset and size != PRE_BLANK_SIZE
 
     first = find_first(begin, end, has_record)
-    for low, high in pieces(queue, begin, first):
+    for low, high in chunks(queue, begin, first):
         units = queue.units(low, high)
         sizes, offsets = units.sizes, units.physical_offsets
         is_filler = (sizes == PRE_BLANK_SIZE) & (offsets == 0)
@@ -204,7 +204,7 @@ def cut_at(queue: Queue, start: int, end: int, log_end: int) -> int:
     """Return the queue offset in ``[start, end]`` after the last unit before the log end."""
     first_after = find_first(start, end, lambda offset: queue.unit(offset)[0] >= log_end)
     cut = first_after
-    for low, high in pieces(queue, first_after, end):
+    for low, high in chunks(queue, first_after, end):
         units = queue.units(low, high)
         offsets = units.physical_offsets
         before = np.flatnonzero((offsets >= 0) & (offsets < log_end) & (units.sizes > 0))
@@ -216,7 +216,7 @@ def cut_at(queue: Queue, start: int, end: int, log_end: int) -> int:
 def count_existing(queue: Queue, start: int, end: int, min_physical_offset: int) -> int:
     """Return how many units of ``[start, end)`` point at or after ``min_physical_offset``."""
     total = 0
-    for low, high in pieces(queue, start, end):
+    for low, high in chunks(queue, start, end):
         units = queue.units(low, high)
         is_counted = (units.sizes > 0) & (units.sizes != PRE_BLANK_SIZE)
         is_counted &= units.physical_offsets >= min_physical_offset

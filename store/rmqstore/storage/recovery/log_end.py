@@ -221,13 +221,13 @@ def find_written_end(log: CommitLog) -> int:
     return log.min_offset
 
 
-def n_written(log: CommitLog, pieces: Iterable[LogSlice]) -> int:
+def n_written(log: CommitLog, log_slices: Iterable[LogSlice]) -> int:
     """Return how many bytes of ranges of a log may hold records.
 
     A file of a closed log has its full size, however little was written to it.
     """
     end = log.max_offset if log.is_remote else written_end(log)
-    return sum(max(min(piece.end, end) - piece.start, 0) for piece in pieces)
+    return sum(max(min(log_slice.end, end) - log_slice.start, 0) for log_slice in log_slices)
 
 
 def written_end(log: CommitLog) -> int:

@@ -317,10 +317,10 @@ def recovered_within(
     if not recovered:
         return {}
     bounds: dict[QueueKey, tuple[int, int]] = {}
-    for piece in slices:
-        key = (piece.topic, piece.queue_id)
-        start, end = bounds.get(key, (piece.start, piece.end))
-        bounds[key] = min(start, piece.start), max(end, piece.end)
+    for queue_slice in slices:
+        key = (queue_slice.topic, queue_slice.queue_id)
+        start, end = bounds.get(key, (queue_slice.start, queue_slice.end))
+        bounds[key] = min(start, queue_slice.start), max(end, queue_slice.end)
     tails: dict[QueueKey, RecoveredUnits] = {}
     for key, (start, end) in bounds.items():
         tail = recovered.get(key)

@@ -1,4 +1,4 @@
-"""The pieces in which a view is read, and its rows as batches."""
+"""The slices in which a view is read, and its rows as batches."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ViewSlice:
     """
 
     log: LogSlice | None = None
-    is_last: bool = False  # whether it is the last piece of the log
+    is_last: bool = False  # whether it is the last slice of the log
     units: tuple[QueueSlice, ...] = ()
     queues: tuple[QueueKey, ...] = ()
     topics: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class ViewSlice:
     recovered: dict[QueueKey, RecoveredUnits] = field(default_factory=dict)
     committed: CommittedOffsets = field(default_factory=dict)
     n_bytes: int = 0  # of the store that are read for it, about
-    reason: str | None = None  # why the queues of the piece cannot be read, if they cannot
+    reason: str | None = None  # why the queues of the slice cannot be read, if they cannot
 
     @property
     def ends(self) -> PlannedEnds:
@@ -75,13 +75,13 @@ class ViewSlice:
 
 
 class ViewLimits(NamedTuple):
-    """The most bytes read for one piece, and the least number of pieces."""
+    """The most bytes read for one slice, and the least number of slices."""
 
     max_bytes: int = 128 << 20
     min_partitions: int | None = None
 
     def share(self, total: int, least: int = 1) -> int:
-        """Return the target size of one piece, in bytes."""
+        """Return the target size of one slice, in bytes."""
         goal = self.max_bytes
         if self.min_partitions:
             goal = min(goal, -(-total // self.min_partitions))
